@@ -1,0 +1,140 @@
+"""What a puzzle promises: grids to tokens and back, parsing, checking, generating, symmetries.
+
+Shapes: B batch, T tokens (cells), G partitions of the positions, V vocabulary.
+A verdict says what is known about an answer: RIGHT (proven), WRONG (disproven), UNKNOWN (no proof exists).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+RIGHT = 1
+WRONG = 0
+UNKNOWN = -1
+
+Grid = NDArray[np.int8]
+IntArray = NDArray[np.integer]
+
+
+class PuzzleError(ValueError):
+    """A puzzle that cannot be accepted; its text is one sentence with the value, the expectation and the remedy.
+
+    `rule` is a stable slug, `cell` the (row, column) from 1 where one cell is to blame, `remedy` the next step.
+    """
+
+    def __init__(self, problem: str, rule: str, remedy: str, cell: tuple[int, int] | None = None) -> None:
+        super().__init__(problem, rule, remedy, cell)  # all of them, so that the error survives pickling
+        self.problem = problem
+        self.rule = rule
+        self.remedy = remedy
+        self.cell = cell
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.remedy}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notation:
+    """How a puzzle was written, so that its answer can be written alike.
+
+    `kind` is the puzzle's own word for the form ("text", "rows", "flat"), `blank` the value of an open cell. For text,
+    `template` is the text itself and `cells` the offset of each cell in it.
+    """
+
+    kind: str
+    blank: str | int | None
+    template: str = ""
+    cells: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parsed:
+    grid: Grid
+    notation: Notation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A question with its proven answer; `rating` is the puzzle's own measure of difficulty."""
+
+    question: Grid
+    answer: Grid
+    rating: int
+
+
+class Symmetry(Protocol):
+    """A transformation of a puzzle together with its answer; `invert` undoes `apply` exactly."""
+
+    def apply(self, tokens_BT: IntArray) -> NDArray[np.int32]: ...
+
+    def invert(self, tokens_BT: IntArray) -> NDArray[np.int32]: ...
+
+
+class Puzzle(Protocol):
+    """One kind of puzzle of one size; stateless, so that it can be shared between threads."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def seq_len(self) -> int: ...
+    @property
+    def num_puzzle_ids(self) -> int: ...
+    @property
+    def proof_exists(self) -> bool: ...
+    @property
+    def difficulties(self) -> tuple[str, ...]: ...
+
+    @property
+    def position_groups(self) -> NDArray[np.int32]:
+        """Geometry: G partitions of the positions, [G, T]."""
+        ...
+
+    def parse(self, notation: object) -> Parsed:
+        """Read any notation a person would send; raises PuzzleError and nothing else."""
+        ...
+
+    def write(self, grid: Grid, notation: Notation) -> object:
+        """Write a grid as a JSON value in the notation a puzzle was asked in."""
+        ...
+
+    def encode(self, grid: Grid) -> NDArray[np.int32]:
+        """Grid to tokens [T]."""
+        ...
+
+    def decode(self, tokens_T: IntArray) -> Grid:
+        """Tokens to grid; a token that stands for no value becomes a blank."""
+        ...
+
+    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
+        """Verdict of each answer, int8 [B]."""
+        ...
+
+    def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
+        """A fresh puzzle; the same generator state gives the same puzzle."""
+        ...
+
+    def symmetry(self, rng: np.random.Generator) -> Symmetry:
+        """A random symmetry, applied to a whole batch and undone exactly."""
+        ...
+
+    def augment_BT(
+        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """A fresh random symmetry for each row, for training."""
+        ...
+
+    def reveal_BT(
+        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray, num_revealed_B: IntArray
+    ) -> NDArray[np.int32]:
+        """Fill that many random open cells of each row with their label (fewer where fewer are open)."""
+        ...
+
+    def render(self, grid: Grid, question: Grid | None = None) -> str:
+        """A text board; with `question`, its givens stand out."""
+        ...

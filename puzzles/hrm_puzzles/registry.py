@@ -1,0 +1,47 @@
+"""Puzzles by name: the built-in ones and those of third parties (entry points in the group `hrm_edge.puzzles`)."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import cast
+
+from hrm_puzzles.puzzle import Puzzle, PuzzleError
+from hrm_puzzles.sudoku import Sudoku
+
+GROUP = "hrm_edge.puzzles"
+
+_BUILT_IN: dict[str, Puzzle] = {
+    "sudoku": Sudoku(name="sudoku", box_rows=3, box_cols=3),
+    "sudoku-6x6": Sudoku(name="sudoku-6x6", box_rows=2, box_cols=3),
+    "sudoku-4x4": Sudoku(name="sudoku-4x4", box_rows=2, box_cols=2),
+}
+
+
+def names() -> list[str]:
+    """Every name that `get` knows, the built-in ones first."""
+    return [*_BUILT_IN, *sorted(_entry_points().keys() - _BUILT_IN.keys())]
+
+
+def get(name: str) -> Puzzle:
+    """The puzzle of that name; an unknown one is refused with the list of the known.
+
+    An entry point gives a Puzzle or a callable without arguments that makes one. It cannot replace a built-in name.
+    """
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
+    entry = _entry_points().get(name)
+    if entry is None:
+        raise PuzzleError(f"there is no puzzle {name[:40]!r}", "unknown-puzzle", f"use one of {', '.join(names())}")
+    return _load(entry)
+
+
+@cache
+def _entry_points() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+@cache
+def _load(entry: EntryPoint) -> Puzzle:
+    made = entry.load()
+    return cast(Puzzle, made() if callable(made) else made)

@@ -1,0 +1,86 @@
+"""Sudoku on boards of 4x4, 6x6 and 9x9: one class, parameterised by the shape of a box.
+
+Tokens as in the published HRM data: 0 pad, 1 blank, digit d at d + 1; vocabulary S + 2 (9x9: 11).
+Shapes: B batch, S side, T = S * S cells, G = 3 partitions (row, column, box), U = 3 * S units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hrm_puzzles.puzzle import RIGHT, WRONG, Grid, IntArray
+from hrm_puzzles.sudoku_board import Board
+from hrm_puzzles.sudoku_symmetry import SudokuSymmetry, augmented_BT, random_symmetry
+
+BLANK = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sudoku:
+    """A Sudoku whose boxes are `box_rows` x `box_cols`; `puzzle.Puzzle` says what each method promises."""
+
+    name: str
+    box_rows: int
+    box_cols: int
+
+    num_puzzle_ids = 1
+    proof_exists = True
+
+    @cached_property
+    def board(self) -> Board:
+        return Board(box_rows=self.box_rows, box_cols=self.box_cols)
+
+    @property
+    def seq_len(self) -> int:
+        return self.board.num_cells
+
+    @property
+    def vocab_size(self) -> int:
+        return self.board.side + 2
+
+    @property
+    def position_groups(self) -> NDArray[np.int32]:
+        return self.board.groups_GT
+
+    def encode(self, grid: Grid) -> NDArray[np.int32]:
+        return grid.reshape(-1).astype(np.int32) + BLANK
+
+    def decode(self, tokens_T: IntArray) -> Grid:
+        side = self.board.side
+        digits_T = np.clip(tokens_T, BLANK, side + 2) - BLANK
+        return np.where(digits_T <= side, digits_T, 0).astype(np.int8).reshape(side, side)
+
+    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
+        """RIGHT where every row, column and box holds each digit once and the givens are kept, else WRONG."""
+        keeps_givens_B = ((inputs_BT == BLANK) | (inputs_BT == answers_BT)).all(axis=1)
+        bits_BT = self._bit_of_token_V[np.clip(answers_BT, 0, self.vocab_size)]
+        seen_BU = np.bitwise_or.reduce(bits_BT[:, self.board.units_US], axis=2)
+        is_full_B = (seen_BU == (1 << self.board.side) - 1).all(axis=1)  # S cells with S different digits: each once
+        return np.where(keeps_givens_B & is_full_B, RIGHT, WRONG).astype(np.int8)
+
+    @cached_property
+    def _bit_of_token_V(self) -> NDArray[np.int32]:
+        """One bit for each digit token; none for pad, blank and (in the last place) anything beyond the vocabulary."""
+        bits = [0, 0, *(1 << digit for digit in range(self.board.side)), 0]
+        return np.array(bits, dtype=np.int32)
+
+    def symmetry(self, rng: np.random.Generator) -> SudokuSymmetry:
+        return random_symmetry(self.board, rng)
+
+    def augment_BT(
+        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        return augmented_BT(self.board, rng, inputs_BT, labels_BT)
+
+    def reveal_BT(
+        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray, num_revealed_B: IntArray
+    ) -> NDArray[np.int32]:
+        is_open_BT = inputs_BT == BLANK
+        order_BT = np.argsort(np.where(is_open_BT, rng.random(inputs_BT.shape), 2.0), axis=1)  # open cells come first
+        rank_BT = np.argsort(order_BT, axis=1)
+        is_revealed_BT = is_open_BT & (rank_BT < np.asarray(num_revealed_B)[:, None])
+        return np.where(is_revealed_BT, labels_BT, inputs_BT).astype(np.int32)
