@@ -1,0 +1,95 @@
+"""What a lane counts, and the picture of itself that it shows to others."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hrm_edge_runtime.batching.halting import HaltReason
+
+Outcome = Literal[HaltReason, "cancelled", "deadline", "failed"]
+HALTED: frozenset[Outcome] = frozenset(("proven", "learned", "max_segments"))
+
+_MEMORY = 1 / 32  # weight of the newest value in the running means: about the last thirty steps or puzzles
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotView:
+    """One slot: `job_id` is None where it is free; `margin` belongs to the last segment run."""
+
+    slot: int
+    generation: int
+    job_id: int | None = None
+    segments: int = 0
+    margin: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneSnapshot:
+    """A lane at one moment, safe to keep and to send away.
+
+    `slot_segments_used` of `slot_segments_offered` rows did work in the steps that left somebody waiting, so their
+    ratio is the occupancy under a backlog; `slot_segments` counts the rows of all steps. `segments_histogram[n]` counts
+    puzzles that halted after n segments. Times are seconds over the lane's whole life; `step_seconds_total` is the
+    engine's, `host_seconds_total` everything else in `Lane.step`.
+    """
+
+    num_slots: int
+    num_active: int
+    num_queued: int
+    queue_limit: int
+    slots: tuple[SlotView, ...]
+    steps: int
+    slot_segments: int
+    slot_segments_used: int
+    slot_segments_offered: int
+    completed: dict[Outcome, int]
+    segments_histogram: tuple[int, ...]
+    step_seconds_total: float
+    host_seconds_total: float
+    mean_step_s: float
+    mean_segments: float
+
+    @property
+    def occupancy(self) -> float:
+        """Share of the offered rows that did work; 1 where nobody ever had to wait."""
+        return self.slot_segments_used / self.slot_segments_offered if self.slot_segments_offered else 1.0
+
+    @property
+    def expected_wait_s(self) -> float:
+        """How long a puzzle that joins the queue now should wait for its slot, at the recent pace."""
+        ahead = self.num_queued + self.num_active - self.num_slots + 1
+        return max(0, ahead) * self.mean_segments * self.mean_step_s / self.num_slots
+
+
+@dataclass(kw_only=True)
+class LaneCounters:
+    """The running totals behind a snapshot; only the lane writes them."""
+
+    steps: int = 0
+    slot_segments: int = 0
+    slot_segments_used: int = 0
+    slot_segments_offered: int = 0
+    step_seconds_total: float = 0.0
+    host_seconds_total: float = 0.0
+    mean_step_s: float = 0.0
+    mean_segments: float = 0.0
+    completed: Counter[Outcome] = field(default_factory=Counter[Outcome])
+    segments: Counter[int] = field(default_factory=Counter[int])
+
+    def count_step(self, *, num_active: int, num_slots: int, backlog: bool, step_s: float, host_s: float) -> None:
+        self.mean_step_s += (step_s - self.mean_step_s) * (_MEMORY if self.steps else 1.0)
+        self.steps += 1
+        self.slot_segments += num_active
+        self.slot_segments_used += num_active if backlog else 0
+        self.slot_segments_offered += num_slots if backlog else 0
+        self.step_seconds_total += step_s
+        self.host_seconds_total += host_s
+
+    def count_outcome(self, outcome: Outcome, num_segments: int) -> None:
+        self.completed[outcome] += 1
+        if outcome in HALTED:
+            self.mean_segments += (num_segments - self.mean_segments) * (_MEMORY if self.segments else 1.0)
+            self.segments[num_segments] += 1
+
+    def histogram(self) -> tuple[int, ...]:
+        return tuple(self.segments[num] for num in range(max(self.segments, default=0) + 1))

@@ -1,0 +1,86 @@
+"""An engine that plays a script: whoever builds it chooses the answers, the halting segments and the cost of a step.
+
+Shapes: B slots, T tokens, E puzzle-vector size.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hrm_edge_runtime.engines.engine import Float32, Int32, StepOutput
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Script:
+    """One puzzle's course: the answer is the question, margin -1; from segment `segments` on `answer_T`, margin +1."""
+
+    answer_T: Int32
+    segments: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Playing:
+    script: Script
+    tokens_T: Int32
+    segment: int = 0
+
+    @property
+    def done(self) -> bool:
+        return self.segment >= self.script.segments
+
+
+Play = Callable[[Int32], Script]
+
+
+class ScriptedEngine:
+    """Steps `num_slots` scripts at once; a step over B rows calls `sleep(step_s(B))` and runs nothing else.
+
+    `play` gives the script of a question, by default "the answer is the question, after one segment".
+    """
+
+    def __init__(
+        self,
+        *,
+        num_slots: int,
+        seq_len: int,
+        play: Play | None = None,
+        step_s: Callable[[int], float] | float = 0.0,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.num_slots = num_slots
+        self.seq_len = seq_len
+        self._play: Play = play or (lambda tokens_T: Script(answer_T=tokens_T))
+        self._step_s = step_s
+        self._sleep = sleep
+        self._playing: list[_Playing | None] = [None] * num_slots
+
+    def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
+        del puzzle_vector_E  # a script knows its puzzle by the tokens alone
+        self._playing[slot] = _Playing(script=self._play(tokens_T), tokens_T=tokens_T)
+
+    def move(self, source: int, target: int) -> None:
+        self._playing[target] = self._playing[source]
+
+    def step(self, num_active: int) -> StepOutput:
+        seconds = self._step_s(num_active) if callable(self._step_s) else self._step_s
+        if seconds:
+            self._sleep(seconds)
+        playing = [self._advance(slot) for slot in range(num_active)]
+        margin_B = np.array([1.0 if one.done else -1.0 for one in playing], np.float32)
+        return StepOutput(
+            answer_BT=np.stack([one.script.answer_T if one.done else one.tokens_T for one in playing]),
+            halt_margin_B=margin_B,
+            q_halt_B=margin_B.copy(),
+        )
+
+    def close(self) -> None:
+        self._playing = [None] * self.num_slots
+
+    def _advance(self, slot: int) -> _Playing:
+        before = self._playing[slot]
+        assert before is not None, f"slot {slot} was never loaded"
+        now = replace(before, segment=before.segment + 1)
+        self._playing[slot] = now
+        return now
