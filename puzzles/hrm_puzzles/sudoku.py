@@ -12,7 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_puzzles.puzzle import RIGHT, WRONG, Grid, IntArray
+from hrm_puzzles import sudoku_generator, sudoku_notation, sudoku_render, sudoku_rules
+from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Grid, IntArray, Notation, Parsed
 from hrm_puzzles.sudoku_board import Board
 from hrm_puzzles.sudoku_symmetry import SudokuSymmetry, augmented_BT, random_symmetry
 
@@ -45,6 +46,27 @@ class Sudoku:
     @property
     def position_groups(self) -> NDArray[np.int32]:
         return self.board.groups_GT
+
+    @property
+    def difficulties(self) -> tuple[str, ...]:
+        return sudoku_generator.difficulties(self.board)
+
+    def parse(self, notation: object) -> Parsed:
+        """Read any notation; refuses what is no board, clashing givens, and questions without exactly one solution."""
+        parsed = sudoku_notation.parsed(self.board, notation)
+        sudoku_rules.check_question(self.board, parsed.grid)
+        return parsed
+
+    def write(self, grid: Grid, notation: Notation) -> object:
+        return sudoku_notation.written(grid, notation)
+
+    def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
+        """A question with exactly one solution; `sudoku_generator` says what each difficulty means."""
+        return sudoku_generator.generate(self.board, rng, difficulty)
+
+    def render(self, grid: Grid, question: Grid | None = None) -> str:
+        """A text board; with `question`, kept givens stand in brackets."""
+        return sudoku_render.board_text(self.board, grid, question)
 
     def encode(self, grid: Grid) -> NDArray[np.int32]:
         return grid.reshape(-1).astype(np.int32) + BLANK

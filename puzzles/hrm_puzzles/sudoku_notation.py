@@ -1,0 +1,199 @@
+"""Sudoku as people write it: one string, many lines with or without frames, nested or flat lists.
+
+`parsed` reads every notation into digits (0 blank) and remembers the form; `written` writes the same form again.
+What a grid means (clashes, solutions) is judged in `sudoku_rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+
+from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
+from hrm_puzzles.sudoku_board import Board
+
+BLANKS = ".0*_-"
+FRAME = "|+=, \t"  # drawn between cells, as are the characters of Unicode's box drawing block
+HEADERS = ("#", "[")  # lines of the .sdk form: "#A author", "[Puzzle]"
+MAX_TEXT = 4000  # characters: every known form of a 9x9 board, with room for headers
+
+
+def parsed(board: Board, notation: object) -> Parsed:
+    """Read any notation; raises PuzzleError with the rule `not-a-puzzle`, `wrong-length` or `bad-character`."""
+    if isinstance(notation, str):
+        return _from_text(board, notation)
+    if isinstance(notation, list):
+        return _from_list(board, cast("list[object]", notation))
+    raise PuzzleError(f"{_shown(notation)} is not a puzzle", "not-a-puzzle", _forms(board))
+
+
+def written(grid: Grid, notation: Notation) -> object:
+    """The grid in the notation of a question, as a JSON value."""
+    rows: list[list[object]] = [[digit or notation.blank for digit in row] for row in grid.tolist()]
+    if notation.kind == "rows":
+        return rows
+    cells = [cell for row in rows for cell in row]
+    if notation.kind == "flat":
+        return cells
+    text = list(notation.template)
+    for offset, cell in zip(notation.cells, cells, strict=True):
+        text[offset] = str(cell)
+    return "".join(text).split("\n") if notation.kind == "lines" else "".join(text)
+
+
+# Lists
+
+
+def _from_list(board: Board, values: list[object]) -> Parsed:
+    if any(isinstance(value, list) for value in values[: board.side]):
+        _expect(board, values, board.side, "the list", "rows")
+        rows = [_row(board, row, cells) for row, cells in enumerate(values)]
+        return _from_values(board, [cell for row in rows for cell in row], "rows")
+    if len(values) == board.side and all(isinstance(value, str) for value in values):
+        read = _from_text(board, "\n".join(cast("list[str]", values)))
+        return replace(read, notation=replace(read.notation, kind="lines"))
+    _expect(board, values, board.num_cells, "the list", "values")
+    return _from_values(board, values, "flat")
+
+
+def _row(board: Board, row: int, cells: object) -> list[object]:
+    if not isinstance(cells, list):
+        raise _wrong_length(board, f"row {row + 1} is {_shown(cells)} where a list is expected", row)
+    _expect(board, cast("list[object]", cells), board.side, f"row {row + 1}", "values", row)
+    return cast("list[object]", cells)
+
+
+def _from_values(board: Board, values: list[object], kind: str) -> Parsed:
+    digits = [_digit(board, cell, value) for cell, value in enumerate(values)]
+    has_null = any(value is None for value in values)
+    return Parsed(grid=_grid(board, digits), notation=Notation(kind=kind, blank=None if has_null else 0))
+
+
+def _digit(board: Board, cell: int, value: object) -> int:
+    if value is None:
+        return 0
+    if type(value) is int and 0 <= value <= board.side:  # bool is an int to isinstance, but no digit to a person
+        return value
+    remedy = f"use the whole numbers 1 to {board.side}, and 0 or null for a blank"
+    raise _bad_character(_shown(value), board.cell_name(cell), remedy)
+
+
+# Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """The cells of one line of text: their offsets in the whole text, and their characters."""
+
+    offsets: tuple[int, ...]
+    characters: str
+
+
+def _from_text(board: Board, text: str) -> Parsed:
+    if len(text) > MAX_TEXT:
+        raise _wrong_length(board, f"the text has {len(text)} characters, more than any form of a board")
+    readings = _readings(board, text)
+    lines = next((lines for lines in readings if _num_cells(lines) == board.num_cells), readings[0])
+    _check_characters(board, lines)
+    _check_lengths(board, lines)
+    characters = "".join(line.characters for line in lines)
+    blanks = [character for character in characters if not character.isdigit() or character == "0"]
+    offsets = tuple(offset for line in lines for offset in line.offsets)
+    notation = Notation(kind="text", blank=blanks[0] if blanks else ".", template=text, cells=offsets)
+    digits = [int(character) if character.isdigit() else 0 for character in characters]
+    return Parsed(grid=_grid(board, digits), notation=notation)
+
+
+def _readings(board: Board, text: str) -> list[list[_Line]]:
+    """The ways to understand a text, the usual one first: dashes may be frames or blanks, spaces may be blanks."""
+    lines = _lines(text)
+    frames_dropped = [line for line in lines if set(line.characters) != {"-"} or len(lines) == 1]
+    dashes_are_rows = [line for line in lines if set(line.characters) != {"-"} or len(line.characters) == board.side]
+    readings = [frames_dropped, dashes_are_rows]
+    if len(text) == board.num_cells and set(text) <= set(" 123456789"):
+        readings.append([_Line(offsets=tuple(range(len(text))), characters=text)])
+    return readings
+
+
+def _lines(text: str) -> list[_Line]:
+    """The cells of each line that has any; headers are left out."""
+    lines: list[_Line] = []
+    start = 0
+    for line in text.splitlines(keepends=True):
+        if not line.lstrip().startswith(HEADERS):
+            cells = [at for at, character in enumerate(line) if not _is_frame(character)]
+            offsets = tuple(start + at for at in cells)
+            lines += [_Line(offsets=offsets, characters="".join(line[at] for at in cells))] if cells else []
+        start += len(line)
+    return lines
+
+
+def _is_frame(character: str) -> bool:
+    return character in FRAME or character in "\r\n" or "\u2500" <= character <= "\u257f"
+
+
+def _num_cells(lines: list[_Line]) -> int:
+    return sum(len(line.characters) for line in lines)
+
+
+def _check_characters(board: Board, lines: list[_Line]) -> None:
+    allowed = BLANKS + " " + "".join(map(str, range(1, board.side + 1)))
+    for cell, character in _named_cells(board, lines):
+        if character not in allowed:
+            remedy = f"use the digits 1 to {board.side}, and one of {' '.join(BLANKS)} for a blank"
+            raise _bad_character(_shown(character), cell, remedy)
+
+
+def _named_cells(board: Board, lines: list[_Line]) -> Iterator[tuple[tuple[int, int], str]]:
+    """(row, column) and character of each cell; without one line for each row, rows are counted off."""
+    if len(lines) != board.side:
+        characters = "".join(line.characters for line in lines)
+        yield from ((board.cell_name(cell), character) for cell, character in enumerate(characters))
+        return
+    for row, line in enumerate(lines, start=1):
+        yield from (((row, col), character) for col, character in enumerate(line.characters, start=1))
+
+
+def _check_lengths(board: Board, lines: list[_Line]) -> None:
+    if len(lines) == board.side:
+        for row, line in enumerate(lines):
+            _expect(board, line.characters, board.side, f"row {row + 1}", "cells", row)
+    _expect(board, range(_num_cells(lines)), board.num_cells, "the text", "cells")
+
+
+# Errors
+
+
+def _expect(board: Board, values: Sized, count: int, subject: str, noun: str, row: int | None = None) -> None:
+    if len(values) != count:
+        raise _wrong_length(board, f"{subject} has {len(values)} {noun} where {count} are expected", row)
+
+
+def _wrong_length(board: Board, problem: str, row: int | None = None) -> PuzzleError:
+    return PuzzleError(problem, "wrong-length", _forms(board), None if row is None else (row + 1, 1))
+
+
+def _bad_character(shown: str, cell: tuple[int, int], remedy: str) -> PuzzleError:
+    return PuzzleError(f"{shown} stands at row {cell[0]}, column {cell[1]}", "bad-character", remedy, cell)
+
+
+def _forms(board: Board) -> str:
+    side, count = board.side, board.num_cells
+    return f"send {count} characters with . for a blank, {side} lines of {side}, or {side} lists of {side} numbers"
+
+
+def _shown(value: object) -> str:
+    """A value as an error may quote it: short, whatever was sent."""
+    if isinstance(value, str):
+        return ascii(value[:20])
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    is_printable = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**9)
+    return str(value) if is_printable else f"a value of type {type(value).__name__}"
+
+
+def _grid(board: Board, digits: list[int]) -> Grid:
+    return np.array(digits, dtype=np.int8).reshape(board.side, board.side)
