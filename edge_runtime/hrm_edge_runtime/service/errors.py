@@ -1,0 +1,99 @@
+"""The one error a client ever sees, whatever went wrong: a status and six keys that never change.
+
+`reason` is a stable word for machines; `field`, `rule` and `cell` say where a puzzle offends; `message` and `remedy`
+are for people. A 503 always carries Retry-After and one of four reasons, so a balancer can tell overload from breakage.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+UnavailableReason = Literal["queue-full", "loading", "draining", "engine-lost"]
+
+MESSAGE_LIMIT = 500  # a message may quote what the client sent, and that can be long
+
+_UNAVAILABLE: dict[UnavailableReason, tuple[str, str]] = {
+    "queue-full": ("every slot and every place in the queue is taken", "send it again after Retry-After seconds"),
+    "loading": ("the engine is still loading", "wait until /readyz answers 200"),
+    "draining": ("the server is shutting down", "send it to another server, or again when this one is back"),
+    "engine-lost": ("the engine process has died and is being restarted", "send it again after Retry-After seconds"),
+}
+
+
+class ServiceError(Exception):
+    """A refusal on its way to the client."""
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        remedy: str,
+        *,
+        field: str | None = None,
+        rule: str | None = None,
+        cell: tuple[int, int] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = _shortened(message)
+        self.remedy = _shortened(remedy)
+        self.field = field
+        self.rule = rule
+        self.cell = cell
+        self.headers = headers or {}
+
+    def body(self) -> dict[str, object]:
+        """The JSON answer; every key is always there."""
+        return {
+            "error": {
+                "reason": self.reason,
+                "field": self.field,
+                "rule": self.rule,
+                "cell": list(self.cell) if self.cell else None,
+                "message": self.message,
+                "remedy": self.remedy,
+            }
+        }
+
+
+def invalid(
+    rule: str, message: str, remedy: str, *, field: str | None = None, cell: tuple[int, int] | None = None
+) -> ServiceError:
+    """422: the request was understood and something in it cannot be accepted."""
+    reason = "bad-puzzle" if field == "puzzle" else "bad-request"
+    return ServiceError(422, reason, message, remedy, field=field, rule=rule, cell=cell)
+
+
+def unavailable(reason: UnavailableReason, retry_after_s: float = 1.0) -> ServiceError:
+    """503: not now, perhaps later or elsewhere."""
+    message, remedy = _UNAVAILABLE[reason]
+    return ServiceError(503, reason, message, remedy, headers={"Retry-After": str(max(1, math.ceil(retry_after_s)))})
+
+
+def deadline_missed() -> ServiceError:
+    """504: the client's own deadline passed before the answer was there."""
+    return ServiceError(
+        504,
+        "deadline-missed",
+        "the puzzle did not finish before its deadline",
+        "allow a larger deadline_ms, or fewer max_segments",
+        field="deadline_ms",
+    )
+
+
+def engine_failed() -> ServiceError:
+    """500: the engine computed something that is no answer, such as values that are not finite."""
+    return ServiceError(
+        500,
+        "engine-failed",
+        "the engine gave no usable answer to this puzzle",
+        "replay the bundle's golden traces on this machine; the device or the bundle is at fault, not the puzzle",
+    )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"

@@ -1,0 +1,219 @@
+"""The HTTP process's side of the engine: it starts it, admits work to it, notices its death and starts it again.
+
+Everything here runs in the event loop. A request takes a seat (bounded, checked before anything is queued), sends its
+puzzle and waits for one future. Whatever ends the wait early, an answer that is no longer wanted is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import Callable, Generator
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.batching.lane import Result
+from hrm_edge_runtime.service.backoff import BackOff
+from hrm_edge_runtime.service.errors import ServiceError, UnavailableReason, unavailable
+from hrm_edge_runtime.service.link import EngineLink
+from hrm_edge_runtime.service.messages import Cancel, Failed, FromEngine, Ready, Rejected, Snapshot, Solve, Stop
+from hrm_edge_runtime.service.processes import EngineHandle
+from hrm_edge_runtime.service.waiting import Waiting, result_before
+
+State = Literal["loading", "ready", "draining", "engine-lost"]
+
+STOP_S = 5.0  # how long an engine may take to leave when asked, before it is killed
+
+_log = logging.getLogger("hrm_edge_runtime.supervisor")
+
+
+class Supervisor:
+    """One engine, kept alive. Use it as an async context manager; `seat` and `solve` are the way of a request.
+
+    Readers may look at `state`, `loaded`, `snapshot`, `num_losses`, `last_error` and `backoff` at any time.
+    """
+
+    def __init__(
+        self, start_engine: Callable[[], EngineHandle], *, num_slots: int, queue_limit: int, stall_s: float = 60.0
+    ) -> None:
+        self._start_engine = start_engine
+        self._num_seats = num_slots + queue_limit
+        self._stall_s = stall_s
+        self._num_seated = 0
+        self._ids = itertools.count(1)
+        self._waiting = Waiting()
+        self._handle: EngineHandle | None = None
+        self._link: EngineLink | None = None
+        self._ready_at_s = 0.0
+        self._draining = self._drained = False
+        self.loaded: Ready | None = None
+        self.snapshot: Snapshot | None = None
+        self.backoff = BackOff()
+        self.num_losses = 0
+        self.last_error: str | None = None
+
+    async def __aenter__(self) -> Supervisor:
+        self._idle, self._closing = asyncio.Event(), asyncio.Event()
+        self._idle.set()
+        self._runner = asyncio.create_task(self._keep_running(), name="engine-runner")
+        self._watcher = asyncio.create_task(self._kill_when_stalled(), name="engine-watcher")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop the engine: by asking, or by killing it where it does not leave in time."""
+        self._draining = self._drained = True
+        self._closing.set()
+        self._watcher.cancel()
+        self._waiting.end_all(self._refusal("draining"))
+        if self._link is not None and self.loaded is not None:
+            self._link.send(Stop())
+            await asyncio.wait({self._runner}, timeout=STOP_S)
+        if self._handle is not None:
+            self._handle.kill()
+        await asyncio.wait({self._runner}, timeout=STOP_S)
+
+    @property
+    def state(self) -> State:
+        """Where the engine stands; only `ready` takes new work."""
+        if self._draining:
+            return "draining"
+        if self.loaded is not None:
+            return "ready"
+        return "engine-lost" if self.num_losses else "loading"
+
+    @property
+    def engine_pid(self) -> int | None:
+        return self._handle.pid if self._handle else None
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def step_age_s(self) -> float:
+        """Seconds since the last sign of a step while work waits; 0 where none waits."""
+        return self._waiting.progress_age_s
+
+    @property
+    def stalled(self) -> bool:
+        return self.step_age_s > self._stall_s
+
+    @contextlib.contextmanager
+    def seat(self) -> Generator[None]:
+        """Take one of the bounded places for the whole of a request; refuses with 503 where none is to be had."""
+        if (state := self.state) != "ready":
+            raise self._refusal(state)
+        if self._num_seated >= self._num_seats:
+            raise self._refusal("queue-full")
+        self._num_seated += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._num_seated -= 1
+            if not self._num_seated:
+                self._idle.set()
+
+    async def solve(
+        self, tokens_T: NDArray[np.int32], policy: HaltingPolicy, *, arrival_s: float, deadline_s: float | None = None
+    ) -> Result:
+        """Have one puzzle solved (from within a seat); refuses with 503 or 504, and cancels what nobody waits for."""
+        if self._drained or self._link is None or self.loaded is None:
+            raise self._refusal("draining" if self._drained else "engine-lost")
+        link, request_id = self._link, next(self._ids)
+        with self._waiting.place(request_id) as future:
+            link.send(
+                Solve(
+                    request_id=request_id,
+                    tokens_T=tokens_T,
+                    policy=policy,
+                    arrival_s=arrival_s,
+                    deadline_s=deadline_s,
+                )
+            )
+            try:
+                return await result_before(deadline_s, future)
+            finally:
+                if not future.done() or future.cancelled():
+                    link.send(Cancel(request_id=request_id))
+
+    async def drain(self, limit_s: float) -> None:
+        """Take no more work and wait until what was admitted is answered; after `limit_s` the rest gets 503."""
+        self._draining = True
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), limit_s)
+        self._drained = True
+        self._waiting.end_all(self._refusal("draining"))
+
+    async def _keep_running(self) -> None:
+        while not self._closing.is_set():
+            self._ready_at_s = 0.0
+            try:
+                await self._run_engine()
+            except Exception as error:  # whatever keeps an engine from starting, it is worth another try later
+                _log.exception("the engine could not be started")
+                self.last_error = f"the engine could not be started: {error}"
+            await self._pause_after_loss()
+
+    async def _run_engine(self) -> None:
+        lost = asyncio.Event()
+        self._handle = handle = await asyncio.to_thread(self._start_engine)
+        if self._closing.is_set():
+            handle.kill()
+        self._link = EngineLink(handle, on_message=self._deliver, on_lost=lost.set)
+        await lost.wait()
+        self._link = self.loaded = None
+        self.num_losses += not self._closing.is_set()
+        self._waiting.end_all(self._refusal("draining" if self._draining else "engine-lost"))
+        await asyncio.to_thread(_reap, handle)
+
+    async def _pause_after_loss(self) -> None:
+        if self._closing.is_set():
+            return
+        delay_s = self.backoff.after(time.monotonic() - self._ready_at_s if self._ready_at_s else 0.0)
+        _log.error("engine lost (%d times so far), starting it again in %.1f s", self.num_losses, delay_s)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), delay_s)
+
+    async def _kill_when_stalled(self) -> None:
+        while True:
+            await asyncio.sleep(min(1.0, self._stall_s / 4))
+            if self.stalled and self._handle is not None:
+                _log.error("the engine made no step for %.0f s while work waits, so it is killed", self.step_age_s)
+                self._handle.kill()
+
+    def _deliver(self, message: FromEngine) -> None:
+        if isinstance(message, Ready):
+            self.loaded, self._ready_at_s = message, time.monotonic()
+            _log.info("engine ready after %.1f s with %d slots", message.load_s, message.num_slots)
+        elif isinstance(message, Failed):
+            self.last_error = message.message
+            _log.error("engine: %s", message.message)
+        elif isinstance(message, Rejected):
+            _log.warning("the engine refuses a request: %s", message.message)
+            self._waiting.end(message.request_id, self._refusal("queue-full"))
+        elif isinstance(message, Snapshot):
+            self._waiting.note_progress()
+            self.snapshot = message
+        else:
+            self._waiting.note_progress()
+            for result in message.results:
+                self._waiting.end(result.job_id, result)
+
+    def _refusal(self, reason: UnavailableReason) -> ServiceError:
+        if reason != "queue-full":
+            return unavailable(reason, self.backoff.delay_s)
+        return unavailable(reason, self.snapshot.lane.expected_wait_s if self.snapshot else 0.0)
+
+
+def _reap(handle: EngineHandle) -> None:
+    """Wait for an engine whose pipe has ended; one that lingers is killed."""
+    if not handle.join(STOP_S):
+        handle.kill()
+        handle.join(STOP_S)
