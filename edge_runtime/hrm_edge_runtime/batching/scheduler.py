@@ -6,7 +6,7 @@ slot may hold anything. `admit` makes the occupied slots a dense prefix: freed s
 the last tenants move into what is left, so a step never computes an idle row.
 
 The line is ordered by priority with ageing, then deadline, then arrival. Time is cut into periods of `ageing_s`; the
-rank of a job is its arrival period less its priority, a number that never changes. So a job is never overtaken by one of `k`
+rank of a job is its arrival period less its priority, a number that never changes. So no job is overtaken by one of `k`
 higher priority that arrives more than `k + 1` periods later, nobody starves, and the line stays a plain heap.
 """
 

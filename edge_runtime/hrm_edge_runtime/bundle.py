@@ -1,0 +1,150 @@
+"""The artifact an edge machine opens: a directory with a manifest, step graphs, a puzzle table and golden traces.
+
+Shapes: B puzzles, S segments, T tokens, V vocabulary, E puzzle-vector size. Opening verifies everything and runs
+nothing: no pickle, no link, no path out of the directory, every file with the size and hash the manifest states.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hrm_edge_runtime.manifest import BundleError, FileEntry, Manifest, read_manifest, sha256_of, write_manifest
+from hrm_puzzles import registry
+from hrm_puzzles.puzzle import Puzzle, PuzzleError
+
+__all__ = ["Bundle", "BundleError", "Golden", "Manifest", "shipped_bundle", "write_manifest"]
+
+PUZZLE_TABLE_NAME = "puzzle_table.npy"
+GOLDEN_NAME = "golden.npz"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Golden:
+    """What PyTorch said about B puzzles after each of S segments, every puzzle run through all of them."""
+
+    tokens_BT: NDArray[np.int32]
+    puzzle_ids_B: NDArray[np.int32]
+    labels_BT: NDArray[np.int32]
+    answer_SBT: NDArray[np.int32]
+    halt_margin_SB: NDArray[np.float32]
+    q_halt_SB: NDArray[np.float32]
+    logits_SBTV: NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Bundle:
+    """An opened bundle; `puzzle_table` [num_puzzle_ids, E] stays on disk and is mapped."""
+
+    path: Path
+    manifest: Manifest
+    puzzle: Puzzle
+    puzzle_table: NDArray[np.float32]
+
+    @classmethod
+    def open(cls, path: Path | str) -> "Bundle":
+        """Verify a bundle directory and open it; raises BundleError for everything design 3.6 refuses."""
+        path = Path(path)
+        if not path.is_dir():
+            raise BundleError(f"{path} is no bundle directory: give the directory that hrm-export wrote.")
+        manifest = read_manifest(path)
+        for name in (*manifest.precisions.values(), PUZZLE_TABLE_NAME):
+            if name not in manifest.files:
+                raise BundleError(f"the manifest of {path} does not list {name}: export the bundle again.")
+        for name, entry in manifest.files.items():
+            _verify(path / name, entry)
+        table = _puzzle_table(path / PUZZLE_TABLE_NAME, manifest)
+        return cls(path=path, manifest=manifest, puzzle=_puzzle(manifest), puzzle_table=table)
+
+    def graph_path(self, precision: str) -> Path:
+        """The step graph of a precision; raises BundleError for one the bundle does not hold."""
+        if precision not in self.manifest.precisions:
+            held = ", ".join(self.manifest.precisions)
+            raise BundleError(f"{self.path} holds no {precision!r} graph: choose one of {held}.")
+        return self.path / self.manifest.precisions[precision]
+
+    def golden(self) -> Golden:
+        """Read the golden traces; raises BundleError where they are missing or do not fit the manifest."""
+        if GOLDEN_NAME not in self.manifest.files:
+            raise BundleError(f"{self.path} holds no {GOLDEN_NAME}: export the bundle again with golden traces.")
+        try:
+            with np.load(self.path / GOLDEN_NAME, allow_pickle=False) as arrays:
+                return _golden(arrays, self.manifest)
+        except (KeyError, ValueError, OSError, EOFError, BadZipFile) as error:
+            raise BundleError(f"the golden traces of {self.path} do not read ({error}): export it again.") from error
+
+
+def shipped_bundle() -> Path:
+    """The bundle inside the package, what a server without arguments serves."""
+    shelf = Path(__file__).parent / "bundles"
+    bundles = sorted(shelf.glob("*.bundle"))
+    if len(bundles) != 1:
+        raise BundleError(f"{shelf} holds {len(bundles)} bundles where one ships: name the bundle to open.")
+    return bundles[0]
+
+
+def _verify(file: Path, entry: FileEntry) -> None:
+    if file.is_symlink() or not file.is_file():
+        raise BundleError(f"{file} is missing or no plain file: copy the bundle again, whole and without links.")
+    size_bytes = file.stat().st_size
+    if size_bytes != entry.size_bytes:
+        raise BundleError(
+            f"{file} has {size_bytes} bytes where the manifest says {entry.size_bytes}: copy the bundle again."
+        )
+    if sha256_of(file) != entry.sha256:
+        raise BundleError(f"{file} does not have the SHA-256 the manifest states: copy the bundle again.")
+
+
+def _puzzle(manifest: Manifest) -> Puzzle:
+    try:
+        puzzle = registry.get(manifest.puzzle)
+    except PuzzleError as error:
+        raise BundleError(f"the bundle {manifest.name!r} is for a puzzle that is not installed: {error}") from error
+    if (puzzle.seq_len, puzzle.vocab_size) != (manifest.seq_len, manifest.vocab_size):
+        raise BundleError(
+            f"the bundle {manifest.name!r} has {manifest.seq_len} tokens of {manifest.vocab_size} kinds where the "
+            f"puzzle {puzzle.name!r} has {puzzle.seq_len} of {puzzle.vocab_size}: export it again with this version."
+        )
+    return puzzle
+
+
+def _puzzle_table(file: Path, manifest: Manifest) -> NDArray[np.float32]:
+    expected = (manifest.num_puzzle_ids, manifest.puzzle_vector_size)
+    try:
+        table = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise BundleError(f"{file} does not read as an array ({error}): export the bundle again.") from error
+    if table.shape != expected or table.dtype != np.float32:
+        raise BundleError(
+            f"{file} holds {table.dtype} {table.shape} where the manifest says float32 {expected}: export it again."
+        )
+    return table
+
+
+def _golden(arrays: Mapping[str, NDArray[np.generic]], manifest: Manifest) -> Golden:
+    num_segments, seq_len, vocab_size = manifest.max_segments, manifest.seq_len, manifest.vocab_size
+    num_puzzles = len(arrays["tokens_BT"])
+    shapes = {
+        "tokens_BT": (num_puzzles, seq_len),
+        "puzzle_ids_B": (num_puzzles,),
+        "labels_BT": (num_puzzles, seq_len),
+        "answer_SBT": (num_segments, num_puzzles, seq_len),
+        "halt_margin_SB": (num_segments, num_puzzles),
+        "q_halt_SB": (num_segments, num_puzzles),
+        "logits_SBTV": (num_segments, num_puzzles, seq_len, vocab_size),
+    }
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise ValueError(f"{name} has shape {arrays[name].shape} where {shape} is due")
+    return Golden(
+        tokens_BT=arrays["tokens_BT"].astype(np.int32),
+        puzzle_ids_B=arrays["puzzle_ids_B"].astype(np.int32),
+        labels_BT=arrays["labels_BT"].astype(np.int32),
+        answer_SBT=arrays["answer_SBT"].astype(np.int32),
+        halt_margin_SB=arrays["halt_margin_SB"].astype(np.float32),
+        q_halt_SB=arrays["q_halt_SB"].astype(np.float32),
+        logits_SBTV=arrays["logits_SBTV"].astype(np.float32),
+    )

@@ -1,0 +1,145 @@
+"""The first page of a bundle: what it holds, how large, and the hash of every file.
+
+`manifest.json` is read as a stranger's words: unknown keys, unknown versions and paths out of the directory are
+refused.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+MAX_MANIFEST_BYTES = 1 << 20
+
+
+def _inside(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", name):
+        raise ValueError(f"{name!r} is no plain file name, so it could lead out of the bundle")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_inside)]
+Size = Annotated[int, Field(gt=0, lt=1 << 31)]
+
+
+class BundleError(ValueError):
+    """A bundle that is not opened; the text is one sentence with what is wrong and the remedy."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FileEntry(_Strict):
+    """What one file must be."""
+
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    size_bytes: Annotated[int, Field(ge=0)]
+
+
+class Halting(_Strict):
+    """The rule the bundle was measured under."""
+
+    policy: PolicyKind
+    threshold: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+
+
+class Manifest(_Strict):
+    """`num_positions` is prefix + `seq_len`; `precisions` names a step graph each, as {"fp32": "step.fp32.onnx"}."""
+
+    format_version: Literal[1] = FORMAT_VERSION
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    puzzle: Annotated[str, Field(min_length=1, max_length=200)]
+    seq_len: Size
+    vocab_size: Size
+    num_positions: Size
+    hidden_size: Size
+    puzzle_vector_size: Size
+    num_puzzle_ids: Size
+    max_segments: Size
+    halting: Halting
+    precisions: Annotated[dict[str, FileName], Field(min_length=1)]
+    files: dict[FileName, FileEntry]
+    provenance: dict[str, str | int | float] = {}
+
+    def halting_policy(self) -> HaltingPolicy:
+        """The rule as the lane takes it."""
+        return HaltingPolicy(kind=self.halting.policy, threshold=self.halting.threshold, max_segments=self.max_segments)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read and check the manifest of the bundle directory `path`; raises BundleError."""
+    fields = _json_object(path / MANIFEST_NAME)
+    version = fields.get("format_version")
+    if version != FORMAT_VERSION:
+        raise BundleError(
+            f"{path} has bundle format version {version!r} and this program reads {FORMAT_VERSION}: "
+            "export it again, or use the program it was made for."
+        )
+    return _validated(path, fields)
+
+
+def write_manifest(path: Path, **fields: object) -> Manifest:
+    """Write the manifest over every file now in `path`, whole or not at all; `fields` are Manifest's, less `files`."""
+    present = sorted(file for file in path.iterdir() if file.is_file() and file.name != MANIFEST_NAME)
+    files = {file.name: {"sha256": sha256_of(file), "size_bytes": file.stat().st_size} for file in present}
+    manifest = _validated(path, {**fields, "files": files})
+    _replace(path / MANIFEST_NAME, manifest.model_dump_json(indent=2) + "\n")
+    return manifest
+
+
+def sha256_of(file: Path) -> str:
+    """The file's SHA-256 in hexadecimal, read in pieces."""
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while piece := stream.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _json_object(file: Path) -> dict[str, object]:
+    remedy = "give the directory that hrm-export wrote."
+    if file.is_symlink() or not file.is_file():
+        raise BundleError(f"{file} is not there as a plain file: {remedy}")
+    if file.stat().st_size > MAX_MANIFEST_BYTES:
+        raise BundleError(f"{file} is larger than {MAX_MANIFEST_BYTES} bytes, which no manifest is: {remedy}")
+    try:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{file} is not JSON ({error}): {remedy}") from error
+    if not isinstance(fields, dict):
+        raise BundleError(f"{file} holds no JSON object: {remedy}")
+    return fields
+
+
+def _validated(path: Path, fields: Mapping[str, object]) -> Manifest:
+    try:
+        return Manifest.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        problem = first["msg"].removeprefix("Value error, ")
+        raise BundleError(f"the manifest of {path} is wrong at {where!r} ({problem}): export it again.") from error
+
+
+def _replace(file: Path, text: str) -> None:
+    temporary = file.with_name(file.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(file)
+    directory = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)  # the rename itself is only safe once the directory is
+    finally:
+        os.close(directory)

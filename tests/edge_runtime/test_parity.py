@@ -1,0 +1,77 @@
+"""Golden traces: an engine that says the same passes, one that does not is caught where it begins."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hrm_edge_runtime.bundle import Bundle, Golden
+from hrm_edge_runtime.engines.fake import ScriptedEngine
+from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
+from hrm_edge_runtime.parity import ParityReport, compare, replay
+
+
+def engine_of(bundle: Bundle, num_slots: int) -> OnnxEngine:
+    return engine_from_bundle(bundle, num_slots=num_slots, num_threads=1, want_logits=True)
+
+
+def replayed(bundle: Bundle, golden: Golden) -> ParityReport:
+    engine = engine_of(bundle, 8)
+    policy = replace(bundle.manifest.halting_policy(), kind="learned")
+    return compare(golden, engine, puzzle_table=bundle.puzzle_table, puzzle=bundle.puzzle, policy=policy)
+
+
+def changed(array: np.ndarray, index: tuple[int, ...], by: float) -> np.ndarray:
+    copy = array.copy()
+    copy[index] += by
+    return copy
+
+
+def test_the_engine_a_trace_came_from_passes(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    report = replay(bundle, partial(engine_of, bundle))
+    assert report.passes()
+    assert report.max_logit_gap == 0.0
+    assert report.num_puzzles == 5
+    assert len(report.logit_gap_by_segment) == bundle.manifest.max_segments
+
+
+def test_a_perturbed_logit_shows_in_its_segment_alone(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    golden = bundle.golden()
+    report = replayed(bundle, replace(golden, logits_SBTV=changed(golden.logits_SBTV, (3, 1, 4, 2), 0.5)))
+    assert not report.passes()
+    assert [gap > 1e-4 for gap in report.logit_gap_by_segment] == [False, False, False, True, False, False]
+
+
+def test_a_changed_answer_is_counted(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    golden = bundle.golden()
+    report = replayed(bundle, replace(golden, answer_SBT=changed(golden.answer_SBT, (2, 0, 0), 1)))
+    assert report.num_different_answers == 1
+    assert not report.passes()
+
+
+def test_a_margin_that_halts_a_puzzle_elsewhere_is_counted(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    golden = bundle.golden()
+    halting_now = changed(golden.halt_margin_SB, (0, 2), 100.0)
+    assert golden.halt_margin_SB[0, 2] < 0  # it goes on after the first segment in truth
+    report = replayed(bundle, replace(golden, halt_margin_SB=halting_now))
+    assert report.num_different_halts == 1
+    assert not report.passes()
+
+
+def test_logits_that_are_not_finite_never_pass(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    golden = bundle.golden()
+    report = replayed(bundle, replace(golden, logits_SBTV=changed(golden.logits_SBTV, (1, 1, 1, 1), np.nan)))
+    assert report.max_logit_gap == float("inf")
+    assert not report.passes()
+
+
+def test_an_engine_without_logits_is_refused(tiny_bundle: Path) -> None:
+    with pytest.raises(ValueError, match="want_logits"):
+        replay(Bundle.open(tiny_bundle), lambda num_slots: ScriptedEngine(num_slots=num_slots, seq_len=16))
