@@ -1,6 +1,6 @@
 """Does an engine still say what PyTorch said? Golden traces replayed segment by segment, with numpy alone.
 
-Shapes: B puzzles, S segments, T tokens, V vocabulary. Every puzzle runs all S segments, so that a difference shows where
+Shapes: B puzzles, S segments, T tokens, V vocabulary. Every puzzle runs all S segments, so a difference shows where
 it begins; the halting rule is applied to both traces afterwards.
 """
 

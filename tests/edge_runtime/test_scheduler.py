@@ -1,0 +1,246 @@
+"""The scheduler's laws, by example and by a machine that does anything in any order."""
+
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.batching.scheduler import Job, Plan, QueueFull, Scheduler
+
+NO_TOKENS = np.zeros(0, np.int32)
+NO_VECTOR = np.zeros(0, np.float32)
+
+
+def job(job_id: int, arrival_s: float = 0.0, priority: int = 0, deadline_s: float | None = None) -> Job:
+    return Job(
+        job_id=job_id,
+        tokens_T=NO_TOKENS,
+        puzzle_vector_E=NO_VECTOR,
+        policy=HaltingPolicy(),
+        arrival_s=arrival_s,
+        priority=priority,
+        deadline_s=deadline_s,
+    )
+
+
+def order_of(*jobs: Job, ageing_s: float = 10.0) -> list[int]:
+    """The order in which a single slot takes these jobs."""
+    scheduler = Scheduler(1, len(jobs), ageing_s=ageing_s)
+    for one in jobs:
+        scheduler.submit(one)
+    taken: list[int] = []
+    while admissions := scheduler.admit().admissions:
+        taken.append(admissions[0].job.job_id)
+        scheduler.release(0)
+    return taken
+
+
+def test_a_higher_priority_goes_first() -> None:
+    assert order_of(job(1), job(2, priority=1), job(3, priority=-1)) == [2, 1, 3]
+
+
+def test_inside_a_priority_the_nearest_deadline_goes_first() -> None:
+    assert order_of(job(1), job(2, deadline_s=9.0), job(3, deadline_s=5.0)) == [3, 2, 1]
+
+
+def test_inside_a_priority_arrivals_keep_their_order_even_at_the_same_instant() -> None:
+    assert order_of(job(9), job(4), job(7)) == [9, 4, 7]
+
+
+def test_a_waiting_job_ages_past_a_higher_priority() -> None:
+    assert order_of(job(1, arrival_s=0.0), job(2, arrival_s=9.9, priority=1)) == [2, 1]
+    assert order_of(job(1, arrival_s=0.0), job(2, arrival_s=20.1, priority=1)) == [1, 2]
+
+
+def test_a_deadline_cannot_starve_those_without_one() -> None:
+    assert order_of(job(1, arrival_s=0.0), job(2, arrival_s=10.1, deadline_s=11.0)) == [1, 2]
+
+
+def test_a_full_queue_refuses_and_says_its_limit() -> None:
+    scheduler = Scheduler(1, 2)
+    for job_id in range(3):
+        scheduler.submit(job(job_id))
+    with pytest.raises(QueueFull, match="limit of 2") as refusal:
+        scheduler.submit(job(3))
+    assert refusal.value.limit == 2
+
+
+def test_an_id_that_is_alive_is_refused() -> None:
+    scheduler = Scheduler(1, 2)
+    scheduler.submit(job(5))
+    with pytest.raises(ValueError, match="job 5 is already here"):
+        scheduler.submit(job(5))
+
+
+def test_an_id_may_come_back_when_its_job_has_ended() -> None:
+    scheduler = Scheduler(1, 2)
+    for _ in range(3):
+        scheduler.submit(job(5))
+        scheduler.cancel(5)
+        scheduler.submit(job(5))
+        assert [tenant.job.job_id for tenant in scheduler.admit().admissions] == [5]
+        scheduler.release(0)
+        assert scheduler.admit() == Plan()
+
+
+def test_a_freed_slot_goes_to_the_next_in_line_without_a_move() -> None:
+    scheduler = Scheduler(2, 2)
+    for job_id in range(3):
+        scheduler.submit(job(job_id))
+    scheduler.admit()
+    scheduler.release(0)
+    plan = scheduler.admit()
+    assert [(tenant.slot, tenant.job.job_id) for tenant in plan.admissions] == [(0, 2)]
+    assert plan.moves == ()
+
+
+def test_with_nobody_in_line_the_last_tenant_closes_the_gap() -> None:
+    scheduler = Scheduler(3, 0)
+    for job_id in range(3):
+        scheduler.submit(job(job_id))
+    scheduler.admit()
+    scheduler.release(0)
+    assert [(move.source, move.target) for move in scheduler.admit().moves] == [(2, 0)]
+
+
+def test_an_expired_job_leaves_the_line_or_its_slot() -> None:
+    scheduler = Scheduler(1, 2)
+    scheduler.submit(job(1, deadline_s=3.0))
+    scheduler.admit()
+    scheduler.submit(job(2, deadline_s=2.0))
+    scheduler.submit(job(3, deadline_s=3.1))
+    assert [(gone.job.job_id, gone.slot) for gone in scheduler.expire(3.0)] == [(2, None), (1, 0)]
+    assert scheduler.num_waiting == 1
+
+
+@pytest.mark.parametrize("sizes", [(0, 1), (1, -1)])
+def test_sizes_out_of_range_are_refused(sizes: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="out of range"):
+        Scheduler(*sizes)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Submits, cancels, expires, halts and steps at random beside a plain model of who should be where."""
+
+    @initialize(num_slots=st.integers(1, 5), queue_limit=st.integers(0, 6))
+    def start(self, num_slots: int, queue_limit: int) -> None:
+        self.scheduler = Scheduler(num_slots, queue_limit, ageing_s=5.0)
+        self.ids = count()
+        self.now = 0.0
+        self.alive: dict[int, Job] = {}
+        self.endings: dict[int, int] = {}
+        self.engine: list[int | None] = [None] * num_slots  # which job's state each slot really holds
+        self.generations = [0] * num_slots
+        self.dense = True
+
+    @rule(
+        priority=st.integers(-1, 2),
+        patience=st.none() | st.floats(0.1, 8.0),
+        pause=st.floats(0.0, 3.0),
+    )
+    def submit(self, priority: int, patience: float | None, pause: float) -> None:
+        self.now += pause
+        deadline_s = None if patience is None else self.now + patience
+        one = job(next(self.ids), self.now, priority, deadline_s)
+        room = self.scheduler.num_slots + self.scheduler.queue_limit - len(self.alive)
+        try:
+            self.scheduler.submit(one)
+        except QueueFull:
+            assert room == 0
+        else:
+            assert room > 0
+            self.alive[one.job_id] = one
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(sorted(self.alive)))
+        departure = self.scheduler.cancel(job_id)
+        assert departure is not None
+        self.depart(job_id, departure.slot)
+        assert self.scheduler.cancel(job_id) is None
+
+    @rule(pause=st.floats(0.0, 6.0))
+    def expire(self, pause: float) -> None:
+        self.now += pause
+        late = {one.job_id for one in self.alive.values() if one.deadline_s is not None and one.deadline_s <= self.now}
+        departures = self.scheduler.expire(self.now)
+        assert {departure.job.job_id for departure in departures} == late
+        for departure in departures:
+            self.depart(departure.job.job_id, departure.slot)
+
+    @rule(data=st.data())
+    def step(self, data: st.DataObject) -> None:
+        plan = self.scheduler.admit()
+        for tenant in plan.admissions:
+            assert self.engine[tenant.slot] not in self.alive, "an occupied slot was given away"
+            self.check_first_in_line(tenant.job)
+            self.settle(tenant.slot, tenant.job.job_id)
+        for move in plan.moves:
+            self.settle(move.target, self.engine[move.source])
+            self.engine[move.source] = None
+        self.dense = True
+        running = [tenant for tenant in self.scheduler.tenants() if tenant is not None]
+        assert len(running) == self.scheduler.num_slots or self.scheduler.num_waiting == 0, "a slot idles in a backlog"
+        halted = data.draw(st.lists(st.sampled_from(range(len(running))), unique=True)) if running else []
+        for slot in halted:
+            self.depart(self.scheduler.release(slot).job_id, slot)
+
+    def settle(self, slot: int, job_id: int | None) -> None:
+        self.engine[slot] = job_id
+        tenant = self.scheduler.tenants()[slot]
+        assert tenant is not None
+        assert tenant.job.job_id == job_id
+        assert tenant.generation > self.generations[slot], "a slot's generation must rise with every tenant"
+        self.generations[slot] = tenant.generation
+
+    def depart(self, job_id: int, slot: int | None) -> None:
+        if slot is not None:
+            assert self.engine[slot] == job_id, "the slot a job leaves does not hold its state"
+            self.engine[slot] = None
+            self.dense = False
+        del self.alive[job_id]
+        self.endings[job_id] = self.endings.get(job_id, 0) + 1
+
+    def check_first_in_line(self, admitted: Job) -> None:
+        same_class = [
+            other.job_id
+            for other in self.alive.values()
+            if (other.priority, other.deadline_s) == (admitted.priority, admitted.deadline_s)
+            and other.job_id not in self.engine
+        ]
+        assert admitted.job_id == min(same_class), "not first in, first out inside a priority"
+
+    @invariant()
+    def each_slot_holds_at_most_one_live_job_and_each_job_one_place(self) -> None:
+        seated = [tenant.job.job_id for tenant in self.scheduler.tenants() if tenant is not None]
+        assert len(seated) == len(set(seated)) == self.scheduler.num_running
+        assert set(seated) <= set(self.alive)
+        assert len(self.alive) == self.scheduler.num_running + self.scheduler.num_waiting
+
+    @invariant()
+    def every_job_ends_once(self) -> None:
+        assert all(endings == 1 for endings in self.endings.values())
+
+    @invariant()
+    def the_prefix_is_dense_when_a_step_may_run(self) -> None:
+        if self.dense:
+            taken = [tenant is not None for tenant in self.scheduler.tenants()]
+            assert taken == sorted(taken, reverse=True)
+
+    def teardown(self) -> None:
+        """Whatever happened before, the rest of the jobs run out and nobody is forgotten."""
+        while self.alive:
+            plan = self.scheduler.admit()
+            assert plan.admissions or plan.moves or self.scheduler.num_running
+            for tenant in self.scheduler.tenants():
+                if tenant is not None:
+                    del self.alive[self.scheduler.release(tenant.slot).job_id]
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
