@@ -135,6 +135,10 @@ class Puzzle(Protocol):
         """Fill that many random open cells of each row with their label (fewer where fewer are open)."""
         ...
 
+    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.uint64]:
+        """A number that all symmetric copies of an example share, to keep test sets apart from training sets."""
+        ...
+
     def render(self, grid: Grid, question: Grid | None = None) -> str:
         """A text board; with `question`, its givens stand out."""
         ...

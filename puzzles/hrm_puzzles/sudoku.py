@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hrm_puzzles import sudoku_generator, sudoku_notation, sudoku_render, sudoku_rules
 from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Grid, IntArray, Notation, Parsed
 from hrm_puzzles.sudoku_board import Board
+from hrm_puzzles.sudoku_equivalence import equivalence_hash_B
 from hrm_puzzles.sudoku_symmetry import SudokuSymmetry, augmented_BT, random_symmetry
 
 BLANK = 1
@@ -106,3 +107,6 @@ class Sudoku:
         rank_BT = np.argsort(order_BT, axis=1)
         is_revealed_BT = is_open_BT & (rank_BT < np.asarray(num_revealed_B)[:, None])
         return np.where(is_revealed_BT, labels_BT, inputs_BT).astype(np.int32)
+
+    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.uint64]:
+        return equivalence_hash_B(self.board, inputs_BT != BLANK, labels_BT)

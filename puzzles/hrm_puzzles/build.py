@@ -1,0 +1,151 @@
+"""Building a data set: generated puzzles and rows of CSV files, splits kept apart, written whole or not at all.
+
+Shapes: N examples, T tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hrm_puzzles import datasets, registry
+from hrm_puzzles.atomic import new_directory
+from hrm_puzzles.datasets import DatasetError
+from hrm_puzzles.generation import MIXED, Chunk, Progress, Rows, chunks_of, difficulties_of, generate_chunks, read_chunk
+from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.sudoku import Sudoku
+from hrm_puzzles.sudoku_csv import read_csv
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What to build: generated puzzles of a difficulty, and the rows of CSV files within a range of ratings.
+
+    `copies` random symmetric copies follow each training question, in one group with it.
+    """
+
+    puzzle: str
+    num_train: int
+    num_test: int
+    seed: int = 0
+    difficulty: str = MIXED
+    copies: int = 0
+    csv_train: str | None = None
+    csv_test: str | None = None
+    least_rating: int = 0
+    greatest_rating: int | None = None
+
+    def chunks(self, *, is_test: bool) -> list[Chunk]:
+        count = self.num_test if is_test else self.num_train
+        return chunks_of(self.puzzle, self.difficulty, self.seed, is_test=is_test, count=count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """`num_left_out` training questions were equivalent to test questions and are not in the data set."""
+
+    num_train: int
+    num_test: int
+    num_left_out: int
+    fingerprint: str
+
+
+def build(recipe: Recipe, out: Path, *, num_workers: int = 1, progress: Progress = lambda _done, _total: None) -> Built:
+    """Build a data set at `out`, which must not exist; a build that was stopped continues with the same recipe.
+
+    No question of the training split is a symmetric copy of one of the test split.
+    """
+    puzzle = registry.get(recipe.puzzle)
+    difficulties_of(puzzle, recipe.difficulty)  # refuse before any work
+    with new_directory(out) as directory:
+        finished = out.with_name(f".{out.name}.chunks-{_digest(recipe)}")
+        chunks = [*recipe.chunks(is_test=False), *recipe.chunks(is_test=True)]
+        generate_chunks(chunks, finished, num_workers=num_workers, progress=progress)
+        all_train, test = (_gathered(puzzle, recipe, finished, is_test=is_test) for is_test in (False, True))
+        train = _apart_from(puzzle, all_train, test)
+        _write(puzzle, recipe, directory, train, test)
+    shutil.rmtree(finished, ignore_errors=True)
+    return Built(
+        num_train=len(train) * (1 + recipe.copies),
+        num_test=len(test),
+        num_left_out=len(all_train) - len(train),
+        fingerprint=datasets.fingerprint(out),
+    )
+
+
+def _gathered(puzzle: Puzzle, recipe: Recipe, finished: Path, *, is_test: bool) -> Rows:
+    parts = [read_chunk(chunk, finished) for chunk in recipe.chunks(is_test=is_test)]
+    source = recipe.csv_test if is_test else recipe.csv_train
+    if source is not None:
+        parts.append(_csv_rows(puzzle, recipe, Path(source)))
+    if not sum(map(len, parts)):
+        split = "test" if is_test else "train"
+        raise DatasetError(f"the {split} split would be empty; give --{split} or --csv-{split} with rows in range.")
+    return Rows(
+        inputs_NT=np.concatenate([part.inputs_NT for part in parts]),
+        labels_NT=np.concatenate([part.labels_NT for part in parts]),
+        ratings_N=np.concatenate([part.ratings_N for part in parts]),
+    )
+
+
+def _csv_rows(puzzle: Puzzle, recipe: Recipe, path: Path) -> Rows:
+    if not isinstance(puzzle, Sudoku):
+        raise DatasetError(f"{puzzle.name} has no CSV form here; leave --csv-train and --csv-test away.")
+    rows = read_csv(path, puzzle, least_rating=recipe.least_rating, greatest_rating=recipe.greatest_rating)
+    return Rows(inputs_NT=rows.questions_NT, labels_NT=rows.answers_NT, ratings_N=rows.ratings_N)
+
+
+def _apart_from(puzzle: Puzzle, train: Rows, test: Rows) -> Rows:
+    """The training rows that are no symmetric copies of test rows; only CSV rows can be."""
+    of_train_N, of_test_N = (puzzle.equivalence_hash_B(rows.inputs_NT, rows.labels_NT) for rows in (train, test))
+    return train.at(~np.isin(of_train_N, of_test_N))
+
+
+def _write(puzzle: Puzzle, recipe: Recipe, directory: Path, train: Rows, test: Rows) -> None:
+    copied = _with_copies(puzzle, train, recipe)
+    for split, rows, variants in (("train", copied, 1 + recipe.copies), ("test", test, 1)):
+        datasets.write_split(
+            directory,
+            split,
+            rows.inputs_NT,
+            rows.labels_NT,
+            puzzle=puzzle,
+            ratings_N=rows.ratings_N,
+            variants=variants,
+        )
+    datasets.write_identifiers(directory)
+    (directory / "recipe.json").write_text(json.dumps(_described(recipe), indent=2), encoding="utf-8")
+
+
+def _with_copies(puzzle: Puzzle, rows: Rows, recipe: Recipe) -> Rows:
+    """Each question followed by its symmetric copies; their rating is that of the original."""
+    if not recipe.copies:
+        return rows
+    rng = np.random.default_rng(np.random.SeedSequence(recipe.seed, spawn_key=(2,)))
+    variant_N = np.tile(np.arange(1 + recipe.copies), len(rows))
+    copied = rows.at(np.repeat(np.arange(len(rows)), 1 + recipe.copies))
+    for chosen in np.array_split(np.flatnonzero(variant_N), len(rows) // 256 + 1):
+        inputs_BT, labels_BT = copied.inputs_NT[chosen], copied.labels_NT[chosen]
+        copied.inputs_NT[chosen], copied.labels_NT[chosen] = _narrow(puzzle.augment_BT(rng, inputs_BT, labels_BT))
+    return copied
+
+
+def _narrow(pair: tuple[NDArray[Any], NDArray[Any]]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    return pair[0].astype(np.uint8), pair[1].astype(np.uint8)
+
+
+def _described(recipe: Recipe) -> dict[str, object]:
+    """The recipe without the folders of one machine."""
+    files = {key: getattr(recipe, key) for key in ("csv_train", "csv_test")}
+    return {**asdict(recipe), **{key: value and Path(value).name for key, value in files.items()}}
+
+
+def _digest(recipe: Recipe) -> str:
+    return hashlib.sha256(json.dumps(asdict(recipe)).encode()).hexdigest()[:12]
