@@ -61,10 +61,10 @@ def bundle_workbench(
 ) -> Workbench:
     """Open a bundle on ONNX Runtime; refuses what `Bundle.open` refuses."""
     from hrm_edge_runtime.bundle import Bundle
-    from hrm_edge_runtime.engines.onnx import OnnxEngine
+    from hrm_edge_runtime.engines.onnx import engine_from_bundle
 
     bundle = Bundle.open(bundle_path)
-    engine = OnnxEngine(bundle.graph_path(precision), num_slots=num_slots, num_threads=num_threads)
+    engine = engine_from_bundle(bundle, precision=precision, num_slots=num_slots, num_threads=num_threads)
     lane = Lane(engine, bundle.puzzle, queue_limit=queue_limit)
     return Workbench(engine=engine, lane=lane, puzzle_table_PE=bundle.puzzle_table)
 

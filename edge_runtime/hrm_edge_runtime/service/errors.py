@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from hrm_puzzles.puzzle import PuzzleError
+
+State = Literal["loading", "ready", "draining", "engine-lost"]
 UnavailableReason = Literal["queue-full", "loading", "draining", "engine-lost"]
 
 MESSAGE_LIMIT = 500  # a message may quote what the client sent, and that can be long
@@ -60,18 +63,33 @@ class ServiceError(Exception):
         }
 
 
-def invalid(
-    rule: str, message: str, remedy: str, *, field: str | None = None, cell: tuple[int, int] | None = None
-) -> ServiceError:
-    """422: the request was understood and something in it cannot be accepted."""
-    reason = "bad-puzzle" if field == "puzzle" else "bad-request"
-    return ServiceError(422, reason, message, remedy, field=field, rule=rule, cell=cell)
+def invalid(rule: str, message: str, remedy: str, *, field: str | None = None) -> ServiceError:
+    """422: something in the request cannot be accepted."""
+    return ServiceError(422, "bad-request", message, remedy, field=field, rule=rule)
+
+
+def bad_puzzle(error: PuzzleError) -> ServiceError:
+    """422: the request is sound, but its puzzle breaks a rule of its kind."""
+    return ServiceError(
+        422, "bad-puzzle", error.problem, error.remedy, field="puzzle", rule=error.rule, cell=error.cell
+    )
 
 
 def unavailable(reason: UnavailableReason, retry_after_s: float = 1.0) -> ServiceError:
     """503: not now, perhaps later or elsewhere."""
     message, remedy = _UNAVAILABLE[reason]
     return ServiceError(503, reason, message, remedy, headers={"Retry-After": str(max(1, math.ceil(retry_after_s)))})
+
+
+def stalled(step_age_s: float) -> ServiceError:
+    """503 of the liveness probe alone: work waits and the engine makes no step."""
+    return ServiceError(
+        503,
+        "engine-stalled",
+        f"the engine made no step for {step_age_s:.0f} s while work waits",
+        "it is being killed and restarted; restart the server where that does not help",
+        headers={"Retry-After": "5"},
+    )
 
 
 def deadline_missed() -> ServiceError:

@@ -12,7 +12,6 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Generator
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +19,11 @@ from numpy.typing import NDArray
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Result
 from hrm_edge_runtime.service.backoff import BackOff
-from hrm_edge_runtime.service.errors import ServiceError, UnavailableReason, unavailable
+from hrm_edge_runtime.service.errors import ServiceError, State, UnavailableReason, unavailable
 from hrm_edge_runtime.service.link import EngineLink
 from hrm_edge_runtime.service.messages import Cancel, Failed, FromEngine, Ready, Rejected, Snapshot, Solve, Stop
 from hrm_edge_runtime.service.processes import EngineHandle
 from hrm_edge_runtime.service.waiting import Waiting, result_before
-
-State = Literal["loading", "ready", "draining", "engine-lost"]
 
 STOP_S = 5.0  # how long an engine may take to leave when asked, before it is killed
 

@@ -1,0 +1,147 @@
+"""A small client: one method for each thing a server does, one error class for each thing it may say instead."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from hrm_edge_runtime.batching.halting import PolicyKind
+from hrm_edge_runtime.service.schema import ErrorDetail, ModelsAnswer, ModelView, SolveAnswer
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+class ServerError(Exception):
+    """A server's refusal; `detail` holds its reason, field, rule, cell, message and remedy."""
+
+    def __init__(self, status: int, detail: ErrorDetail, retry_after_s: float = 0.0) -> None:
+        super().__init__(f"{detail.message}; {detail.remedy}.")
+        self.status = status
+        self.detail = detail
+        self.retry_after_s = retry_after_s
+
+
+class RefusedError(ServerError):
+    """4xx: the request or its puzzle cannot be accepted; sending it again changes nothing."""
+
+
+class KeyRefusedError(RefusedError):
+    """401: the server asks for a key."""
+
+
+class UnavailableError(ServerError):
+    """503: not now; try again after `retry_after_s`."""
+
+
+class DeadlineMissedError(ServerError):
+    """504: the deadline passed first."""
+
+
+class UnreachableError(Exception):
+    """No answer at all: nothing listens there, or the connection broke."""
+
+
+class Client:
+    """Talks to one server; safe to share between threads, and a context manager.
+
+    `patience_s` is how long a call may wait out 503s (a full queue, a restarting engine) before it gives up.
+    """
+
+    def __init__(
+        self, url: str = DEFAULT_URL, *, api_key: str | None = None, patience_s: float = 0.0, timeout_s: float = 300.0
+    ) -> None:
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._url = url
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(timeout_s, connect=10.0))
+        self._patience_s = patience_s
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def solve(
+        self,
+        puzzle: object,
+        *,
+        kind: str | None = None,
+        model: str | None = None,
+        policy: PolicyKind | None = None,
+        max_segments: int | None = None,
+        deadline_ms: int | None = None,
+    ) -> SolveAnswer:
+        """Have one puzzle solved, in any notation that is a JSON value."""
+        fields = {
+            "puzzle": puzzle,
+            "kind": kind,
+            "model": model,
+            "policy": policy,
+            "max_segments": max_segments,
+            "deadline_ms": deadline_ms,
+        }
+        stated = {name: value for name, value in fields.items() if value is not None}
+        return SolveAnswer.model_validate(self._patiently("POST", "/solve", stated))
+
+    def models(self) -> list[ModelView]:
+        """The served models."""
+        return ModelsAnswer.model_validate(self._patiently("GET", "/models")).models
+
+    def ready(self) -> bool:
+        """Whether the server takes new work now."""
+        try:
+            self._call("GET", "/readyz")
+        except (UnavailableError, UnreachableError):
+            return False
+        return True
+
+    def _patiently(self, method: str, path: str, body: dict[str, Any] | None = None) -> object:
+        give_up_s = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return self._call(method, path, body)
+            except UnavailableError as error:
+                if time.monotonic() + error.retry_after_s > give_up_s:
+                    raise
+                time.sleep(error.retry_after_s)
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> object:
+        try:
+            response = self._http.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise UnreachableError(
+                f"no answer from {self._url} ({error}): start hrm-serve there, or give another address."
+            ) from error
+        if response.is_success:
+            return response.json()
+        raise _error_from(response)
+
+
+def _error_from(response: httpx.Response) -> ServerError:
+    try:
+        detail = ErrorDetail.model_validate(response.json()["error"])
+    except (ValueError, KeyError, TypeError):  # a proxy's answer, not ours
+        detail = ErrorDetail(
+            reason="unknown",
+            field=None,
+            rule=None,
+            cell=None,
+            message=f"the server answered {response.status_code} without a reason",
+            remedy="look whether another server or a proxy listens at this address",
+        )
+    if response.status_code == 503:
+        return UnavailableError(503, detail, float(response.headers.get("retry-after", "1")))
+    return _CLASS_OF.get(response.status_code, _class_of_range(response.status_code))(response.status_code, detail)
+
+
+_CLASS_OF: dict[int, type[ServerError]] = {401: KeyRefusedError, 504: DeadlineMissedError}
+
+
+def _class_of_range(status: int) -> type[ServerError]:
+    return RefusedError if 400 <= status < 500 else ServerError

@@ -1,0 +1,182 @@
+"""The HTTP application: routes, and how every refusal becomes the same answer.
+
+`create_app` puts it together; it starts the supervisor with the application and stops it with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Collection
+from typing import Any, cast
+
+from fastapi import APIRouter, FastAPI
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+
+from hrm_edge_runtime.service import intake
+from hrm_edge_runtime.service.desk import ClientGoneError, Desk, unless_client_leaves
+from hrm_edge_runtime.service.errors import ServiceError, stalled, unavailable
+from hrm_edge_runtime.service.middleware import CountRequests, RequireKey
+from hrm_edge_runtime.service.questions import ServedModel
+from hrm_edge_runtime.service.responses import AsciiJSON, error_response, page
+from hrm_edge_runtime.service.schema import (
+    ErrorAnswer,
+    LiveAnswer,
+    ModelsAnswer,
+    ReadyAnswer,
+    SlotsAnswer,
+    SolveAnswer,
+    SolveRequest,
+)
+from hrm_edge_runtime.service.supervisor import Supervisor
+
+CLIENT_GONE = 499  # never received by anybody; it stands in the metrics
+
+_ERRORS: dict[int, str] = {
+    401: "No key, or not a known one (only where the server asks for keys)",
+    404: "No such path or model",
+    405: "Another method is needed here",
+    408: "The body came too slowly",
+    413: "The body is too large",
+    415: "The body is no plain JSON",
+    422: "The request or its puzzle cannot be accepted: field, rule and cell say where",
+    500: "A fault of the server or its engine",
+    503: "Not now: queue-full, loading, draining or engine-lost; see Retry-After",
+    504: "The deadline passed first",
+}
+
+_ROUTE_FAULTS = {
+    404: ("not-found", "there is nothing at this path"),
+    405: ("method-not-allowed", "this path does not take this method"),
+}
+
+router = APIRouter()
+
+
+def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": ErrorAnswer, "description": _ERRORS[status]} for status in (*statuses, 401, 405, 500)}
+
+
+_SOLVE_BODY = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": SolveRequest.model_json_schema()}}}
+}
+
+
+@router.post(
+    "/solve",
+    response_model=SolveAnswer,
+    responses=_errors(404, 408, 413, 415, 422, 503, 504),
+    openapi_extra=_SOLVE_BODY,
+)
+async def solve(request: Request) -> Response:
+    """Solve one puzzle. An answer is the model's own, proven or not; it is never replaced by another solver's."""
+    arrival_s = time.monotonic()
+    asked = await intake.solve_request(request)
+    answer = await unless_client_leaves(request, _desk(request).solve(asked, arrival_s))
+    return AsciiJSON(answer.model_dump(mode="json"))
+
+
+@router.get("/models", responses=_errors())
+async def models(request: Request) -> ModelsAnswer:
+    """The served models."""
+    return ModelsAnswer(models=[_desk(request).model.view()])
+
+
+@router.get("/slots", responses=_errors())
+async def slots(request: Request) -> SlotsAnswer:
+    """Which puzzle sits in which slot, and how the engine fares."""
+    return _desk(request).slots()
+
+
+@router.get("/livez", responses=_errors(503))
+async def livez(request: Request) -> LiveAnswer:
+    """Whether the server is alive: it answers, and its engine makes steps while work waits."""
+    supervisor = _desk(request).supervisor
+    if supervisor.stalled:
+        raise stalled(supervisor.step_age_s)
+    return LiveAnswer(step_age_ms=1000 * supervisor.step_age_s)
+
+
+@router.get("/readyz", responses=_errors(503))
+async def readyz(request: Request) -> ReadyAnswer:
+    """Whether new work is taken."""
+    state = _desk(request).supervisor.state
+    if state != "ready":
+        raise unavailable(state)
+    return ReadyAnswer(state=state)
+
+
+@router.get("/metrics", response_class=PlainTextResponse, responses=_errors())
+async def metrics(request: Request) -> Response:
+    """Prometheus metrics."""
+    return Response(_desk(request).metrics.page(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/docs", response_class=HTMLResponse, responses=_errors())
+async def docs() -> Response:
+    """This description as a page; it needs no other server."""
+    return page("docs.html")
+
+
+@router.get("/", response_class=HTMLResponse, responses=_errors())
+async def index() -> Response:
+    """A board to type a puzzle into."""
+    return page("index.html")
+
+
+def create_app(supervisor: Supervisor, model: ServedModel, *, api_keys: Collection[str] = ()) -> FastAPI:
+    """The application over one supervised engine; with `api_keys` every route but /livez needs one of them."""
+    desk = Desk(model, supervisor)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        async with supervisor:
+            yield
+        desk.close()
+
+    app = FastAPI(
+        title="HRM Edge",
+        description="Puzzles solved by a Hierarchical Reasoning Model, a segment at a time.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.desk = desk
+    app.include_router(router)
+    app.add_exception_handler(ServiceError, _refuse)
+    app.add_exception_handler(HTTPException, _refuse_route)
+    app.add_exception_handler(ClientGoneError, _client_gone)
+    app.add_exception_handler(Exception, _own_fault)
+    if api_keys:
+        app.add_middleware(RequireKey, keys=api_keys)
+    app.add_middleware(CountRequests, metrics=desk.metrics, routes=[str(path) for path in app.openapi()["paths"]])
+    return app
+
+
+def _desk(request: Request) -> Desk:
+    return cast(Desk, request.app.state.desk)
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ServiceError)
+    return error_response(error)
+
+
+async def _refuse_route(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    reason, message = _ROUTE_FAULTS.get(error.status_code, ("refused", str(error.detail)))
+    refusal = ServiceError(error.status_code, reason, message, "see /docs for every path and its method")
+    refusal.headers.update(error.headers or {})
+    return error_response(refusal)
+
+
+async def _client_gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_GONE)
+
+
+async def _own_fault(_: Request, __: Exception) -> Response:
+    return error_response(ServiceError(500, "internal", "the server made a mistake", "report it with the server's log"))

@@ -1,0 +1,133 @@
+"""What goes over HTTP, as pydantic models: the only place that says which fields a request and an answer have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hrm_edge_runtime.batching.counters import LaneSnapshot, Outcome
+from hrm_edge_runtime.batching.halting import PolicyKind
+from hrm_edge_runtime.service.errors import State
+
+EXAMPLE_PUZZLE = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+
+
+class SolveRequest(BaseModel):
+    """One puzzle to solve. Only `puzzle` is needed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, json_schema_extra={"title": "SolveRequest"})
+
+    puzzle: Annotated[
+        Any,
+        Field(
+            description="The puzzle in any notation of its kind: a line of text, several lines, rows, or a flat list. "
+            "The solution comes back in the same notation.",
+            examples=[EXAMPLE_PUZZLE],
+        ),
+    ]
+    kind: Annotated[str | None, Field(max_length=100, description="The puzzle's name, as /models gives it.")] = None
+    model: Annotated[str | None, Field(max_length=200, description="The model's name, as /models gives it.")] = None
+    policy: Annotated[
+        PolicyKind | None,
+        Field(description="When to stop: at a proof, at the model's own wish, or after exactly max_segments."),
+    ] = None
+    max_segments: Annotated[
+        int | None,
+        Field(ge=1, le=1_000_000, description="At most this many segments; the model's own limit bounds it."),
+    ] = None
+    deadline_ms: Annotated[
+        int | None, Field(ge=1, le=3_600_000, description="Answer within this many milliseconds, or with 504.")
+    ] = None
+
+
+class SolveAnswer(BaseModel):
+    """The model's answer, right or wrong: `solved` and `verified` say which."""
+
+    solution: Annotated[Any, Field(description="The model's last answer, in the notation of the puzzle.")]
+    solved: Annotated[
+        bool, Field(description="Proven right; where no proof exists: the model itself was content with its answer.")
+    ]
+    verified: Annotated[bool | None, Field(description="Proven right, proven wrong, or null where no proof exists.")]
+    segments: Annotated[int, Field(description="How many segments the puzzle ran.")]
+    halted_by: Outcome
+    margin: Annotated[float, Field(description="The halting margin of the last segment; positive: content to stop.")]
+    queue_ms: float
+    compute_ms: float
+    model: str
+
+
+class ErrorDetail(BaseModel):
+    """The same six keys for every refusal; `reason` and `rule` are stable words, `cell` is (row, column) from 1."""
+
+    reason: str
+    field: str | None
+    rule: str | None
+    cell: tuple[int, int] | None
+    message: str
+    remedy: str
+
+
+class ErrorAnswer(BaseModel):
+    """Every answer that is not 2xx."""
+
+    error: ErrorDetail
+
+
+class HaltingView(BaseModel):
+    """The halting rule that a model is served with where a request names none."""
+
+    policy: PolicyKind
+    threshold: float
+
+
+class ModelView(BaseModel):
+    """One served model."""
+
+    name: str
+    kind: Annotated[str, Field(description="The puzzle it solves.")]
+    proof_exists: Annotated[bool, Field(description="Whether an answer to this puzzle can be proven right.")]
+    seq_len: int
+    vocab_size: int
+    hidden_size: int
+    max_segments: int
+    halting: HaltingView
+    precision: str
+    slots: int
+    provenance: dict[str, str | int | float]
+
+
+class ModelsAnswer(BaseModel):
+    models: list[ModelView]
+
+
+class EngineView(BaseModel):
+    """The engine process; `losses` in a row with a `last_error` are a crash loop."""
+
+    state: State
+    pid: int | None
+    losses: int
+    losses_in_a_row: int
+    last_error: str | None
+
+
+class SlotsAnswer(BaseModel):
+    """The engine's last picture of itself, at most a tenth of a second behind while it works."""
+
+    engine: EngineView
+    waiting: Annotated[int, Field(description="Requests that wait for an answer.")]
+    snapshot_age_ms: float | None
+    lane: LaneSnapshot | None
+
+
+class LiveAnswer(BaseModel):
+    """The server answers, and the engine makes progress where there is work."""
+
+    alive: Literal[True] = True
+    step_age_ms: Annotated[float, Field(description="Time since the last step while work waits; 0 where none waits.")]
+
+
+class ReadyAnswer(BaseModel):
+    """New work is taken."""
+
+    state: State
