@@ -114,7 +114,7 @@ class Client:
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> object:
         try:
             response = self._http.request(method, path, json=body)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise UnreachableError(
                 f"no answer from {self._url} ({error}): start hrm-serve there, or give another address."
             ) from error

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
+from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
 
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.service.app import create_app
+from hrm_edge_runtime.service.core import MakeWorkbench, bundle_workbench
+from hrm_edge_runtime.service.processes import EngineProcess
+from hrm_edge_runtime.service.questions import ServedModel
 from hrm_edge_runtime.service.supervisor import Supervisor
 
 LAST_BYTES_S = 5  # for answers that are written but not yet read by their clients
@@ -53,12 +59,50 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def run_server(app: FastAPI, supervisor: Supervisor, *, host: str, port: int, drain_s: float) -> None:
-    """Serve until told to stop; returns after a drain, exits with 1 where the port cannot be had."""
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """How to serve a bundle; the defaults stand in the command line."""
+
+    host: str
+    port: int
+    num_slots: int
+    num_threads: int | None
+    precision: str
+    queue_limit: int
+    drain_s: float
+    stall_s: float
+    api_keys: frozenset[str]
+
+
+def serve_bundle(bundle: Bundle, options: ServerOptions) -> None:
+    """Serve an opened bundle until told to stop; its engine opens it again in a process of its own."""
+    make_workbench = functools.partial(
+        bundle_workbench,
+        bundle_path=bundle.path,
+        precision=options.precision,
+        num_slots=options.num_slots,
+        num_threads=options.num_threads,
+        queue_limit=options.queue_limit,
+    )
+    model = ServedModel(
+        manifest=bundle.manifest, puzzle=bundle.puzzle, precision=options.precision, num_slots=options.num_slots
+    )
+    run_server(make_workbench, model, options)
+
+
+def run_server(make_workbench: MakeWorkbench, model: ServedModel, options: ServerOptions) -> None:
+    """Serve a model whose engine process builds its own workbench; exits with 1 where the port cannot be had."""
+    supervisor = Supervisor(
+        functools.partial(EngineProcess, make_workbench),
+        num_slots=options.num_slots,
+        queue_limit=options.queue_limit,
+        stall_s=options.stall_s,
+    )
+    app = create_app(supervisor, model, api_keys=options.api_keys)
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
+        host=options.host,
+        port=options.port,
         log_config=None,
         access_log=False,
         lifespan="on",
@@ -66,4 +110,4 @@ def run_server(app: FastAPI, supervisor: Supervisor, *, host: str, port: int, dr
         server_header=False,
         timeout_graceful_shutdown=LAST_BYTES_S,
     )
-    DrainingServer(config, supervisor, drain_s).run()
+    DrainingServer(config, supervisor, options.drain_s).run()

@@ -1,0 +1,135 @@
+"""The commands `hrm-serve` and `hrm-solve`.
+
+Only light modules are imported at the top, because the spawned engine process imports the main script once more.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from hrm_edge_runtime.bundle import Bundle
+
+_serve_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+_solve_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+MIN_KEY_LENGTH = 16
+
+
+def serve() -> None:
+    """Entry point of `hrm-serve`."""
+    _serve_app()
+
+
+def solve() -> None:
+    """Entry point of `hrm-solve`."""
+    _solve_app()
+
+
+@_serve_app.command(epilog="Example: hrm-serve model.bundle --port 8000 --slots 4")
+def serve_command(
+    bundle: Annotated[Path | None, typer.Argument(help="Bundle directory; without it the shipped one.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles in one batch; 1 to 4 on a CPU.")] = 4,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine; without it, all cores.")] = None,
+    precision: Annotated[str, typer.Option(help="Which of the bundle's graphs to run.")] = "fp32",
+    queue_limit: Annotated[int, typer.Option(min=0, help="Puzzles that may wait for a slot; more get 503.")] = 64,
+    drain_seconds: Annotated[float, typer.Option(min=0, help="Time for admitted work after SIGTERM or Ctrl-C.")] = 30.0,
+    stall_seconds: Annotated[float, typer.Option(min=1, help="An engine without a step for so long is killed.")] = 60.0,
+    api_key_file: Annotated[Path | None, typer.Option(help="File with one key per line; requests need one.")] = None,
+) -> None:
+    """Serve a bundle over HTTP, with a web page at / and a description at /docs."""
+    from hrm_edge_runtime.manifest import BundleError
+    from hrm_edge_runtime.service.server import ServerOptions, serve_bundle
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        opened = _opened(bundle)
+        opened.graph_path(precision)
+        keys = read_keys(api_key_file) if api_key_file else ()
+    except (BundleError, KeyFileError) as error:
+        _fail("hrm-serve", error)
+    if host not in LOOPBACK and not keys:
+        logging.warning("listening on %s without keys: whoever reaches this machine may use it", host)
+    logging.info("serving %s (%s) on http://%s:%d", opened.manifest.name, opened.puzzle.name, host, port)
+    options = ServerOptions(
+        host=host,
+        port=port,
+        num_slots=slots,
+        num_threads=threads,
+        precision=precision,
+        queue_limit=queue_limit,
+        drain_s=drain_seconds,
+        stall_s=stall_seconds,
+        api_keys=frozenset(keys),
+    )
+    serve_bundle(opened, options)
+
+
+@_solve_app.command(
+    epilog='Example: hrm-solve "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"'
+)
+def solve_command(
+    puzzle: Annotated[str, typer.Argument(help="A puzzle, a file with one puzzle per line, or - for standard input.")],
+    url: Annotated[str, typer.Option(help="The server to ask.")] = "http://127.0.0.1:8000",
+    bundle: Annotated[
+        str | None, typer.Option(help="Open this bundle here instead; 'shipped' is the built-in.")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="verified, learned or fixed; without it the model's own.")] = None,
+    max_segments: Annotated[int | None, typer.Option(min=1, help="At most this many segments.")] = None,
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles at a time.")] = 4,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine (with --bundle).")] = None,
+    precision: Annotated[str, typer.Option(help="Which of the bundle's graphs to run (with --bundle).")] = "fp32",
+    api_key_file: Annotated[Path | None, typer.Option(help="File whose first line is the server's key.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print whole answers as JSON, one per line.")] = False,
+) -> None:
+    """Solve a puzzle, or many; exits with 0 where every one is solved and with 1 where one is not."""
+    from hrm_edge_runtime import solving
+    from hrm_edge_runtime.manifest import BundleError
+
+    try:
+        if bundle is not None:
+            opened = _opened(None if bundle == "shipped" else Path(bundle))
+            solver = solving.from_bundle(opened, num_slots=slots, num_threads=threads, precision=precision)
+        else:
+            key = read_keys(api_key_file)[0] if api_key_file else None
+            solver = solving.from_server(url, api_key=key, num_at_once=slots)
+        requests = solving.read_requests(puzzle, solver.puzzle, policy=policy, max_segments=max_segments)
+        raise typer.Exit(solving.solve_and_print(solver, requests, as_json=as_json))
+    except (BundleError, KeyFileError, solving.SolvingError) as error:
+        _fail("hrm-solve", error)
+
+
+class KeyFileError(ValueError):
+    """A key file that cannot be used."""
+
+
+def read_keys(path: Path) -> list[str]:
+    """The keys of a file, one per line; refuses a file without any, and keys too short to be safe."""
+    try:
+        keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise KeyFileError(f"the key file {path} cannot be read ({error}): write one key per line into it.") from error
+    if not keys:
+        raise KeyFileError(f"the key file {path} is empty: write one key per line into it.")
+    if any(len(key) < MIN_KEY_LENGTH for key in keys):
+        raise KeyFileError(f"a key in {path} has fewer than {MIN_KEY_LENGTH} characters: make it longer, at random.")
+    return keys
+
+
+def _opened(path: Path | None) -> Bundle:
+    from hrm_edge_runtime.bundle import Bundle, shipped_bundle
+
+    return Bundle.open(shipped_bundle() if path is None else path)
+
+
+def _fail(command: str, error: Exception) -> NoReturn:
+    sys.stderr.write(f"{command}: {error}\n")
+    raise typer.Exit(1)
