@@ -29,7 +29,7 @@ class Difficulty:
 
 # Givens and ratings on 9x9; the smaller boards have no question that needs guesses often enough to look for.
 DIFFICULTIES = {
-    "easy": Difficulty(given_share=0.5, greatest_rating=0),  # 41 givens, solved by singles alone
+    "easy": Difficulty(given_share=0.5, greatest_rating=0),  # 40 givens, solved by singles alone
     "medium": Difficulty(given_share=0.37),  # 30 givens, rating nearly always 0
     "minimal": Difficulty(),  # 20 to 28 givens, any rating, two of three are 0
     "hard": Difficulty(least_rating=1),  # minimal, and singles alone do not solve it

@@ -40,6 +40,7 @@ class Solver:
         self.board = board
         self.num_cells = board.num_cells
         families = families_of(board)
+        # The first offset of every family is 0: those bits need no shift.
         self._sets = [(family.base, family.offsets[1:], family.spread) for family in families]
         self.keep = [~rivals for rivals in rivals_of(board, families)]
 

@@ -1,0 +1,174 @@
+"""Sudoku tokens, the check, symmetries and the curriculum, on every board size."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hrm_puzzles import registry
+from hrm_puzzles.puzzle import RIGHT, WRONG, Puzzle, PuzzleError
+
+SUDOKUS = [registry.get(name) for name in ("sudoku-4x4", "sudoku-6x6", "sudoku")]
+IDS = [puzzle.name for puzzle in SUDOKUS]
+seeds = st.integers(min_value=0, max_value=2**32 - 1)
+puzzles = st.sampled_from(SUDOKUS)
+quick = settings(deadline=None, max_examples=30)
+
+
+def examples(puzzle: Puzzle, seed: int, count: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    rng = np.random.default_rng(seed)
+    made = [puzzle.generate(rng, "medium") for _ in range(count)]
+    questions, answers = ([getattr(example, part) for example in made] for part in ("question", "answer"))
+    return np.stack([puzzle.encode(grid) for grid in questions]), np.stack([puzzle.encode(grid) for grid in answers])
+
+
+def test_tokens_are_the_published_ones() -> None:
+    puzzle = registry.get("sudoku")
+    assert (puzzle.vocab_size, puzzle.seq_len, puzzle.num_puzzle_ids) == (11, 81, 1)
+    grid = np.arange(81, dtype=np.int8).reshape(9, 9) % 10
+    tokens_T = puzzle.encode(grid)
+    assert tokens_T[:11].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1]
+    assert (puzzle.decode(tokens_T) == grid).all()
+
+
+@pytest.mark.parametrize("puzzle", SUDOKUS, ids=IDS)
+def test_tokens_that_stand_for_no_digit_decode_to_blanks(puzzle: Puzzle) -> None:
+    tokens_T = np.resize(np.array([0, 1, 2, puzzle.vocab_size, 10**6, -5]), puzzle.seq_len)
+    assert puzzle.decode(tokens_T).reshape(-1)[:6].tolist() == [0, 0, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("puzzle", SUDOKUS, ids=IDS)
+def test_position_groups_are_three_partitions_into_equal_parts(puzzle: Puzzle) -> None:
+    side = puzzle.vocab_size - 2
+    for group_T in puzzle.position_groups:
+        assert np.bincount(group_T).tolist() == [side] * side
+
+
+def test_boxes_of_6x6_are_two_rows_by_three_columns() -> None:
+    box_T = registry.get("sudoku-6x6").position_groups[2]
+    assert box_T.reshape(6, 6)[:3].tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1], [2, 2, 2, 3, 3, 3]]
+
+
+@given(puzzle=puzzles, seed=seeds, data=st.data())
+@quick
+def test_answer_with_any_one_cell_changed_is_wrong(puzzle: Puzzle, seed: int, data: st.DataObject) -> None:
+    inputs_BT, labels_BT = examples(puzzle, seed, 1)
+    assert puzzle.check_BT(inputs_BT, labels_BT).tolist() == [RIGHT]
+    cell = data.draw(st.integers(0, puzzle.seq_len - 1))
+    token = data.draw(st.integers(-1, puzzle.vocab_size + 1).filter(lambda value: value != labels_BT[0, cell]))
+    labels_BT[0, cell] = token
+    assert puzzle.check_BT(inputs_BT, labels_BT).tolist() == [WRONG]
+
+
+@pytest.mark.parametrize("puzzle", SUDOKUS, ids=IDS)
+def test_full_board_that_drops_a_given_is_wrong(puzzle: Puzzle) -> None:
+    inputs_BT, labels_BT = examples(puzzle, 1, 1)
+    swapped_BT = np.where(labels_BT == 2, 3, np.where(labels_BT == 3, 2, labels_BT))  # still a solved board
+    assert puzzle.check_BT(np.ones_like(inputs_BT), swapped_BT).tolist() == [RIGHT]
+    assert puzzle.check_BT(labels_BT, swapped_BT).tolist() == [WRONG]
+
+
+def test_latin_square_with_wrong_boxes_is_wrong() -> None:
+    puzzle = registry.get("sudoku")
+    latin = (np.arange(9)[:, None] + np.arange(9)) % 9 + 1
+    assert puzzle.check_BT(np.ones((1, 81), dtype=int), puzzle.encode(latin.astype(np.int8))[None]).tolist() == [WRONG]
+
+
+@pytest.mark.parametrize("puzzle", SUDOKUS, ids=IDS)
+def test_check_judges_each_row_by_itself(puzzle: Puzzle) -> None:
+    inputs_BT, labels_BT = examples(puzzle, 2, 4)
+    answers_BT = labels_BT[[0, 0, 2, 1]]
+    alone = [puzzle.check_BT(inputs_BT[row : row + 1], answers_BT[row : row + 1])[0] for row in range(4)]
+    verdict_B = puzzle.check_BT(inputs_BT, answers_BT)
+    assert verdict_B.dtype == np.int8
+    assert verdict_B.tolist() == alone == [RIGHT, WRONG, RIGHT, WRONG]
+
+
+@given(puzzle=puzzles, seed=seeds)
+@quick
+def test_inverse_of_a_symmetry_undoes_it(puzzle: Puzzle, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tokens_BT = rng.integers(0, puzzle.vocab_size, (3, puzzle.seq_len))
+    symmetry = puzzle.symmetry(rng)
+    assert (symmetry.invert(symmetry.apply(tokens_BT)) == tokens_BT).all()
+    assert (symmetry.apply(symmetry.invert(tokens_BT)) == tokens_BT).all()
+
+
+@given(puzzle=puzzles, seed=seeds)
+@quick
+def test_verdicts_do_not_change_under_symmetry(puzzle: Puzzle, seed: int) -> None:
+    inputs_BT, labels_BT = examples(puzzle, seed, 3)
+    answers_BT = labels_BT[[0, 1, 0]]
+    symmetry = puzzle.symmetry(np.random.default_rng(seed))
+    verdict_B = puzzle.check_BT(inputs_BT, answers_BT)
+    assert (puzzle.check_BT(symmetry.apply(inputs_BT), symmetry.apply(answers_BT)) == verdict_B).all()
+
+
+@given(puzzle=puzzles, seed=seeds)
+@quick
+def test_augmented_questions_keep_right_labels_and_number_of_givens(puzzle: Puzzle, seed: int) -> None:
+    inputs_BT, labels_BT = (np.repeat(tokens_BT, 8, axis=0) for tokens_BT in examples(puzzle, seed, 1))
+    turned_BT, turned_labels_BT = puzzle.augment_BT(np.random.default_rng(seed), inputs_BT, labels_BT)
+    assert (puzzle.check_BT(turned_BT, turned_labels_BT) == RIGHT).all()
+    assert ((turned_BT > 1).sum(axis=1) == (inputs_BT > 1).sum(axis=1)).all()
+    assert turned_BT.dtype == turned_labels_BT.dtype == np.int32
+    assert len(np.unique(turned_labels_BT, axis=0)) > 1
+
+
+@pytest.mark.parametrize("puzzle", SUDOKUS, ids=IDS)
+def test_symmetries_reach_every_cell_and_turn_only_square_boxes(puzzle: Puzzle) -> None:
+    side = puzzle.vocab_size - 2
+    first_row = np.zeros((1500, puzzle.seq_len), dtype=np.int32)
+    first_row[:, 0] = 2
+    first_row[:, 1] = 2
+    moved_BT, _ = puzzle.augment_BT(np.random.default_rng(0), first_row, first_row)
+    assert (moved_BT > 0).any(axis=0).all()
+    rows = np.sort((moved_BT > 0).argsort(axis=1)[:, -2:] // side, axis=1)
+    assert bool((rows[:, 0] != rows[:, 1]).any()) == (puzzle.name != "sudoku-6x6")
+
+
+@given(puzzle=puzzles, seed=seeds, data=st.data())
+@quick
+def test_reveal_fills_that_many_open_cells_with_their_labels(puzzle: Puzzle, seed: int, data: st.DataObject) -> None:
+    inputs_BT, labels_BT = examples(puzzle, seed, 3)
+    wanted_B = np.array(data.draw(st.lists(st.integers(0, puzzle.seq_len + 3), min_size=3, max_size=3)))
+    shown_BT = puzzle.reveal_BT(np.random.default_rng(seed), inputs_BT, labels_BT, wanted_B)
+    is_new_BT = shown_BT != inputs_BT
+    assert (is_new_BT.sum(axis=1) == np.minimum(wanted_B, (inputs_BT == 1).sum(axis=1))).all()
+    assert (shown_BT[is_new_BT] == labels_BT[is_new_BT]).all()
+    assert (puzzle.check_BT(shown_BT, labels_BT) == RIGHT).all()
+
+
+@given(puzzle=puzzles, seed=seeds)
+@quick
+def test_equivalence_hash_is_the_same_for_all_symmetric_copies(puzzle: Puzzle, seed: int) -> None:
+    inputs_BT, labels_BT = examples(puzzle, seed, 4)
+    copies = puzzle.augment_BT(np.random.default_rng(seed), inputs_BT, labels_BT)
+    assert (puzzle.equivalence_hash_B(inputs_BT, labels_BT) == puzzle.equivalence_hash_B(*copies)).all()
+
+
+def test_equivalence_hash_tells_different_puzzles_apart() -> None:
+    puzzle = registry.get("sudoku")
+    hash_B = puzzle.equivalence_hash_B(*examples(puzzle, 0, 60))
+    assert len(set(hash_B.tolist())) == 60
+
+
+@pytest.mark.parametrize("puzzle", SUDOKUS, ids=IDS)
+def test_rendered_question_can_be_read_again(puzzle: Puzzle) -> None:
+    example = puzzle.generate(np.random.default_rng(3), "easy")
+    assert (puzzle.parse(puzzle.render(example.question)).grid == example.question).all()
+
+
+def test_rendered_answer_puts_its_givens_in_brackets() -> None:
+    puzzle = registry.get("sudoku-4x4")
+    example = puzzle.generate(np.random.default_rng(3), "easy")
+    board = puzzle.render(example.answer, example.question)
+    assert board.count("[") == int((example.question > 0).sum())
+    assert board.count(".") == 0
+
+
+def test_unknown_puzzle_is_refused_with_the_known_names() -> None:
+    with pytest.raises(PuzzleError, match="use one of sudoku, sudoku-6x6, sudoku-4x4") as caught:
+        registry.get("chess")
+    assert caught.value.rule == "unknown-puzzle"
