@@ -36,7 +36,7 @@ class BundleError(ValueError):
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class FileEntry(_Strict):
@@ -63,7 +63,7 @@ class Manifest(_Strict):
     vocab_size: Size
     num_positions: Size
     hidden_size: Size
-    puzzle_vector_size: Size
+    puzzle_vector_size: Annotated[int, Field(ge=0, lt=1 << 31)]
     num_puzzle_ids: Size
     max_segments: Size
     halting: Halting

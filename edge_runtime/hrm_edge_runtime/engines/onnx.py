@@ -146,7 +146,8 @@ def _open_session(path: Path, num_threads: int, providers: Sequence[str]) -> ort
     try:
         return ort.InferenceSession(str(path), options, providers=list(providers))
     except Exception as error:  # ONNX Runtime has a class for each kind of failure and no common one of its own
-        raise BundleError(f"{path} does not load as an ONNX graph ({error}): export the bundle again.") from error
+        reason = " ".join(str(error).split())
+        raise BundleError(f"{path} does not load as an ONNX graph ({reason}): export the bundle again.") from error
 
 
 def _shapes_of(session: ort.InferenceSession, path: Path) -> Shapes:

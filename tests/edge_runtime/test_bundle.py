@@ -1,0 +1,216 @@
+"""A bundle is opened only when everything in it is as its manifest says; each refusal names what is wrong."""
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.bundle import Bundle, BundleError, write_manifest
+from hrm_edge_runtime.engines.onnx import engine_from_bundle
+from hrm_edge_runtime.manifest import read_manifest
+
+Fields = dict[str, Any]
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny bundle, to be spoilt."""
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "spoilt.bundle"))
+
+
+def edit(bundle: Path, change: Callable[[Fields], object]) -> None:
+    """Change the manifest as a stranger would, by hand."""
+    fields = json.loads((bundle / "manifest.json").read_text())
+    change(fields)
+    (bundle / "manifest.json").write_text(json.dumps(fields))
+
+
+def rewrite(bundle: Path, **changes: object) -> None:
+    """Change the manifest and let it match the files again."""
+    fields = read_manifest(bundle).model_dump(exclude={"files"})
+    write_manifest(bundle, **{**fields, **changes})
+
+
+def refused(bundle: Path, saying: str) -> None:
+    with pytest.raises(BundleError, match=saying) as refusal:
+        Bundle.open(bundle)
+    text = str(refusal.value)
+    assert text.endswith(".")
+    assert "\n" not in text
+
+
+def test_a_whole_bundle_opens(tiny_bundle: Path) -> None:
+    opened = Bundle.open(tiny_bundle)
+    assert opened.puzzle.name == "sudoku-4x4"
+    assert opened.puzzle_table.shape == (3, 8)
+    assert opened.graph_path("fp32").name == "step.fp32.onnx"
+    assert opened.manifest.halting_policy() == HaltingPolicy(kind="verified", threshold=0.0, max_segments=6)
+    assert opened.golden().logits_SBTV.shape == (6, 5, 16, 6)
+
+
+def test_its_table_stays_on_disk(tiny_bundle: Path) -> None:
+    assert isinstance(Bundle.open(tiny_bundle).puzzle_table, np.memmap)
+
+
+def test_its_graph_runs(tiny_bundle: Path) -> None:
+    opened = Bundle.open(tiny_bundle)
+    engine = engine_from_bundle(opened, num_slots=1, num_threads=1)
+    engine.load(0, opened.golden().tokens_BT[0], opened.puzzle_table[0])
+    assert engine.step(1).answer_BT.shape == (1, 16)
+
+
+def test_something_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+    refused(tmp_path / "nothing.bundle", "no bundle directory")
+
+
+def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
+    refused(tmp_path, "manifest.json is not there")
+
+
+@pytest.mark.parametrize("text", ["{", "[1, 2]", "\ufffd\x00", '"words"', "[" * 100_000])
+def test_a_manifest_that_is_no_json_object_is_refused(bundle: Path, text: str) -> None:
+    (bundle / "manifest.json").write_text(text)
+    refused(bundle, "no JSON object|not JSON")
+
+
+def test_a_manifest_that_is_no_text_is_refused(bundle: Path) -> None:
+    (bundle / "manifest.json").write_bytes(b"\xff\xfe\xfa")
+    refused(bundle, "not JSON")
+
+
+def test_a_manifest_of_unreasonable_size_is_refused(bundle: Path) -> None:
+    (bundle / "manifest.json").write_text(" " * (1 << 20) + "{}")
+    refused(bundle, "larger than")
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_an_unknown_format_version_is_refused(bundle: Path, version: object) -> None:
+    edit(bundle, lambda fields: fields.update(format_version=version))
+    refused(bundle, f"format version {version!r}")
+
+
+def test_an_unknown_key_is_refused(bundle: Path) -> None:
+    edit(bundle, lambda fields: fields.update(run_this="rm -r"))
+    refused(bundle, "'run_this'")
+
+
+def test_a_missing_key_is_refused(bundle: Path) -> None:
+    edit(bundle, lambda fields: fields.pop("hidden_size"))
+    refused(bundle, "'hidden_size'")
+
+
+@pytest.mark.parametrize("threshold", [float("nan"), float("inf"), "high"])
+def test_a_threshold_that_is_no_number_is_refused(bundle: Path, threshold: object) -> None:
+    edit(bundle, lambda fields: fields.update(halting={"policy": "learned", "threshold": threshold}))
+    refused(bundle, r"halting\.threshold")
+
+
+def test_a_missing_file_is_refused(bundle: Path) -> None:
+    (bundle / "step.fp32.onnx").unlink()
+    refused(bundle, "step.fp32.onnx is missing")
+
+
+def test_a_file_of_another_length_is_refused(bundle: Path) -> None:
+    with (bundle / "golden.npz").open("ab") as stream:
+        stream.write(b"!")
+    refused(bundle, "golden.npz has .* bytes where")
+
+
+def test_a_file_with_one_other_bit_is_refused(bundle: Path) -> None:
+    content = bytearray((bundle / "step.fp32.onnx").read_bytes())
+    content[100] ^= 1
+    (bundle / "step.fp32.onnx").write_bytes(content)
+    refused(bundle, "SHA-256")
+
+
+@pytest.mark.parametrize("name", ["../step.onnx", "/etc/passwd", "a/b.onnx", "..", ".hidden", "a\\b", "C:x", "x\n", ""])
+def test_a_path_out_of_the_bundle_is_refused(bundle: Path, name: str) -> None:
+    edit(bundle, lambda fields: fields.update(precisions={"fp32": name}))
+    refused(bundle, "out of the bundle")
+
+
+def test_a_listed_file_out_of_the_bundle_is_refused(bundle: Path) -> None:
+    entry = {"sha256": "0" * 64, "size_bytes": 1}
+    edit(bundle, lambda fields: fields.update(files={"../other": entry}))
+    refused(bundle, "out of the bundle")
+
+
+@pytest.mark.parametrize("name", ["step.fp32.onnx", "manifest.json"])
+def test_a_link_is_refused_even_to_the_right_content(bundle: Path, tmp_path: Path, name: str) -> None:
+    (bundle / name).rename(tmp_path / name)
+    os.symlink(tmp_path / name, bundle / name)
+    refused(bundle, "plain file")
+
+
+@pytest.mark.parametrize("name", ["step.fp32.onnx", "puzzle_table.npy"])
+def test_a_file_the_manifest_does_not_list_is_refused(bundle: Path, name: str) -> None:
+    edit(bundle, lambda fields: fields["files"].pop(name))
+    refused(bundle, f"does not list {name}")
+
+
+def test_a_puzzle_that_is_not_installed_is_refused(bundle: Path) -> None:
+    rewrite(bundle, puzzle="chess")
+    refused(bundle, "chess")
+
+
+def test_sizes_that_are_not_the_puzzles_are_refused(bundle: Path) -> None:
+    rewrite(bundle, puzzle="sudoku")
+    refused(bundle, "16 tokens of 6 kinds where the puzzle 'sudoku' has 81 of 11")
+
+
+def test_a_table_of_another_size_is_refused(bundle: Path) -> None:
+    rewrite(bundle, num_puzzle_ids=4)
+    refused(bundle, r"\(3, 8\) where the manifest says float32 \(4, 8\)")
+
+
+def test_a_table_that_would_run_code_is_refused(bundle: Path) -> None:
+    (bundle / "puzzle_table.npy").write_bytes(pickle.dumps(np.zeros(3)))
+    rewrite(bundle)
+    refused(bundle, "does not read as an array")
+
+
+def test_sizes_that_disagree_with_the_graph_are_refused(bundle: Path) -> None:
+    rewrite(bundle, hidden_size=12)
+    with pytest.raises(BundleError, match="hidden_size 8 where the manifest says 12"):
+        engine_from_bundle(Bundle.open(bundle), num_slots=1)
+
+
+def test_a_precision_it_does_not_hold_is_refused(tiny_bundle: Path) -> None:
+    with pytest.raises(BundleError, match="no 'int8' graph: choose one of fp32"):
+        Bundle.open(tiny_bundle).graph_path("int8")
+
+
+def test_golden_traces_that_are_missing_or_do_not_fit_are_refused(bundle: Path) -> None:
+    rewrite(bundle, max_segments=7)
+    with pytest.raises(BundleError, match="answer_SBT has shape"):
+        Bundle.open(bundle).golden()
+    (bundle / "golden.npz").write_bytes(b"PK no zip")
+    rewrite(bundle)
+    with pytest.raises(BundleError, match="do not read"):
+        Bundle.open(bundle).golden()
+    (bundle / "golden.npz").unlink()
+    rewrite(bundle)
+    with pytest.raises(BundleError, match="holds no golden"):
+        Bundle.open(bundle).golden()
+
+
+def test_engines_made_on_the_device_do_not_belong_to_what_is_verified(bundle: Path) -> None:
+    (bundle / "engines").mkdir()
+    (bundle / "engines" / "orin-10.3-fp16.plan").write_bytes(b"made here")
+    rewrite(bundle)
+    assert not any("plan" in name for name in Bundle.open(bundle).manifest.files)
+
+
+def test_a_manifest_that_would_be_refused_is_not_written(bundle: Path) -> None:
+    before = (bundle / "manifest.json").read_bytes()
+    with pytest.raises(BundleError, match="max_segments"):
+        rewrite(bundle, max_segments=0)
+    assert (bundle / "manifest.json").read_bytes() == before
+    assert not list(bundle.glob("*.tmp"))
