@@ -8,7 +8,9 @@ from hrm_puzzles.puzzle import RIGHT, PuzzleError
 from hrm_puzzles.sudoku import Sudoku
 
 NAMES = ["sudoku-4x4", "sudoku-6x6", "sudoku"]
-CASES = [(name, difficulty) for name in NAMES for difficulty in registry.get(name).difficulties if difficulty != "extreme"]
+CASES = [
+    (name, difficulty) for name in NAMES for difficulty in registry.get(name).difficulties if difficulty != "extreme"
+]
 
 
 def num_solutions(puzzle: Sudoku, question: np.ndarray, limit: int = 2) -> int:

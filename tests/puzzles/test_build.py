@@ -1,0 +1,132 @@
+"""Builds depend on the recipe alone, keep splits apart, continue where they stopped; the command tells the truth."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hrm_puzzles import cli, generation, registry
+from hrm_puzzles.build import Recipe, build
+from hrm_puzzles.datasets import DatasetError, fingerprint, open_split, write_split
+from hrm_puzzles.generation import chunks_of, generate_chunks
+from hrm_puzzles.inspection import inspect
+from hrm_puzzles.puzzle import PuzzleError
+
+SMALL = Recipe(puzzle="sudoku-6x6", num_train=130, num_test=20, seed=3)
+
+
+def run_cli(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["hrm-data", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def test_result_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
+    one = build(SMALL, tmp_path / "one", num_workers=1)
+    two = build(SMALL, tmp_path / "two", num_workers=2)
+    assert one == two
+    assert (one.num_train, one.num_test, one.num_left_out) == (130, 20, 0)
+    assert one.fingerprint == fingerprint(tmp_path / "two")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+
+
+def test_another_seed_gives_other_puzzles(tmp_path: Path) -> None:
+    recipes = [Recipe(puzzle="sudoku-4x4", num_train=5, num_test=5, seed=seed) for seed in (1, 2)]
+    assert len({build(recipe, tmp_path / str(recipe.seed)).fingerprint for recipe in recipes}) == 2
+
+
+@pytest.mark.parametrize("puzzle", ["sudoku-4x4", "sudoku-6x6"])
+def test_test_split_shares_no_equivalence_class_with_any_training_split(tmp_path: Path, puzzle: str) -> None:
+    kind = registry.get(puzzle)
+    classes: dict[str, set[int]] = {"train": set(), "test": set()}
+    for seed in (1, 2):
+        build(Recipe(puzzle=puzzle, num_train=60, num_test=30, seed=seed, copies=2), tmp_path / str(seed))
+        for name, seen in classes.items():
+            split = open_split(tmp_path / str(seed), name)
+            seen |= set(kind.equivalence_hash_B(split.inputs(slice(None)), split.labels(slice(None))).tolist())
+    assert classes["train"] & classes["test"] == set()
+
+
+def test_copies_follow_their_question_in_one_group(tmp_path: Path) -> None:
+    build(Recipe(puzzle="sudoku-6x6", num_train=7, num_test=2, copies=3), tmp_path / "data")
+    split, kind = open_split(tmp_path / "data", "train"), registry.get("sudoku-6x6")
+    assert split.group_offsets.tolist() == list(range(0, 29, 4))
+    hashes = kind.equivalence_hash_B(split.inputs_NT, split.labels_NT).reshape(7, 4)
+    assert (hashes == hashes[:, :1]).all()
+    assert len(np.unique(split.inputs_NT, axis=0)) == 28
+    assert kind.check_BT(split.inputs_NT, split.labels_NT).all()
+
+
+def test_stopped_build_continues_with_the_finished_chunks(tmp_path: Path) -> None:
+    chunks = chunks_of("sudoku-4x4", "easy", 0, is_test=False, count=2 * generation.CHUNK)
+    generate_chunks(chunks[:1], tmp_path / "chunks", num_workers=1, progress=lambda _done, _total: None)
+    kept = (tmp_path / "chunks" / chunks[0].file_name).stat().st_mtime_ns
+    seen: list[tuple[int, int]] = []
+    generate_chunks(chunks, tmp_path / "chunks", num_workers=1, progress=lambda *now: seen.append(now))
+    assert seen == [(generation.CHUNK, 2 * generation.CHUNK), (2 * generation.CHUNK, 2 * generation.CHUNK)]
+    assert (tmp_path / "chunks" / chunks[0].file_name).stat().st_mtime_ns == kept
+
+
+def test_training_rows_equivalent_to_test_rows_are_left_out(tmp_path: Path) -> None:
+    header, row = "source,question,answer,rating", "made,1.3.34122143432.,1234341221434321,0"
+    turned = row.replace("1", "x").replace("2", "1").replace("x", "2")  # the same puzzle with 1 and 2 exchanged
+    other = "made,.234341221434321,1234341221434321,0"
+    (tmp_path / "train.csv").write_text("\n".join((header, turned, other)) + "\n")
+    (tmp_path / "test.csv").write_text("\n".join((header, row)) + "\n")
+    files = {"csv_train": str(tmp_path / "train.csv"), "csv_test": str(tmp_path / "test.csv")}
+    built = build(Recipe(puzzle="sudoku-4x4", num_train=0, num_test=0, **files), tmp_path / "data")
+    assert (built.num_train, built.num_test, built.num_left_out) == (1, 1, 1)
+
+
+def test_recipes_that_cannot_be_followed_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="the test split would be empty"):
+        build(Recipe(puzzle="sudoku-4x4", num_train=1, num_test=0), tmp_path / "data")
+    with pytest.raises(PuzzleError, match="no difficulty 'absurd'; use mixed, or one or more of easy"):
+        build(Recipe(puzzle="sudoku-4x4", num_train=1, num_test=1, difficulty="easy,absurd"), tmp_path / "other")
+    assert not (tmp_path / "data").exists()
+    assert not (tmp_path / "other").exists()
+
+
+def test_inspection_finds_wrong_labels_and_shared_questions(tmp_path: Path) -> None:
+    build(Recipe(puzzle="sudoku-4x4", num_train=8, num_test=4), tmp_path / "good")
+    assert inspect(tmp_path / "good").faults == []
+    test = open_split(tmp_path / "good", "test")
+    inputs_NT, labels_NT = test.inputs(slice(None)), test.labels(slice(None))
+    kind = registry.get("sudoku-4x4")
+    write_split(tmp_path / "bad", "test", inputs_NT, labels_NT, puzzle=kind)
+    labels_NT[1] = labels_NT[1, ::-1] % 4 + 2
+    write_split(tmp_path / "bad", "train", inputs_NT[:3], labels_NT[:3], puzzle=kind)
+    report = inspect(tmp_path / "bad")
+    assert (report.num_shared, report.splits[0].num_wrong, report.splits[0].first_wrong) == (3, 1, 1)
+    assert len(report.faults) == 2
+
+
+def test_command_builds_inspects_and_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "data")
+    build_it = ("build", "sudoku-4x4", "--out", out, "--train", "9", "--test", "4", "--json")
+    assert run_cli(monkeypatch, *build_it) == 0
+    assert json.loads(capsys.readouterr().out)["num_train"] == 9
+    assert run_cli(monkeypatch, "inspect", out, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["puzzle"], report["faults"], report["num_shared"]) == ("sudoku-4x4", [], 0)
+    assert run_cli(monkeypatch, "show", out, "--split", "train", "--index", "8") == 0
+    assert "------+------" in capsys.readouterr().out
+    assert run_cli(monkeypatch, *build_it) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert run_cli(monkeypatch, "show", out, "--index", "4") == 2
+    assert run_cli(monkeypatch, "build", "chess", "--out", str(tmp_path / "chess")) == 2
+    assert "use one of sudoku" in capsys.readouterr().err
+
+
+def test_inspect_command_ends_with_1_on_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens_NT = np.full((2, 16), 2)
+    write_split(tmp_path, "train", tokens_NT, tokens_NT, puzzle=registry.get("sudoku-4x4"))
+    assert run_cli(monkeypatch, "inspect", str(tmp_path)) == 1
+    assert "FAULT: 2 labels of train are wrong, the first at index 0." in capsys.readouterr().out

@@ -1,0 +1,176 @@
+"""The published layout on disk, byte for byte what other readers expect, and refusals of what is not whole."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hrm_puzzles import registry
+from hrm_puzzles.atomic import new_directory
+from hrm_puzzles.datasets import DatasetError, fingerprint, open_split, write_identifiers, write_split
+
+PUZZLE = registry.get("sudoku-4x4")
+LABELS_NT = np.array([[2, 3, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2]] * 4)
+INPUTS_NT = np.where(np.arange(16) % 4 == np.arange(4)[:, None], 1, LABELS_NT)
+
+
+def written(path: Path, *, variants: int = 2) -> Path:
+    write_split(path, "train", INPUTS_NT, LABELS_NT, puzzle=PUZZLE, ratings_N=np.arange(4), variants=variants)
+    write_identifiers(path)
+    return path
+
+
+def published(path: Path, *, dtype: type, with_total: bool, ignore: int | None = 0) -> Path:
+    """A data set as HRM's (without total_puzzles) or TRM's builder leaves it, two examples in the second puzzle."""
+    directory = path / "test"
+    directory.mkdir()
+    meta = {
+        "pad_id": 0,
+        "ignore_label_id": ignore,
+        "blank_identifier_id": 0,
+        "vocab_size": 6,
+        "seq_len": 16,
+        "num_puzzle_identifiers": 3,
+        "total_groups": 1,
+        "mean_puzzle_examples": 1.5,
+        "sets": ["all"],
+        **({"total_puzzles": 2} if with_total else {}),
+    }
+    (directory / "dataset.json").write_text(json.dumps(meta))
+    np.save(directory / "all__inputs.npy", INPUTS_NT[:3].astype(dtype))
+    np.save(directory / "all__labels.npy", np.where(INPUTS_NT == 1, LABELS_NT, 0)[:3].astype(dtype))
+    np.save(directory / "all__puzzle_identifiers.npy", np.array([1, 2], dtype=np.int32))
+    np.save(directory / "all__puzzle_indices.npy", np.array([0, 1, 3], dtype=np.int32))
+    np.save(directory / "all__group_indices.npy", np.array([0, 2], dtype=np.int32))
+    return path
+
+
+def test_written_files_are_the_published_layout(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    assert json.loads((path / "identifiers.json").read_text()) == ["<blank>"]
+    assert json.loads((path / "train" / "dataset.json").read_text()) == {
+        "pad_id": 0,
+        "ignore_label_id": 0,
+        "blank_identifier_id": 0,
+        "vocab_size": 6,
+        "seq_len": 16,
+        "num_puzzle_identifiers": 1,
+        "total_groups": 2,
+        "mean_puzzle_examples": 1.0,
+        "sets": ["all"],
+        "total_puzzles": 4,
+    }
+    arrays = {file.stem: np.load(file) for file in (path / "train").glob("*.npy")}
+    assert {name: (array.dtype.name, array.tolist()) for name, array in arrays.items()} == {
+        "all__inputs": ("uint8", INPUTS_NT.tolist()),
+        "all__labels": ("uint8", LABELS_NT.tolist()),
+        "all__puzzle_identifiers": ("int32", [0, 0, 0, 0]),
+        "all__puzzle_indices": ("int32", [0, 1, 2, 3, 4]),
+        "all__group_indices": ("int32", [0, 2, 4]),
+        "all__ratings": ("int32", [0, 1, 2, 3]),
+    }
+
+
+def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+    split = open_split(written(tmp_path), "train")
+    assert len(split) == 4
+    assert (split.inputs(np.array([2, 0])) == INPUTS_NT[[2, 0]]).all()
+    assert (split.labels(slice(1, 3)) == LABELS_NT[1:3]).all()
+    assert split.inputs(slice(None)).dtype == split.labels(slice(None)).dtype == np.int32
+    assert isinstance(split.inputs_NT, np.memmap)
+    assert split.ratings_N is not None
+    assert split.ratings_N.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64])
+@pytest.mark.parametrize("with_total", [False, True], ids=["HRM", "TRM"])
+def test_data_sets_of_both_projects_are_read(tmp_path: Path, dtype: type, with_total: bool) -> None:
+    split = open_split(published(tmp_path, dtype=dtype, with_total=with_total), "test")
+    assert split.puzzle_ids_N.tolist() == [1, 2, 2]
+    assert split.puzzle_offsets.tolist() == [0, 1, 3]
+    assert split.group_offsets.tolist() == [0, 2]
+    assert split.meta.total_puzzles == (2 if with_total else None)
+    assert split.ratings_N is None
+
+
+def test_ignored_labels_become_minus_100_and_only_when_there_is_such_an_id(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    ignoring = open_split(published(tmp_path / "a", dtype=np.uint8, with_total=False), "test")
+    plain = open_split(published(tmp_path / "b", dtype=np.uint8, with_total=False, ignore=None), "test")
+    assert (ignoring.labels(slice(None)) == np.where(INPUTS_NT[:3] == 1, LABELS_NT[:3], -100)).all()
+    assert (plain.labels(slice(None)) == np.where(INPUTS_NT[:3] == 1, LABELS_NT[:3], 0)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("inputs", np.zeros((4, 15), dtype=np.uint8)),
+        ("labels", np.zeros((3, 16), dtype=np.uint8)),
+        ("labels", np.zeros((4, 16))),
+        ("puzzle_indices", np.array([0, 2, 1, 3, 4])),
+        ("puzzle_indices", np.array([0, 1, 2, 3, 5])),
+        ("puzzle_identifiers", np.zeros(3, dtype=np.int32)),
+        ("group_indices", np.array([1, 4])),
+        ("ratings", np.zeros(5, dtype=np.int32)),
+    ],
+)
+def test_arrays_that_disagree_are_refused(tmp_path: Path, name: str, array: np.ndarray) -> None:
+    path = written(tmp_path)
+    np.save(path / "train" / f"all__{name}.npy", array)
+    with pytest.raises(DatasetError, match="build the data set again"):
+        open_split(path, "train")
+
+
+@pytest.mark.parametrize("name", ["dataset.json", "all__inputs.npy", "all__group_indices.npy"])
+def test_missing_and_broken_files_are_refused(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path)
+    (path / "train" / name).write_bytes(b"{")
+    with pytest.raises(DatasetError, match=name):
+        open_split(path, "train")
+    (path / "train" / name).unlink()
+    with pytest.raises(DatasetError, match=name):
+        open_split(path, "train")
+
+
+def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    np.save(path / "train" / "all__inputs.npy", np.array([[{}] * 16] * 4), allow_pickle=True)
+    with pytest.raises(DatasetError, match="cannot be read"):
+        open_split(path, "train")
+
+
+def test_empty_splits_and_uneven_groups_are_not_written(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="0 examples"):
+        write_split(tmp_path, "train", INPUTS_NT[:0], LABELS_NT[:0], puzzle=PUZZLE)
+    with pytest.raises(DatasetError, match="4 examples make no groups of 3"):
+        written(tmp_path, variants=3)
+
+
+def test_fingerprint_changes_with_any_byte_and_not_with_the_place(tmp_path: Path) -> None:
+    one, other = written(tmp_path / "one"), written(tmp_path / "other")
+    assert fingerprint(one) == fingerprint(other)
+    with (other / "train" / "all__labels.npy").open("r+b") as stream:
+        stream.seek(-1, 2)
+        stream.write(b"\x05")
+    assert fingerprint(one) != fingerprint(other)
+
+
+def _stop_within(target: Path) -> None:
+    with new_directory(target) as directory:
+        (directory / "file").write_text("half")
+        raise RuntimeError("stopped")
+
+
+def test_new_directory_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "target"
+    with pytest.raises(RuntimeError, match="stopped"):
+        _stop_within(target)
+    assert list(target.parent.iterdir()) == []
+    with new_directory(target) as directory:
+        (directory / "file").write_text("whole")
+        assert not target.exists()
+    assert (target / "file").read_text() == "whole"
+    with pytest.raises(FileExistsError, match="choose another path"), new_directory(target):
+        pass

@@ -1,0 +1,35 @@
+"""A third party's puzzle is found by its entry point, in a fresh interpreter as a user would have it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hrm_puzzles import registry
+
+
+def test_built_in_puzzles_carry_the_names_they_are_found_by() -> None:
+    assert registry.names()[:3] == ["sudoku", "sudoku-6x6", "sudoku-4x4"]
+    assert [registry.get(name).name for name in registry.names()[:3]] == registry.names()[:3]
+
+
+def test_entry_point_adds_a_puzzle_and_cannot_replace_a_built_in_one(tmp_path: Path) -> None:
+    (tmp_path / "giant.py").write_text(
+        "from hrm_puzzles.sudoku import Sudoku\ndef wide(): return Sudoku(name='sudoku-8x8', box_rows=2, box_cols=4)\n"
+    )
+    info = tmp_path / "giant-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: giant\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[hrm_edge.puzzles]\nsudoku-8x8 = giant:wide\nsudoku = giant:wide\n")
+    code = (
+        "import numpy as np; from hrm_puzzles import registry\n"
+        "print(registry.names(), registry.get('sudoku').seq_len)\n"
+        "wide = registry.get('sudoku-8x8'); example = wide.generate(np.random.default_rng(0), 'medium')\n"
+        "print(wide.check_BT(wide.encode(example.question)[None], wide.encode(example.answer)[None]))\n"
+    )
+    search_path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": search_path}, capture_output=True, text=True
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["['sudoku', 'sudoku-6x6', 'sudoku-4x4', 'sudoku-8x8'] 81", "[1]"]
