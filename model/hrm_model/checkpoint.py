@@ -1,0 +1,135 @@
+"""A checkpoint on disk: a directory with weights, configuration and provenance; never pickle.
+
+    model.safetensors   the weights to use (the moving average where the trainer keeps one)
+    config.json         HRMConfig, unknown keys refused
+    meta.json           puzzle, step, samples seen, best validation, config digest, data fingerprint, commit, time
+
+A trainer adds its own files beside these (`trainer.safetensors`, `trainer.json`) in the same atomic write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+
+from hrm_model.config import HRMConfig
+from hrm_model.hrm import HRM
+
+WEIGHTS, CONFIG, META = "model.safetensors", "config.json", "meta.json"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used; the message says what is wrong and what to do."""
+
+
+def save(path: Path, model: HRM, meta: Mapping[str, Any], write_more: Callable[[Path], None] | None = None) -> None:
+    """Writes the directory `path` whole or not at all: temporary name, fsync, rename. Replaces an older one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        scratch.mkdir()
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+        safetensors.torch.save_file(state, scratch / WEIGHTS)
+        (scratch / CONFIG).write_text(model.config.to_json())
+        (scratch / META).write_text(
+            json.dumps({**meta, "config_digest": model.config.digest}, indent=2, sort_keys=True) + "\n"
+        )
+        if write_more is not None:
+            write_more(scratch)
+        for file in scratch.iterdir():
+            sync(file)
+        sync(scratch)
+        replace_directory(scratch, path)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+
+
+def load(path: Path) -> tuple[HRM, dict[str, Any]]:
+    """The model (in evaluation mode, float32, on the CPU) and its meta data; refuses what does not fit together."""
+    config = load_config(path)
+    model = HRM(config)
+    try:
+        state = safetensors.torch.load_file(path / WEIGHTS)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise CheckpointError(
+            f"{path / WEIGHTS} cannot be read ({error}); copy or train the checkpoint again"
+        ) from error
+    load_state(model, state, path / WEIGHTS)
+    return model.eval(), read_json(path / META)
+
+
+def load_config(path: Path) -> HRMConfig:
+    if not path.is_dir():
+        raise CheckpointError(
+            f"{path} is not a checkpoint directory; give one that hrm-train or hrm-import has written"
+        )
+    try:
+        return HRMConfig.from_mapping(read_json(path / CONFIG))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{path / CONFIG}: {error}") from error
+
+
+def load_state(model: HRM, state: Mapping[str, Any], source: Path) -> None:
+    """Copies tensors in; a missing, surplus or misshapen one is refused by name."""
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    if found != expected:
+        odd = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))[:3]
+        detail = "; ".join(f"{name}: expected {expected.get(name)}, found {found.get(name)}" for name in odd)
+        raise CheckpointError(f"{source} does not fit its configuration ({detail}); the files come from different runs")
+    model.load_state_dict(dict(state))
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read ({error}); the checkpoint is incomplete, use another one"
+        ) from error
+
+
+def point(link: Path, target: Path) -> None:
+    """Makes `link` a file that names the checkpoint `target` (a plain file, so that it works on every system)."""
+    scratch = link.with_name(f".{link.name}.tmp")
+    scratch.write_text(target.name + "\n")
+    sync(scratch)
+    os.replace(scratch, link)
+
+
+def resolve(path: Path) -> Path:
+    """A checkpoint from its directory, or from the pointer file (`latest`, `best`) of a run."""
+    if path.is_file():
+        return path.parent / path.read_text().strip()
+    return path
+
+
+def replace_directory(scratch: Path, path: Path) -> None:
+    """Renames `scratch` to `path`; an older `path` is moved aside first and removed after."""
+    if not path.exists():
+        os.replace(scratch, path)
+    else:
+        old = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
+        os.replace(path, old)
+        os.replace(scratch, path)
+        shutil.rmtree(old, ignore_errors=True)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Flushes a file or a directory entry to the disk (directories cannot be opened on Windows; skipped there)."""
+    if path.is_dir() and os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,96 @@
+"""The sizes and rules of one Hierarchical Reasoning Model, as written into a checkpoint's `config.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Positions = Literal["rope", "learned"]
+HaltRule = Literal["difference", "q_halt"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HRMConfig:
+    """Everything that determines the network; defaults are the published 27 M model (HRM, 2025).
+
+    `puzzle_vector_size` is the width of a puzzle-embedding row; 0 leaves the prefix out. `halt_rule` says what a positive
+    halting margin means: q_halt - q_continue as published, or q_halt alone for models trained without q_continue.
+    """
+
+    vocab_size: int
+    seq_len: int
+    num_puzzle_ids: int = 1
+    puzzle_vector_size: int = 512
+    hidden_size: int = 512
+    num_heads: int = 8
+    expansion: float = 4.0
+    high_cycles: int = 2
+    low_cycles: int = 2
+    high_layers: int = 4
+    low_layers: int = 4
+    positions: Positions = "rope"
+    rope_theta: float = 10000.0
+    rms_norm_eps: float = 1e-5
+    max_segments: int = 16
+    halt_rule: HaltRule = "difference"
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "seq_len", "num_puzzle_ids", "hidden_size", "num_heads", "max_segments"):
+            _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}, but must be at least 1")
+        for name in ("high_cycles", "low_cycles", "high_layers", "low_layers"):
+            _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}, but must be at least 1")
+        _require(
+            self.hidden_size % (2 * self.num_heads) == 0,
+            f"hidden_size {self.hidden_size} must be a multiple of twice num_heads {self.num_heads}, "
+            "since rotary positions pair the halves of each head",
+        )
+        _require(self.positions in ("rope", "learned"), f"positions is {self.positions!r}; choose 'rope' or 'learned'")
+        _require(
+            self.halt_rule in ("difference", "q_halt"),
+            f"halt_rule is {self.halt_rule!r}; choose 'difference' or 'q_halt'",
+        )
+        _require(
+            self.puzzle_vector_size >= 0, f"puzzle_vector_size is {self.puzzle_vector_size}, but must not be negative"
+        )
+
+    @property
+    def prefix_len(self) -> int:
+        """Positions in front of the puzzle's tokens that carry its embedding row (zero-padded to whole positions)."""
+        return -(-self.puzzle_vector_size // self.hidden_size)
+
+    @property
+    def num_positions(self) -> int:
+        return self.prefix_len + self.seq_len
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    @property
+    def intermediate_size(self) -> int:
+        """SwiGLU width: two thirds of `expansion`, rounded up to a multiple of 256 as published."""
+        return -(-round(self.expansion * self.hidden_size * 2 / 3) // 256) * 256
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> HRMConfig:
+        """Refuses unknown keys, so that a misspelt setting never passes for a default."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - known)
+        _require(not unknown, f"the model configuration has unknown keys {unknown}; known keys are {sorted(known)}")
+        return cls(**values)
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)

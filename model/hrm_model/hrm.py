@@ -1,0 +1,116 @@
+"""The Hierarchical Reasoning Model: one segment, from carry to carry. Read `HRM.think` first.
+
+Shapes: B batch, T tokens, P prefix, N = P + T positions, D hidden, E puzzle-vector width, V vocabulary.
+Source: the published model (sapientinc/HRM, 2025); float32 results equal it for equal weights.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from hrm_model.config import HRMConfig
+from hrm_model.layers import Level, Linear, Rotation, rotary_table, truncated_normal_
+
+
+class Carry(NamedTuple):
+    """The two recurrent states between segments, each [B, N, D]."""
+
+    z_high_BND: Tensor
+    z_low_BND: Tensor
+
+    def detach(self) -> Carry:
+        return Carry(self.z_high_BND.detach(), self.z_low_BND.detach())
+
+    def where(self, fresh_B: Tensor, start: Carry) -> Carry:
+        """Rows that begin a new puzzle take `start`; a select, so that garbage (NaN) in a stale row cannot leak."""
+        fresh_B11 = fresh_B[:, None, None]
+        return Carry(
+            torch.where(fresh_B11, start.z_high_BND, self.z_high_BND),
+            torch.where(fresh_B11, start.z_low_BND, self.z_low_BND),
+        )
+
+
+class SegmentOutput(NamedTuple):
+    carry: Carry
+    logits_BTV: Tensor
+    q_halt_B: Tensor
+    q_continue_B: Tensor
+
+
+class HRM(nn.Module):
+    """The network. Its puzzle-embedding table is a buffer: rows are trained by their own sparse optimiser."""
+
+    high_init: Tensor
+    low_init: Tensor
+    puzzle_table: Tensor
+
+    def __init__(self, config: HRMConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.hidden_size
+        spread = 1 / math.sqrt(width)
+        self.embed_tokens = nn.Parameter(truncated_normal_(torch.empty(config.vocab_size, width), spread))
+        if config.positions == "learned":
+            self.embed_positions = nn.Parameter(truncated_normal_(torch.empty(config.num_positions, width), spread))
+        self.high_level = Level(config, config.high_layers)
+        self.low_level = Level(config, config.low_layers)
+        self.lm_head = Linear(width, config.vocab_size)
+        self.q_head = nn.Linear(width, 2)
+        nn.init.zeros_(self.q_head.weight)
+        nn.init.constant_(self.q_head.bias, -5.0)
+        self.register_buffer("high_init", truncated_normal_(torch.empty(width), 1.0))
+        self.register_buffer("low_init", truncated_normal_(torch.empty(width), 1.0))
+        self.register_buffer("puzzle_table", torch.zeros(config.num_puzzle_ids, config.puzzle_vector_size))
+        cos, sin = rotary_table(config.num_positions, config.head_size, config.rope_theta)
+        self.register_buffer("_cos", cos, persistent=False)
+        self.register_buffer("_sin", sin, persistent=False)
+
+    def start(self, num_rows: int) -> Carry:
+        """The state every puzzle begins with, as broadcast views [B, N, D]."""
+        shape = (num_rows, self.config.num_positions, self.config.hidden_size)
+        return Carry(self.high_init.expand(shape), self.low_init.expand(shape))
+
+    def segment(self, carry: Carry, tokens_BT: Tensor, puzzle_ids_B: Tensor) -> SegmentOutput:
+        """One ACT segment. tokens_BT int [B, T], puzzle_ids_B int [B]; the new carry is detached."""
+        return self.think(carry, tokens_BT, self.puzzle_table[puzzle_ids_B])
+
+    def think(self, carry: Carry, tokens_BT: Tensor, puzzle_vector_BE: Tensor) -> SegmentOutput:
+        """One segment from gathered puzzle rows; only the last low and the last high call keep a gradient."""
+        config = self.config
+        x_BND = self.embed(tokens_BT, puzzle_vector_BE)
+        rotation = self._rotation()
+        z_high, z_low = carry
+        with torch.no_grad():
+            for step in range(config.high_cycles * config.low_cycles - 1):
+                z_low = self.low_level(z_low, z_high + x_BND, rotation)
+                if (step + 1) % config.low_cycles == 0:
+                    z_high = self.high_level(z_high, z_low, rotation)
+        z_low = self.low_level(z_low, z_high + x_BND, rotation)
+        z_high = self.high_level(z_high, z_low, rotation)
+        logits_BTV = self.lm_head(z_high)[:, config.prefix_len :]
+        q_B2 = F.linear(z_high[:, 0].float(), self.q_head.weight.float(), self.q_head.bias.float())
+        return SegmentOutput(Carry(z_high.detach(), z_low.detach()), logits_BTV, q_B2[:, 0], q_B2[:, 1])
+
+    def margin(self, output: SegmentOutput) -> Tensor:
+        """Halting margin [B]: positive means that the model would stop."""
+        return output.q_halt_B if self.config.halt_rule == "q_halt" else output.q_halt_B - output.q_continue_B
+
+    def embed(self, tokens_BT: Tensor, puzzle_vector_BE: Tensor) -> Tensor:
+        """Puzzle prefix, then tokens, plus learned positions where configured; scaled by sqrt(D) last."""
+        config = self.config
+        x_BND = F.embedding(tokens_BT, self.embed_tokens)
+        if config.prefix_len:
+            padding = config.prefix_len * config.hidden_size - config.puzzle_vector_size
+            prefix = F.pad(puzzle_vector_BE, (0, padding)).view(-1, config.prefix_len, config.hidden_size)
+            x_BND = torch.cat((prefix.to(x_BND.dtype), x_BND), dim=1)
+        if config.positions == "learned":
+            x_BND = math.sqrt(0.5) * (x_BND + self.embed_positions)
+        return math.sqrt(config.hidden_size) * x_BND
+
+    def _rotation(self) -> Rotation | None:
+        return (self._cos, self._sin) if self.config.positions == "rope" else None

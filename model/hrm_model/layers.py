@@ -1,0 +1,121 @@
+"""The building blocks of the published HRM, in plain PyTorch with SDPA attention.
+
+Shapes: B batch, N positions (prefix + tokens), D hidden, K head width, F SwiGLU width.
+Matrices are stored [out, in] as in published checkpoints and have no biases.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (the field's usual alias)
+from torch import Tensor, nn
+
+from hrm_model.config import HRMConfig
+
+_TRUNCATED_STD = 0.8796256610342398
+"""Standard deviation of a unit normal cut at two sigma: dividing by it restores the wanted spread."""
+
+Rotation = tuple[Tensor, Tensor]
+
+
+def truncated_normal_(weights: Tensor, std: float) -> Tensor:
+    """Fills with a normal cut at two sigma whose standard deviation *after* the cut is `std` (0 gives zeros)."""
+    if std == 0:
+        return weights.zero_()
+    sigma = std / _TRUNCATED_STD
+    return nn.init.trunc_normal_(weights, std=sigma, a=-2 * sigma, b=2 * sigma)
+
+
+def rms_norm(x: Tensor, eps: float) -> Tensor:
+    """x / rms(x) over the last axis, computed in float32; the published model has no gain here."""
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+class Linear(nn.Module):
+    """y = x W^T without bias; W [out, in] starts as a truncated normal of spread 1/sqrt(in)."""
+
+    def __init__(self, num_in: int, num_out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(truncated_normal_(torch.empty(num_out, num_in), 1 / math.sqrt(num_in)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.to(x.dtype))
+
+
+def rotary_table(num_positions: int, head_size: int, theta: float) -> Rotation:
+    """Cosines and sines [positions, head_size] of the rotate-half form; the prefix counts as positions."""
+    frequencies = theta ** -(torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
+    angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Applies rotary positions to x [B, heads, positions, K] in float32."""
+    cos, sin = rotation
+    wide = x.float()
+    first, second = wide.chunk(2, dim=-1)
+    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Full self-attention without a mask; the fused projection holds all queries, then all keys, then all values."""
+
+    def __init__(self, config: HRMConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.qkv_proj = Linear(config.hidden_size, 3 * config.hidden_size)
+        self.o_proj = Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x_BND: Tensor, rotation: Rotation | None) -> Tensor:
+        num_rows, num_positions, width = x_BND.shape
+        qkv = self.qkv_proj(x_BND).view(num_rows, num_positions, 3 * self.num_heads, -1).transpose(1, 2)
+        q, k, v = qkv.chunk(3, dim=1)
+        if rotation is not None:
+            q, k = rotate(q, rotation), rotate(k, rotation)
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return self.o_proj(mixed.transpose(1, 2).reshape(num_rows, num_positions, width))
+
+
+class SwiGLU(nn.Module):
+    """down(silu(gate(x)) * up(x)); gate and up are the two halves of one matrix."""
+
+    def __init__(self, config: HRMConfig) -> None:
+        super().__init__()
+        self.gate_up_proj = Linear(config.hidden_size, 2 * config.intermediate_size)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate) * up)
+
+
+class Block(nn.Module):
+    """Post-norm transformer block: h = rms(h + attention(h)); h = rms(h + mlp(h))."""
+
+    def __init__(self, config: HRMConfig) -> None:
+        super().__init__()
+        self.eps = config.rms_norm_eps
+        self.self_attn = Attention(config)
+        self.mlp = SwiGLU(config)
+
+    def forward(self, x_BND: Tensor, rotation: Rotation | None) -> Tensor:
+        x_BND = rms_norm(x_BND + self.self_attn(x_BND, rotation), self.eps)
+        return rms_norm(x_BND + self.mlp(x_BND), self.eps)
+
+
+class Level(nn.Module):
+    """One of HRM's two recurrent levels: the injection is added to the state, then the blocks follow."""
+
+    def __init__(self, config: HRMConfig, num_layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block(config) for _ in range(num_layers))
+
+    def forward(self, state_BND: Tensor, injection_BND: Tensor, rotation: Rotation | None) -> Tensor:
+        x_BND = state_BND + injection_BND
+        for layer in self.layers:
+            x_BND = layer(x_BND, rotation)
+        return x_BND

@@ -1,0 +1,77 @@
+"""What a training run is: every setting that shapes its result, as one frozen record written beside the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hrm_train.losses import LossKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Settings of one run; sizes count samples (a sample is one puzzle for one segment), never iterations.
+
+    `curriculum` opens with that many cells of each puzzle revealed and lowers it while puzzles are being solved; 0
+    shows puzzles as they are. `continue_loss` learns q_continue as published, for a second forward pass.
+    """
+
+    puzzle: str = "sudoku"
+    seed: int = 0
+    batch_size: int = 64
+    total_samples: int = 4_000_000
+    lr: float = 1e-3
+    lr_min_ratio: float = 0.1
+    warmup_samples: int = 8_000
+    weight_decay: float = 0.1
+    puzzle_lr: float = 1e-3
+    puzzle_weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    clip_norm: float = 1.0
+    average_decay: float = 0.998
+    loss: LossKind = "softmax"
+    continue_loss: bool = False
+    explore: float = 0.1
+    augment: bool = True
+    curriculum: int = 0
+    curriculum_target: float = 0.6
+    geometric_start: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "total_samples"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, but must be at least 1")
+        if not 0 <= self.average_decay < 1:
+            raise ValueError(f"average_decay is {self.average_decay}, but must lie in [0, 1); 0 keeps no average")
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+
+
+def with_settings(record: Any, settings: Mapping[str, str]) -> Any:
+    """A copy of a frozen record with textual settings (key=value of the command line) read in the fields' types."""
+    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    unknown = sorted(set(settings) - set(fields))
+    if unknown:
+        raise ValueError(f"unknown setting {unknown[0]!r}; known settings are {', '.join(sorted(fields))}")
+    return dataclasses.replace(record, **{key: _read(text, fields[key], key) for key, text in settings.items()})
+
+
+def _read(text: str, default: Any, key: str) -> Any:
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"{key}={text!r} is no truth value; write true or false")
+        return text.lower() == "true"
+    try:
+        return type(default)(float(text)) if isinstance(default, int) else type(default)(text)
+    except ValueError as error:
+        raise ValueError(f"{key}={text!r} is no {type(default).__name__}; give a value such as {default!r}") from error
