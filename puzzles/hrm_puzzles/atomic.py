@@ -15,9 +15,7 @@ def new_directory(path: Path) -> Generator[Path]:
 
     Everything in it is on disk before the rename. Refuses (FileExistsError) a path that is taken.
     """
-    if path.exists():
-        raise FileExistsError(f"{path} exists already; remove it or choose another path.")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    require_free(path)
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     temporary.mkdir()
     try:
@@ -27,6 +25,13 @@ def new_directory(path: Path) -> Generator[Path]:
         _sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def require_free(path: Path) -> None:
+    """Refuse a path that is taken (FileExistsError), and make its parents."""
+    if path.exists():
+        raise FileExistsError(f"{path} exists already; remove it or choose another path.")
+    path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _sync_tree(directory: Path) -> None:

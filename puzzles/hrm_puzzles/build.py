@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_puzzles import datasets, registry
-from hrm_puzzles.atomic import new_directory
+from hrm_puzzles.atomic import new_directory, require_free
 from hrm_puzzles.datasets import DatasetError
 from hrm_puzzles.generation import MIXED, Chunk, Progress, Rows, chunks_of, difficulties_of, generate_chunks, read_chunk
 from hrm_puzzles.puzzle import Puzzle
@@ -64,12 +64,16 @@ def build(recipe: Recipe, out: Path, *, num_workers: int = 1, progress: Progress
     """
     puzzle = registry.get(recipe.puzzle)
     difficulties_of(puzzle, recipe.difficulty)  # refuse before any work
+    require_free(out)
+    # Before the long work, since a faulty file ends it.
+    csv_train, csv_test = (_csv_rows(puzzle, recipe, is_test=is_test) for is_test in (False, True))
+    finished = out.with_name(f".{out.name}.chunks-{_digest(recipe)}")
+    chunks = [*recipe.chunks(is_test=False), *recipe.chunks(is_test=True)]
+    generate_chunks(chunks, finished, num_workers=num_workers, progress=progress)
+    all_train = _joined([*(read_chunk(chunk, finished) for chunk in recipe.chunks(is_test=False)), *csv_train])
+    test = _joined([*(read_chunk(chunk, finished) for chunk in recipe.chunks(is_test=True)), *csv_test])
+    train = _apart_from(puzzle, all_train, test)
     with new_directory(out) as directory:
-        finished = out.with_name(f".{out.name}.chunks-{_digest(recipe)}")
-        chunks = [*recipe.chunks(is_test=False), *recipe.chunks(is_test=True)]
-        generate_chunks(chunks, finished, num_workers=num_workers, progress=progress)
-        all_train, test = (_gathered(puzzle, recipe, finished, is_test=is_test) for is_test in (False, True))
-        train = _apart_from(puzzle, all_train, test)
         _write(puzzle, recipe, directory, train, test)
     shutil.rmtree(finished, ignore_errors=True)
     return Built(
@@ -80,26 +84,29 @@ def build(recipe: Recipe, out: Path, *, num_workers: int = 1, progress: Progress
     )
 
 
-def _gathered(puzzle: Puzzle, recipe: Recipe, finished: Path, *, is_test: bool) -> Rows:
-    parts = [read_chunk(chunk, finished) for chunk in recipe.chunks(is_test=is_test)]
+def _csv_rows(puzzle: Puzzle, recipe: Recipe, *, is_test: bool) -> list[Rows]:
+    """The rows of the CSV file of a split, if there is one; refuses what would leave the split empty."""
     source = recipe.csv_test if is_test else recipe.csv_train
-    if source is not None:
-        parts.append(_csv_rows(puzzle, recipe, Path(source)))
-    if not sum(map(len, parts)):
+    parts = [] if source is None else [_read_csv(puzzle, recipe, Path(source))]
+    if not recipe.chunks(is_test=is_test) and not any(map(len, parts)):
         split = "test" if is_test else "train"
         raise DatasetError(f"the {split} split would be empty; give --{split} or --csv-{split} with rows in range.")
+    return parts
+
+
+def _read_csv(puzzle: Puzzle, recipe: Recipe, path: Path) -> Rows:
+    if not isinstance(puzzle, Sudoku):
+        raise DatasetError(f"{puzzle.name} has no CSV form here; leave --csv-train and --csv-test away.")
+    rows = read_csv(path, puzzle, least_rating=recipe.least_rating, greatest_rating=recipe.greatest_rating)
+    return Rows(inputs_NT=rows.questions_NT, labels_NT=rows.answers_NT, ratings_N=rows.ratings_N)
+
+
+def _joined(parts: list[Rows]) -> Rows:
     return Rows(
         inputs_NT=np.concatenate([part.inputs_NT for part in parts]),
         labels_NT=np.concatenate([part.labels_NT for part in parts]),
         ratings_N=np.concatenate([part.ratings_N for part in parts]),
     )
-
-
-def _csv_rows(puzzle: Puzzle, recipe: Recipe, path: Path) -> Rows:
-    if not isinstance(puzzle, Sudoku):
-        raise DatasetError(f"{puzzle.name} has no CSV form here; leave --csv-train and --csv-test away.")
-    rows = read_csv(path, puzzle, least_rating=recipe.least_rating, greatest_rating=recipe.greatest_rating)
-    return Rows(inputs_NT=rows.questions_NT, labels_NT=rows.answers_NT, ratings_N=rows.ratings_N)
 
 
 def _apart_from(puzzle: Puzzle, train: Rows, test: Rows) -> Rows:
