@@ -1,0 +1,118 @@
+"""A real server whose engine plays a script, for tests: `python scripted_server.py --port 8123 --step-s 0.05 ...`.
+
+The model under it "solves" the 4x4 boards of `examples` after `--segments` segments and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import logging
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
+from hrm_edge_runtime.manifest import Halting, Manifest
+from hrm_edge_runtime.service.core import Workbench
+from hrm_edge_runtime.service.questions import ServedModel
+from hrm_edge_runtime.service.server import ServerOptions, run_server
+from hrm_puzzles import registry
+from hrm_puzzles.puzzle import Puzzle
+
+MAX_SEGMENTS = 16
+PUZZLE: Puzzle = registry.get("sudoku-4x4")
+
+
+def examples(count: int = 8) -> dict[str, str]:
+    """Questions with their answers, as text; the same in every process."""
+    rng = np.random.default_rng(4)
+    made = [PUZZLE.generate(rng, "easy") for _ in range(count)]
+    return {
+        "".join(map(str, example.question.flat)).replace("0", "."): "".join(map(str, example.answer.flat))
+        for example in made
+    }
+
+
+def scripted_workbench(*, num_slots: int, queue_limit: int, segments: int, step_s: float, load_s: float) -> Workbench:
+    answers = {_tokens(question).tobytes(): _tokens(answer) for question, answer in examples().items()}
+
+    def play(tokens_T: np.ndarray) -> Script:
+        answer_T = answers.get(tokens_T.tobytes())
+        return Script(answer_T=tokens_T) if answer_T is None else Script(answer_T=answer_T, segments=segments)
+
+    time.sleep(load_s)
+    engine = ScriptedEngine(
+        num_slots=num_slots, seq_len=PUZZLE.seq_len, play=play, step_s=step_s, sleep=_after_warm_up(time.sleep)
+    )
+    lane = Lane(engine, PUZZLE, queue_limit=queue_limit)
+    return Workbench(engine=engine, lane=lane, puzzle_table_PE=np.zeros((1, 4), np.float32))
+
+
+def _after_warm_up(sleep: Callable[[float], None]) -> Callable[[float], None]:
+    """The two steps of the warm-up cost nothing, so that tests of slow steps start quickly."""
+    num_calls = itertools.count()
+    return lambda seconds: sleep(seconds) if next(num_calls) >= 2 else None
+
+
+def scripted_model(num_slots: int) -> ServedModel:
+    manifest = Manifest(
+        name="scripted",
+        puzzle=PUZZLE.name,
+        seq_len=PUZZLE.seq_len,
+        vocab_size=PUZZLE.vocab_size,
+        num_positions=PUZZLE.seq_len + 1,
+        hidden_size=4,
+        puzzle_vector_size=4,
+        num_puzzle_ids=1,
+        max_segments=MAX_SEGMENTS,
+        halting=Halting(policy="verified"),
+        precisions={"fp32": "step.fp32.onnx"},
+        files={},
+    )
+    return ServedModel(manifest=manifest, puzzle=PUZZLE, precision="fp32", num_slots=num_slots)
+
+
+def _tokens(text: str) -> np.ndarray:
+    return PUZZLE.encode(PUZZLE.parse(text).grid)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--slots", type=int, default=2)
+    parser.add_argument("--queue-limit", type=int, default=16)
+    parser.add_argument("--segments", type=int, default=3)
+    parser.add_argument("--step-s", type=float, default=0.005)
+    parser.add_argument("--load-s", type=float, default=0.0)
+    parser.add_argument("--drain-s", type=float, default=30.0)
+    parser.add_argument("--stall-s", type=float, default=60.0)
+    given = parser.parse_args()
+    logging.basicConfig(level=logging.INFO)
+    make_workbench = functools.partial(
+        scripted_workbench,
+        num_slots=given.slots,
+        queue_limit=given.queue_limit,
+        segments=given.segments,
+        step_s=given.step_s,
+        load_s=given.load_s,
+    )
+    options = ServerOptions(
+        host="127.0.0.1",
+        port=given.port,
+        num_slots=given.slots,
+        num_threads=None,
+        precision="fp32",
+        queue_limit=given.queue_limit,
+        drain_s=given.drain_s,
+        stall_s=given.stall_s,
+        api_keys=frozenset(),
+    )
+    run_server(make_workbench, scripted_model(given.slots), options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Servers for tests: real processes on a free port."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+HERE = Path(__file__).parent
+PATIENCE_S = 60.0  # how long a busy machine may take for what usually takes a second
+
+
+class Server:
+    """A running server process; its standard error is kept in `log`."""
+
+    def __init__(self, command: list[str], port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True
+        )
+        self.http = httpx.Client(base_url=self.url, timeout=PATIENCE_S)
+        self._lines: list[str] = []
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+
+    @property
+    def log(self) -> str:
+        return "".join(self._lines)
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        self._lines.extend(self.process.stderr)
+
+    def status(self, path: str) -> int:
+        """The status of a GET, 0 where nothing listens."""
+        try:
+            return self.http.get(path).status_code
+        except httpx.TransportError:
+            return 0
+
+    def slots(self) -> Any:
+        return self.http.get("/slots").json()
+
+    def solve(self, puzzle: object, **fields: object) -> httpx.Response:
+        return self.http.post("/solve", json={"puzzle": puzzle, **fields})
+
+    def wait_until_ready(self) -> None:
+        wait_for(lambda: self.status("/readyz") == 200)
+
+    def exit_status(self) -> int:
+        return self.process.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        self.http.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+def wait_for(holds: Callable[[], bool], every_s: float = 0.02) -> None:
+    """Wait until a condition holds."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < give_up_s, "it never came true"
+        time.sleep(every_s)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(**options: float) -> Iterator[Server]:
+    """A scripted server; options are those of `scripted_server.py`, with underscores."""
+    port = free_port()
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    server = Server([sys.executable, str(HERE / "scripted_server.py"), f"--port={port}", *flags], port)
+    try:
+        wait_for(lambda: server.status("/livez") == 200)
+        yield server
+    finally:
+        server.close()
+
+
+@contextlib.contextmanager
+def asking(server: Server, puzzles: list[str]) -> Iterator[list[Future[httpx.Response]]]:
+    """Ask for all of them at once, each over a connection of its own, and wait until the server holds them all."""
+    with ThreadPoolExecutor(len(puzzles)) as pool:
+
+        def ask(puzzle: str) -> httpx.Response:
+            return httpx.post(f"{server.url}/solve", json={"puzzle": puzzle}, timeout=PATIENCE_S)
+
+        futures = [pool.submit(ask, puzzle) for puzzle in puzzles]
+        wait_for(lambda: server.slots()["waiting"] == len(puzzles))
+        yield futures

@@ -1,0 +1,125 @@
+"""Processes that are killed, stopped, drained and interrupted: what clients see of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from itertools import cycle, islice
+from pathlib import Path
+
+import httpx
+from service_tools import Server, asking, running, wait_for
+
+ANSWERED_S = 2.0  # one second is promised; a machine busy with other work gets two
+
+
+def test_readiness_is_503_while_loading_and_200_ever_after(examples: dict[str, str]) -> None:
+    with running(load_s=1.0) as server:
+        assert server.status("/livez") == 200
+        refused = server.solve(next(iter(examples)))
+        seen = [server.status("/readyz")]
+        while seen[-1] != 200:
+            time.sleep(0.1)
+            seen.append(server.status("/readyz"))
+        assert (refused.status_code, refused.json()["error"]["reason"]) == (503, "loading")
+        assert seen[:2] == [503, 503]
+        assert set(seen[:-1]) == {503}
+        assert [server.status("/readyz") for _ in range(3)] == [200, 200, 200]
+
+
+def test_killed_engine_fails_its_requests_at_once_and_comes_back(examples: dict[str, str]) -> None:
+    with running(step_s=0.3, segments=16, load_s=1.0) as server:
+        server.wait_until_ready()
+        with asking(server, _questions(examples, 6)) as futures:
+            os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
+            killed_s = time.monotonic()
+            answers = [future.result() for future in futures]
+            answered_s = time.monotonic() - killed_s
+        assert [_said(answer) for answer in answers] == [(503, "engine-lost")] * 6
+        assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers)
+        assert answered_s < ANSWERED_S
+        assert server.status("/livez") == 200
+        assert _said(server.http.get("/readyz")) == (503, "engine-lost")
+        server.wait_until_ready()
+        assert server.slots()["engine"]["losses"] == 1
+        assert server.solve(next(iter(examples)), max_segments=1).status_code == 200
+
+
+def test_hung_engine_is_killed_and_replaced(examples: dict[str, str]) -> None:
+    with running(stall_s=1.0, step_s=0.1) as server:
+        server.wait_until_ready()
+        os.kill(server.slots()["engine"]["pid"], signal.SIGSTOP)
+        with asking(server, _questions(examples, 1)) as futures:
+            assert _said(futures[0].result()) == (503, "engine-lost")
+        server.wait_until_ready()
+        assert server.solve(next(iter(examples))).json()["solved"]
+
+
+def test_engine_dies_with_a_killed_server_even_in_a_long_step(examples: dict[str, str]) -> None:
+    with running(step_s=600.0) as server:
+        server.wait_until_ready()
+        pid = server.slots()["engine"]["pid"]
+        with asking(server, _questions(examples, 1)) as futures:
+            time.sleep(0.5)  # now the step has begun
+            server.process.kill()
+            wait_for(lambda: _is_gone(pid))
+            assert isinstance(futures[0].exception(), httpx.TransportError)
+
+
+def test_drain_answers_what_was_admitted_and_exits_with_0(examples: dict[str, str]) -> None:
+    with running(step_s=0.1, segments=8) as server:
+        server.wait_until_ready()
+        with asking(server, _questions(examples, 6)) as futures:
+            server.process.send_signal(signal.SIGTERM)
+            wait_for(lambda: server.status("/readyz") == 503)
+            assert server.http.get("/readyz").json()["error"]["reason"] == "draining"
+            assert _said(server.solve(next(iter(examples)))) == (503, "draining")
+            assert [future.result().json()["solved"] for future in futures] == [True] * 6
+        assert server.exit_status() == 0
+
+
+def test_drain_limit_ends_what_takes_too_long_with_503(examples: dict[str, str]) -> None:
+    with running(step_s=1.0, segments=16, drain_s=0.3) as server:
+        server.wait_until_ready()
+        with asking(server, _questions(examples, 3)) as futures:
+            server.process.send_signal(signal.SIGTERM)
+            assert [_said(future.result()) for future in futures] == [(503, "draining")] * 3
+        assert server.exit_status() == 0
+
+
+def test_ctrl_c_ends_both_processes_without_a_traceback(examples: dict[str, str]) -> None:
+    with running(load_s=0.5) as server:
+        _interrupt_group(server)
+        assert server.exit_status() == 0
+        assert "Traceback" not in server.log
+    with running() as server:
+        server.wait_until_ready()
+        pid = server.slots()["engine"]["pid"]
+        assert server.solve(next(iter(examples))).status_code == 200
+        _interrupt_group(server)
+        assert server.exit_status() == 0
+        assert "Traceback" not in server.log
+        assert _is_gone(pid)
+
+
+def _interrupt_group(server: Server) -> None:
+    """What a terminal does on Ctrl-C: every process of the group gets the signal."""
+    os.killpg(server.process.pid, signal.SIGINT)
+
+
+def _questions(examples: dict[str, str], count: int) -> list[str]:
+    return list(islice(cycle(examples), count))
+
+
+def _said(response: httpx.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["reason"]
+
+
+def _is_gone(pid: int) -> bool:
+    """A process nobody has buried yet counts as gone."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in "ZX"
