@@ -17,8 +17,8 @@ HaltRule = Literal["difference", "q_halt"]
 class HRMConfig:
     """Everything that determines the network; defaults are the published 27 M model (HRM, 2025).
 
-    `puzzle_vector_size` is the width of a puzzle-embedding row; 0 leaves the prefix out. `halt_rule` says what a positive
-    halting margin means: q_halt - q_continue as published, or q_halt alone for models trained without q_continue.
+    `puzzle_vector_size` is the width of a puzzle-embedding row; 0 leaves the prefix out. `halt_rule` says what a
+    positive margin means: q_halt - q_continue as published, or q_halt alone for models trained without q_continue.
     """
 
     vocab_size: int

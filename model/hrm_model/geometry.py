@@ -1,9 +1,9 @@
 """A starting point that knows the puzzle's geometry, for models with learned positions.
 
 A fresh transformer spends most of a small training budget on finding out which cells belong together. Here every
-partition of the positions (Sudoku: rows, columns, boxes) gets its own subspace of the hidden state, in which each position
-carries the code of its group, and one attention head of every layer starts by attending within that partition. Only the
-starting point changes: the network is the published one and everything trains freely from there. Measured in
+partition of the positions (Sudoku: rows, columns, boxes) gets its own subspace of the hidden state, in which each
+position carries the code of its group, and one attention head of every layer starts by attending within that partition.
+Only the starting point changes: the network is the published one and everything trains freely from there. Measured in
 docs/models.md.
 
 Shapes: G partitions, T tokens, D hidden, K head width, R groups in the largest partition.
@@ -51,7 +51,7 @@ def start_from_geometry(model: HRM, position_groups_GT: NDArray[np.integer]) -> 
     scale = CODE_SIZE * math.sqrt(2 / config.hidden_size)  # the segment multiplies by sqrt(D) and sqrt(1/2)
     model.embed_positions[config.prefix_len :] += scale * codes_TD
     for level, code_size in ((model.low_level, CODE_SIZE), (model.high_level, CODE_SIZE_HIGH)):
-        for block in level.layers:
+        for block in level.blocks:
             _attend_within(block.self_attn.qkv_proj.weight, frames_GRD, config.head_size, code_size)
 
 

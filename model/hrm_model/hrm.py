@@ -48,6 +48,8 @@ class HRM(nn.Module):
     high_init: Tensor
     low_init: Tensor
     puzzle_table: Tensor
+    _cos: Tensor
+    _sin: Tensor
 
     def __init__(self, config: HRMConfig) -> None:
         super().__init__()

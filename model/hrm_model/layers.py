@@ -114,6 +114,10 @@ class Level(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(Block(config) for _ in range(num_layers))
 
+    @property
+    def blocks(self) -> list[Block]:
+        return [layer for layer in self.layers if isinstance(layer, Block)]
+
     def forward(self, state_BND: Tensor, injection_BND: Tensor, rotation: Rotation | None) -> Tensor:
         x_BND = state_BND + injection_BND
         for layer in self.layers:

@@ -1,0 +1,114 @@
+"""Reads checkpoints of the published HRM (`step_N` or `checkpoint` beside `all_config.yaml`) into ours.
+
+The weight file is a pickle. It is opened with PyTorch's restricted loader, which rebuilds tensors and nothing else, so
+that a hostile file is refused rather than run. Key names and shapes: the published repository at 42410da.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from hrm_model.checkpoint import CheckpointError, load_state
+from hrm_model.config import HRMConfig
+from hrm_model.hrm import HRM
+
+PREFIX = re.compile(r"^(_orig_mod\.)?(model\.)?(inner\.)")
+"""torch.compile, the loss head and the ACT wrapper each put one in front; all are optional but the last."""
+RENAMED = {
+    "H_init": "high_init",
+    "L_init": "low_init",
+    "embed_tokens.embedding_weight": "embed_tokens",
+    "embed_pos.embedding_weight": "embed_positions",
+    "puzzle_emb.weights": "puzzle_table",
+}
+LEVELS = {"H_level.": "high_level.", "L_level.": "low_level."}
+
+
+def model_from_published(directory: Path, seq_len: int, weights_name: str | None = None) -> HRM:
+    """The network in float32 and evaluation mode.
+
+    `seq_len` must be given, since rotary checkpoints do not record it (81 Sudoku, 900 Maze and ARC). Refuses what the
+    fact sheet does not describe: other architectures, missing or surplus tensors, sizes that disagree.
+    """
+    state = {_our_name(name): tensor for name, tensor in _tensors(_weights_file(directory, weights_name)).items()}
+    model = HRM(_config(_architecture(directory), state, seq_len))
+    load_state(model, {name: tensor.float() for name, tensor in state.items()}, directory)
+    return model.eval()
+
+
+def _weights_file(directory: Path, name: str | None) -> Path:
+    if name is not None:
+        return directory / name
+    steps = [path for path in directory.glob("step_*") if re.fullmatch(r"step_\d+", path.name)]
+    found = sorted(steps, key=lambda path: int(path.name[5:])) or [directory / "checkpoint"]
+    if not found[-1].is_file():
+        raise CheckpointError(f"{directory} holds neither step_N nor checkpoint; give the directory of a published run")
+    return found[-1]
+
+
+def _tensors(file: Path) -> Mapping[str, Tensor]:
+    try:
+        loaded = torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, UnpicklingError, EOFError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(
+            f"{file} is not a plain file of tensors ({reason}); only checkpoints without code are imported"
+        ) from error
+    if not isinstance(loaded, Mapping) or not all(isinstance(value, Tensor) for value in loaded.values()):
+        raise CheckpointError(f"{file} holds something other than named tensors; give the published weight file")
+    return loaded
+
+
+def _our_name(name: str) -> str:
+    if not PREFIX.match(name):
+        raise CheckpointError(f"tensor {name!r} is not of the published model; expected names under 'inner.'")
+    short = PREFIX.sub("", name)
+    for theirs, ours in LEVELS.items():
+        short = ours + short[len(theirs) :] if short.startswith(theirs) else short
+    return RENAMED.get(short, short)
+
+
+def _architecture(directory: Path) -> dict[str, Any]:
+    file = directory / "all_config.yaml"
+    try:
+        arch = yaml.safe_load(file.read_text())["arch"]
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{file} cannot be read ({error}); it must stand beside the weights") from error
+    if not isinstance(arch, dict) or "hrm_act_v1" not in str(arch.get("name")):
+        raise CheckpointError(f"{file} describes {arch!r:.80}; only hrm_act_v1 models are imported")
+    return arch
+
+
+def _config(arch: Mapping[str, Any], state: Mapping[str, Tensor], seq_len: int) -> HRMConfig:
+    try:
+        vocab_size, hidden_size = state["embed_tokens"].shape
+        table = state.get("puzzle_table", torch.empty(1, 0))
+        return HRMConfig(
+            vocab_size=vocab_size,
+            seq_len=seq_len,
+            num_puzzle_ids=table.shape[0],
+            puzzle_vector_size=table.shape[1],
+            hidden_size=hidden_size,
+            num_heads=arch["num_heads"],
+            expansion=arch["expansion"],
+            high_cycles=arch["H_cycles"],
+            low_cycles=arch["L_cycles"],
+            high_layers=arch["H_layers"],
+            low_layers=arch["L_layers"],
+            positions=arch["pos_encodings"],
+            rope_theta=arch.get("rope_theta", 10000.0),
+            rms_norm_eps=arch.get("rms_norm_eps", 1e-5),
+            max_segments=arch["halt_max_steps"],
+        )
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"the published checkpoint lacks or misstates {error}; import it from a whole run"
+        ) from error

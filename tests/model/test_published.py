@@ -1,0 +1,237 @@
+"""The model against the published formulas, computed here a second time in plain numpy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from hrm_model.checkpoint import CheckpointError
+from hrm_model.hrm import HRM
+from hrm_model.published import model_from_published
+
+SEQ_LEN, VOCAB, WIDTH, HEADS, LAYERS, IDS = 12, 7, 32, 4, 2, 3
+INTER = 256
+TOLERANCE = 1e-5
+"""float32 sums in another order over 8 segments; the task's own bound."""
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def architecture(positions: str, cycles: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "name": "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1",
+        "loss": {"name": "losses@ACTLossHead", "loss_type": "stablemax_cross_entropy"},
+        "H_cycles": cycles[0],
+        "L_cycles": cycles[1],
+        "H_layers": LAYERS,
+        "L_layers": LAYERS,
+        "hidden_size": WIDTH,
+        "num_heads": HEADS,
+        "expansion": 4,
+        "puzzle_emb_ndim": 40,
+        "pos_encodings": positions,
+        "halt_max_steps": 8,
+        "halt_exploration_prob": 0.1,
+    }
+
+
+def published_state(positions: str, rng: np.random.Generator) -> Arrays:
+    """Weights under the published key names, of the published spread."""
+
+    def normal(*shape: int, spread: float) -> np.ndarray[Any, Any]:
+        return (spread * rng.standard_normal(shape)).astype(np.float32)
+
+    state: Arrays = {
+        "inner.H_init": normal(WIDTH, spread=1),
+        "inner.L_init": normal(WIDTH, spread=1),
+        "inner.embed_tokens.embedding_weight": normal(VOCAB, WIDTH, spread=WIDTH**-0.5),
+        "inner.lm_head.weight": normal(VOCAB, WIDTH, spread=WIDTH**-0.5),
+        "inner.q_head.weight": normal(2, WIDTH, spread=0.3),
+        "inner.q_head.bias": normal(2, spread=1),
+        "inner.puzzle_emb.weights": normal(IDS, 40, spread=0.3),
+    }
+    if positions == "learned":
+        state["inner.embed_pos.embedding_weight"] = normal(SEQ_LEN + 2, WIDTH, spread=WIDTH**-0.5)
+    for level in "HL":
+        for layer in range(LAYERS):
+            key = f"inner.{level}_level.layers.{layer}."
+            state[key + "self_attn.qkv_proj.weight"] = normal(3 * WIDTH, WIDTH, spread=WIDTH**-0.5)
+            state[key + "self_attn.o_proj.weight"] = normal(WIDTH, WIDTH, spread=WIDTH**-0.5)
+            state[key + "mlp.gate_up_proj.weight"] = normal(2 * INTER, WIDTH, spread=WIDTH**-0.5)
+            state[key + "mlp.down_proj.weight"] = normal(WIDTH, INTER, spread=INTER**-0.5)
+    return state
+
+
+def write_published(
+    directory: Path, positions: str, prefix: str = "_orig_mod.model.", cycles: tuple[int, int] = (2, 2)
+) -> Arrays:
+    state = published_state(positions, np.random.default_rng(7))
+    torch.save({prefix + name: torch.from_numpy(array) for name, array in state.items()}, directory / "step_100")
+    (directory / "all_config.yaml").write_text(yaml.safe_dump({"arch": architecture(positions, cycles), "seed": 0}))
+    return state
+
+
+class Reference:
+    """The fact sheet's formulas, one row at a time, float32."""
+
+    def __init__(self, state: Arrays, positions: str, cycles: tuple[int, int]) -> None:
+        self.cycles = cycles
+        self.w = {name.removeprefix("inner."): array for name, array in state.items()}
+        self.positions = positions
+
+    def rms(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(1e-5))
+
+    def rope(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """x [positions, head width]"""
+        size = x.shape[-1]
+        angle = np.arange(len(x))[:, None] * 10000.0 ** (-np.arange(0, size, 2) / size)[None]
+        cos, sin = np.cos(np.concatenate([angle, angle], 1)), np.sin(np.concatenate([angle, angle], 1))
+        turned = np.concatenate([-x[:, size // 2 :], x[:, : size // 2]], 1)
+        return (x * cos + turned * sin).astype(np.float32)
+
+    def attention(self, key: str, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        qkv = x @ self.w[key + "self_attn.qkv_proj.weight"].T
+        size = WIDTH // HEADS
+        mixed = []
+        for head in range(HEADS):
+            q, k, v = (qkv[:, (part * HEADS + head) * size :][:, :size] for part in range(3))
+            if self.positions == "rope":
+                q, k = self.rope(q), self.rope(k)
+            score = q @ k.T / np.sqrt(np.float32(size))
+            weight = np.exp(score - score.max(-1, keepdims=True))
+            mixed.append(weight / weight.sum(-1, keepdims=True) @ v)
+        return np.concatenate(mixed, 1) @ self.w[key + "self_attn.o_proj.weight"].T
+
+    def mlp(self, key: str, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        both = x @ self.w[key + "mlp.gate_up_proj.weight"].T
+        gate, up = both[:, :INTER], both[:, INTER:]
+        return (gate / (1 + np.exp(-gate)) * up) @ self.w[key + "mlp.down_proj.weight"].T
+
+    def level(self, name: str, state: np.ndarray[Any, Any], injection: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        h = state + injection
+        for layer in range(LAYERS):
+            key = f"{name}_level.layers.{layer}."
+            h = self.rms(h + self.attention(key, h))
+            h = self.rms(h + self.mlp(key, h))
+        return h
+
+    def embed(self, tokens: np.ndarray[Any, Any], puzzle_id: int) -> np.ndarray[Any, Any]:
+        row = np.zeros(2 * WIDTH, dtype=np.float32)  # 40 values need two prefix positions of 32
+        row[:40] = self.w["puzzle_emb.weights"][puzzle_id]
+        x = np.concatenate([row.reshape(2, WIDTH), self.w["embed_tokens.embedding_weight"][tokens]])
+        if self.positions == "learned":
+            x = np.float32(0.707106781) * (x + self.w["embed_pos.embedding_weight"])
+        return np.sqrt(np.float32(WIDTH)) * x
+
+    def run(self, tokens: np.ndarray[Any, Any], puzzle_id: int, segments: int) -> list[tuple[Any, Any]]:
+        x = self.embed(tokens, puzzle_id)
+        z_high = np.broadcast_to(self.w["H_init"], x.shape)
+        z_low = np.broadcast_to(self.w["L_init"], x.shape)
+        outputs: list[tuple[Any, Any]] = []
+        for _ in range(segments):
+            for _ in range(self.cycles[0]):
+                for _ in range(self.cycles[1]):
+                    z_low = self.level("L", z_low, z_high + x)
+                z_high = self.level("H", z_high, z_low)
+            q = self.w["q_head.weight"] @ z_high[0] + self.w["q_head.bias"]
+            outputs.append((z_high[2:] @ self.w["lm_head.weight"].T, q))
+        return outputs
+
+
+@pytest.mark.parametrize(("positions", "cycles"), [("rope", (2, 2)), ("learned", (2, 2)), ("rope", (1, 3))])
+def test_segments_equal_the_published_formulas(tmp_path: Path, positions: str, cycles: tuple[int, int]) -> None:
+    reference = Reference(write_published(tmp_path, positions, cycles=cycles), positions, cycles)
+    model = model_from_published(tmp_path, SEQ_LEN)
+    tokens_BT = np.random.default_rng(1).integers(0, VOCAB, (3, SEQ_LEN))
+    expected = [reference.run(row, puzzle_id, segments=8) for puzzle_id, row in enumerate(tokens_BT)]
+    with torch.no_grad():
+        carry = model.start(3)
+        for segment in range(8):
+            output = model.segment(carry, torch.from_numpy(tokens_BT), torch.arange(3))
+            carry = output.carry
+            for row in range(3):
+                logits, q = expected[row][segment]
+                assert np.abs(output.logits_BTV[row].numpy() - logits).max() <= TOLERANCE
+                assert abs(float(output.q_halt_B[row]) - q[0]) <= TOLERANCE
+                assert abs(float(output.q_continue_B[row]) - q[1]) <= TOLERANCE
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.model.", "model.", ""])
+def test_compile_and_loss_head_prefixes_are_optional(tmp_path: Path, prefix: str) -> None:
+    state = write_published(tmp_path, "rope", prefix)
+    model = model_from_published(tmp_path, SEQ_LEN)
+    assert np.array_equal(model.puzzle_table.numpy(), state["inner.puzzle_emb.weights"])
+
+
+def test_initial_states_stored_in_bfloat16_are_read(tmp_path: Path) -> None:
+    state = published_state("rope", np.random.default_rng(7))
+    tensors = {"model." + name: torch.from_numpy(array) for name, array in state.items()}
+    tensors["model.inner.H_init"] = tensors["model.inner.H_init"].bfloat16()
+    write_published(tmp_path, "rope")
+    torch.save(tensors, tmp_path / "step_100")
+    model = model_from_published(tmp_path, SEQ_LEN)
+    assert model.high_init.dtype == torch.float32
+    assert torch.equal(model.high_init, tensors["model.inner.H_init"].float())
+
+
+def test_the_published_sizes_have_the_published_parameter_count() -> None:
+    from hrm_model.config import HRMConfig
+
+    with torch.device("meta"):
+        model = HRM(HRMConfig(vocab_size=11, seq_len=81))
+    assert sum(parameter.numel() for parameter in model.parameters()) == 27_275_266
+
+
+class Hostile:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, ("was-run",))
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_published(tmp_path, "rope")
+    torch.save({"model.inner.H_init": Hostile()}, tmp_path / "step_100")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match="not a plain file of tensors"):
+        model_from_published(tmp_path, SEQ_LEN)
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    state = write_published(tmp_path, "rope")
+    del state["inner.lm_head.weight"]
+    torch.save({name: torch.from_numpy(array) for name, array in state.items()}, tmp_path / "step_100")
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight: expected \(7, 32\), found None"):
+        model_from_published(tmp_path, SEQ_LEN)
+
+
+@pytest.mark.parametrize("break_it", ["no-config", "no-weights", "truncated", "other-model"])
+def test_what_is_not_a_published_run_is_refused_in_one_sentence(tmp_path: Path, break_it: str) -> None:
+    write_published(tmp_path, "rope")
+    if break_it == "no-config":
+        (tmp_path / "all_config.yaml").unlink()
+    elif break_it == "no-weights":
+        (tmp_path / "step_100").unlink()
+    elif break_it == "truncated":
+        whole = (tmp_path / "step_100").read_bytes()
+        (tmp_path / "step_100").write_bytes(whole[: len(whole) // 2])
+    else:
+        (tmp_path / "all_config.yaml").write_text(yaml.safe_dump({"arch": {"name": "trm@TRM"}}))
+    with pytest.raises(CheckpointError) as refusal:
+        model_from_published(tmp_path, SEQ_LEN)
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_last_step_is_the_one_with_the_largest_number(tmp_path: Path) -> None:
+    write_published(tmp_path, "rope")
+    later = published_state("rope", np.random.default_rng(8))
+    torch.save({name: torch.from_numpy(array) for name, array in later.items()}, tmp_path / "step_1000")
+    (tmp_path / "step_100_all_preds.0").write_bytes(b"predictions, not weights")
+    model = model_from_published(tmp_path, SEQ_LEN)
+    assert np.array_equal(model.puzzle_table.numpy(), later["inner.puzzle_emb.weights"])
