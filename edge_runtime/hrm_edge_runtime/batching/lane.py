@@ -5,20 +5,19 @@ Shapes: B slots, T tokens. Single-threaded by design: whoever calls `step` owns 
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.counters import LaneCounters, LaneSnapshot, Outcome, SlotView
-from hrm_edge_runtime.batching.halting import REASONS, decide_B
-from hrm_edge_runtime.batching.rows import Rows, load_row, new_rows, policies_of
+from hrm_edge_runtime.batching.halting import decide
+from hrm_edge_runtime.batching.result import Result, result_of, result_without_slot
 from hrm_edge_runtime.batching.scheduler import Departure, Job, Plan, Scheduler, Tenant
+from hrm_edge_runtime.batching.seats import Seats
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
-from hrm_puzzles.puzzle import RIGHT, UNKNOWN
 
-FAILED = len(REASONS)  # the code after every halting reason
+__all__ = ["Checker", "Lane", "Result"]
 
 
 class Checker(Protocol):
@@ -28,25 +27,6 @@ class Checker(Protocol):
     def vocab_size(self) -> int: ...
 
     def check_BT(self, inputs_BT: NDArray[Any], answers_BT: NDArray[Any]) -> NDArray[np.int8]: ...
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Result:
-    """The one end of a job.
-
-    `answer_T` is the last segment's answer, None where no segment ran or the engine gave garbage ("failed").
-    `verified` is None where nothing is proven either way. Times are seconds: from arrival to slot, from slot to end.
-    """
-
-    job_id: int
-    answer_T: NDArray[np.int32] | None
-    verified: bool | None
-    segments: int
-    halted_by: Outcome
-    margin: float
-    q_halt: float
-    queue_s: float
-    compute_s: float
 
 
 class Lane:
@@ -59,13 +39,17 @@ class Lane:
         self._puzzle = puzzle
         self._clock = clock
         self._scheduler = Scheduler(engine.num_slots, queue_limit)
-        self._rows: Rows = new_rows(engine.num_slots, engine.seq_len)
+        self._seats = Seats(engine.num_slots, engine.seq_len)
         self._counters = LaneCounters()
         self._results: list[Result] = []
 
     @property
     def num_active(self) -> int:
         return self._scheduler.num_running
+
+    @property
+    def num_queued(self) -> int:
+        return self._scheduler.num_waiting
 
     @property
     def has_work(self) -> bool:
@@ -121,115 +105,90 @@ class Lane:
             mean_segments=counters.mean_segments,
         )
 
+    def _prepare(self, plan: Plan, now: float) -> None:
+        for tenant in plan.admissions:
+            self._seats.load(tenant.slot, tenant.job, now)
+            self._engine.load(tenant.slot, tenant.job.tokens_T, tenant.job.puzzle_vector_E)
+        for move in plan.moves:
+            self._seats.move(move.source, move.target)
+            self._engine.move(move.source, move.target)
+
     def _segment(self, started: float) -> None:
         num_active, backlog = self._scheduler.num_running, self._scheduler.num_waiting > 0
         before = self._clock()
         output = self._engine.step(num_active)
         after = self._clock()
-        self._commit(output, self._rows[:num_active], after)
-        host_s = (before - started) + (self._clock() - after)
+        self._commit(output, after)
         self._counters.count_step(
             num_active=num_active,
             num_slots=self._scheduler.num_slots,
             backlog=backlog,
             step_s=after - before,
-            host_s=host_s,
+            host_s=(before - started) + (self._clock() - after),
         )
 
-    def _prepare(self, plan: Plan, now: float) -> None:
-        for tenant in plan.admissions:
-            load_row(self._rows[tenant.slot], tenant.job, now)
-            self._engine.load(tenant.slot, tenant.job.tokens_T, tenant.job.puzzle_vector_E)
-        for move in plan.moves:
-            self._rows[move.target] = self._rows[move.source]
-            self._engine.move(move.source, move.target)
+    def _commit(self, output: StepOutput, now: float) -> None:
+        changed = self._seats.take(output)
+        failed = self._garbled(output)
+        failed |= self._check([slot for slot in changed if slot not in failed] if failed else changed)
+        for slot in range(len(output.answer_BT)):
+            seat = self._seats[slot]
+            is_sound = seat.is_finite and slot not in failed
+            outcome = decide(seat.margin, seat.segments, seat.verdict, seat.job.policy) if is_sound else "failed"
+            if outcome is not None:
+                self._scheduler.release(slot)
+                self._finish(slot, outcome, now)
 
-    def _commit(self, output: StepOutput, rows: Rows, now: float) -> None:
-        sound_B = self._sound_B(output)
-        changed_B = (output.answer_BT != rows["answer"]).any(axis=1)
-        rows["answer"] = output.answer_BT
-        rows["margin"] = output.halt_margin_B
-        rows["q_halt"] = output.q_halt_B
-        rows["segment"] += 1
-        sound_B &= self._check(rows, changed_B & sound_B)
-        reason_B = decide_B(rows["margin"], rows["segment"], rows["verdict"], policies_of(rows))
-        reason_B[~sound_B] = FAILED
-        for slot in np.flatnonzero(reason_B).tolist():
-            outcome = REASONS[reason_B[slot]] if reason_B[slot] < FAILED else "failed"
-            assert outcome is not None  # flatnonzero left out the code of "goes on"
-            self._finish(self._scheduler.release(slot), slot, outcome, now)
+    def _garbled(self, output: StepOutput) -> set[int]:
+        """The slots with a token out of the vocabulary, mostly none at all."""
+        unsigned_BT = output.answer_BT.view(np.uint32)  # a negative token becomes a large one
+        if unsigned_BT.max() < self._puzzle.vocab_size:
+            return set()
+        return set(np.flatnonzero((unsigned_BT >= self._puzzle.vocab_size).any(axis=1)).tolist())
 
-    def _sound_B(self, output: StepOutput) -> NDArray[np.bool_]:
-        in_range_B = ((output.answer_BT >= 0) & (output.answer_BT < self._puzzle.vocab_size)).all(axis=1)
-        return in_range_B & np.isfinite(output.halt_margin_B) & np.isfinite(output.q_halt_B)
-
-    def _check(self, rows: Rows, due_B: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Renew the verdicts of the rows that are due; false for a row whose check raises."""
-        checked_B = np.ones(len(rows), np.bool_)
-        if not due_B.any():
-            return checked_B
+    def _check(self, slots: list[int]) -> set[int]:
+        """Renew the verdicts of some slots; gives those whose check raises."""
         try:
-            rows["verdict"][due_B] = self._puzzle.check_BT(rows["tokens"][due_B], rows["answer"][due_B])
+            self._judge(slots)
         except Exception:  # one bad answer may not take its neighbours along, whatever a third-party check does with it
-            for slot in np.flatnonzero(due_B).tolist():
-                checked_B[slot] = self._check_alone(rows[slot : slot + 1])
-        return checked_B
+            return {slot for slot in slots if not self._bears_check(slot)}
+        return set()
 
-    def _check_alone(self, row: Rows) -> bool:
+    def _judge(self, slots: list[int]) -> None:
+        if not slots:
+            return
+        verdict_B = self._puzzle.check_BT(self._seats.tokens_BT[slots], self._seats.answers_BT[slots])
+        for slot, verdict in zip(slots, verdict_B.tolist(), strict=True):
+            self._seats[slot].verdict = verdict
+
+    def _bears_check(self, slot: int) -> bool:
         try:
-            row["verdict"] = self._puzzle.check_BT(row["tokens"], row["answer"])
+            self._judge([slot])
         except Exception:
             return False
         return True
 
     def _depart(self, departure: Departure, outcome: Outcome, now: float) -> None:
-        if departure.slot is not None:
-            self._finish(departure.job, departure.slot, outcome, now)
-            return
-        self._counters.count_outcome(outcome, 0)
-        self._results.append(_unseated(departure.job, outcome, now))
+        if departure.slot is None:
+            self._counters.count_outcome(outcome, 0)
+            self._results.append(result_without_slot(departure.job, outcome, now))
+        else:
+            self._finish(departure.slot, outcome, now)
 
-    def _finish(self, job: Job, slot: int, outcome: Outcome, now: float) -> None:
-        row = self._rows[slot]
-        segments, verdict = int(row["segment"]), int(row["verdict"])
-        self._counters.count_outcome(outcome, segments)
-        admitted_s = float(row["admitted_s"])
-        result = Result(
-            job_id=job.job_id,
-            answer_T=row["answer"].copy() if segments and outcome != "failed" else None,
-            verified=None if verdict == UNKNOWN or outcome == "failed" else verdict == RIGHT,
-            segments=segments,
-            halted_by=outcome,
-            margin=float(row["margin"]),
-            q_halt=float(row["q_halt"]),
-            queue_s=admitted_s - job.arrival_s,
-            compute_s=now - admitted_s,
-        )
-        self._results.append(result)
+    def _finish(self, slot: int, outcome: Outcome, now: float) -> None:
+        seat = self._seats[slot]
+        self._counters.count_outcome(outcome, seat.segments)
+        self._results.append(result_of(seat, self._seats.answers_BT[slot], outcome, now))
 
     def _view(self, slot: int, tenant: Tenant | None) -> SlotView:
         generation = self._scheduler.generation(slot)
         if tenant is None:
             return SlotView(slot=slot, generation=generation)
-        row = self._rows[slot]
+        seat = self._seats[slot]
         return SlotView(
             slot=slot,
             generation=generation,
             job_id=tenant.job.job_id,
-            segments=int(row["segment"]),
-            margin=float(row["margin"]),
+            segments=seat.segments,
+            margin=seat.margin,
         )
-
-
-def _unseated(job: Job, outcome: Outcome, now: float) -> Result:
-    return Result(
-        job_id=job.job_id,
-        answer_T=None,
-        verified=None,
-        segments=0,
-        halted_by=outcome,
-        margin=0.0,
-        q_halt=0.0,
-        queue_s=now - job.arrival_s,
-        compute_s=0.0,
-    )

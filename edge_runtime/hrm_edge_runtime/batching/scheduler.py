@@ -140,6 +140,8 @@ class Scheduler:
 
     def admit(self) -> Plan:
         """Fill free slots from the line, lowest slot first, and close the gaps that remain with the last tenants."""
+        if self.num_running == self.num_slots:
+            return Plan()
         free = [slot for slot, tenant in enumerate(self._tenants) if tenant is None]
         admissions: list[Tenant] = []
         while len(admissions) < len(free) and (first := self._line.first()) is not None:
