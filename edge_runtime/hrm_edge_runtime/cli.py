@@ -15,8 +15,8 @@ import typer
 if TYPE_CHECKING:
     from hrm_edge_runtime.bundle import Bundle
 
-_serve_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-_solve_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+serve_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+solve_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 MIN_KEY_LENGTH = 16
@@ -24,15 +24,15 @@ MIN_KEY_LENGTH = 16
 
 def serve() -> None:
     """Entry point of `hrm-serve`."""
-    _serve_app()
+    serve_app()
 
 
 def solve() -> None:
     """Entry point of `hrm-solve`."""
-    _solve_app()
+    solve_app()
 
 
-@_serve_app.command(epilog="Example: hrm-serve model.bundle --port 8000 --slots 4")
+@serve_app.command(epilog="Example: hrm-serve model.bundle --port 8000 --slots 4")
 def serve_command(
     bundle: Annotated[Path | None, typer.Argument(help="Bundle directory; without it the shipped one.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -49,13 +49,13 @@ def serve_command(
     from hrm_edge_runtime.manifest import BundleError
     from hrm_edge_runtime.service.server import ServerOptions, serve_bundle
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         opened = _opened(bundle)
         opened.graph_path(precision)
         keys = read_keys(api_key_file) if api_key_file else ()
     except (BundleError, KeyFileError) as error:
         _fail("hrm-serve", error)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if host not in LOOPBACK and not keys:
         logging.warning("listening on %s without keys: whoever reaches this machine may use it", host)
     logging.info("serving %s (%s) on http://%s:%d", opened.manifest.name, opened.puzzle.name, host, port)
@@ -73,7 +73,7 @@ def serve_command(
     serve_bundle(opened, options)
 
 
-@_solve_app.command(
+@solve_app.command(
     epilog='Example: hrm-solve "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"'
 )
 def solve_command(
@@ -97,12 +97,13 @@ def solve_command(
     try:
         if bundle is not None:
             opened = _opened(None if bundle == "shipped" else Path(bundle))
-            solver = solving.from_bundle(opened, num_slots=slots, num_threads=threads, precision=precision)
+            opening = solving.from_bundle(opened, num_slots=slots, num_threads=threads, precision=precision)
         else:
             key = read_keys(api_key_file)[0] if api_key_file else None
-            solver = solving.from_server(url, api_key=key, num_at_once=slots)
-        requests = solving.read_requests(puzzle, solver.puzzle, policy=policy, max_segments=max_segments)
-        raise typer.Exit(solving.solve_and_print(solver, requests, as_json=as_json))
+            opening = solving.from_server(url, api_key=key, num_at_once=slots)
+        with opening as solver:
+            requests = solving.read_requests(puzzle, solver.puzzle, policy=policy, max_segments=max_segments)
+            raise typer.Exit(solving.solve_and_print(solver, requests, as_json=as_json))
     except (BundleError, KeyFileError, solving.SolvingError) as error:
         _fail("hrm-solve", error)
 

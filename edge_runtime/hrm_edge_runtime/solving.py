@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,30 +42,32 @@ class Solver:
     solve_all: SolveAll
 
 
-def from_bundle(bundle: Bundle, *, num_slots: int, num_threads: int | None, precision: str) -> Solver:
+@contextlib.contextmanager
+def from_bundle(bundle: Bundle, *, num_slots: int, num_threads: int | None, precision: str) -> Generator[Solver]:
     """A solver in this process."""
     from hrm_edge_runtime.offline import OfflineSolver
 
     bundle.graph_path(precision)
     offline = OfflineSolver(bundle=bundle, num_slots=num_slots, num_threads=num_threads, precision=precision)
-    return Solver(puzzle=bundle.puzzle, solve_all=offline.solve_all)
+    yield Solver(puzzle=bundle.puzzle, solve_all=offline.solve_all)
 
 
-def from_server(url: str, *, api_key: str | None, num_at_once: int) -> Solver:
+@contextlib.contextmanager
+def from_server(url: str, *, api_key: str | None, num_at_once: int) -> Generator[Solver]:
     """A solver behind HTTP; refuses where no server answers, or where it serves a puzzle unknown here."""
-    client = Client(url, api_key=api_key, patience_s=PATIENCE_S)
     try:
-        puzzle = registry.get(client.models()[0].kind)
+        with Client(url, api_key=api_key, patience_s=PATIENCE_S) as client:
+            puzzle = registry.get(client.models()[0].kind)
+            yield Solver(puzzle=puzzle, solve_all=functools.partial(_ask_all, client, num_at_once))
     except (ServerError, UnreachableError, PuzzleError) as error:
         raise SolvingError(str(error)) from error
 
-    def solve_all(requests: Sequence[SolveRequest]) -> Iterator[tuple[int, Outcome]]:
-        with ThreadPoolExecutor(num_at_once) as pool:
-            futures = {pool.submit(_ask, client, request): position for position, request in enumerate(requests)}
-            for future in as_completed(futures):
-                yield futures[future], future.result()
 
-    return Solver(puzzle=puzzle, solve_all=solve_all)
+def _ask_all(client: Client, num_at_once: int, requests: Sequence[SolveRequest]) -> Iterator[tuple[int, Outcome]]:
+    with ThreadPoolExecutor(num_at_once) as pool:
+        futures = {pool.submit(_ask, client, request): position for position, request in enumerate(requests)}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
 
 
 def read_requests(argument: str, puzzle: Puzzle, *, policy: str | None, max_segments: int | None) -> list[SolveRequest]:
@@ -135,12 +139,9 @@ def _with_progress(solver: Solver, requests: Sequence[SolveRequest]) -> list[Out
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=len(requests) < 2 or not console.is_terminal) as progress:
         task = progress.add_task("solving", total=len(requests))
-        try:
-            for position, outcome in solver.solve_all(requests):
-                outcomes[position] = outcome
-                progress.advance(task)
-        except UnreachableError as error:
-            raise SolvingError(str(error)) from error
+        for position, outcome in solver.solve_all(requests):
+            outcomes[position] = outcome
+            progress.advance(task)
     return [outcomes[position] for position in range(len(requests))]
 
 

@@ -19,7 +19,6 @@ from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
 from hrm_edge_runtime.manifest import Halting, Manifest
 from hrm_edge_runtime.service.core import Workbench
 from hrm_edge_runtime.service.questions import ServedModel
-from hrm_edge_runtime.service.server import ServerOptions, run_server
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 
@@ -81,6 +80,8 @@ def _tokens(text: str) -> np.ndarray:
 
 
 def main() -> None:
+    from hrm_edge_runtime.service.server import ServerOptions, run_server  # the engine process does not need it
+
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--slots", type=int, default=2)

@@ -141,7 +141,7 @@ JSON_LIKE = st.recursive(
 
 @given(st.binary(max_size=60) | st.dictionaries(st.sampled_from(["puzzle", "kind", "max_segments"]), JSON_LIKE))
 @example(b'{"puzzle": "\\udc00"}')
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_body_is_either_a_request_or_a_refusal(body: bytes | dict[str, Any]) -> None:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     with contextlib.suppress(ServiceError):

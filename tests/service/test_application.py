@@ -1,0 +1,192 @@
+"""The application over an engine in a thread: keys, pages, the description of itself, and engines that keep dying."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import re
+from collections.abc import AsyncIterator, Callable, Collection
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from scripted_server import examples, scripted_model, scripted_workbench
+
+from hrm_edge_runtime.service.app import create_app
+from hrm_edge_runtime.service.backoff import CAP_S, HEALTHY_S, BackOff
+from hrm_edge_runtime.service.core import MakeWorkbench, Workbench
+from hrm_edge_runtime.service.processes import InThreadEngine
+from hrm_edge_runtime.service.supervisor import Supervisor
+
+QUICK = functools.partial(scripted_workbench, num_slots=2, queue_limit=8, segments=2, step_s=0.0, load_s=0.0)
+KEYS = ("correct-horse-battery", "another-long-enough-key")
+STATUSES = {200, 401, 404, 405, 408, 413, 415, 422, 500, 503, 504}
+ROUTES = ("/", "/docs", "/models", "/slots", "/metrics", "/readyz", "/openapi.json", "/nothing-here")
+
+
+def app_over(make_workbench: MakeWorkbench, api_keys: Collection[str] = ()) -> tuple[FastAPI, Supervisor]:
+    supervisor = Supervisor(functools.partial(InThreadEngine, make_workbench), num_slots=2, queue_limit=8)
+    return create_app(supervisor, scripted_model(num_slots=2), api_keys=api_keys), supervisor
+
+
+@contextlib.asynccontextmanager
+async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http,
+    ):
+        yield http
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came true")
+
+
+def test_with_keys_every_route_but_livez_needs_one() -> None:
+    async def run() -> None:
+        app, supervisor = app_over(QUICK, KEYS)
+        async with client_of(app) as http:
+            await until(lambda: supervisor.state == "ready")
+            for headers in ({}, {"x-api-key": "wrong"}, {"authorization": KEYS[0]}, {"authorization": "Bearer "}):
+                answers = [await http.get(path, headers=headers) for path in ROUTES]
+                answers.append(await http.post("/solve", headers=headers, json={"puzzle": "1"}))
+                assert {answer.status_code for answer in answers} == {401}
+                assert {answer.json()["error"]["reason"] for answer in answers} == {"bad-key"}
+                assert answers[0].headers["www-authenticate"] == "Bearer"
+            assert (await http.get("/livez")).status_code == 200
+            for headers in ({"x-api-key": KEYS[0]}, {"authorization": f"Bearer {KEYS[1]}"}):
+                assert (await http.get("/models", headers=headers)).status_code == 200
+                answer = await http.post("/solve", headers=headers, json={"puzzle": next(iter(examples()))})
+                assert answer.json()["solved"]
+
+    asyncio.run(run())
+
+
+def test_pages_need_nothing_from_anywhere_else() -> None:
+    async def run() -> None:
+        async with client_of(app_over(QUICK)[0]) as http:
+            for path in ("/", "/docs"):
+                response = await http.get(path)
+                assert response.headers["content-type"].startswith("text/html")
+                assert "default-src 'none'" in response.headers["content-security-policy"]
+                assert not re.findall(r"(?:src|href|url|import)\s*[=(]\s*[\"']?\s*(?:https?:)?//", response.text)
+
+    asyncio.run(run())
+
+
+def test_description_declares_every_status_and_takes_the_example() -> None:
+    async def run() -> None:
+        app, supervisor = app_over(QUICK)
+        async with client_of(app) as http:
+            await until(lambda: supervisor.state == "ready")
+            described = (await http.get("/openapi.json")).json()
+            solve = described["paths"]["/solve"]["post"]
+            assert {int(status) for status in solve["responses"]} == STATUSES
+            body = solve["requestBody"]["content"]["application/json"]["schema"]
+            assert body["additionalProperties"] is False
+            assert list(body["properties"]) == ["puzzle", "kind", "model", "policy", "max_segments", "deadline_ms"]
+            for path, methods in described["paths"].items():
+                assert {"401", "405", "500"} <= set(next(iter(methods.values()))["responses"]), path
+            assert "503" in described["paths"]["/readyz"]["get"]["responses"]
+
+    asyncio.run(run())
+
+
+def test_metrics_tell_of_answers_segments_and_memory() -> None:
+    async def run() -> None:
+        app, supervisor = app_over(QUICK)
+        async with client_of(app) as http:
+            await until(lambda: supervisor.state == "ready")
+            for question in examples():
+                assert (await http.post("/solve", json={"puzzle": question})).status_code == 200
+            await http.get("/wp-login.php")
+            await until(lambda: supervisor.snapshot is not None and supervisor.snapshot.lane.num_active == 0)
+            await asyncio.sleep(0.2)
+            page = (await http.get("/metrics")).text
+        assert 'hrm_http_requests_total{route="/solve",status="200"} 8.0' in page
+        assert 'hrm_http_requests_total{route="other",status="404"} 1.0' in page
+        assert 'hrm_puzzles_total{model="scripted",outcome="proven"} 8.0' in page
+        assert 'hrm_segments_per_puzzle_sum{model="scripted"} 16.0' in page
+        assert "hrm_ready 1.0" in page
+        assert "process_resident_memory_bytes" in page
+
+    asyncio.run(run())
+
+
+def test_engine_that_never_loads_is_tried_again_and_again() -> None:
+    def broken() -> Workbench:
+        raise FileNotFoundError("step.fp32.onnx is gone")
+
+    async def run() -> None:
+        app, supervisor = app_over(broken)
+        async with client_of(app) as http:
+            assert (await http.get("/readyz")).json()["error"]["reason"] == "loading"
+            await until(lambda: supervisor.num_losses >= 3)
+            refused = await http.get("/readyz")
+            assert (refused.status_code, refused.json()["error"]["reason"]) == (503, "engine-lost")
+            assert (await http.get("/livez")).status_code == 200
+            engine = (await http.get("/slots")).json()["engine"]
+            assert engine["losses_in_a_row"] >= 2
+            assert engine["last_error"] == "FileNotFoundError: step.fp32.onnx is gone"
+
+    asyncio.run(run())
+
+
+def test_engine_that_raises_in_a_step_fails_its_requests_and_is_replaced() -> None:
+    class MemoryGoneError(Exception):
+        pass
+
+    def bench() -> Workbench:
+        made = QUICK()
+        steps = iter([False, False, len(benches) == 0])
+        benches.append(made)
+        play = made.engine.step
+
+        def step(num_active: int) -> object:
+            if next(steps, False):
+                raise MemoryGoneError("out of memory")
+            return play(num_active)
+
+        made.engine.step = step
+        return made
+
+    benches: list[Workbench] = []
+
+    async def run() -> None:
+        app, supervisor = app_over(bench)
+        async with client_of(app) as http:
+            await until(lambda: supervisor.state == "ready")
+            body = {"puzzle": next(iter(examples()))}
+            refused = await http.post("/solve", json=body)
+            assert (refused.status_code, refused.json()["error"]["reason"]) == (503, "engine-lost")
+            assert supervisor.last_error == "MemoryGoneError: out of memory"
+            await until(lambda: supervisor.state == "ready")
+            assert (await http.post("/solve", json=body)).json()["solved"]
+
+    asyncio.run(run())
+
+
+def test_fault_of_our_own_is_a_500_in_the_same_shape() -> None:
+    async def run() -> None:
+        app, supervisor = app_over(QUICK)
+        app.state.desk.slots = lambda: 1 / 0
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            response = await http.get("/slots")
+        assert (response.status_code, response.json()["error"]["reason"]) == (500, "internal")
+        assert supervisor.state == "loading"
+
+    asyncio.run(run())
+
+
+def test_waiting_grows_with_losses_in_a_row_and_starts_over_after_health() -> None:
+    backoff = BackOff()
+    waits = [backoff.after(0.0) for _ in range(12)]
+    assert waits[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert waits[-1] == CAP_S
+    assert backoff.after(HEALTHY_S + 1) == pytest.approx(0.1)

@@ -1,0 +1,150 @@
+"""`hrm-serve` and `hrm-solve` as a person runs them, over a real bundle on ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from echo_bundle import write_echo_bundle
+from service_tools import Server, free_port, wait_for
+from typer.testing import CliRunner
+
+from hrm_edge_runtime.bundle import BundleError, shipped_bundle
+from hrm_edge_runtime.cli import serve_app, solve_app
+from hrm_edge_runtime.client import Client, KeyRefusedError, RefusedError, UnreachableError
+
+SOLVED = "1234341221434321"
+OPEN = "123434122143432."
+CLASH = "11.............."
+KEY = "a-key-for-the-tests-only"
+
+
+def command(name: str, *arguments: object) -> list[str]:
+    return [sys.executable, "-c", f"from hrm_edge_runtime.cli import {name}; {name}()", *map(str, arguments)]
+
+
+def run(name: str, *arguments: object, text: str = "") -> Result:
+    """In this process, which saves the second that each start of Python takes."""
+    return CliRunner().invoke(
+        {"serve": serve_app, "solve": solve_app}[name], [str(one) for one in arguments], input=text
+    )
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_echo_bundle(tmp_path_factory.mktemp("bundles") / "echo.bundle")
+
+
+@pytest.fixture(scope="module")
+def served(bundle: Path) -> Iterator[Server]:
+    """The bundle behind hrm-serve, with a key; ends by SIGTERM, with status 0."""
+    key_file = bundle.parent / "keys"
+    key_file.write_text(f"{KEY}\n\nanother-key-for-the-tests\n")
+    port = free_port()
+    server = Server(
+        command("serve", bundle, "--port", port, "--slots", 2, "--threads", 1, "--api-key-file", key_file), port
+    )
+    server.http.headers["x-api-key"] = KEY
+    try:
+        wait_for(lambda: server.status("/readyz") == 200)
+        yield server
+        server.process.send_signal(signal.SIGTERM)
+        assert server.exit_status() == 0
+        assert "Traceback" not in server.log
+    finally:
+        server.close()
+
+
+def test_served_bundle_answers_with_its_own_words(served: Server) -> None:
+    answer = served.solve(SOLVED).json()
+    assert (answer["solution"], answer["verified"], answer["segments"], answer["model"]) == (SOLVED, True, 1, "echo")
+    unsolved = served.solve(OPEN).json()
+    assert (unsolved["solution"], unsolved["solved"], unsolved["segments"]) == (OPEN, False, 3)
+    assert served.http.get("/models").json()["models"][0]["kind"] == "sudoku-4x4"
+
+
+def test_client_has_an_error_for_each_kind_of_refusal(served: Server) -> None:
+    with Client(served.url, api_key=KEY) as client:
+        assert client.ready()
+        assert client.models()[0].name == "echo"
+        assert client.solve([list(map(int, SOLVED[i : i + 4])) for i in range(0, 16, 4)]).solved
+        with pytest.raises(RefusedError) as refused:
+            client.solve(CLASH)
+        assert (refused.value.status, refused.value.detail.rule, refused.value.detail.cell) == (
+            422,
+            "clashing-givens",
+            (1, 2),
+        )
+    with Client(served.url) as client, pytest.raises(KeyRefusedError):
+        client.models()
+    with Client(f"http://127.0.0.1:{free_port()}") as client, pytest.raises(UnreachableError):
+        client.models()
+
+
+def test_solve_command_asks_a_server(served: Server, bundle: Path) -> None:
+    key_file = bundle.parent / "keys"
+    done = run("solve", SOLVED, "--url", served.url, "--api-key-file", key_file)
+    assert (done.exit_code, done.stdout) == (0, f"{SOLVED}\n"), done.stderr
+    without_key = run("solve", SOLVED, "--url", served.url)
+    assert without_key.exit_code == 1
+    assert without_key.stderr.startswith("hrm-solve: this server asks for a key")
+
+
+def test_solve_command_opens_a_bundle_and_keeps_the_order_of_many(bundle: Path, tmp_path: Path) -> None:
+    many = tmp_path / "many.txt"
+    many.write_text("\n".join([SOLVED, OPEN, CLASH, SOLVED] * 5))
+    done = run("solve", many, "--bundle", bundle)
+    lines = done.stdout.splitlines()
+    assert done.exit_code == 1, done.stderr
+    assert [line[:9] for line in lines[:4]] == [SOLVED[:9], "# not sol", "# refused", SOLVED[:9]]
+    assert len(lines) == 20
+    assert "20 puzzles: 10 solved, 5 not solved, 5 refused" in done.stderr
+
+
+def test_solve_command_reads_a_board_of_many_lines_and_writes_json(bundle: Path) -> None:
+    board = "\n".join(SOLVED[start : start + 4] for start in range(0, 16, 4))
+    done = run("solve", "-", "--bundle", bundle, "--json", text=board)
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["solution"] == board
+    refused = run("solve", CLASH, "--bundle", bundle, "--json")
+    assert refused.exit_code == 1
+    assert json.loads(refused.stdout)["error"]["cell"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("serve", ["nowhere.bundle"], "nowhere.bundle is no bundle directory"),
+        ("serve", ["BUNDLE", "--precision", "int8"], "holds no 'int8' graph"),
+        ("serve", ["BUNDLE", "--api-key-file", "nowhere"], "the key file nowhere cannot be read"),
+        ("solve", [SOLVED, "--bundle", "nowhere.bundle"], "nowhere.bundle is no bundle directory"),
+        ("solve", [SOLVED, "--bundle", "BUNDLE", "--policy", "guess"], "policy cannot be 'guess'"),
+        ("solve", [SOLVED, "--url", "http://127.0.0.1:9"], "no answer from http://127.0.0.1:9"),
+    ],
+)
+def test_faults_are_told_in_one_sentence(bundle: Path, name: str, arguments: list[str], said: str) -> None:
+    done = run(name, *(str(bundle) if argument == "BUNDLE" else argument for argument in arguments))
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"hrm-{name}: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_shipped_bundle_solves_over_http_what_it_says_it_can() -> None:
+    try:
+        path = shipped_bundle()
+    except BundleError:
+        pytest.skip("no bundle ships yet")
+    port = free_port()
+    server = Server(command("serve", "--port", port), port)
+    try:
+        wait_for(lambda: server.status("/readyz") == 200)
+        model = server.http.get("/models").json()["models"][0]
+        assert path.name.startswith(model["name"])
+    finally:
+        server.close()
