@@ -1,0 +1,1 @@
+"""Benchmarks: what halting-aware batching is worth, measured beside honest baselines."""

@@ -1,0 +1,145 @@
+"""The benchmark's accounting, in virtual time: what each policy computes is known before it runs, to the last row."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hrm_benchmarks import distributions
+from hrm_benchmarks.benches import Bench, VirtualClock, measure, scripted_bench
+from hrm_benchmarks.cli import app
+from hrm_benchmarks.distributions import DistributionError
+from hrm_benchmarks.policies import POLICIES, Run, serve
+from hrm_benchmarks.questions import made_up, scripts
+from hrm_benchmarks.report import exact_share, figures
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.engines.fake import ScriptedEngine
+from hrm_puzzles import registry
+from hrm_puzzles.puzzle import RIGHT
+
+SEGMENTS = np.array([1, 4, 2, 1, 3])  # of the puzzles in their order; two slots, a second a step
+
+
+def bench_of(*, linear: bool = False) -> Bench:
+    puzzle, clock = registry.get("sudoku-4x4"), VirtualClock()
+    asked = made_up(puzzle, len(SEGMENTS), np.random.default_rng(0))
+    script_of = scripts(asked, SEGMENTS)
+    engine = ScriptedEngine(
+        num_slots=2,
+        seq_len=puzzle.seq_len,
+        play=lambda tokens_T: script_of[tokens_T.tobytes()],
+        step_s=float if linear else 1.0,
+        sleep=clock.sleep,
+    )
+    jobs = asked.jobs(HaltingPolicy(kind="learned", max_segments=16), np.zeros(1, np.float32))
+    return Bench(engine=engine, puzzle=puzzle, jobs=jobs, labels_NT=asked.labels_NT, clock=clock, title="tiny")
+
+
+def runs(*, linear: bool = False) -> dict[str, Run]:
+    bench = bench_of(linear=linear)
+    return {
+        policy.name: serve(policy, bench.engine, bench.puzzle, bench.jobs, clock=bench.clock) for policy in POLICIES
+    }
+
+
+def test_each_policy_takes_the_steps_its_rule_says() -> None:
+    # refill: puzzles 01 21 21 31 4 4 4; batches of two: 4 + 2 + 3 steps; fixed: three of 16; alone: 1 + 4 + 2 + 1 + 3
+    steps = {name: run.steps for name, run in runs().items()}
+    assert steps == {"refill": 7, "fixed": 48, "slowest": 9, "compaction": 9, "one-at-a-time": 11}
+
+
+def test_time_follows_the_rows_that_were_really_computed() -> None:
+    # waiting computes both rows of a batch until its end (4*2 + 2*2 + 3*1); compaction drops those that have halted
+    seconds = {name: run.wall_s for name, run in runs(linear=True).items()}
+    assert seconds == {"refill": 11, "fixed": 16 * 5, "slowest": 15, "compaction": 11, "one-at-a-time": 11}
+
+
+def test_rows_in_use_are_counted_against_the_slots_that_were_offered() -> None:
+    seen = runs()
+    assert (seen["refill"].rows_used, seen["refill"].rows_offered) == (11, 14)
+    assert (seen["slowest"].rows_used, seen["slowest"].rows_offered) == (11, 18)
+    assert (seen["one-at-a-time"].rows_used, seen["one-at-a-time"].rows_offered) == (11, 11)
+
+
+def test_the_backlog_ends_when_nobody_waits_any_more() -> None:
+    # refill: the last puzzle takes its slot before the fifth step, and until then both slots work
+    seen = runs()["refill"]
+    assert (seen.backlog_rows_used, seen.backlog_rows_offered) == (8, 8)
+
+
+def test_every_policy_answers_every_puzzle_alike() -> None:
+    bench = bench_of()
+    for name, run in runs().items():
+        assert sorted(result.job_id for result in run.results) == [0, 1, 2, 3, 4], name
+        assert exact_share(run, bench.labels_NT) == 1.0, name
+        assert [result.segments for result in run.results] == [16] * 5 or name != "fixed"
+
+
+def test_figures_compare_with_the_refill_run() -> None:
+    seen, bench = runs(), bench_of()
+    slowest = figures(seen["slowest"], seen["refill"], bench.labels_NT)
+    assert slowest.refill_ratio == pytest.approx(9 / 7)
+    assert slowest.puzzles_per_s == pytest.approx(5 / 9)
+    assert slowest.mean_segments == pytest.approx(SEGMENTS.mean())
+    assert figures(seen["refill"], seen["refill"], bench.labels_NT).share_of_bound == 1.0
+
+
+def test_made_up_questions_are_solved_by_their_labels() -> None:
+    puzzle = registry.get("sudoku")
+    asked = made_up(puzzle, 50, np.random.default_rng(1))
+    assert (puzzle.check_BT(asked.tokens_NT, asked.labels_NT) == RIGHT).all()
+    assert len({tokens_T.tobytes() for tokens_T in asked.tokens_NT}) == 50
+
+
+@pytest.mark.parametrize(
+    ("name", "mean"), [("geo3", 3), ("geo5", 5), ("geo8", 8), ("bim3", 3), ("bim5", 5), ("bim8", 8)]
+)
+def test_synthetic_shapes_have_the_mean_in_their_name(name: str, mean: int) -> None:
+    share_S = distributions.shares(name)
+    assert share_S.sum() == pytest.approx(1)
+    assert distributions.mean_segments(share_S) == pytest.approx(mean)
+
+
+@pytest.mark.parametrize(("segments", "fixed", "slowest"), [("geo5", 3.19, 2.26), ("bim5", 3.19, 2.71)])
+def test_throughput_agrees_with_the_closed_form(segments: str, fixed: float, slowest: float) -> None:
+    """E[T] and E[max of 8] give the ratios; a finite sample and its drain stay within a tenth of them."""
+    bench = scripted_bench(
+        segments=segments, num_puzzles=600, num_slots=8, step_ms=1, cost="flat", virtual=True, seed=1
+    )
+    seen = measure(bench, rounds=1, tell=str).by_policy
+    assert seen["fixed"].refill_ratio == pytest.approx(fixed, rel=0.1)
+    assert seen["slowest"].refill_ratio == pytest.approx(slowest, rel=0.1)
+    assert seen["refill"].occupancy >= 0.98
+
+
+def test_what_a_run_recorded_can_be_played_again(tmp_path: Path) -> None:
+    arguments = ["serve", "--virtual-time", "--puzzles", "60", "--step-ms", "1", "--json"]
+    first = CliRunner().invoke(app, [*arguments, "--segments", "bim3"])
+    recorded = tmp_path / "recorded.json"
+    recorded.write_text(first.stdout)
+    histogram = json.loads(first.stdout)["runs"]["refill"]["segments_histogram"]
+    share_S = distributions.shares(str(recorded))
+    assert share_S == pytest.approx(np.array(histogram[1:]) / 60)
+    assert CliRunner().invoke(app, [*arguments, "--segments", str(recorded)]).exit_code == 0
+
+
+@pytest.mark.parametrize("content", ["{}", "[0]", "[0, -1]", "no json", '{"runs": 3}', "[[1, 2]]"])
+def test_a_file_without_a_histogram_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "bad.json").write_text(content)
+    with pytest.raises(DistributionError, match=r"bad\.json"):
+        distributions.shares(str(tmp_path / "bad.json"))
+
+
+def test_the_table_names_every_policy() -> None:
+    shown = CliRunner().invoke(app, ["serve", "--virtual-time", "--puzzles", "20"], env={"COLUMNS": "150"})
+    assert shown.exit_code == 0
+    assert all(policy.name in shown.stdout for policy in POLICIES)
+
+
+def test_a_mistake_ends_with_one_sentence(tmp_path: Path) -> None:
+    said = CliRunner().invoke(app, ["serve", "--bundle", str(tmp_path / "none.bundle")])
+    assert said.exit_code == 1
+    assert "no bundle directory" in said.stderr
+    assert "Traceback" not in said.output
