@@ -1,11 +1,13 @@
 """The artifact an edge machine opens: a directory with a manifest, step graphs, a puzzle table and golden traces.
 
 Shapes: B puzzles, S segments, T tokens, V vocabulary, E puzzle-vector size. Opening verifies everything and runs
-nothing: no pickle, no link, no path out of the directory, every file with the size and hash the manifest states.
+nothing: no pickle, no link, no path out of the directory (nor from inside a graph), every file with the size and hash
+the manifest states.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -56,6 +58,8 @@ class Bundle:
                 raise BundleError(f"the manifest of {path} does not list {name}: export the bundle again.")
         for name, entry in manifest.files.items():
             _verify(path / name, entry)
+        for name in manifest.precisions.values():
+            _refuse_outer_weights(path / name)
         table = _puzzle_table(path / PUZZLE_TABLE_NAME, manifest)
         return cls(path=path, manifest=manifest, puzzle=_puzzle(manifest), puzzle_table=table)
 
@@ -96,6 +100,17 @@ def _verify(file: Path, entry: FileEntry) -> None:
         )
     if sha256_of(file) != entry.sha256:
         raise BundleError(f"{file} does not have the SHA-256 the manifest states: copy the bundle again.")
+
+
+def _refuse_outer_weights(graph: Path) -> None:
+    """Refuse a graph that could name a file of weights beside itself.
+
+    ONNX Runtime 1.23 follows such a name out of the bundle (1.31 does not). Protobuf keeps a string in one piece, so a graph
+    without the key's bytes cannot have one.
+    """
+    with graph.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
+        if content.find(b"location") >= 0:
+            raise BundleError(f"{graph} keeps weights in another file: export it again with its weights inside.")
 
 
 def _puzzle(manifest: Manifest) -> Puzzle:

@@ -43,7 +43,7 @@ class FileEntry(_Strict):
     """What one file must be."""
 
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-    size_bytes: Annotated[int, Field(ge=0)]
+    size_bytes: Annotated[int, Field(gt=0)]
 
 
 class Halting(_Strict):

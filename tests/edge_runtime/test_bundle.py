@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx.external_data_helper import set_external_data
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import Bundle, BundleError, write_manifest
@@ -134,6 +136,17 @@ def test_a_file_with_one_other_bit_is_refused(bundle: Path) -> None:
 def test_a_path_out_of_the_bundle_is_refused(bundle: Path, name: str) -> None:
     edit(bundle, lambda fields: fields.update(precisions={"fp32": name}))
     refused(bundle, "out of the bundle")
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/hostname", "beside.bin"])
+def test_a_graph_with_weights_in_another_file_is_refused(bundle: Path, location: str) -> None:
+    model = onnx.load(bundle / "step.fp32.onnx")
+    weights = next(tensor for tensor in model.graph.initializer if tensor.name == "head_DV")
+    set_external_data(weights, location)
+    weights.ClearField("raw_data")
+    (bundle / "step.fp32.onnx").write_bytes(model.SerializeToString())
+    rewrite(bundle)
+    refused(bundle, "keeps weights in another file")
 
 
 def test_a_listed_file_out_of_the_bundle_is_refused(bundle: Path) -> None:
