@@ -105,8 +105,8 @@ def _verify(file: Path, entry: FileEntry) -> None:
 def _refuse_outer_weights(graph: Path) -> None:
     """Refuse a graph that could name a file of weights beside itself.
 
-    ONNX Runtime 1.23 follows such a name out of the bundle (1.31 does not). Protobuf keeps a string in one piece, so a graph
-    without the key's bytes cannot have one.
+    ONNX Runtime 1.23 follows such a name out of the bundle (1.31 does not). Protobuf keeps a string in one piece, so a
+    graph without the key's bytes cannot have one.
     """
     with graph.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
         if content.find(b"location") >= 0:
