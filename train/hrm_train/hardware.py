@@ -64,7 +64,7 @@ def _this_cpu() -> Hardware:
     """bfloat16 pays only where the CPU multiplies it in hardware (AMX); elsewhere it is ten times slower."""
     cpu = PRESETS["cpu"]
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0)))))
-    if not torch.cpu._is_amx_tile_supported():
+    if not torch.cpu._is_amx_tile_supported():  # pyright: ignore[reportPrivateUsage]
         return cpu
     return Hardware(
         name="cpu",

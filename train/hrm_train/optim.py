@@ -1,7 +1,10 @@
 """The published optimisers, in plain PyTorch: AdamATan2 for the network, sign descent for the puzzle table.
 
+The torch._foreach calls are what PyTorch's own optimisers are made of: one call for all parameters.
+
 Source: AdamATan2 (Everett et al., 2024; adam-atan2 0.0.3) and the sparse embedding optimiser of the published HRM.
 """
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
 

@@ -1,0 +1,176 @@
+"""The trainer on the small real thing: 4x4 Sudoku, a model of a few thousand weights."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hrm_model import checkpoint
+from hrm_model.checkpoint import CheckpointError
+from hrm_model.config import HRMConfig
+from hrm_model.geometry import start_from_geometry
+from hrm_model.hrm import HRM
+from hrm_puzzles import registry
+from hrm_train.batches import Feed, Rows
+from hrm_train.dataset import open_source, validation_rows
+from hrm_train.evaluate import evaluate
+from hrm_train.hardware import PRESETS
+from hrm_train.loop import Trainer
+from hrm_train.recipe import Recipe
+
+torch.set_num_threads(1)  # at these sizes a second thread only waits
+PUZZLE = registry.get("sudoku-4x4")
+SIZES = HRMConfig(
+    vocab_size=PUZZLE.vocab_size,
+    seq_len=PUZZLE.seq_len,
+    hidden_size=32,
+    num_heads=4,
+    puzzle_vector_size=32,
+    high_layers=1,
+    low_layers=1,
+    high_cycles=1,
+    low_cycles=1,
+    positions="learned",
+    max_segments=4,
+    halt_rule="q_halt",
+)
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small 4x4 data set, built by the command a person would use."""
+    out = tmp_path_factory.mktemp("data") / "sudoku-4x4"
+    command = "from hrm_puzzles.cli import main; main()"
+    options = ["build", "sudoku-4x4", "--out", str(out), "--train", "200", "--test", "40", "--seed", "3"]
+    subprocess.run([sys.executable, "-c", command, *options], check=True, capture_output=True)
+    return out
+
+
+def trainer_on(data: Path, **settings: object) -> Trainer:
+    recipe = Recipe(puzzle=PUZZLE.name, batch_size=8, **{"warmup_samples": 64, "curriculum": 4, **settings})  # type: ignore[arg-type]
+    torch.manual_seed(recipe.seed)
+    model = HRM(SIZES)
+    start_from_geometry(model, PUZZLE.position_groups)
+    feed = Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=recipe.seed, augment=recipe.augment)
+    return Trainer(model, PUZZLE, feed, recipe, PRESETS["cpu"])
+
+
+def test_resumed_training_has_the_losses_of_the_uninterrupted_one(data: Path, tmp_path: Path) -> None:
+    whole = trainer_on(data, continue_loss=True)
+    expected = [whole.step().loss for _ in range(30)]
+    first = trainer_on(data, continue_loss=True)
+    for _ in range(13):
+        first.step()
+    first.save(tmp_path / "step_13", {})
+    second = trainer_on(data, continue_loss=True)
+    second.restore(tmp_path / "step_13")
+    assert [second.step().loss for _ in range(17)] == expected[13:]
+
+
+def test_resuming_under_another_recipe_is_refused(data: Path, tmp_path: Path) -> None:
+    trainer = trainer_on(data)
+    trainer.step()
+    trainer.save(tmp_path / "step_1", {})
+    with pytest.raises(CheckpointError, match=r"was trained with lr=0\.001, not 0\.002"):
+        trainer_on(data, lr=2e-3).restore(tmp_path / "step_1")
+
+
+def run_command(data: Path, run: Path, *more: str) -> list[str]:
+    sizes = ["hidden_size=32", "puzzle_vector_size=32", "max_segments=4", "batch_size=8", "total_samples=480"]
+    settings = [part for size in sizes for part in ("--set", size)]
+    command = [sys.executable, "-m", "hrm_train.cli", "--run", str(run)]
+    fresh = ["--data", str(data), "--puzzle", "sudoku-4x4", "--hw", "cpu", *settings]
+    return [*command, *(more or fresh), "--checkpoint-minutes", "0", "--validate-steps", "30"]
+
+
+def weights_of(run: Path) -> bytes:
+    return (checkpoint.resolve(run / "latest") / "trainer.safetensors").read_bytes()
+
+
+def test_training_killed_at_any_moment_ends_with_the_same_weights(data: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(run_command(data, tmp_path / "whole"), check=True, capture_output=True, env=environment)
+    killed, moments = tmp_path / "killed", random.Random(5)
+    more: tuple[str, ...] = ()
+    for _ in range(3):
+        process = subprocess.Popen(run_command(data, killed, *more), stderr=subprocess.DEVNULL, env=environment)
+        seen = checkpoint.resolve(killed / "latest") if (killed / "latest").exists() else killed
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and (
+            not (killed / "latest").exists() or checkpoint.resolve(killed / "latest") == seen
+        ):
+            time.sleep(0.01)
+        time.sleep(moments.uniform(0, 0.2))
+        process.kill()
+        process.wait()
+        more = ("--resume",)
+    subprocess.run(run_command(data, killed, *more), check=True, capture_output=True, env=environment)
+    assert weights_of(killed) == weights_of(tmp_path / "whole")
+    assert checkpoint.load(checkpoint.resolve(killed / "best"))[1]["puzzle"] == "sudoku-4x4"
+
+
+def test_a_signal_ends_training_with_a_whole_checkpoint(data: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(run_command(data, tmp_path / "run"), stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "run" / "latest").exists():
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "stopped by SIGTERM" in said
+    checkpoint.load(checkpoint.resolve(tmp_path / "run" / "latest"))
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        (["--set", "learning=1"], "unknown setting 'learning'"),
+        (["--set", "lr"], "write --set key=value"),
+        (["--set", "lr=fast"], "is no float"),
+        (["--hw", "abacus"], "--hw 'abacus' is unknown"),
+        (["--preset", "huge"], "--preset 'huge' is unknown"),
+        (["--puzzle", "chess"], "chess"),
+        (["--puzzle", "sudoku"], "choose another --data or --puzzle"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_sentence(
+    data: Path, tmp_path: Path, option: list[str], sentence: str
+) -> None:
+    command = [sys.executable, "-m", "hrm_train.cli", "--run", str(tmp_path / "run"), "--data", str(data)]
+    ended = subprocess.run([*command, "--puzzle", "sudoku-4x4", *option], capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert sentence in " ".join(ended.stderr.split())
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_learns_to_solve(data: Path) -> None:
+    trainer = trainer_on(data, lr=3e-3, total_samples=100_000)
+    for _ in range(800):
+        trainer.step()
+    rows = validation_rows(open_source(data, "test", PUZZLE), 40, seed=0)
+    result = evaluate(trainer.averaged_model(), PUZZLE, rows)
+    assert result.proven[-1] >= 0.4  # an untrained model: none; this one reaches about two thirds
+    assert result.exact[-1] <= result.proven[-1]
+
+
+def test_what_is_drawn_depends_on_seed_and_step_alone(data: Path) -> None:
+    feeds = [Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=4, augment=True) for _ in range(2)]
+    feeds[0].draw(1, 5, 3)
+    first, second = (feed.draw(2, 5, 3) for feed in feeds)
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    other = feeds[0].draw(3, 5, 3)
+    assert not np.array_equal(first.labels_BT, other.labels_BT)
+
+
+def test_drawn_labels_solve_their_puzzles(data: Path) -> None:
+    rows: Rows = Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=0, augment=True).draw(0, 64, 6)
+    assert (PUZZLE.check_BT(rows.tokens_BT, rows.labels_BT) == 1).all()
