@@ -1,91 +1,12 @@
 """The command `hrm-bench`."""
 
 import sys
-from dataclasses import replace
-from pathlib import Path
-from typing import Annotated
-
-import typer
-from rich.console import Console
-
-from hrm_benchmarks.benches import Bench, Cost, bundle_bench, measure, questions_for, scripted_bench
-from hrm_benchmarks.report import as_json, print_table
-from hrm_edge_runtime.batching.halting import PolicyKind
-from hrm_edge_runtime.bundle import Bundle, shipped_bundle
-
-SHIPPED = "shipped"
-
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
-
-
-@app.callback()
-def bench() -> None:
-    """Measure what serving costs, beside honest baselines."""
-
-
-@app.command(epilog="Example: hrm-bench serve --bundle model.bundle --csv test.csv --puzzles 64 --slots 4")
-def serve(
-    bundle: Annotated[str | None, typer.Option(help="Bundle whose engine is measured, or 'shipped'.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Bundle: puzzles in Sudoku-Extreme form; else generated.")] = None,
-    difficulty: Annotated[str | None, typer.Option(help="Bundle: of generated puzzles; else the easiest.")] = None,
-    precision: Annotated[str, typer.Option(help="Bundle: which of its graphs.")] = "fp32",
-    policy: Annotated[PolicyKind | None, typer.Option(help="Bundle: halting rule; else its own.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Bundle: threads of the engine, under every policy.")] = 1,
-    cpu_clock: Annotated[bool, typer.Option(help="Bundle: count CPU seconds, for a machine with other work.")] = False,
-    segments: Annotated[str, typer.Option(help="Script: geo3 geo5 geo8 bim3 bim5 bim8, or a recorded JSON.")] = "geo5",
-    step_ms: Annotated[float, typer.Option(min=0, help="Script: what a step costs.")] = 20.0,
-    cost: Annotated[Cost, typer.Option(help="Script: how that grows with the rows of a step.")] = "flat",
-    virtual_time: Annotated[bool, typer.Option(help="Script: count the time instead of spending it.")] = False,
-    slots: Annotated[int, typer.Option(min=1, help="Slots; the batch of the policies that batch.")] = 8,
-    puzzles: Annotated[int, typer.Option(min=1, help="How many, the same under every policy.")] = 200,
-    rounds: Annotated[int, typer.Option(min=1, help="How often; figures are medians.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Of puzzles and scripts.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")] = False,
-) -> None:
-    """Serve the same puzzles under five policies: refill, fixed, wait for the slowest, compaction, one at a time.
-
-    Without --bundle a scripted engine stands in for the model, so that the figures are the batching's own.
-    """
-    settings = dict[str, object](locals())
-    try:
-        if bundle is None:
-            made = scripted_bench(
-                segments=segments,
-                num_puzzles=puzzles,
-                num_slots=slots,
-                step_ms=step_ms,
-                cost=cost,
-                virtual=virtual_time,
-                seed=seed,
-            )
-        else:
-            opened = Bundle.open(shipped_bundle() if bundle == SHIPPED else bundle)
-            rule = opened.manifest.halting_policy()
-            made = bundle_bench(
-                opened,
-                questions_for(opened, csv, difficulty, puzzles, seed),
-                precision=precision,
-                policy=replace(rule, kind=policy or rule.kind),
-                num_slots=slots,
-                num_threads=threads,
-                cpu_clock=cpu_clock,
-            )
-    except ValueError as error:
-        print(f"hrm-bench: {error}", file=sys.stderr)
-        raise typer.Exit(1) from error
-    _run(made, settings, rounds, as_table=not json)
 
 
 def main() -> None:
-    """Entry point of `hrm-bench`."""
+    """Entry point of `hrm-bench`; says what to install where the serving extra is missing."""
+    try:
+        from hrm_benchmarks.commands import app
+    except ModuleNotFoundError as error:
+        sys.exit(f"hrm-bench needs {error.name}, which is not installed: run pip install 'hrm-edge[serve]'.")
     app()
-
-
-def _run(made: Bench, settings: dict[str, object], rounds: int, *, as_table: bool) -> None:
-    progress = Console(stderr=True)
-    outcome = measure(made, rounds=rounds, tell=lambda line: progress.print(line, style="dim"))
-    made.engine.close()
-    if as_table:
-        print_table(made.title, outcome.by_policy, Console())
-    else:
-        print(as_json({"title": made.title, **settings}, outcome.by_policy, outcome.histograms))

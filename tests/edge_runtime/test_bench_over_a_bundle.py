@@ -8,7 +8,7 @@ import numpy as np
 from typer.testing import CliRunner
 
 from hrm_benchmarks.benches import bundle_bench, questions_for
-from hrm_benchmarks.cli import app
+from hrm_benchmarks.commands import app
 from hrm_benchmarks.policies import POLICIES, serve
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import Bundle

@@ -65,4 +65,4 @@ class Seats:
             seat = self[slot]
             seat.segments += 1
             seat.margin, seat.q_halt = margins[slot], q_halts[slot]
-        return np.flatnonzero(changed_B).tolist()
+        return changed_B.nonzero()[0].tolist()
