@@ -1,0 +1,46 @@
+# People and CI call the same targets; every install takes its versions from constraints.txt.
+PYTHON ?= python3
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+DEV := .venv/bin
+SERVE := .venv-serve/bin
+ROOMS := puzzles model train export calibration edge_runtime benchmarks
+
+.PHONY: help demo test lint format check-gpu clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+demo: .venv-serve/ready  ## Set up the server alone, serve the shipped model and solve a Sudoku over HTTP
+	@docs/demo.sh $(SERVE)
+
+test: .venv/ready  ## Run the whole test suite
+	$(DEV)/python -m pytest
+
+lint: .venv/ready  ## Check style and types
+	$(DEV)/ruff check .
+	$(DEV)/ruff format --check .
+	$(DEV)/pyright --pythonpath $(DEV)/python
+
+format: .venv/ready  ## Format the code
+	$(DEV)/ruff check --fix .
+	$(DEV)/ruff format .
+
+check-gpu: .venv/ready  ## Train a few steps on the CUDA device and compare it with the CPU
+	$(DEV)/python -m pytest -m gpu --override-ini addopts="--import-mode=importlib --strict-markers -rA"
+
+clean:  ## Remove environments and caches
+	rm -rf .venv .venv-serve .pytest_cache .ruff_cache .hypothesis
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(DEV)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(DEV)/python -m pip install --quiet --editable '.[train,export,serve]' --group dev
+	touch $@
+
+.venv-serve/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-serve
+	$(SERVE)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(SERVE)/python -m pip install --quiet --editable '.[serve]'
+	touch $@

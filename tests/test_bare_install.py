@@ -1,0 +1,56 @@
+"""The bare machine: Python 3.10 (JetPack 6), the wheel with the serving extra alone; the server must run and solve."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PUZZLE = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+
+
+def python_310() -> str | None:
+    """A working interpreter of that version (a version manager's shim may exist without one)."""
+    for name in ("python3.10", *map(str, Path.home().glob(".pyenv/versions/3.10.*/bin/python"))):
+        path = shutil.which(name)
+        if path and subprocess.run([path, "--version"], capture_output=True).returncode == 0:
+            return path
+    return None
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of a fresh Python 3.10 environment that holds the built wheel and nothing of the desktop side."""
+    python = python_310()
+    if python is None:
+        pytest.skip("no Python 3.10 on this machine")
+    folder = tmp_path_factory.mktemp("bare")
+    environment = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    environment.pop("PYTHONPATH", None)
+    subprocess.run([python, "-m", "venv", folder / "env"], check=True)
+    pip = [folder / "env" / "bin" / "python", "-m", "pip"]
+    subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", folder, ROOT], check=True, env=environment)
+    (wheel,) = folder.glob("hrm_edge-*.whl")
+    subprocess.run([*pip, "install", "-q", f"{wheel}[serve]"], check=True, env=environment)
+    return folder / "env" / "bin"
+
+
+def test_the_wheel_with_the_serving_extra_solves_over_http_on_python_310(bare: Path) -> None:
+    ended = subprocess.run(["bash", ROOT / "docs" / "demo.sh", bare], capture_output=True, text=True, timeout=180)
+    assert ended.returncode == 0, ended.stderr
+    answer = json.loads(next(line for line in ended.stdout.splitlines() if line.startswith("{")))
+    assert answer["solved"]
+    assert answer["verified"] is True
+    assert len(answer["solution"]) == 81
+
+
+def test_nothing_of_the_desktop_side_is_installed_there(bare: Path) -> None:
+    listed = subprocess.run([bare / "python", "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True)
+    names = {line.partition("==")[0].lower() for line in listed.stdout.splitlines()}
+    assert "onnxruntime" in names  # the list is a real one
+    assert not names & {"torch", "safetensors", "onnx", "tensorboard", "matplotlib"}

@@ -1,0 +1,100 @@
+"""The walls between the rooms: who may import whom, and no torch where a Jetson serves.
+
+The first test reads syntax trees, so that an import inside a function counts too; others prove that checks can fail.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = {
+    "hrm_puzzles": "puzzles",
+    "hrm_model": "model",
+    "hrm_train": "train",
+    "hrm_edge_runtime": "edge_runtime",
+    "hrm_calibration": "calibration",
+    "hrm_export": "export",
+    "hrm_benchmarks": "benchmarks",
+}
+MAY_IMPORT = {
+    "hrm_puzzles": set[str](),
+    "hrm_model": {"hrm_puzzles"},
+    "hrm_train": {"hrm_puzzles", "hrm_model"},
+    "hrm_edge_runtime": {"hrm_puzzles"},
+    "hrm_calibration": {"hrm_puzzles", "hrm_edge_runtime"},
+    "hrm_export": {"hrm_puzzles", "hrm_model", "hrm_edge_runtime", "hrm_calibration"},
+    "hrm_benchmarks": {"hrm_puzzles", "hrm_edge_runtime"},
+}
+TORCH_ROOMS = {"hrm_model", "hrm_train", "hrm_export"}
+TORCH = {"torch", "safetensors", "onnxscript"}
+
+
+def imports_of(source: str) -> set[str]:
+    """Top-level names of every import statement, wherever it stands."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def forbidden(package: str, source: str) -> set[str]:
+    names = imports_of(source)
+    rooms = {name for name in names if name in FOLDERS} - MAY_IMPORT[package] - {package}
+    return rooms | (set() if package in TORCH_ROOMS else names & TORCH)
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_rooms_import_only_what_lies_below_them(package: str) -> None:
+    files = sorted((ROOT / FOLDERS[package] / package).rglob("*.py"))
+    assert files
+    found = {str(file.relative_to(ROOT)): forbidden(package, file.read_text(encoding="utf-8")) for file in files}
+    assert {file: names for file, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    ("package", "source", "names"),
+    [
+        ("hrm_puzzles", "import hrm_model.hrm", {"hrm_model"}),
+        ("hrm_edge_runtime", "def late():\n    import torch", {"torch"}),
+        ("hrm_train", "from hrm_export.cli import main", {"hrm_export"}),
+        ("hrm_edge_runtime", "from hrm_puzzles import registry\nimport numpy", set()),
+    ],
+)
+def test_the_reader_of_imports_can_fail(package: str, source: str, names: set[str]) -> None:
+    assert forbidden(package, source) == names
+
+
+SERVE_AND_LIST = """
+import asyncio, sys
+from pathlib import Path
+{first}
+from hrm_edge_runtime import cli, offline
+from hrm_edge_runtime.bundle import Bundle, shipped_bundle
+from hrm_edge_runtime.service import app, core, server, supervisor
+Bundle.open(shipped_bundle())
+print(sorted({{name.partition(".")[0] for name in sys.modules}} & {{"torch", "safetensors", "onnx"}}))
+"""
+
+
+def modules_after_loading_the_server(first: str = "") -> str:
+    ended = subprocess.run(
+        [sys.executable, "-c", SERVE_AND_LIST.format(first=first)], capture_output=True, text=True, check=True
+    )
+    return ended.stdout.strip()
+
+
+def test_the_server_never_loads_torch() -> None:
+    assert modules_after_loading_the_server() == "[]"
+
+
+def test_the_torch_check_can_fail() -> None:
+    assert "torch" in modules_after_loading_the_server(first="import torch")
