@@ -13,6 +13,7 @@ import pytest
 from fastapi import FastAPI
 from scripted_server import examples, scripted_model, scripted_workbench
 
+from hrm_edge_runtime.service import intake
 from hrm_edge_runtime.service.app import create_app
 from hrm_edge_runtime.service.backoff import CAP_S, HEALTHY_S, BackOff
 from hrm_edge_runtime.service.core import MakeWorkbench, Workbench
@@ -90,6 +91,8 @@ def test_description_declares_every_status_and_takes_the_example() -> None:
             body = solve["requestBody"]["content"]["application/json"]["schema"]
             assert body["additionalProperties"] is False
             assert list(body["properties"]) == ["puzzle", "kind", "model", "policy", "max_segments", "deadline_ms"]
+            example = body["properties"]["puzzle"]["examples"][0]
+            assert (await http.post("/solve", json={"puzzle": example})).status_code == 200
             for path, methods in described["paths"].items():
                 assert {"401", "405", "500"} <= set(next(iter(methods.values()))["responses"]), path
             assert "503" in described["paths"]["/readyz"]["get"]["responses"]
@@ -167,6 +170,22 @@ def test_engine_that_raises_in_a_step_fails_its_requests_and_is_replaced() -> No
             assert supervisor.last_error == "MemoryGoneError: out of memory"
             await until(lambda: supervisor.state == "ready")
             assert (await http.post("/solve", json=body)).json()["solved"]
+
+    asyncio.run(run())
+
+
+def test_body_that_comes_too_slowly_is_a_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "BODY_SECONDS", 0.1)
+
+    async def trickle() -> AsyncIterator[bytes]:
+        yield b'{"puzzle": '
+        await asyncio.sleep(30.0)
+
+    async def run() -> None:
+        async with client_of(app_over(QUICK)[0]) as http:
+            headers = {"content-type": "application/json"}
+            refused = await http.post("/solve", content=trickle(), headers=headers)
+            assert (refused.status_code, refused.json()["error"]["reason"]) == (408, "body-too-slow")
 
     asyncio.run(run())
 

@@ -19,6 +19,7 @@ from service_tools import PATIENCE_S, Server, free_port, wait_for
 from hrm_edge_runtime.bundle import BundleError, shipped_bundle
 from hrm_edge_runtime.cli import serve_app, solve_app
 from hrm_edge_runtime.client import Client, KeyRefusedError, RefusedError, UnreachableError
+from hrm_edge_runtime.manifest import Manifest
 
 SOLVED = "1234341221434321"
 OPEN = "123434122143432."
@@ -146,7 +147,7 @@ def test_faults_are_told_in_one_sentence(bundle: Path, name: str, arguments: lis
     assert done.stderr.count("\n") == 1
 
 
-def test_shipped_bundle_solves_over_http_what_it_says_it_can() -> None:
+def test_shipped_bundle_answers_over_http() -> None:
     try:
         path = shipped_bundle()
     except BundleError:
@@ -156,6 +157,11 @@ def test_shipped_bundle_solves_over_http_what_it_says_it_can() -> None:
     try:
         wait_for(lambda: server.status("/readyz") == 200)
         model = server.http.get("/models").json()["models"][0]
-        assert path.name.startswith(model["name"])
+        described = server.http.get("/openapi.json").json()["paths"]["/solve"]["post"]["requestBody"]
+        example = described["content"]["application/json"]["schema"]["properties"]["puzzle"]["examples"][0]
+        answer = server.solve(example).json()
+        assert answer["solved"] == answer["verified"]
+        assert answer["segments"] <= model["max_segments"]
+        assert Manifest.model_validate_json((path / "manifest.json").read_bytes()).name == answer["model"]
     finally:
         server.close()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import AsyncGenerator, Collection
 from typing import Any, cast
@@ -20,7 +21,7 @@ from hrm_edge_runtime.service import intake
 from hrm_edge_runtime.service.desk import ClientGoneError, Desk, unless_client_leaves
 from hrm_edge_runtime.service.errors import ServiceError, stalled, unavailable
 from hrm_edge_runtime.service.middleware import CountRequests, RequireKey
-from hrm_edge_runtime.service.questions import ServedModel
+from hrm_edge_runtime.service.questions import ServedModel, example_puzzle
 from hrm_edge_runtime.service.responses import AsciiJSON, error_response, page
 from hrm_edge_runtime.service.schema import (
     ErrorAnswer,
@@ -153,8 +154,17 @@ def create_app(supervisor: Supervisor, model: ServedModel, *, api_keys: Collecti
     app.add_exception_handler(Exception, _own_fault)
     if api_keys:
         app.add_middleware(RequireKey, keys=api_keys)
-    app.add_middleware(CountRequests, metrics=desk.metrics, routes=[str(path) for path in app.openapi()["paths"]])
+    app.openapi_schema = _description(app, model)
+    app.add_middleware(CountRequests, metrics=desk.metrics, routes=list(app.openapi_schema["paths"]))
     return app
+
+
+def _description(app: FastAPI, model: ServedModel) -> dict[str, Any]:
+    """OpenAPI, with an example that this very model takes."""
+    described = copy.deepcopy(app.openapi())
+    body = described["paths"]["/solve"]["post"]["requestBody"]["content"]["application/json"]
+    body["schema"]["properties"]["puzzle"]["examples"] = [example_puzzle(model.puzzle)]
+    return described
 
 
 def _desk(request: Request) -> Desk:
