@@ -154,7 +154,8 @@ def _board(puzzle: Puzzle, request: SolveRequest, outcome: Outcome) -> str:
 
 def _summary(answer: SolveAnswer) -> str:
     verdict = {True: "solved, proven right", False: "not solved", None: "no proof exists"}[answer.verified]
-    cost = f"{answer.segments} segments, {answer.compute_ms:.0f} ms, margin {answer.margin:.2f}"
+    plural = "" if answer.segments == 1 else "s"
+    cost = f"{answer.segments} segment{plural}, {answer.compute_ms:.0f} ms, margin {answer.margin:.2f}"
     return f"{verdict}: {cost}, {answer.model}"
 
 
