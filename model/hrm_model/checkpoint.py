@@ -10,9 +10,6 @@ A trainer adds its own files beside these (`trainer.safetensors`, `trainer.json`
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ import safetensors.torch
 
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
+from hrm_puzzles import atomic
 
 WEIGHTS, CONFIG, META = "model.safetensors", "config.json", "meta.json"
 
@@ -30,26 +28,15 @@ class CheckpointError(ValueError):
 
 
 def save(path: Path, model: HRM, meta: Mapping[str, Any], write_more: Callable[[Path], None] | None = None) -> None:
-    """Writes the directory `path` whole or not at all: temporary name, fsync, rename. Replaces an older one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        scratch.mkdir()
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        safetensors.torch.save_file(state, scratch / WEIGHTS)
-        (scratch / CONFIG).write_text(model.config.to_json())
-        (scratch / META).write_text(
-            json.dumps({**meta, "config_digest": model.config.digest}, indent=2, sort_keys=True) + "\n"
-        )
+    """Writes the directory `path` whole or not at all; an older one of that name is replaced."""
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    with atomic.new_directory(path, replace=True) as directory:
+        safetensors.torch.save_file(state, directory / WEIGHTS)
+        (directory / CONFIG).write_text(model.config.to_json())
+        values = {**meta, "config_digest": model.config.digest}
+        (directory / META).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
         if write_more is not None:
-            write_more(scratch)
-        for file in scratch.iterdir():
-            sync(file)
-        sync(scratch)
-        replace_directory(scratch, path)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+            write_more(directory)
 
 
 def load(path: Path) -> tuple[HRM, dict[str, Any]]:
@@ -97,39 +84,11 @@ def read_json(file: Path) -> dict[str, Any]:
         ) from error
 
 
-def point(link: Path, target: Path) -> None:
-    """Makes `link` a file that names the checkpoint `target` (a plain file, so that it works on every system)."""
-    scratch = link.with_name(f".{link.name}.tmp")
-    scratch.write_text(target.name + "\n")
-    sync(scratch)
-    os.replace(scratch, link)
+def point(pointer: Path, target: Path) -> None:
+    """Makes `pointer` a file that names the checkpoint `target` (a plain file, so that it works on every system)."""
+    atomic.write_text(pointer, target.name + "\n")
 
 
 def resolve(path: Path) -> Path:
     """A checkpoint from its directory, or from the pointer file (`latest`, `best`) of a run."""
-    if path.is_file():
-        return path.parent / path.read_text().strip()
-    return path
-
-
-def replace_directory(scratch: Path, path: Path) -> None:
-    """Renames `scratch` to `path`; an older `path` is moved aside first and removed after."""
-    if not path.exists():
-        os.replace(scratch, path)
-    else:
-        old = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
-        os.replace(path, old)
-        os.replace(scratch, path)
-        shutil.rmtree(old, ignore_errors=True)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Flushes a file or a directory entry to the disk (directories cannot be opened on Windows; skipped there)."""
-    if path.is_dir() and os.name == "nt":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    return path.parent / path.read_text().strip() if path.is_file() else path

@@ -10,28 +10,41 @@ from pathlib import Path
 
 
 @contextmanager
-def new_directory(path: Path) -> Generator[Path]:
+def new_directory(path: Path, *, replace: bool = False) -> Generator[Path]:
     """A temporary directory beside `path` that takes its name when the block ends well and vanishes when it does not.
 
-    Everything in it is on disk before the rename. Refuses (FileExistsError) a path that is taken.
+    Everything in it is on disk before the rename. A path that is taken is refused (FileExistsError), or with `replace`
+    removed once the new content is on disk.
     """
-    require_free(path)
+    if not replace:
+        require_free(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     temporary.mkdir()
     try:
         yield temporary
         _sync_tree(temporary)
+        if replace:
+            shutil.rmtree(path, ignore_errors=True)
         temporary.rename(path)
         _sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Replace the file `path` in one step."""
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    _sync(temporary)
+    os.replace(temporary, path)
+    _sync(path.parent)
+
+
 def require_free(path: Path) -> None:
-    """Refuse a path that is taken (FileExistsError), and make its parents."""
+    """Refuse a path that is taken (FileExistsError)."""
     if path.exists():
         raise FileExistsError(f"{path} exists already; remove it or choose another path.")
-    path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _sync_tree(directory: Path) -> None:
@@ -40,6 +53,8 @@ def _sync_tree(directory: Path) -> None:
 
 
 def _sync(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():
+        return  # Windows opens no directories
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

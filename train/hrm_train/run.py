@@ -68,9 +68,10 @@ class Run:
 
     def save(self) -> Path:
         """Writes `step_N`, points `latest` to it and removes what is neither best nor among the last."""
-        path = self.path / f"step_{self.trainer.progress.step}"
-        self.trainer.save(path, self._meta())
-        checkpoint.point(self.path / "latest", path)
+        path, latest = self.path / f"step_{self.trainer.progress.step}", self.path / "latest"
+        if not latest.exists() or checkpoint.resolve(latest) != path:  # never rewrite what a resume would read
+            self.trainer.save(path, self._meta())
+            checkpoint.point(latest, path)
         self._prune()
         self._saved_at = time.monotonic()
         return path
