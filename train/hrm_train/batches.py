@@ -41,13 +41,13 @@ class Feed:
         self.source, self.puzzle, self.seed, self.augment = source, puzzle, seed, augment
 
     def draw(self, step: int, num_rows: int, num_revealed: int) -> Rows:
-        """`num_rows` rows for `step`, each with between half and all of `num_revealed` open cells filled in."""
+        """`num_rows` rows for `step`, each with up to `num_revealed` of its open cells filled in."""
         rng = generator_at(self.seed, step, purpose=0)
         tokens_BT, labels_BT, ids_B = self.source.rows(rng.integers(len(self.source), size=num_rows))
         if self.augment:
             tokens_BT, labels_BT = self.puzzle.augment_BT(rng, tokens_BT, labels_BT)
         if num_revealed:
-            revealed_B = rng.integers(num_revealed // 2, num_revealed + 1, size=num_rows)
+            revealed_B = rng.integers(num_revealed + 1, size=num_rows)
             tokens_BT = self.puzzle.reveal_BT(rng, tokens_BT, labels_BT, revealed_B)
         return Rows(tokens_BT.astype(np.int32), labels_BT.astype(np.int32), ids_B.astype(np.int32))
 

@@ -72,11 +72,8 @@ def _new_plan(
         raise ValueError(f"--data is missing; build one with 'hrm-data build {puzzle} --out data/{puzzle}'")
     kind, hardware = registry.get(puzzle), hardware_from_name(hw)
     model_settings, recipe_settings = _split_settings(settings)
-    config = (
-        checkpoint.load_config(checkpoint.resolve(init))
-        if init
-        else with_settings(config_for(preset, kind), model_settings)
-    )
+    sizes = checkpoint.load_config(checkpoint.resolve(init)) if init else config_for(preset, kind)
+    config = with_settings(sizes, model_settings)
     recipe = with_settings(recipe_for(preset, kind, hardware.batch_size(kind.seq_len)), recipe_settings)
     plan = {
         "data": str(data),
@@ -130,10 +127,11 @@ def _trainer(plan: dict[str, Any]) -> tuple[Trainer, dict[str, Any]]:
 
 def _model(config: HRMConfig, recipe: Recipe, init: str | None, feed: Feed) -> HRM:
     torch.manual_seed(recipe.seed)
-    if init:
-        return checkpoint.load(checkpoint.resolve(Path(init)))[0].train()
     model = HRM(config)
-    if recipe.geometric_start:
+    if init:
+        source = checkpoint.resolve(Path(init))
+        checkpoint.load_state(model, checkpoint.load(source)[0].state_dict(), source)
+    elif recipe.geometric_start:
         start_from_geometry(model, feed.puzzle.position_groups)
     return model
 

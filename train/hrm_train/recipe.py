@@ -16,8 +16,8 @@ from hrm_train.losses import LossKind
 class Recipe:
     """Settings of one run; sizes count samples (a sample is one puzzle for one segment), never iterations.
 
-    `curriculum` opens with that many cells of each puzzle revealed and lowers it while puzzles are being solved; 0
-    shows puzzles as they are. `continue_loss` learns q_continue as published, for a second forward pass.
+    `curriculum` opens with up to that many cells of each puzzle revealed, and the number falls while puzzles are being
+    solved; 0 shows puzzles as they are. `continue_loss` learns q_continue as published, for a second forward pass.
     """
 
     puzzle: str = "sudoku"

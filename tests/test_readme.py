@@ -1,0 +1,52 @@
+"""The README's commands are run as written (on a free port), its make targets exist, its links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", [block for block in BLOCKS if "make " not in block])
+def test_commands_of_the_readme_run(block: str, tmp_path: Path) -> None:
+    script = f"set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{block}"
+    script = script.replace("8000", str(free_port()))
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
+
+
+def test_there_are_blocks_to_run() -> None:
+    assert len([block for block in BLOCKS if "make " not in block]) >= 2
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"^make ([a-z-]+)", "\n".join(BLOCKS), re.MULTILINE))))
+def test_make_targets_of_the_readme_exist(target: str) -> None:
+    ended = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/models.md", "docs/serving.md", "CONTRIBUTING.md"])
+def test_links_between_pages_lead_to_files(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith(("http://", "https://"))]
+    missing = [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
+    assert missing == []
