@@ -1,0 +1,131 @@
+"""An ONNX graph written node by node, and what must hold of every graph this project hands out.
+
+Opset 20 and IR 10 are the newest that the TensorRT 10.3 parser (JetPack 6) and the ONNX Runtime builds for it read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper, shape_inference
+
+OPSET, IR_VERSION = 20, 10
+
+_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})
+_PLAIN = _FLOATS | {TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
+TENSORRT_OPERATORS: Mapping[str, frozenset[int]] = {
+    **dict.fromkeys(("Add", "Div", "Mul", "Pow", "Sub"), _FLOATS),
+    **dict.fromkeys(("MatMul", "Pad", "ReduceMean", "Sigmoid", "Softmax", "Sqrt"), _FLOATS),
+    **dict.fromkeys(("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Split"), _PLAIN),
+    **dict.fromkeys(("Transpose", "Unsqueeze", "Where"), _PLAIN),
+    "ArgMax": frozenset({TensorProto.INT64}),
+}
+"""The operators a graph may use, each with the types it may give out.
+
+All of them stand in docs/operators.md of github.com/onnx/onnx-tensorrt since 8.5 (commit 6d0ab7b); 10.0 added INT64,
+and the parser has only grown since. The list is what we use: look a new operator up there before adding it here.
+"""
+
+
+class GraphError(ValueError):
+    """A graph that must not leave this program; the message names the rule it breaks."""
+
+
+class GraphWriter:
+    """Collects nodes in the order they are asked for; a value bears the name of the node that makes it."""
+
+    def __init__(self) -> None:
+        self._nodes: list[onnx.NodeProto] = []
+        self._tensors: dict[str, TensorProto] = {}
+
+    def node(self, name: str, operator: str, *inputs: str, **attributes: Any) -> str:
+        """Adds a node with one output and returns the output's name."""
+        self._nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
+        return name
+
+    def split(self, name: str, value: str, sizes: Sequence[int], axis: int) -> list[str]:
+        """Cuts a value into parts of the given sizes."""
+        parts = [f"{name}.{index}" for index in range(len(sizes))]
+        self._nodes.append(helper.make_node("Split", [value, self.ints(*sizes)], parts, name=name, axis=axis))
+        return parts
+
+    def tensor(self, name: str, array: NDArray[Any]) -> str:
+        """The initialiser of that name, stored once however often it is asked for."""
+        if name not in self._tensors:
+            self._tensors[name] = numpy_helper.from_array(np.array(array, order="C"), name)
+        return name
+
+    def number(self, value: float) -> str:
+        return self.tensor(f"number {value!r}", np.array(value, np.float32))
+
+    def index(self, value: int) -> str:
+        """One int64 without an axis: gathering with it drops the axis."""
+        return self.tensor(f"index {value}", np.array(value, np.int64))
+
+    def ints(self, *values: int) -> str:
+        """Several int64, as shapes, axes and offsets are given."""
+        return self.tensor(f"ints {' '.join(map(str, values))}", np.array(values, np.int64))
+
+    def publish(self, value: str, name: str) -> None:
+        """Gives a value the name of a graph output, wherever it is used."""
+        for node in self._nodes:
+            for names in (node.input, node.output):
+                names[:] = [name if other == value else other for other in names]
+
+    def model(
+        self, name: str, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
+    ) -> onnx.ModelProto:
+        graph = helper.make_graph(self._nodes, name, inputs, outputs, initializer=list(self._tensors.values()))
+        imports = [helper.make_opsetid("", OPSET)]
+        return helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION, producer_name="hrm-export")
+
+
+def check_graph(model: onnx.ModelProto, stored: Mapping[str, int]) -> None:
+    """Raises GraphError for a graph that is not valid ONNX, not for TensorRT, or holds other arrays than it should.
+
+    `stored` gives the number of elements of every weight and table: each must be there once, and no other.
+    """
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, shape_inference.InferenceError) as error:
+        reason = " ".join(str(error).split())
+        raise GraphError(f"the graph is not valid ONNX ({reason}); this is a fault of the exporter") from error
+    _check_versions(model)
+    _check_operators(model)
+    _check_stored(model.graph, stored)
+
+
+def _check_versions(model: onnx.ModelProto) -> None:
+    found = (model.ir_version, [(entry.domain, entry.version) for entry in model.opset_import])
+    if found != (IR_VERSION, [("", OPSET)]):
+        raise GraphError(f"the graph has IR and opsets {found}; write IR {IR_VERSION} and opset {OPSET}")
+
+
+def _check_operators(model: onnx.ModelProto) -> None:
+    graph = shape_inference.infer_shapes(model, strict_mode=True).graph
+    types = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)}
+    for node in graph.node:
+        found = {types[output] for output in node.output}
+        if not found <= TENSORRT_OPERATORS.get(node.op_type, frozenset()):
+            names = ", ".join(TensorProto.DataType.Name(code) for code in sorted(found))
+            raise GraphError(
+                f"{node.name} is {node.op_type} giving {names}, which TensorRT 10.3 may not read; use one that it reads"
+            )
+
+
+def _check_stored(graph: onnx.GraphProto, stored: Mapping[str, int]) -> None:
+    """A weight stored twice fills the device; one that is turned at run time is no weight to a quantiser."""
+    sizes = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer if tensor.data_type in _FLOATS}
+    found = {name: size for name, size in sizes.items() if size > 1}
+    if found != stored:
+        odd = sorted(name for name in {*found, *stored} if found.get(name) != stored.get(name))[:3]
+        detail = "; ".join(f"{name}: expected {stored.get(name)}, found {found.get(name)}" for name in odd)
+        raise GraphError(f"the graph does not hold every weight exactly once ({detail}); share its initialisers")
+    for node in graph.node:
+        if node.op_type == "Transpose" and node.input[0] in sizes:
+            raise GraphError(f"{node.name} turns the weight {node.input[0]}; store it as it is used")

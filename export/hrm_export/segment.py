@@ -1,0 +1,209 @@
+"""The step graph: one segment of an HRM as ONNX, from carry to carry. Read `_Segment.think` first, beside `HRM.think`.
+
+It is written node by node from the weights. Tracing the PyTorch module takes minutes for the published size, leaves
+weights behind a Transpose, and would need a second, export-friendly description of the network as well.
+
+Shapes: B batch, T tokens, P prefix, N = P + T positions, D hidden, H heads, K head width, E puzzle-vector width,
+V vocabulary. Matrices are stored [in, out], as MatMul uses them, under their names in the checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from hrm_export.onnx_graph import GraphWriter, check_graph
+from hrm_model.config import HRMConfig
+from hrm_model.hrm import HRM
+from hrm_model.layers import rotary_table
+
+
+def segment_graph(model: HRM) -> onnx.ModelProto:
+    """The step graph in float32 with the batch axis "B" open; the same model gives the same bytes.
+
+    Inputs tokens_BT, puzzle_vector_BE, fresh_B, z_high_BND, z_low_BND; outputs z_high_BND_next, z_low_BND_next,
+    answer_BT, halt_margin_B, q_halt_B, logits_BTV. A row that is fresh starts from the initial state.
+    """
+    segment = _Segment(model)
+    segment.think()
+    graph = segment.graph.model("hrm_segment", _inputs(model.config), _outputs(model.config))
+    check_graph(graph, segment.stored_sizes())
+    return graph
+
+
+class _Segment:
+    def __init__(self, model: HRM) -> None:
+        self.config = model.config
+        self.graph = GraphWriter()
+        self.weights: dict[str, NDArray[np.float32]] = {
+            name: tensor.detach().float().cpu().numpy()
+            for name, tensor in model.state_dict().items()
+            if name != "puzzle_table"
+        }
+        self.tables = _rotary_tables(model.config)
+
+    def think(self) -> None:
+        config = self.config
+        x = self.embed()
+        high, low = self.start("z_high_BND", "high_init"), self.start("z_low_BND", "low_init")
+        for step in range(config.high_cycles * config.low_cycles):
+            injection = self.graph.node(f"low_{step}/injection", "Add", high, x)
+            low = self.level(f"low_{step}", "low_level", config.low_layers, low, injection)
+            if (step + 1) % config.low_cycles == 0:
+                high = self.level(f"high_{step}", "high_level", config.high_layers, high, low)
+        self.answer(high)
+        self.graph.publish(high, "z_high_BND_next")
+        self.graph.publish(low, "z_low_BND_next")
+
+    def start(self, carry: str, initial: str) -> str:
+        """The initial state where a row is fresh: a select, so that garbage in the carry cannot leak."""
+        fresh_B11 = self.graph.node(f"{initial}/fresh", "Unsqueeze", "fresh_B", self.graph.ints(1, 2))
+        return self.graph.node(f"{initial}/start", "Where", fresh_B11, self.weight(initial), carry)
+
+    def embed(self) -> str:
+        graph, config = self.graph, self.config
+        x = graph.node("embed/tokens", "Gather", self.weight("embed_tokens"), "tokens_BT")
+        if config.prefix_len:
+            x = graph.node("embed/input", "Concat", self.prefix(), x, axis=1)
+        if config.positions == "learned":
+            x = graph.node("embed/positioned", "Add", x, self.weight("embed_positions"))
+        scale = math.sqrt(config.hidden_size * (0.5 if config.positions == "learned" else 1.0))
+        return graph.node("embed/scaled", "Mul", x, graph.number(scale))
+
+    def prefix(self) -> str:
+        graph, config = self.graph, self.config
+        vector = "puzzle_vector_BE"
+        padding = config.prefix_len * config.hidden_size - config.puzzle_vector_size
+        if padding:
+            vector = graph.node("embed/padded", "Pad", vector, graph.ints(0, 0, 0, padding))
+        return graph.node("embed/prefix", "Reshape", vector, graph.ints(0, config.prefix_len, config.hidden_size))
+
+    def level(self, scope: str, weights: str, num_layers: int, state: str, injection: str) -> str:
+        x = self.graph.node(f"{scope}/state", "Add", state, injection)
+        for layer in range(num_layers):
+            inner, module = f"{scope}/layer_{layer}", f"{weights}.layers.{layer}"
+            x = self.residual(f"{inner}/attention", x, self.attention(f"{inner}/attention", f"{module}.self_attn", x))
+            x = self.residual(f"{inner}/mlp", x, self.swiglu(f"{inner}/mlp", f"{module}.mlp", x))
+        return x
+
+    def residual(self, scope: str, x: str, change: str) -> str:
+        """rms(x + change), in primitive operators: TensorRT 10.3 knows no RMSNormalization."""
+        graph = self.graph
+        total = graph.node(f"{scope}/residual", "Add", x, change)
+        square = graph.node(f"{scope}/square", "Pow", total, graph.number(2.0))
+        mean = graph.node(f"{scope}/mean", "ReduceMean", square, graph.ints(-1), keepdims=1)
+        steady = graph.node(f"{scope}/steady", "Add", mean, graph.number(self.config.rms_norm_eps))
+        return graph.node(f"{scope}/norm", "Div", total, graph.node(f"{scope}/rms", "Sqrt", steady))
+
+    def attention(self, scope: str, module: str, x: str) -> str:
+        """MatMul, Softmax, MatMul with the scale on the queries: the form that TensorRT fuses."""
+        graph, config = self.graph, self.config
+        q, k, v = self.queries_keys_values(scope, module, x)
+        q = graph.node(f"{scope}/q_scaled", "Mul", q, graph.number(1 / math.sqrt(config.head_size)))
+        k = graph.node(f"{scope}/k_turned", "Transpose", k, perm=(0, 1, 3, 2))
+        scores = graph.node(f"{scope}/scores", "MatMul", q, k)
+        mixed = graph.node(f"{scope}/mixed", "MatMul", graph.node(f"{scope}/shares", "Softmax", scores, axis=-1), v)
+        mixed = graph.node(f"{scope}/mixed_back", "Transpose", mixed, perm=(0, 2, 1, 3))
+        shape = graph.ints(0, config.num_positions, config.hidden_size)
+        mixed = graph.node(f"{scope}/mixed_flat", "Reshape", mixed, shape)
+        return self.linear(f"{scope}/o", f"{module}.o_proj", mixed)
+
+    def queries_keys_values(self, scope: str, module: str, x: str) -> list[str]:
+        """Each [B, H, N, K]; rotated together where positions are rotary."""
+        graph, config, heads = self.graph, self.config, self.config.num_heads
+        shape = graph.ints(0, config.num_positions, 3 * heads, config.head_size)
+        qkv = graph.node(f"{scope}/heads", "Reshape", self.linear(f"{scope}/qkv", f"{module}.qkv_proj", x), shape)
+        qkv = graph.node(f"{scope}/heads_first", "Transpose", qkv, perm=(0, 2, 1, 3))
+        if config.positions == "learned":
+            return graph.split(f"{scope}/q_k_v", qkv, (heads, heads, heads), axis=1)
+        qk, v = graph.split(f"{scope}/qk_v", qkv, (2 * heads, heads), axis=1)
+        return [*graph.split(f"{scope}/q_k", self.rotated(scope, qk), (heads, heads), axis=1), v]
+
+    def rotated(self, scope: str, x: str) -> str:
+        """x cos + (-second, first) sin, with the sign folded into the table of sines."""
+        graph = self.graph
+        cos, sin = (graph.tensor(name, table) for name, table in self.tables.items())
+        half = self.config.head_size // 2
+        first, second = graph.split(f"{scope}/halves", x, (half, half), axis=3)
+        turned = graph.node(f"{scope}/halves_swapped", "Concat", second, first, axis=3)
+        straight = graph.node(f"{scope}/rotary_cos", "Mul", x, cos)
+        crossed = graph.node(f"{scope}/rotary_sin", "Mul", turned, sin)
+        return graph.node(f"{scope}/rotated", "Add", straight, crossed)
+
+    def swiglu(self, scope: str, module: str, x: str) -> str:
+        graph, width = self.graph, self.config.intermediate_size
+        gate_up = self.linear(f"{scope}/gate_up", f"{module}.gate_up_proj", x)
+        gate, up = graph.split(f"{scope}/gate_and_up", gate_up, (width, width), axis=2)
+        silu = graph.node(f"{scope}/silu", "Mul", gate, graph.node(f"{scope}/sigmoid", "Sigmoid", gate))
+        return self.linear(f"{scope}/down", f"{module}.down_proj", graph.node(f"{scope}/gated", "Mul", silu, up))
+
+    def answer(self, high: str) -> None:
+        """The answer with its logits, and the halting margin by the model's own rule."""
+        graph, config = self.graph, self.config
+        tokens = high
+        if config.prefix_len:
+            bounds = (graph.ints(config.prefix_len), graph.ints(config.num_positions), graph.ints(1))
+            tokens = graph.node("answer/tokens", "Slice", high, *bounds)
+        logits = self.linear("logits_BTV", "lm_head", tokens)
+        best = graph.node("answer/best", "ArgMax", logits, axis=-1, keepdims=0)
+        graph.node("answer_BT", "Cast", best, to=TensorProto.INT32)
+        summary = graph.node("halting/first", "Gather", high, graph.index(0), axis=1)
+        product = self.linear("halting/product", "q_head", summary)
+        q = graph.node("halting/q", "Add", product, self.weight("q_head.bias"))
+        q_halt = graph.node("q_halt_B", "Gather", q, graph.index(0), axis=1)
+        if config.halt_rule == "q_halt":
+            graph.node("halt_margin_B", "Identity", q_halt)
+        else:
+            q_continue = graph.node("halting/q_continue", "Gather", q, graph.index(1), axis=1)
+            graph.node("halt_margin_B", "Sub", q_halt, q_continue)
+
+    def linear(self, name: str, module: str, x: str) -> str:
+        matrix = self.graph.tensor(f"{module}.weight", self.weights[f"{module}.weight"].T)
+        return self.graph.node(name, "MatMul", x, matrix)
+
+    def weight(self, name: str) -> str:
+        return self.graph.tensor(name, self.weights[name])
+
+    def stored_sizes(self) -> dict[str, int]:
+        """Elements of what the graph must hold: every weight of the checkpoint, and rotary tables where it has them."""
+        return {name: array.size for name, array in {**self.weights, **self.tables}.items()}
+
+
+def _rotary_tables(config: HRMConfig) -> dict[str, NDArray[np.float32]]:
+    """Cosines and sines [N, K]; the sines of the first half are negative, since `rotated` only swaps the halves."""
+    if config.positions != "rope":
+        return {}
+    cos, sin = (table.numpy() for table in rotary_table(config.num_positions, config.head_size, config.rope_theta))
+    sign_K = np.where(np.arange(config.head_size) < config.head_size // 2, np.float32(-1), np.float32(1))
+    return {"rotary_cos": cos, "rotary_sin": sin * sign_K}
+
+
+def _inputs(config: HRMConfig) -> list[onnx.ValueInfoProto]:
+    carry = (config.num_positions, config.hidden_size)
+    return [
+        _value("tokens_BT", TensorProto.INT32, config.seq_len),
+        _value("puzzle_vector_BE", TensorProto.FLOAT, config.puzzle_vector_size),
+        _value("fresh_B", TensorProto.BOOL),
+        _value("z_high_BND", TensorProto.FLOAT, *carry),
+        _value("z_low_BND", TensorProto.FLOAT, *carry),
+    ]
+
+
+def _outputs(config: HRMConfig) -> list[onnx.ValueInfoProto]:
+    carry = (config.num_positions, config.hidden_size)
+    return [
+        _value("z_high_BND_next", TensorProto.FLOAT, *carry),
+        _value("z_low_BND_next", TensorProto.FLOAT, *carry),
+        _value("answer_BT", TensorProto.INT32, config.seq_len),
+        _value("halt_margin_B", TensorProto.FLOAT),
+        _value("q_halt_B", TensorProto.FLOAT),
+        _value("logits_BTV", TensorProto.FLOAT, config.seq_len, config.vocab_size),
+    ]
+
+
+def _value(name: str, element_type: int, *sizes: int) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, element_type, ["B", *sizes])
