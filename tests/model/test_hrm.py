@@ -1,0 +1,78 @@
+"""Laws of one segment, and of the start that knows the puzzle's geometry."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from hrm_model.config import HRMConfig
+from hrm_model.geometry import start_from_geometry
+from hrm_model.hrm import HRM, Carry
+from hrm_puzzles import registry
+
+PUZZLE = registry.get("sudoku-4x4")
+SIZES = HRMConfig(
+    vocab_size=6, seq_len=16, hidden_size=48, num_heads=4, puzzle_vector_size=48, positions="learned", low_layers=1
+)
+
+
+def fresh_model(seed: int = 0) -> HRM:
+    torch.manual_seed(seed)
+    return HRM(SIZES).eval()
+
+
+def tokens(num_rows: int, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).integers(1, 6, (num_rows, 16)))
+
+
+def test_rows_do_not_see_each_other() -> None:
+    model, tokens_BT = fresh_model(), tokens(3)
+    ids_B = torch.zeros(3, dtype=torch.int64)
+    with torch.no_grad():
+        together = model.segment(model.start(3), tokens_BT, ids_B).logits_BTV
+        alone = model.segment(model.start(1), tokens_BT[1:2], ids_B[:1]).logits_BTV
+    assert torch.allclose(together[1:2], alone, atol=1e-5)
+
+
+def test_garbage_of_a_stale_row_does_not_reach_a_fresh_one() -> None:
+    model = fresh_model()
+    garbage = Carry(*(torch.full((2, 17, 48), float("nan")) for _ in range(2)))
+    carry = garbage.where(torch.tensor([True, False]), model.start(2))
+    assert torch.equal(carry.z_high_BND[0], model.start(1).z_high_BND[0])
+    assert carry.z_high_BND[1].isnan().all()
+
+
+def test_gradients_pass_the_last_call_of_each_level_and_no_carry() -> None:
+    model = fresh_model()
+    carry = Carry(*(z.clone().requires_grad_() for z in model.start(2)))
+    output = model.segment(carry, tokens(2), torch.zeros(2, dtype=torch.int64))
+    output.logits_BTV.square().sum().backward()
+    assert carry.z_high_BND.grad is None
+    assert not output.carry.z_low_BND.requires_grad
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for n, p in model.named_parameters() if "level" in n)
+
+
+def test_a_geometric_start_attends_within_each_partition() -> None:
+    model = fresh_model()
+    groups_GT = PUZZLE.position_groups
+    start_from_geometry(model, groups_GT)
+    attention = model.low_level.blocks[0].self_attn
+    state = model.start(2).z_low_BND + model.start(2).z_high_BND
+    with torch.no_grad():
+        x_BND = state + model.embed(tokens(2), torch.zeros(2, 48))
+        q, k, _ = attention.qkv_proj(x_BND).view(2, 17, 12, 12).transpose(1, 2).chunk(3, dim=1)
+        weights = (q @ k.transpose(-1, -2) / 12**0.5).softmax(-1)[:, :, 1:, 1:]
+    for head, group_T in enumerate(groups_GT):
+        inside = torch.as_tensor(group_T[:, None] == group_T[None])
+        assert float((weights[:, head] * inside).sum(-1).mean()) > 0.75  # by chance: 4 of 17
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [({"positions": "rope"}, "choose positions='learned'"), ({"num_heads": 2}, "at least 3 heads")],
+)
+def test_a_geometric_start_needs_room(change: dict[str, object], sentence: str) -> None:
+    model = HRM(HRMConfig(**{**vars(SIZES), **change}))
+    with pytest.raises(ValueError, match=sentence):
+        start_from_geometry(model, PUZZLE.position_groups)
