@@ -79,10 +79,14 @@ class HRM(nn.Module):
 
     def segment(self, carry: Carry, tokens_BT: Tensor, puzzle_ids_B: Tensor) -> SegmentOutput:
         """One ACT segment. tokens_BT int [B, T], puzzle_ids_B int [B]; the new carry is detached."""
-        return self.think(carry, tokens_BT, self.puzzle_table[puzzle_ids_B])
+        output = self.think(carry, tokens_BT, self.puzzle_table[puzzle_ids_B])
+        return output._replace(carry=output.carry.detach())
 
     def think(self, carry: Carry, tokens_BT: Tensor, puzzle_vector_BE: Tensor) -> SegmentOutput:
-        """One segment from gathered puzzle rows; only the last low and the last high call keep a gradient."""
+        """One segment from gathered puzzle rows; only the last low and the last high call keep a gradient.
+
+        The new carry is still attached, so that a trainer may let gradients pass from one segment to the one before.
+        """
         config = self.config
         x_BND = self.embed(tokens_BT, puzzle_vector_BE)
         rotation = self._rotation()
@@ -96,7 +100,7 @@ class HRM(nn.Module):
         z_high = self.high_level(z_high, z_low, rotation)
         logits_BTV = self.lm_head(z_high)[:, config.prefix_len :]
         q_B2 = F.linear(z_high[:, 0].float(), self.q_head.weight.float(), self.q_head.bias.float())
-        return SegmentOutput(Carry(z_high.detach(), z_low.detach()), logits_BTV, q_B2[:, 0], q_B2[:, 1])
+        return SegmentOutput(Carry(z_high, z_low), logits_BTV, q_B2[:, 0], q_B2[:, 1])
 
     def margin(self, output: SegmentOutput) -> Tensor:
         """Halting margin [B]: positive means that the model would stop."""

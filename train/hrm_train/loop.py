@@ -1,4 +1,4 @@
-"""The training loop. Read `Trainer.step` first: one segment for every slot, one update.
+"""The training loop. Read `Trainer.step` first: a window of segments for every slot, one update.
 
 Shapes: B batch, T tokens, E puzzle-vector width.
 """
@@ -19,7 +19,7 @@ from hrm_puzzles.puzzle import Puzzle
 from hrm_train import state
 from hrm_train.batches import Curriculum, Feed
 from hrm_train.hardware import Hardware
-from hrm_train.losses import segment_loss
+from hrm_train.losses import SegmentLoss, segment_loss
 from hrm_train.optim import AdamATan2, Average, rate_at, step_puzzle_table
 from hrm_train.recipe import Recipe
 from hrm_train.slots import Slots
@@ -53,29 +53,40 @@ class Trainer:
         self._think = torch.compile(model.think) if hardware.compile else model.think
 
     def step(self) -> StepReport:
-        """Refill, one segment, loss, update, halt."""
+        """Refill, a window of segments, one update; rows halt at the window's end."""
         recipe, slots, model = self.recipe, self.slots, self.model
         slots.refill(model, self.feed, self.progress.step, self.curriculum.num_revealed, recipe.explore)
         puzzle_vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
+        output, loss = self._segment(puzzle_vector_BE)
+        total = loss.total
+        for _ in range(recipe.window - 1):
+            output, loss = self._segment(puzzle_vector_BE)
+            total = total + loss.total
+        total = total / (recipe.batch_size * recipe.window)
+        total.backward()
+        rate = self._rate()
+        norm = self._update(puzzle_vector_BE, rate)
+        slots.halt(model.margin(output), model.config.max_segments)
+        slots.report(loss.exact_B, self.curriculum)
+        self._count()
+        return StepReport(
+            loss=float(total.detach()),
+            exact=float(loss.exact_B.float().mean()),
+            halted=int(slots.halted_B.sum()),
+            gradient_norm=norm,
+            rate=rate,
+        )
+
+    def _segment(self, puzzle_vector_BE: Tensor) -> tuple[SegmentOutput, SegmentLoss]:
+        recipe, slots = self.recipe, self.slots
         with torch.autocast(self.device.type, self.hardware.autocast, enabled=self.hardware.autocast is not None):
             output = self._think(slots.carry, slots.tokens_BT, puzzle_vector_BE)
             target = self._value_of_going_on(output, puzzle_vector_BE) if recipe.continue_loss else None
         loss = segment_loss(
             output.logits_BTV, output.q_halt_B, output.q_continue_B, slots.labels_BT, target, recipe.loss
         )
-        (loss.total / recipe.batch_size).backward()
-        rate = self._rate()
-        norm = self._update(puzzle_vector_BE, rate)
-        slots.commit(output.carry, model.margin(output), model.config.max_segments)
-        slots.report(loss.exact_B, self.curriculum)
-        self._count()
-        return StepReport(
-            loss=float(loss.total.detach()) / recipe.batch_size,
-            exact=float(loss.exact_B.float().mean()),
-            halted=int(slots.halted_B.sum()),
-            gradient_norm=norm,
-            rate=rate,
-        )
+        slots.advance(output.carry)
+        return output, loss
 
     @torch.no_grad()
     def _value_of_going_on(self, output: SegmentOutput, puzzle_vector_BE: Tensor) -> Tensor:
@@ -87,7 +98,7 @@ class Trainer:
 
     def _rate(self) -> float:
         recipe = self.recipe
-        samples = self.progress.samples + recipe.batch_size
+        samples = self.progress.samples + recipe.batch_size * recipe.window
         return rate_at(samples, total=recipe.total_samples, warmup=recipe.warmup_samples, min_ratio=recipe.lr_min_ratio)
 
     def _update(self, puzzle_vector_BE: Tensor, rate: float) -> float:
@@ -115,7 +126,7 @@ class Trainer:
 
     def _count(self) -> None:
         self.progress.step += 1
-        self.progress.samples += self.recipe.batch_size
+        self.progress.samples += self.recipe.batch_size * self.recipe.window
         self.progress.curriculum_level = self.curriculum.level
         self.progress.solved_share = self.curriculum.solved_share
 

@@ -17,12 +17,14 @@ class Recipe:
     """Settings of one run; sizes count samples (a sample is one puzzle for one segment), never iterations.
 
     `curriculum` opens with up to that many cells of each puzzle revealed, and the number falls while puzzles are being
-    solved; 0 shows puzzles as they are. `continue_loss` learns q_continue as published, for a second forward pass.
+    solved; 0 shows puzzles as they are. Gradients pass through `window` segments before each update (1 as published).
+    `continue_loss` learns q_continue as published, for a second forward pass.
     """
 
     puzzle: str = "sudoku"
     seed: int = 0
     batch_size: int = 64
+    window: int = 1
     total_samples: int = 4_000_000
     lr: float = 1e-3
     lr_min_ratio: float = 0.1
@@ -43,7 +45,7 @@ class Recipe:
     geometric_start: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "total_samples"):
+        for name in ("batch_size", "window", "total_samples"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be at least 1")
         if not 0 <= self.average_decay < 1:

@@ -61,10 +61,14 @@ class Slots:
         self.min_segments_B[halted] = torch.from_numpy(minimum).to(halted.device)
         self.carry = self.carry.where(self.halted_B, model.start(len(self.halted_B)))
 
-    def commit(self, carry: Carry, margin_B: Tensor, max_segments: int) -> None:
-        """After a segment: keep the new state, count, and halt where the model says so or the limit is reached."""
+    def advance(self, carry: Carry) -> None:
+        """After a segment: keep the new state and count."""
         self.carry = carry
         self.segments_B += 1
+
+    def halt(self, margin_B: Tensor, max_segments: int) -> None:
+        """After a window: cut the gradient, and halt where the model says so or the limit is reached."""
+        self.carry = self.carry.detach()
         wants_B = (margin_B.detach() > 0) & (self.segments_B >= self.min_segments_B)
         self.halted_B = wants_B | (self.segments_B >= max_segments)
 
