@@ -33,7 +33,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 console = Console()
 
 MEASURED_BATCHES = (1, 8)
-MEASURE_S = 1.0
+MEASURE_S = 0.5
 CANDIDATES = 4
 """Puzzles tried for each golden trace, since not every trace survives rounding."""
 

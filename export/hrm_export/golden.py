@@ -68,13 +68,15 @@ def generated_questions(puzzle: Puzzle, count: int, seed: int = 0) -> Questions:
     )
 
 
-def golden_traces(model: HRM, candidates: Questions, threshold: float, count: int) -> Golden:
-    """Traces of the first `count` candidates (fewer where MAX_BYTES holds no more) that survive another rounding.
+def golden_traces(
+    model: HRM, candidates: Questions, threshold: float, count: int, *, max_bytes: int = MAX_BYTES
+) -> Golden:
+    """Traces of the first `count` candidates (fewer where `max_bytes` hold no more) that survive another rounding.
 
     Refuses (ValueError) a model of which none does: no engine of it could be told from a wrong one.
     """
     config = model.config
-    count = min(count, max(1, MAX_BYTES // (config.max_segments * config.seq_len * config.vocab_size * 4)))
+    count = min(count, max(1, max_bytes // (config.max_segments * config.seq_len * config.vocab_size * 4)))
     other_rounding = copy.deepcopy(model).double()
     steady: list[int] = []
     for start in range(0, len(candidates.tokens_BT), count):
@@ -117,7 +119,7 @@ def survives_rounding_B(golden: Golden, other: Golden, threshold: float) -> NDAr
     lead_B = (best_SBT - runner_up_SBT).min(axis=(0, 2))
     margin_gap_SB = np.abs(golden.halt_margin_SB - other.halt_margin_SB)
     distance_SB = np.abs(golden.halt_margin_SB - threshold)
-    halts_alike_B = (distance_SB >= FAR * margin_gap_SB).all(axis=0)
+    halts_alike_B = (np.minimum(LOGIT_TOLERANCE, distance_SB) >= FAR * margin_gap_SB).all(axis=0)
     return (np.minimum(LOGIT_TOLERANCE, lead_B) >= FAR * logit_gap_B) & halts_alike_B
 
 

@@ -51,7 +51,7 @@ def write_bundle(path: Path, contents: Contents) -> ParityReport:
     """Writes the bundle whole or not at all.
 
     Refuses a path that is taken (FileExistsError), and a graph that differs from PyTorch on the golden traces in an
-    answer, in a halt or by more than LOGIT_TOLERANCE in a logit after any segment (ParityError).
+    answer, in a halt or by more than LOGIT_TOLERANCE in a logit or a margin after any segment (ParityError).
     """
     with new_directory(path) as unfinished:
         graph_path = unfinished / GRAPH_NAME
@@ -75,11 +75,13 @@ def _compared(graph_path: Path, contents: Contents) -> ParityReport:
         report = compare(golden, engine, puzzle_table=table, puzzle=contents.puzzle, policy=contents.policy)
     finally:
         engine.close()
-    if not report.passes():
+    margin_gap = max(report.margin_gap_by_segment)
+    if not report.passes() or margin_gap > LOGIT_TOLERANCE:
         raise ParityError(
-            f"the graph differs from PyTorch (largest logit gap {report.max_logit_gap:.1e} where {LOGIT_TOLERANCE} is "
-            f"allowed, {report.num_different_answers} other answers, {report.num_different_halts} other halts over "
-            f"{report.num_puzzles} puzzles), so nothing was written; report the checkpoint's config.json as a fault"
+            f"the graph differs from PyTorch over {report.num_puzzles} puzzles (largest gap of logits "
+            f"{report.max_logit_gap:.1e} and of halting margins {margin_gap:.1e} where {LOGIT_TOLERANCE} is allowed, "
+            f"{report.num_different_answers} other answers, {report.num_different_halts} other halts), so nothing was "
+            "written; report the checkpoint's config.json as a fault"
         )
     return report
 

@@ -1,0 +1,137 @@
+"""hrm-export from end to end: a checkpoint goes in, and what comes out solves puzzles without torch's help.
+
+Shapes: T tokens.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from export_tools import small_model
+from typer.testing import CliRunner, Result
+
+from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.onnx import engine_from_bundle
+from hrm_edge_runtime.parity import replay
+from hrm_export.cli import app
+from hrm_export.golden import generated_questions, record
+from hrm_model import checkpoint
+from hrm_model.hrm import HRM
+from hrm_puzzles import datasets, registry
+
+SUDOKU = registry.get("sudoku-4x4")
+
+
+def saved(path: Path, *, puzzle: object = "sudoku-4x4", model: HRM | None = None) -> Path:
+    checkpoint.save(path, model or small_model(num_puzzle_ids=1, max_segments=4), {"puzzle": puzzle, "step": 12})
+    return path
+
+
+def exported(source: Path, out: Path, *options: str) -> Result:
+    return CliRunner().invoke(app, [str(source), "--out", str(out), "--puzzles", "4", *options])
+
+
+def refused(source: Path, out: Path, *options: str, saying: str) -> None:
+    result = exported(source, out, *options)
+    assert result.exit_code == 1
+    assert saying in result.stderr
+    assert result.stderr.startswith("hrm-export: ")
+    assert result.stderr.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_checkpoint_becomes_a_bundle_that_replays_and_answers(tmp_path: Path) -> None:
+    model = small_model(num_puzzle_ids=1, max_segments=4)
+    result = exported(saved(tmp_path / "step_12", model=model), tmp_path / "tiny.bundle")
+    assert result.exit_code == 0, result.output
+    assert "same answers, same halting" in result.stdout
+    bundle = Bundle.open(tmp_path / "tiny.bundle")
+    assert (bundle.manifest.name, bundle.manifest.halting.policy) == ("tiny", "verified")
+    assert bundle.manifest.provenance["checkpoint"] == "step_12"
+    assert replay(bundle, lambda slots: engine_from_bundle(bundle, num_slots=slots, want_logits=True)).passes()
+    assert_lane_answers_as_pytorch_does(bundle, model)
+
+
+def assert_lane_answers_as_pytorch_does(bundle: Bundle, model: HRM) -> None:
+    questions = generated_questions(SUDOKU, 5, seed=3)
+    truth = record(model, questions)
+    lane = Lane(engine_from_bundle(bundle, num_slots=2, num_threads=1), SUDOKU, queue_limit=8)
+    policy = bundle.manifest.halting_policy()
+    for job_id, tokens_T in enumerate(questions.tokens_BT):
+        row_E = bundle.puzzle_table[0]
+        lane.submit(Job(job_id=job_id, tokens_T=tokens_T, puzzle_vector_E=row_E, policy=policy, arrival_s=0.0))
+    results = [result for _ in range(20) for result in lane.step()]
+    assert sorted(result.job_id for result in results) == [0, 1, 2, 3, 4]
+    for result in results:
+        assert result.segments == 4
+        assert np.array_equal(result.answer_T, truth.answer_SBT[-1, result.job_id])
+
+
+def test_the_pointer_file_of_a_run_will_do(tmp_path: Path) -> None:
+    checkpoint.point(tmp_path / "best", saved(tmp_path / "step_12"))
+    assert exported(tmp_path / "best", tmp_path / "tiny.bundle").exit_code == 0
+
+
+def test_name_policy_and_threshold_stand_in_the_manifest(tmp_path: Path) -> None:
+    options = ("--name", "mine", "--policy", "learned", "--threshold", "0.5")
+    assert exported(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", *options).exit_code == 0
+    manifest = Bundle.open(tmp_path / "tiny.bundle").manifest
+    assert (manifest.name, manifest.halting.policy, manifest.halting.threshold) == ("mine", "learned", 0.5)
+
+
+def test_golden_puzzles_may_come_from_a_data_set(tmp_path: Path) -> None:
+    questions = generated_questions(SUDOKU, 9, seed=5)
+    datasets.write_split(tmp_path / "data", "test", questions.tokens_BT, questions.labels_BT, puzzle=SUDOKU)
+    datasets.write_identifiers(tmp_path / "data")
+    options = ("--data", str(tmp_path / "data"))
+    assert exported(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", *options).exit_code == 0
+    golden = Bundle.open(tmp_path / "tiny.bundle").golden()
+    held_out = {tokens_T.tobytes() for tokens_T in questions.tokens_BT}
+    assert {tokens_T.tobytes() for tokens_T in golden.tokens_BT} <= held_out
+
+
+def test_something_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    refused(tmp_path / "nothing", tmp_path / "tiny.bundle", saying="is not a checkpoint directory")
+
+
+def test_a_bundle_that_is_there_already_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tiny.bundle").mkdir()
+    result = exported(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle")
+    assert result.exit_code == 1
+    assert "exists already" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("puzzle", "saying"),
+    [
+        (None, "does not say its puzzle"),
+        ("chess", "chess"),
+        ("sudoku", "has 16 positions of 6 tokens but sudoku has 81"),
+    ],
+)
+def test_a_checkpoint_for_no_known_puzzle_is_refused(tmp_path: Path, puzzle: object, saying: str) -> None:
+    refused(saved(tmp_path / "step_12", puzzle=puzzle), tmp_path / "tiny.bundle", saying=saying)
+
+
+def test_an_unknown_policy_is_refused(tmp_path: Path) -> None:
+    refused(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", "--policy", "hope", saying="'hope' is not known")
+
+
+def test_many_puzzle_ids_need_the_data_set_that_names_them(tmp_path: Path) -> None:
+    source = saved(tmp_path / "step_12", model=small_model(num_puzzle_ids=3, max_segments=4))
+    refused(source, tmp_path / "tiny.bundle", saying="give it with --data")
+
+
+def test_a_data_set_of_another_puzzle_is_refused(tmp_path: Path) -> None:
+    other = registry.get("sudoku-6x6")
+    questions = generated_questions(other, 4)
+    datasets.write_split(tmp_path / "data", "test", questions.tokens_BT, questions.labels_BT, puzzle=other)
+    options = ("--data", str(tmp_path / "data"))
+    refused(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", *options, saying="does not fit the checkpoint")
+
+
+def test_a_model_that_amplifies_rounding_is_refused(tmp_path: Path) -> None:
+    source = saved(tmp_path / "step_12", model=small_model(num_puzzle_ids=1, max_segments=6, gain=8.0))
+    refused(source, tmp_path / "tiny.bundle", saying="rounding alone changes")

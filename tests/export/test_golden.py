@@ -1,0 +1,95 @@
+"""Golden traces: what PyTorch says, of puzzles on which rounding decides nothing.
+
+Shapes: B puzzles, S segments, T tokens, V vocabulary.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from export_tools import random_questions, small_model
+
+from hrm_export.golden import (
+    generated_questions,
+    golden_traces,
+    held_out_questions,
+    record,
+    survives_rounding_B,
+)
+from hrm_puzzles import datasets, registry
+from hrm_puzzles.puzzle import RIGHT
+
+SUDOKU = registry.get("sudoku-4x4")
+
+
+def test_a_trace_runs_all_segments_from_the_models_own_start() -> None:
+    model = small_model(max_segments=5)
+    golden = record(model, random_questions(model, 2))
+    first = model.segment(model.start(2), torch.from_numpy(golden.tokens_BT), torch.from_numpy(golden.puzzle_ids_B))
+    assert golden.logits_SBTV.shape == (5, 2, 16, 6)
+    assert np.array_equal(golden.logits_SBTV[0], first.logits_BTV.detach().numpy())
+    assert np.array_equal(golden.halt_margin_SB[0], model.margin(first).detach().numpy())
+
+
+def test_as_many_traces_are_kept_as_asked_for() -> None:
+    model = small_model()
+    assert len(golden_traces(model, random_questions(model, 12), 0.0, 3).tokens_BT) == 3
+
+
+def test_long_sequences_keep_fewer_traces() -> None:
+    model = small_model(max_segments=2)
+    bytes_per_puzzle = 2 * 16 * 6 * 4
+    for max_bytes, kept in ((3 * bytes_per_puzzle, 3), (4 * bytes_per_puzzle - 1, 3), (10, 1)):
+        golden = golden_traces(model, random_questions(model, 8), 0.0, 8, max_bytes=max_bytes)
+        assert len(golden.tokens_BT) == kept
+
+
+def test_a_puzzle_on_which_rounding_grows_is_left_out() -> None:
+    model = small_model()
+    golden = record(model, random_questions(model, 3))
+    other = replace(golden, logits_SBTV=golden.logits_SBTV.copy())
+    other.logits_SBTV[9, 1, 4, 2] += 1e-4
+    assert survives_rounding_B(golden, golden, 0.0).all()
+    assert survives_rounding_B(golden, other, 0.0).tolist() == [True, False, True]
+
+
+def test_a_puzzle_whose_answer_hangs_on_rounding_is_left_out() -> None:
+    model = small_model()
+    golden = record(model, random_questions(model, 3))
+    logits_TV = golden.logits_SBTV[3, 2]
+    order = np.argsort(logits_TV[0])
+    logits_TV[0, order[-2]] = logits_TV[0, order[-1]] - 2e-6
+    other = replace(golden, logits_SBTV=golden.logits_SBTV + np.float32(1e-6))
+    assert survives_rounding_B(golden, other, 0.0).tolist() == [True, True, False]
+
+
+def test_a_puzzle_whose_halt_hangs_on_rounding_is_left_out() -> None:
+    model = small_model()
+    golden = record(model, random_questions(model, 3))
+    other = replace(golden, halt_margin_SB=golden.halt_margin_SB + np.float32(1e-6))
+    threshold = float(golden.halt_margin_SB[7, 0]) + 2e-6
+    assert survives_rounding_B(golden, other, threshold).tolist() == [False, True, True]
+
+
+def test_a_model_that_amplifies_rounding_everywhere_is_refused() -> None:
+    model = small_model(gain=8.0)
+    with pytest.raises(ValueError, match="rounding alone changes"):
+        golden_traces(model, random_questions(model, 4), 0.0, 4)
+
+
+def test_generated_questions_are_real_puzzles_and_the_same_each_time() -> None:
+    one, other = (generated_questions(SUDOKU, 6) for _ in range(2))
+    assert np.array_equal(one.tokens_BT, other.tokens_BT)
+    assert (SUDOKU.check_BT(one.tokens_BT, one.labels_BT) == RIGHT).all()
+
+
+def test_held_out_questions_come_from_the_test_split(tmp_path: Path) -> None:
+    inputs_NT = np.random.default_rng(0).integers(1, 6, (20, 16), dtype=np.int32)
+    datasets.write_split(tmp_path, "test", inputs_NT, inputs_NT, puzzle=SUDOKU)
+    questions = held_out_questions(tmp_path, 8)
+    assert {tokens_T.tobytes() for tokens_T in questions.tokens_BT} < {row_T.tobytes() for row_T in inputs_NT}
+    assert questions.tokens_BT.shape == (8, 16)
+    assert questions.labels_BT.dtype == questions.tokens_BT.dtype == np.int32
+    assert len(held_out_questions(tmp_path, 100).tokens_BT) == 20

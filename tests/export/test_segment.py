@@ -1,0 +1,150 @@
+"""The step graph says what PyTorch says, whatever its carry held and whoever shares its batch.
+
+Shapes: B puzzles, S segments, T tokens, V vocabulary.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from export_tools import engine_of, random_inputs, random_questions, run_once, small_model
+
+from hrm_export.golden import record
+from hrm_export.onnx_graph import TENSORRT_OPERATORS
+from hrm_export.segment import segment_graph
+
+MODELS: dict[str, dict[str, Any]] = {
+    "rotary": {"positions": "rope"},
+    "learned": {"positions": "learned"},
+    "no-prefix": {"positions": "rope", "puzzle_vector_size": 0},
+    "no-prefix-learned": {"positions": "learned", "puzzle_vector_size": 0},
+    "padded-prefix-of-two": {"positions": "rope", "puzzle_vector_size": 40},
+    "prefix-of-two-learned": {"positions": "learned", "puzzle_vector_size": 64},
+    "single-cycles": {"high_cycles": 1, "low_cycles": 1, "low_layers": 1, "halt_rule": "q_halt"},
+    "many-cycles": {"high_cycles": 2, "low_cycles": 3, "high_layers": 2},
+    "other-sizes": {"vocab_size": 11, "seq_len": 81, "hidden_size": 48, "num_heads": 3, "expansion": 2.0},
+}
+LOGIT_TOLERANCE = 1e-4  # float32 sums in another order, carried through 16 segments
+
+
+@pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
+def test_onnx_runtime_says_what_pytorch_says_after_each_of_16_segments(changes: dict[str, Any], tmp_path: Path) -> None:
+    model = small_model(**changes)
+    questions = random_questions(model, 5)
+    truth = record(model, questions)
+    engine = engine_of(segment_graph(model), model, questions, tmp_path)
+    assert len(truth.answer_SBT) == 16
+    for answer_BT, margin_B, q_halt_B, logits_BTV in zip(
+        truth.answer_SBT, truth.halt_margin_SB, truth.q_halt_SB, truth.logits_SBTV, strict=True
+    ):
+        output = engine.step(5)
+        assert output.logits_BTV is not None
+        assert np.abs(output.logits_BTV - logits_BTV).max() <= LOGIT_TOLERANCE
+        assert (output.answer_BT == answer_BT).all()
+        assert ((output.halt_margin_B > 0) == (margin_B > 0)).all()
+        assert np.abs(output.halt_margin_B - margin_B).max() <= LOGIT_TOLERANCE
+        assert np.abs(output.q_halt_B - q_halt_B).max() <= LOGIT_TOLERANCE
+
+
+def test_the_models_compared_here_are_no_trivial_ones() -> None:
+    """Answers differ between puzzles and go on changing, margins have both signs, the puzzle's row matters."""
+    model = small_model()
+    questions = random_questions(model, 5)
+    truth = record(model, questions)
+    assert (truth.answer_SBT[:, 0] != truth.answer_SBT[:, 1]).any()
+    assert np.abs(np.diff(truth.logits_SBTV, axis=0)).max(axis=(1, 2, 3)).min() > 0.01
+    assert truth.halt_margin_SB.min() < 0 < truth.halt_margin_SB.max()
+    model.puzzle_table.zero_()
+    assert np.abs(record(model, questions).logits_SBTV - truth.logits_SBTV).max() > 0.1
+
+
+@pytest.mark.parametrize("garbage", [np.nan, np.inf, 1e30])
+def test_garbage_in_the_carry_of_a_fresh_row_never_leaks(garbage: float) -> None:
+    model = small_model()
+    graph, inputs = segment_graph(model), random_inputs(model, 4)
+    inputs["fresh_B"][[1, 3]] = True
+    clean = run_once(graph, inputs)
+    for name in ("z_high_BND", "z_low_BND"):
+        inputs[name][[1, 3]] = garbage
+    spoilt = run_once(graph, inputs)
+    for name, array in clean.items():
+        assert np.array_equal(array, spoilt[name]), name
+
+
+def test_a_row_that_is_not_fresh_goes_on_from_its_carry() -> None:
+    model = small_model()
+    graph, inputs = segment_graph(model), random_inputs(model, 2)
+    going_on = run_once(graph, inputs)["logits_BTV"]
+    afresh = run_once(graph, {**inputs, "fresh_B": np.ones(2, np.bool_)})["logits_BTV"]
+    assert np.abs(going_on - afresh).max() > 0.01
+
+
+@pytest.mark.parametrize("positions", ["rope", "learned"])
+def test_a_puzzle_gets_the_same_answer_in_batches_of_1_3_and_8(positions: str) -> None:
+    model = small_model(positions=positions)
+    graph, inputs = segment_graph(model), random_inputs(model, 8)
+    whole = run_once(graph, inputs)
+    for size in (1, 3):
+        part = run_once(graph, {name: array[:size] for name, array in inputs.items()})
+        for name, array in part.items():
+            assert np.allclose(array, whole[name][:size], atol=1e-5), (size, name)
+
+
+@pytest.mark.parametrize("positions", ["rope", "learned"])
+def test_every_weight_is_stored_once_however_often_it_is_used(positions: str) -> None:
+    model = small_model(positions=positions, high_cycles=2, low_cycles=3)
+    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in segment_graph(model).graph.initializer}
+    weights = {name: tensor for name, tensor in model.state_dict().items() if name != "puzzle_table"}
+    tables = 2 * model.config.num_positions * model.config.head_size if positions == "rope" else 0
+    arrays = [array for array in stored.values() if array.dtype == np.float32 and array.ndim > 0]
+    assert sum(array.size for array in arrays) == sum(tensor.numel() for tensor in weights.values()) + tables
+    assert set(weights) <= set(stored)
+
+
+def test_matrices_are_stored_as_they_are_used() -> None:
+    model = small_model()
+    graph = segment_graph(model).graph
+    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    name = "low_level.layers.1.mlp.down_proj.weight"
+    assert np.array_equal(stored[name], model.state_dict()[name].numpy().T)
+    assert not [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in stored]
+
+
+def test_more_cycles_add_nodes_but_no_weights() -> None:
+    few, many = (segment_graph(small_model(high_cycles=cycles)) for cycles in (1, 3))
+    assert len(many.graph.node) > 2 * len(few.graph.node)
+    assert len(many.SerializeToString()) - len(few.SerializeToString()) < 100 * len(many.graph.node)
+
+
+def test_the_list_of_operators_is_what_the_graphs_use() -> None:
+    used = {node.op_type for changes in MODELS.values() for node in segment_graph(small_model(**changes)).graph.node}
+    assert used == set(TENSORRT_OPERATORS)
+    assert not used & {"Attention", "RMSNormalization", "RotaryEmbedding", "Shape", "Constant"}
+
+
+def test_names_types_and_the_open_axis_are_the_runtimes_contract() -> None:
+    graph = segment_graph(small_model(puzzle_vector_size=40)).graph
+    shapes = {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in (*graph.input, *graph.output)
+    }
+    assert shapes == {
+        "tokens_BT": ["B", 16],
+        "puzzle_vector_BE": ["B", 40],
+        "fresh_B": ["B"],
+        "z_high_BND": ["B", 18, 32],
+        "z_low_BND": ["B", 18, 32],
+        "z_high_BND_next": ["B", 18, 32],
+        "z_low_BND_next": ["B", 18, 32],
+        "answer_BT": ["B", 16],
+        "halt_margin_B": ["B"],
+        "q_halt_B": ["B"],
+        "logits_BTV": ["B", 16, 6],
+    }
+
+
+def test_the_same_model_gives_the_same_bytes() -> None:
+    assert segment_graph(small_model()).SerializeToString() == segment_graph(small_model()).SerializeToString()
+    assert segment_graph(small_model()).SerializeToString() != segment_graph(small_model(seed=1)).SerializeToString()
