@@ -15,6 +15,7 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 
 from hrm_model import checkpoint
+from hrm_train import curves
 from hrm_train.batches import Rows
 from hrm_train.evaluate import Evaluation, evaluate
 from hrm_train.loop import StepReport, Trainer
@@ -84,6 +85,7 @@ class Run:
             for name, value in evaluation.at(segments).items():
                 self._board.add_scalar(f"val/{name}_at_{segments}", value, trainer.progress.samples)
         self._record({"step": trainer.progress.step, "samples": trainer.progress.samples, **_curves(evaluation)})
+        curves.draw(self.path / "curve.png", [self.path])
         if evaluation.proven[-1] > trainer.progress.best_proven:
             trainer.progress.best_proven, trainer.progress.best_step = evaluation.proven[-1], trainer.progress.step
             checkpoint.point(self.path / "best", self.save())
@@ -98,7 +100,7 @@ class Run:
         self._board.add_scalar("train/revealed", progress.curriculum_level, progress.samples)
 
     def _record(self, values: dict[str, Any]) -> None:
-        with (self.path / "validation.ndjson").open("a") as file:
+        with (self.path / curves.VALIDATIONS).open("a") as file:
             file.write(
                 json.dumps({"time": time.time(), "revealed": self.trainer.progress.curriculum_level, **values}) + "\n"
             )
