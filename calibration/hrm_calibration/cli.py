@@ -1,0 +1,106 @@
+"""hrm-calibrate: measure on held-out puzzles what a bundle's settings cost and save.
+
+hrm-calibrate halting sudoku.bundle --csv test.csv
+hrm-calibrate halting sudoku.bundle --data data/sudoku --markdown
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from hrm_calibration.halting_curve import Rollout, roll_out
+from hrm_calibration.questions import Questions, questions_from_csv, questions_from_data
+from hrm_calibration.report import Report, report_on
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.onnx import engine_from_bundle
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+
+
+@app.callback()
+def calibrate() -> None:
+    """Measure on held-out puzzles what a bundle's settings cost and save."""
+
+
+@app.command(epilog="Example: hrm-calibrate halting sudoku.bundle --csv test.csv --markdown")
+def halting(
+    path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="Bundle directory, as hrm-export writes it.")],
+    data: Annotated[Path | None, typer.Option(help="Data set whose test split gives the puzzles.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="CSV file with source,question,answer,rating instead.")] = None,
+    puzzles: Annotated[int | None, typer.Option(min=1, help="A random choice of so many; without it, all.")] = None,
+    max_loss: Annotated[float, typer.Option(min=0, max=100, help="Points of exact solves that may be lost.")] = 0.5,
+    precision: Annotated[str, typer.Option(help="Which of the bundle's graphs to run.")] = "fp32",
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles at a time.")] = 8,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine; without it, all cores.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with the whole curve.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+) -> None:
+    """Exact solves and mean segments of every halting policy, by difficulty, and the threshold to choose."""
+    try:
+        bundle = Bundle.open(path)
+        questions = _questions(bundle, data, csv)
+        questions = questions if puzzles is None else questions.sample(puzzles)
+        rollout = _rolled_out(bundle, questions, precision, slots, threads)
+        report = report_on(rollout, model=bundle.manifest.name, precision=precision, max_loss=max_loss / 100)
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"hrm-calibrate: {error}\n")
+        raise typer.Exit(1) from error
+    _show(report, as_json=as_json, as_markdown=as_markdown)
+
+
+def main() -> None:
+    """Entry point of `hrm-calibrate`."""
+    app()
+
+
+def _questions(bundle: Bundle, data: Path | None, csv: Path | None) -> Questions:
+    if csv is not None and data is None:
+        questions = questions_from_csv(csv, bundle.puzzle)
+    elif data is not None and csv is None:
+        questions = questions_from_data(data, bundle.puzzle)
+    else:
+        raise ValueError("the held-out puzzles come from one place; give either --data or --csv")
+    if questions.puzzle_ids_N.max() >= bundle.manifest.num_puzzle_ids:
+        raise ValueError(f"{data} has more puzzle ids than the bundle's {bundle.manifest.num_puzzle_ids}; give its own")
+    return questions
+
+
+def _rolled_out(bundle: Bundle, questions: Questions, precision: str, slots: int, threads: int | None) -> Rollout:
+    engine = engine_from_bundle(bundle, precision=precision, num_slots=slots, num_threads=threads)
+    num_segments = bundle.manifest.max_segments
+    try:
+        with _progress(len(questions)) as progress:
+            return roll_out(engine, bundle.puzzle, bundle.puzzle_table, questions, num_segments, progress=progress)
+    finally:
+        engine.close()
+
+
+@contextmanager
+def _progress(total: int) -> Generator[Callable[[int], None]]:
+    """A bar on a terminal, nothing in a pipe."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("puzzles", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _show(report: Report, *, as_json: bool, as_markdown: bool) -> None:
+    if as_json:
+        print(json.dumps(report.as_json()))
+    elif as_markdown:
+        print(report.markdown())
+    else:
+        Console().print(report.table())
+
+
+if __name__ == "__main__":
+    main()

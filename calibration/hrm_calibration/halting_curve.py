@@ -1,0 +1,162 @@
+"""What each halting policy costs and saves, counted from one run of every puzzle through all segments.
+
+The rule applied afterwards is the very function that the server calls, on margins from the very engine it runs.
+Shapes: N puzzles, B slots, S segments, T tokens, E puzzle-vector size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hrm_calibration.questions import Questions
+from hrm_edge_runtime.batching.halting import HaltingPolicy, columns_of, decide_B
+from hrm_edge_runtime.batching.lane import Checker
+from hrm_edge_runtime.engines.engine import Engine
+from hrm_puzzles.puzzle import RIGHT
+
+RATING_CLASSES = {"0": (0, 0), "1-9": (1, 9), "10-19": (10, 19), "20-49": (20, 49), "50+": (50, np.inf)}
+"""Difficulty by rating, bounds included."""
+ALL = "all"
+NUM_THRESHOLDS = 65
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rollout:
+    """What every puzzle said after every segment; `exact_SN` where the answer equals the label."""
+
+    margin_SN: NDArray[np.float32]
+    verdict_SN: NDArray[np.int8]
+    exact_SN: NDArray[np.bool_]
+    ratings_N: NDArray[np.int32] | None = None
+
+    @property
+    def num_segments(self) -> int:
+        return len(self.margin_SN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Shares of puzzles whose last answer equals the label, or carries a proof, and the mean of segments spent."""
+
+    num_puzzles: int
+    exact: float
+    proven: float
+    mean_segments: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyScore:
+    """A policy with its score on all puzzles and on each difficulty that there is."""
+
+    policy: HaltingPolicy
+    scores: dict[str, Score]
+
+    @property
+    def total(self) -> Score:
+        return self.scores[ALL]
+
+
+def roll_out(
+    engine: Engine,
+    puzzle: Checker,
+    puzzle_table: NDArray[np.float32],
+    questions: Questions,
+    num_segments: int,
+    *,
+    progress: Callable[[int], object] | None = None,
+) -> Rollout:
+    """Runs every puzzle through all segments, as many at a time as the engine has slots; `progress` hears how many."""
+    shape = (num_segments, len(questions))
+    margin_SN, verdict_SN, exact_SN = np.zeros(shape, np.float32), np.zeros(shape, np.int8), np.zeros(shape, np.bool_)
+    for start in range(0, len(questions), engine.num_slots):
+        part = slice(start, min(start + engine.num_slots, len(questions)))
+        tokens_BT, labels_BT = questions.tokens_NT[part], questions.labels_NT[part]
+        for slot, (tokens_T, puzzle_id) in enumerate(zip(tokens_BT, questions.puzzle_ids_N[part], strict=True)):
+            engine.load(slot, tokens_T, puzzle_table[puzzle_id])
+        for segment in range(num_segments):
+            output = engine.step(len(tokens_BT))
+            margin_SN[segment, part] = output.halt_margin_B
+            verdict_SN[segment, part] = puzzle.check_BT(tokens_BT, output.answer_BT)
+            exact_SN[segment, part] = ((output.answer_BT == labels_BT) | (labels_BT < 0)).all(axis=1)
+        if progress is not None:
+            progress(part.stop)
+    return Rollout(margin_SN=margin_SN, verdict_SN=verdict_SN, exact_SN=exact_SN, ratings_N=questions.ratings_N)
+
+
+def score_policy(rollout: Rollout, policy: HaltingPolicy) -> PolicyScore:
+    """Where each puzzle would have stopped, and what it had answered by then."""
+    last_N = _last_segment_N(rollout, policy)
+    puzzles_N = np.arange(len(last_N))
+    exact_N = rollout.exact_SN[last_N, puzzles_N]
+    proven_N = rollout.verdict_SN[last_N, puzzles_N] == RIGHT
+    scores = {
+        name: Score(
+            num_puzzles=int(chosen_N.sum()),
+            exact=float(exact_N[chosen_N].mean()),
+            proven=float(proven_N[chosen_N].mean()),
+            mean_segments=float((last_N[chosen_N] + 1).mean()),
+        )
+        for name, chosen_N in _classes(rollout).items()
+        if chosen_N.any()
+    }
+    return PolicyScore(policy=policy, scores=scores)
+
+
+def verified_score(rollout: Rollout) -> PolicyScore:
+    return score_policy(rollout, HaltingPolicy(kind="verified", max_segments=rollout.num_segments))
+
+
+def fixed_scores(rollout: Rollout) -> list[PolicyScore]:
+    """Stopping after 1, 2, 4 ... and after all segments."""
+    last = rollout.num_segments
+    counts = (*(2**power for power in range(last.bit_length()) if 2**power < last), last)
+    return [score_policy(rollout, HaltingPolicy(kind="fixed", max_segments=count)) for count in counts]
+
+
+def learned_curve(rollout: Rollout, thresholds: Iterable[float] | None = None) -> list[PolicyScore]:
+    """The learned rule at rising thresholds: those given, or 0 and quantiles of the margins seen, the last "never"."""
+    if thresholds is None:
+        quantiles = np.quantile(rollout.margin_SN, np.linspace(0, 1, NUM_THRESHOLDS), method="higher")
+        thresholds = {0.0, *quantiles.tolist()}
+    return [
+        score_policy(rollout, HaltingPolicy(kind="learned", threshold=threshold, max_segments=rollout.num_segments))
+        for threshold in sorted(thresholds)
+    ]
+
+
+def choose(curve: Iterable[PolicyScore], exact_after_all: float, max_loss: float) -> PolicyScore:
+    """The point of fewest segments that loses at most the share `max_loss` of exact solves; refuses where none does."""
+    good = [point for point in curve if point.total.exact >= exact_after_all - max_loss - 1e-9]
+    if not good:
+        raise ValueError(
+            f"no threshold loses at most {100 * max_loss:g} points of {100 * exact_after_all:.1f} % exact solves; "
+            "allow a greater loss"
+        )
+    return min(good, key=lambda point: (point.total.mean_segments, -point.total.exact))
+
+
+def _last_segment_N(rollout: Rollout, policy: HaltingPolicy) -> NDArray[np.intp]:
+    """Index of the segment after which each puzzle stops."""
+    num_puzzles = rollout.margin_SN.shape[1]
+    columns = columns_of(policy, num_puzzles)
+    stops_SN = np.stack(
+        [
+            decide_B(margin_N, np.full(num_puzzles, segment), verdict_N, columns) > 0
+            for segment, (margin_N, verdict_N) in enumerate(zip(rollout.margin_SN, rollout.verdict_SN, strict=True), 1)
+        ]
+    )
+    assert stops_SN.any(axis=0).all(), "a policy may not run longer than the rollout"
+    return stops_SN.argmax(axis=0)
+
+
+def _classes(rollout: Rollout) -> dict[str, NDArray[np.bool_]]:
+    everyone_N = np.ones(rollout.margin_SN.shape[1], np.bool_)
+    ratings_N = rollout.ratings_N
+    if ratings_N is None:
+        return {ALL: everyone_N}
+    by_rating = {name: (ratings_N >= low) & (ratings_N <= high) for name, (low, high) in RATING_CLASSES.items()}
+    return {ALL: everyone_N, **by_rating}

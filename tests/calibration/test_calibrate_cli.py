@@ -1,0 +1,148 @@
+"""hrm-calibrate over a real bundle of a small random model: what it prints is what a reader and a script need."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from typer.testing import CliRunner, Result
+
+from hrm_calibration.cli import app
+from hrm_edge_runtime.bundle import write_manifest
+from hrm_puzzles import datasets, registry
+
+SUDOKU = registry.get("sudoku-4x4")
+
+# Answers with the question itself, and is sure of it where the carry has counted to 2.
+ECHO = """
+<ir_version: 10, opset_import: ["" : 20]>
+echo (int32[B,16] tokens_BT, float[B,4] puzzle_vector_BE, bool[B] fresh_B,
+      float[B,17,4] z_high_BND, float[B,17,4] z_low_BND)
+  => (float[B,17,4] z_high_BND_next, float[B,17,4] z_low_BND_next, int32[B,16] answer_BT,
+      float[B] halt_margin_B, float[B] q_halt_B, float[B,16,6] logits_BTV)
+{
+  fresh_B11 = Unsqueeze (fresh_B, axes_12)
+  high_BND = Where (fresh_B11, zero, z_high_BND)
+  z_high_BND_next = Add (high_BND, one)
+  z_low_BND_next = Identity (z_low_BND)
+  answer_BT = Identity (tokens_BT)
+  count_B = ReduceMean <keepdims = 0> (z_high_BND_next, axes_12)
+  halt_margin_B = Sub (count_B, threshold)
+  q_halt_B = Identity (halt_margin_B)
+  logits_BTV = Gather (one_hot_VV, tokens_BT)
+}
+"""
+CONSTANTS = {
+    "axes_12": np.array([1, 2]),
+    "zero": np.array(0, np.float32),
+    "one": np.array(1, np.float32),
+    "threshold": np.array(1.5, np.float32),
+    "one_hot_VV": np.eye(6, dtype=np.float32),
+}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundles") / "echo.bundle"
+    path.mkdir()
+    model = onnx.parser.parse_model(ECHO)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in CONSTANTS.items())
+    onnx.save(model, path / "step.fp32.onnx")
+    np.save(path / "puzzle_table.npy", np.zeros((1, 4), np.float32))
+    sizes = {"seq_len": 16, "vocab_size": 6, "num_positions": 17, "hidden_size": 4, "puzzle_vector_size": 4}
+    write_manifest(
+        path,
+        **{"name": "echo", "puzzle": "sudoku-4x4", "num_puzzle_ids": 1, "max_segments": 4, **sizes},
+        halting={"policy": "verified"},
+        precisions={"fp32": "step.fp32.onnx"},
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six puzzles, of which two are full boards already, so that an echo solves them."""
+    path = tmp_path_factory.mktemp("data")
+    examples = [SUDOKU.generate(np.random.default_rng(seed), "easy") for seed in range(6)]
+    labels_NT = np.stack([SUDOKU.encode(example.answer) for example in examples])
+    inputs_NT = np.stack([SUDOKU.encode(example.question) for example in examples])
+    inputs_NT[:2] = labels_NT[:2]
+    datasets.write_split(path, "test", inputs_NT, labels_NT, puzzle=SUDOKU, ratings_N=np.array([0, 1, 0, 1, 20, 20]))
+    return path
+
+
+def calibrated(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["halting", *map(str, arguments)])
+
+
+def test_the_markdown_table_can_be_pasted_as_it_is(bundle: Path, data: Path) -> None:
+    result = calibrated(bundle, "--data", data, "--markdown")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[:3] == [
+        "| halting | all (6) | 0 (2) | 1-9 (2) | 20-49 (2) |",
+        "|---|---|---|---|---|",
+        "| verified | 33.3 / 3.0 | 50.0 / 2.5 | 50.0 / 2.5 | 0.0 / 4.0 |",
+    ]
+    assert "| learned > 0 | 33.3 / 2.0 | 50.0 / 2.0 | 50.0 / 2.0 | 0.0 / 2.0 |" in lines
+    assert "| fixed 4 | 33.3 / 4.0 | 50.0 / 4.0 | 50.0 / 4.0 | 0.0 / 4.0 |" in lines
+
+
+def test_json_holds_the_whole_curve(bundle: Path, data: Path) -> None:
+    report = json.loads(calibrated(bundle, "--data", data, "--json", "--slots", 4).stdout)
+    assert report["chosen"]["policy"] == {"kind": "learned", "threshold": -0.5, "max_segments": 4}
+    assert [point["scores"]["all"]["mean_segments"] for point in report["learned"]] == [2.0, 2.0, 3.0, 4.0, 4.0]
+    assert report["verified"]["scores"]["all"]["proven"] == pytest.approx(1 / 3)
+
+
+def test_the_plain_table_names_every_policy(bundle: Path, data: Path) -> None:
+    result = calibrated(bundle, "--data", data)
+    assert result.exit_code == 0
+    for word in ("verified", "learned", "calibrated", "fixed"):
+        assert word in result.stdout
+
+
+def test_a_choice_of_puzzles_is_the_same_each_time(bundle: Path, data: Path) -> None:
+    one, other = (calibrated(bundle, "--data", data, "--puzzles", 3, "--json").stdout for _ in range(2))
+    assert one == other
+    assert json.loads(one)["verified"]["scores"]["all"]["num_puzzles"] == 3
+
+
+def test_puzzles_may_come_from_csv(bundle: Path, tmp_path: Path) -> None:
+    file = tmp_path / "test.csv"
+    file.write_text("source,question,answer,rating\nmine,12343412214343.1,1234341221434321,3\n")
+    result = calibrated(bundle, "--csv", file, "--markdown")
+    assert "| halting | all (1) | 1-9 (1) |" in result.stdout, result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "saying"),
+    [
+        ((), "give either --data or --csv"),
+        (("--data", "nothing"), "nothing"),
+        (("--csv", "nothing.csv"), "nothing.csv"),
+        (("--data", "nothing", "--csv", "nothing.csv"), "give either --data or --csv"),
+    ],
+)
+def test_missing_puzzles_are_refused_in_one_sentence(bundle: Path, options: tuple[str, ...], saying: str) -> None:
+    result = calibrated(bundle, *options)
+    assert result.exit_code == 1
+    assert saying in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_another_puzzles_data_set_is_refused(bundle: Path, tmp_path: Path) -> None:
+    other = registry.get("sudoku-6x6")
+    boards_NT = np.full((2, 36), 2)
+    datasets.write_split(tmp_path, "test", boards_NT, boards_NT, puzzle=other)
+    result = calibrated(bundle, "--data", tmp_path)
+    assert result.exit_code == 1
+    assert "36 positions of 8 tokens where sudoku-4x4 has 16 of 6" in result.stderr
+
+
+def test_a_precision_the_bundle_does_not_hold_is_refused(bundle: Path, data: Path) -> None:
+    result = calibrated(bundle, "--data", data, "--precision", "int8")
+    assert result.exit_code == 1
+    assert "choose one of fp32" in result.stderr

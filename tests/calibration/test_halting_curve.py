@@ -1,0 +1,165 @@
+"""Halting policies are scored by what they would have done, on courses short enough to follow by eye.
+
+Shapes: N puzzles, S segments, T = 16 tokens (4x4 Sudoku).
+"""
+
+import numpy as np
+import pytest
+
+from hrm_calibration.halting_curve import (
+    Rollout,
+    choose,
+    fixed_scores,
+    learned_curve,
+    roll_out,
+    score_policy,
+    verified_score,
+)
+from hrm_calibration.questions import Questions
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
+from hrm_puzzles import registry
+from hrm_puzzles.puzzle import RIGHT, UNKNOWN, WRONG
+
+SUDOKU = registry.get("sudoku-4x4")
+RATINGS = [0, 0, 5, 60, 12]
+NEVER = 99
+
+
+def questions() -> Questions:
+    """Five puzzles; the label of the last says that its first cell does not matter."""
+    examples = [SUDOKU.generate(np.random.default_rng(seed), "easy") for seed in range(5)]
+    labels_NT = np.stack([SUDOKU.encode(example.answer) for example in examples])
+    labels_NT[4, 0] = -100
+    return Questions(
+        tokens_NT=np.stack([SUDOKU.encode(example.question) for example in examples]),
+        labels_NT=labels_NT,
+        puzzle_ids_N=np.zeros(5, np.int32),
+        ratings_N=np.array(RATINGS, np.int32),
+    )
+
+
+def played(num_slots: int = 2) -> Rollout:
+    """Right after 1 segment; right after 3; sure and wrong after 2; never done; right but for the free cell after 2."""
+    asked = questions()
+    answers = asked.labels_NT.copy()
+    answers[4, 0] = 1
+    answers[2] = 1
+    segments = (1, 3, 2, NEVER, 2)
+    scripts = {
+        tokens_T.tobytes(): Script(answer_T=answer_T, segments=count)
+        for tokens_T, answer_T, count in zip(asked.tokens_NT, answers, segments, strict=True)
+    }
+    engine = ScriptedEngine(num_slots=num_slots, seq_len=16, play=lambda tokens_T: scripts[tokens_T.tobytes()])
+    return roll_out(engine, SUDOKU, np.zeros((1, 4), np.float32), asked, num_segments=4)
+
+
+def test_every_puzzle_is_recorded_after_every_segment() -> None:
+    rollout = played()
+    assert rollout.exact_SN.T.tolist() == [
+        [True, True, True, True],
+        [False, False, True, True],
+        [False, False, False, False],
+        [False, False, False, False],
+        [False, True, True, True],
+    ]
+    assert (rollout.margin_SN > 0).sum(axis=0).tolist() == [4, 2, 3, 0, 3]
+    assert (rollout.verdict_SN == RIGHT).sum(axis=0).tolist() == [4, 2, 0, 0, 0]
+
+
+@pytest.mark.parametrize("num_slots", [1, 3, 5, 8])
+def test_the_number_of_slots_changes_nothing(num_slots: int) -> None:
+    one, other = played(2), played(num_slots)
+    assert np.array_equal(one.margin_SN, other.margin_SN)
+    assert np.array_equal(one.verdict_SN, other.verdict_SN)
+    assert np.array_equal(one.exact_SN, other.exact_SN)
+
+
+def test_the_learned_rule_stops_where_the_model_is_sure() -> None:
+    score = score_policy(played(), HaltingPolicy(kind="learned", max_segments=4)).total
+    assert score.mean_segments == (1 + 3 + 2 + 4 + 2) / 5
+    assert score.exact == 3 / 5
+    assert score.proven == 2 / 5
+
+
+def test_the_verified_rule_goes_on_until_there_is_a_proof() -> None:
+    score = verified_score(played()).total
+    assert score.mean_segments == (1 + 3 + 4 + 4 + 4) / 5
+    assert score.exact == 3 / 5
+
+
+def test_fixed_policies_run_so_many_segments_and_no_more() -> None:
+    scores = [point.total for point in fixed_scores(played())]
+    assert [score.mean_segments for score in scores] == [1, 2, 4]
+    assert [score.exact for score in scores] == [1 / 5, 2 / 5, 3 / 5]
+
+
+def test_scores_are_given_by_difficulty() -> None:
+    scores = score_policy(played(), HaltingPolicy(kind="learned", max_segments=4)).scores
+    assert {name: score.num_puzzles for name, score in scores.items()} == {
+        "all": 5,
+        "0": 2,
+        "1-9": 1,
+        "10-19": 1,
+        "50+": 1,
+    }
+    assert scores["0"].exact == 1.0
+    assert scores["0"].mean_segments == 2.0
+    assert scores["50+"].mean_segments == 4.0
+
+
+def course(*margins: float, right_from: int) -> tuple[list[float], list[bool]]:
+    return list(margins), [segment >= right_from for segment in range(1, len(margins) + 1)]
+
+
+def three_puzzles() -> Rollout:
+    """Sure of itself at once or later; the second is sure (margin 1) before it is right, and surer (3) once it is."""
+    courses = [course(2, 4, 5, right_from=1), course(1, 1, 3, right_from=3), course(-1, 2, 2, right_from=2)]
+    margins, exacts = zip(*courses, strict=True)
+    exact_SN = np.array(exacts).T
+    verdict_SN = np.full(exact_SN.shape, UNKNOWN, np.int8)
+    return Rollout(margin_SN=np.array(margins, np.float32).T, verdict_SN=verdict_SN, exact_SN=exact_SN)
+
+
+def test_a_higher_threshold_never_stops_earlier() -> None:
+    segments = [point.total.mean_segments for point in learned_curve(three_puzzles())]
+    assert segments == sorted(segments)
+    assert segments[-1] == 3  # above every margin: all segments
+
+
+def test_the_threshold_chosen_spends_least_within_the_loss_allowed() -> None:
+    curve = learned_curve(three_puzzles(), [0.0, 1.0, 1.5, 2.0, 5.0])
+    by_threshold = {point.policy.threshold: (point.total.mean_segments, point.total.exact) for point in curve}
+    assert by_threshold == {
+        0.0: ((1 + 1 + 2) / 3, 2 / 3),
+        1.0: ((1 + 3 + 2) / 3, 1.0),
+        1.5: ((1 + 3 + 2) / 3, 1.0),
+        2.0: ((2 + 3 + 3) / 3, 1.0),
+        5.0: (3.0, 1.0),
+    }
+    assert choose(curve, 1.0, max_loss=0.005).policy.threshold == 1.0
+    assert choose(curve, 1.0, max_loss=0.34).policy.threshold == 0.0
+
+
+def test_no_threshold_is_chosen_where_all_lose_too_much() -> None:
+    with pytest.raises(ValueError, match="allow a greater loss"):
+        choose(learned_curve(three_puzzles(), [0.0]), 1.0, max_loss=0.005)
+
+
+def test_quantiles_of_the_margins_always_hold_a_good_threshold() -> None:
+    rollout = three_puzzles()
+    chosen = choose(learned_curve(rollout), fixed_scores(rollout)[-1].total.exact, max_loss=0.0)
+    assert chosen.total.exact == 1.0
+    assert chosen.total.mean_segments == 2.0
+
+
+def test_without_a_proof_the_verified_rule_is_the_learned_one() -> None:
+    learned = score_policy(three_puzzles(), HaltingPolicy(kind="learned", max_segments=3))
+    assert verified_score(three_puzzles()).scores == learned.scores
+
+
+def test_a_disproven_answer_does_not_stop_the_verified_rule() -> None:
+    rollout = three_puzzles()
+    rollout.verdict_SN[:] = np.where(rollout.exact_SN, RIGHT, WRONG)
+    assert verified_score(rollout).total.mean_segments == (1 + 3 + 2) / 3
+    assert verified_score(rollout).total.exact == 1.0
