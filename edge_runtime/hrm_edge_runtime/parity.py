@@ -25,6 +25,7 @@ class ParityReport:
     num_puzzles: int
     logit_gap_by_segment: tuple[float, ...]
     margin_gap_by_segment: tuple[float, ...]
+    q_halt_gap_by_segment: tuple[float, ...]
     num_different_answers: int
     num_different_halts: int
 
@@ -32,10 +33,15 @@ class ParityReport:
     def max_logit_gap(self) -> float:
         return max(self.logit_gap_by_segment)
 
-    def passes(self, logit_tolerance: float = LOGIT_TOLERANCE) -> bool:
-        """The same answers after every segment, the same halting, and logits within the tolerance."""
+    @property
+    def max_halting_gap(self) -> float:
+        """Of margins and of q_halt, which ranks votes: a wrong halting head may cancel out of one of them."""
+        return max(self.margin_gap_by_segment + self.q_halt_gap_by_segment)
+
+    def passes(self, tolerance: float = LOGIT_TOLERANCE) -> bool:
+        """The same answers after every segment, the same halting, and all values within the tolerance."""
         same = self.num_different_answers == 0 and self.num_different_halts == 0
-        return same and self.max_logit_gap <= logit_tolerance
+        return same and max(self.max_logit_gap, self.max_halting_gap) <= tolerance
 
 
 def replay(bundle: Bundle, engine_factory: Callable[[int], Engine]) -> ParityReport:
@@ -64,6 +70,7 @@ def compare(
         num_puzzles=len(golden.tokens_BT),
         logit_gap_by_segment=_gaps([_logits(output) for output in outputs], golden.logits_SBTV),
         margin_gap_by_segment=_gaps(margin_SB, golden.halt_margin_SB),
+        q_halt_gap_by_segment=_gaps([output.q_halt_B for output in outputs], golden.q_halt_SB),
         num_different_answers=int((answer_SBT != golden.answer_SBT).any(axis=2).sum()),
         num_different_halts=int((halt_B != golden_halt_B).sum()),
     )

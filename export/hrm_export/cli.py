@@ -74,6 +74,7 @@ def _contents(
     puzzle = _puzzle_of(model, meta.get("puzzle"), source)
     kind = policy or ("verified" if puzzle.proof_exists else "learned")
     questions = _questions(model, puzzle, data, CANDIDATES * num_puzzles)
+    golden, num_candidates = golden_traces(model, questions, threshold, num_puzzles)
     return Contents(
         name=name,
         model=model,
@@ -82,7 +83,8 @@ def _contents(
         policy=HaltingPolicy(
             kind=cast("PolicyKind", kind), threshold=threshold, max_segments=model.config.max_segments
         ),
-        golden=golden_traces(model, questions, threshold, num_puzzles),
+        golden=golden,
+        num_candidates=num_candidates,
         identifiers=_identifiers(model, data),
         meta={"checkpoint": source.name, **meta},
     )
@@ -134,11 +136,16 @@ def _print_summary(out: Path, contents: Contents, report: ParityReport) -> None:
     table.add_row("graph", f"{sizes[graph_name]:,} bytes, {len(contents.graph.graph.node):,} nodes")
     table.add_row("parameters", f"{num_parameters(contents.model):,}")
     table.add_row("halting", f"{contents.policy.kind}, threshold {contents.policy.threshold:g}")
-    table.add_row("compared on", f"{report.num_puzzles} puzzles, all {len(report.logit_gap_by_segment)} segments")
+    table.add_row("compared on", _compared_on(contents, report))
     table.add_row("largest logit gap", f"{report.max_logit_gap:.1e}, same answers, same halting")
     for batch in MEASURED_BATCHES:
         table.add_row(f"segment, batch {batch}", f"{_segment_ms(bundle, batch):.2f} ms on this machine")
     console.print(table)
+
+
+def _compared_on(contents: Contents, report: ParityReport) -> str:
+    puzzles = f"{report.num_puzzles} of {contents.num_candidates} puzzles (others may amplify rounding)"
+    return f"{puzzles}, all {len(report.logit_gap_by_segment)} segments"
 
 
 def _segment_ms(bundle: Bundle, batch: int) -> float:

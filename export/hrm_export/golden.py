@@ -70,18 +70,21 @@ def generated_questions(puzzle: Puzzle, count: int, seed: int = 0) -> Questions:
 
 def golden_traces(
     model: HRM, candidates: Questions, threshold: float, count: int, *, max_bytes: int = MAX_BYTES
-) -> Golden:
+) -> tuple[Golden, int]:
     """Traces of the first `count` candidates (fewer where `max_bytes` hold no more) that survive another rounding.
 
-    Refuses (ValueError) a model of which none does: no engine of it could be told from a wrong one.
+    Also gives how many candidates were tried for them. Refuses (ValueError) a model of which none does: no engine of it
+    could be told from a wrong one.
     """
     config = model.config
     count = min(count, max(1, max_bytes // (config.max_segments * config.seq_len * config.vocab_size * 4)))
     other_rounding = copy.deepcopy(model).double()
     steady: list[int] = []
+    num_tried = 0
     for start in range(0, len(candidates.tokens_BT), count):
         if len(steady) < count:
             part = candidates.at(slice(start, start + count))
+            num_tried += len(part.tokens_BT)
             golden, other = record(model, part), record(other_rounding, part)
             steady += (start + np.flatnonzero(survives_rounding_B(golden, other, threshold))).tolist()
     if not steady:
@@ -89,7 +92,7 @@ def golden_traces(
             f"rounding alone changes what the model says about each of {len(candidates.tokens_BT)} puzzles within "
             f"{config.max_segments} segments, so no graph of it can be compared; train it further or give more puzzles"
         )
-    return record(model, candidates.at(steady[:count]))
+    return record(model, candidates.at(steady[:count])), num_tried
 
 
 @torch.no_grad()

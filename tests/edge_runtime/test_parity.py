@@ -64,6 +64,14 @@ def test_a_margin_that_halts_a_puzzle_elsewhere_is_counted(tiny_bundle: Path) ->
     assert not report.passes()
 
 
+def test_a_halting_value_that_cancels_out_of_the_margin_is_seen(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    golden = bundle.golden()
+    report = replayed(bundle, replace(golden, q_halt_SB=changed(golden.q_halt_SB, (1, 1), 0.01)))
+    assert report.num_different_halts == 0
+    assert not report.passes()
+
+
 def test_logits_that_are_not_finite_never_pass(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     golden = bundle.golden()

@@ -31,7 +31,8 @@ def small_contents() -> Contents:
         graph=segment_graph(model),
         puzzle=registry.get("sudoku-4x4"),
         policy=HaltingPolicy(kind="learned", threshold=0.25, max_segments=6),
-        golden=golden_traces(model, random_questions(model, 16), 0.25, 4),
+        golden=golden_traces(model, random_questions(model, 16), 0.25, 4)[0],
+        num_candidates=4,
         identifiers=["<blank>", "one", "two"],
         meta={"step": 7, "puzzle": "sudoku-4x4", "best_loss": float("inf"), "final": True, "nested": {}},
     )

@@ -34,7 +34,7 @@ PRESETS = {
             name="cpu",
             device="cpu",
             autocast=None,
-            batch_81=64,
+            batch_81=32,
             compile=False,
             reason="small batches learn most per second where the arithmetic itself is the limit",
         ),

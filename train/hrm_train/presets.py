@@ -14,15 +14,17 @@ SIZES: dict[str, dict[str, Any]] = {
         "hidden_size": 128,
         "num_heads": 4,
         "puzzle_vector_size": 128,
+        "expansion": 2.0,
         "high_layers": 1,
         "low_layers": 1,
         "high_cycles": 1,
         "low_cycles": 1,
         "positions": "learned",
         "halt_rule": "q_halt",
+        "max_segments": 24,
     },
 }
-"""`published`: 27 M parameters as in the paper. `small`: 0.5 M with a geometric start, for a CPU."""
+"""`published`: 27 M parameters as in the paper. `small`: 0.34 M with a geometric start, for a CPU."""
 
 RECIPES: dict[str, dict[str, Any]] = {
     "published": {
@@ -36,7 +38,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "warmup_samples": 2000 * 768,
         "total_samples": 20_000_000,
     },
-    "small": {"lr": 2e-3, "curriculum": 45, "geometric_start": True},
+    "small": {"lr": 1e-3, "beta2": 0.98, "window": 4, "curriculum": 28, "geometric_start": True},
 }
 
 

@@ -41,7 +41,7 @@ class Recipe:
     explore: float = 0.1
     augment: bool = True
     curriculum: int = 0
-    curriculum_target: float = 0.6
+    curriculum_target: float = 0.5
     geometric_start: bool = False
 
     def __post_init__(self) -> None:
