@@ -78,9 +78,9 @@ import asyncio, sys
 from pathlib import Path
 {first}
 from hrm_edge_runtime import cli, offline
-from hrm_edge_runtime.bundle import Bundle, shipped_bundle
+from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.service import app, core, server, supervisor
-Bundle.open(shipped_bundle())
+Bundle.open(find_bundle())
 print(sorted({{name.partition(".")[0] for name in sys.modules}} & {{"torch", "safetensors", "onnx"}}))
 """
 

@@ -11,9 +11,7 @@ from rich.console import Console
 from hrm_benchmarks.benches import Bench, Cost, bundle_bench, measure, questions_for, scripted_bench
 from hrm_benchmarks.report import as_json, print_table
 from hrm_edge_runtime.batching.halting import PolicyKind
-from hrm_edge_runtime.bundle import Bundle, shipped_bundle
-
-SHIPPED = "shipped"
+from hrm_edge_runtime.bundle import Bundle, find_bundle
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
@@ -25,7 +23,7 @@ def bench() -> None:
 
 @app.command(epilog="Example: hrm-bench serve --bundle model.bundle --csv test.csv --puzzles 64 --slots 4")
 def serve(
-    bundle: Annotated[str | None, typer.Option(help="Bundle whose engine is measured, or 'shipped'.")] = None,
+    bundle: Annotated[str | None, typer.Option(help="Engine to measure: a bundle's directory or shipped name.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Bundle: puzzles in Sudoku-Extreme form; else generated.")] = None,
     difficulty: Annotated[str | None, typer.Option(help="Bundle: of generated puzzles; else the easiest.")] = None,
     precision: Annotated[str, typer.Option(help="Bundle: which of its graphs.")] = "fp32",
@@ -59,7 +57,7 @@ def serve(
                 seed=seed,
             )
         else:
-            opened = Bundle.open(shipped_bundle() if bundle == SHIPPED else bundle)
+            opened = Bundle.open(find_bundle(bundle))
             rule = opened.manifest.halting_policy()
             made = bundle_bench(
                 opened,

@@ -18,7 +18,7 @@ from hrm_edge_runtime.manifest import BundleError, FileEntry, Manifest, read_man
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
 
-__all__ = ["Bundle", "BundleError", "Golden", "Manifest", "shipped_bundle", "write_manifest"]
+__all__ = ["Bundle", "BundleError", "Golden", "Manifest", "find_bundle", "write_manifest"]
 
 PUZZLE_TABLE_NAME = "puzzle_table.npy"
 GOLDEN_NAME = "golden.npz"
@@ -81,13 +81,22 @@ class Bundle:
             raise BundleError(f"the golden traces of {self.path} do not read ({error}): export it again.") from error
 
 
-def shipped_bundle() -> Path:
-    """The bundle inside the package, what a server without arguments serves."""
-    shelf = Path(__file__).parent / "bundles"
-    bundles = sorted(shelf.glob("*.bundle"))
-    if len(bundles) != 1:
-        raise BundleError(f"{shelf} holds {len(bundles)} bundles where one ships: name the bundle to open.")
-    return bundles[0]
+SHELF = Path(__file__).parent / "bundles"
+DEFAULT_NAME = "sudoku-6x6"
+
+
+def find_bundle(name: str | None = None) -> Path:
+    """A bundle directory from its path or from the name of a shipped one; without either, the shipped default."""
+    shipped = {path.stem: path for path in SHELF.glob("*.bundle")}
+    if name is None:
+        name = DEFAULT_NAME
+    elif Path(name).exists():
+        return Path(name)
+    if name not in shipped:
+        raise BundleError(
+            f"{name} is neither a directory nor a shipped bundle: give a path or one of {sorted(shipped)}."
+        )
+    return shipped[name]
 
 
 def _verify(file: Path, entry: FileEntry) -> None:

@@ -34,7 +34,9 @@ def solve() -> None:
 
 @serve_app.command(epilog="Example: hrm-serve model.bundle --port 8000 --slots 4")
 def serve_command(
-    bundle: Annotated[Path | None, typer.Argument(help="Bundle directory; without it the shipped one.")] = None,
+    bundle: Annotated[
+        str | None, typer.Argument(help="Bundle directory or the name of a shipped one; without it the default.")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles in one batch; 1 to 4 on a CPU.")] = 4,
@@ -80,7 +82,7 @@ def solve_command(
     puzzle: Annotated[str, typer.Argument(help="A puzzle, a file with one puzzle per line, or - for standard input.")],
     url: Annotated[str, typer.Option(help="The server to ask.")] = "http://127.0.0.1:8000",
     bundle: Annotated[
-        str | None, typer.Option(help="Open this bundle here instead; 'shipped' is the built-in.")
+        str | None, typer.Option(help="Open this bundle here instead: a directory or a shipped one's name.")
     ] = None,
     policy: Annotated[str | None, typer.Option(help="verified, learned or fixed; without it the model's own.")] = None,
     max_segments: Annotated[int | None, typer.Option(min=1, help="At most this many segments.")] = None,
@@ -96,7 +98,7 @@ def solve_command(
 
     try:
         if bundle is not None:
-            opened = _opened(None if bundle == "shipped" else Path(bundle))
+            opened = _opened(bundle)
             opening = solving.from_bundle(opened, num_slots=slots, num_threads=threads, precision=precision)
         else:
             key = read_keys(api_key_file)[0] if api_key_file else None
@@ -125,10 +127,10 @@ def read_keys(path: Path) -> list[str]:
     return keys
 
 
-def _opened(path: Path | None) -> Bundle:
-    from hrm_edge_runtime.bundle import Bundle, shipped_bundle
+def _opened(name: str | None) -> Bundle:
+    from hrm_edge_runtime.bundle import Bundle, find_bundle
 
-    return Bundle.open(shipped_bundle() if path is None else path)
+    return Bundle.open(find_bundle(name))
 
 
 def _fail(command: str, error: Exception) -> NoReturn:

@@ -74,7 +74,7 @@ def chunks_of(puzzle: str, difficulty: str, seed: int, *, is_test: bool, count: 
 
 def generate_chunks(chunks: list[Chunk], directory: Path, *, num_workers: int, progress: Progress) -> None:
     """Bring the file of every chunk into being; those that are there already are kept."""
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     missing = [chunk for chunk in chunks if not (directory / chunk.file_name).exists()]
     total = sum(chunk.count for chunk in chunks)
     done = total - sum(chunk.count for chunk in missing)

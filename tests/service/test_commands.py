@@ -16,7 +16,7 @@ import pytest
 from echo_bundle import write_echo_bundle
 from service_tools import PATIENCE_S, Server, free_port, wait_for
 
-from hrm_edge_runtime.bundle import BundleError, shipped_bundle
+from hrm_edge_runtime.bundle import find_bundle
 from hrm_edge_runtime.cli import serve_app, solve_app
 from hrm_edge_runtime.client import Client, KeyRefusedError, RefusedError, UnreachableError
 from hrm_edge_runtime.manifest import Manifest
@@ -131,10 +131,10 @@ def test_solve_command_reads_a_board_of_many_lines_and_writes_json(bundle: Path)
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
-        ("serve", ["nowhere.bundle"], "nowhere.bundle is no bundle directory"),
+        ("serve", ["nowhere.bundle"], "nowhere.bundle is neither a directory nor a shipped bundle"),
         ("serve", ["BUNDLE", "--precision", "int8"], "holds no 'int8' graph"),
         ("serve", ["BUNDLE", "--api-key-file", "nowhere"], "the key file nowhere cannot be read"),
-        ("solve", [SOLVED, "--bundle", "nowhere.bundle"], "nowhere.bundle is no bundle directory"),
+        ("solve", [SOLVED, "--bundle", "nowhere.bundle"], "nowhere.bundle is neither a directory nor a shipped bundle"),
         ("solve", [SOLVED, "--bundle", "BUNDLE", "--policy", "guess"], "policy cannot be 'guess'"),
         ("solve", [SOLVED, "--url", "http://127.0.0.1:9"], "no answer from http://127.0.0.1:9"),
     ],
@@ -148,10 +148,7 @@ def test_faults_are_told_in_one_sentence(bundle: Path, name: str, arguments: lis
 
 
 def test_shipped_bundle_answers_over_http() -> None:
-    try:
-        path = shipped_bundle()
-    except BundleError:
-        pytest.skip("no bundle ships yet")
+    path = find_bundle()
     port = free_port()
     server = Server(command("serve", "--port", port), port)
     try:
