@@ -5,7 +5,7 @@ set -euo pipefail
 commands=$1
 port=$("$commands/python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 url="http://127.0.0.1:$port"
-puzzle='5....2.....3..4.1....2...426..6.....'
+puzzle='4..5...3.1........2..4..16435..2...4'
 
 "$commands/hrm-serve" --port "$port" &
 server=$!
