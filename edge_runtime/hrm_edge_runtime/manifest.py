@@ -6,7 +6,6 @@ refused.
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
+from hrm_puzzles import atomic
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -93,7 +93,7 @@ def write_manifest(path: Path, **fields: object) -> Manifest:
     present = sorted(file for file in path.iterdir() if file.is_file() and file.name != MANIFEST_NAME)
     files = {file.name: {"sha256": sha256_of(file), "size_bytes": file.stat().st_size} for file in present}
     manifest = _validated(path, {**fields, "files": files})
-    _replace(path / MANIFEST_NAME, manifest.model_dump_json(indent=2) + "\n")
+    atomic.write_text(path / MANIFEST_NAME, manifest.model_dump_json(indent=2) + "\n")
     return manifest
 
 
@@ -129,17 +129,3 @@ def _validated(path: Path, fields: Mapping[str, object]) -> Manifest:
         where = ".".join(str(part) for part in first["loc"])
         problem = first["msg"].removeprefix("Value error, ")
         raise BundleError(f"the manifest of {path} is wrong at {where!r} ({problem}): export it again.") from error
-
-
-def _replace(file: Path, text: str) -> None:
-    temporary = file.with_name(file.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(file)
-    directory = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)  # the rename itself is only safe once the directory is
-    finally:
-        os.close(directory)
