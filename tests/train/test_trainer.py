@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import signal
@@ -23,7 +24,7 @@ from hrm_puzzles import registry
 from hrm_train.batches import Feed, Rows
 from hrm_train.dataset import open_source, validation_rows
 from hrm_train.evaluate import evaluate
-from hrm_train.hardware import PRESETS
+from hrm_train.hardware import PRESETS, Hardware
 from hrm_train.loop import Trainer
 from hrm_train.recipe import Recipe
 
@@ -55,25 +56,34 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def trainer_on(data: Path, **settings: object) -> Trainer:
+def trainer_on(data: Path, hardware: Hardware = PRESETS["cpu"], **settings: object) -> Trainer:
     recipe = Recipe(puzzle=PUZZLE.name, batch_size=8, **{"warmup_samples": 64, "curriculum": 4, **settings})  # type: ignore[arg-type]
     torch.manual_seed(recipe.seed)
     model = HRM(SIZES)
     start_from_geometry(model, PUZZLE.position_groups)
     feed = Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=recipe.seed, augment=recipe.augment)
-    return Trainer(model, PUZZLE, feed, recipe, PRESETS["cpu"])
+    return Trainer(model, PUZZLE, feed, recipe, hardware)
 
 
 def test_resumed_training_has_the_losses_of_the_uninterrupted_one(data: Path, tmp_path: Path) -> None:
-    whole = trainer_on(data, continue_loss=True)
+    whole = trainer_on(data, continue_loss=True, window=2)
     expected = [whole.step().loss for _ in range(30)]
-    first = trainer_on(data, continue_loss=True)
+    first = trainer_on(data, continue_loss=True, window=2)
     for _ in range(13):
         first.step()
     first.save(tmp_path / "step_13", {})
-    second = trainer_on(data, continue_loss=True)
+    second = trainer_on(data, continue_loss=True, window=2)
     second.restore(tmp_path / "step_13")
     assert [second.step().loss for _ in range(17)] == expected[13:]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_a_gpu_trains_as_the_cpu_does(data: Path) -> None:
+    on_cpu = trainer_on(data, window=2)
+    on_gpu = trainer_on(data, dataclasses.replace(PRESETS["rtx4090"], autocast=None, compile=False), window=2)
+    expected = [on_cpu.step().loss for _ in range(5)]
+    assert [on_gpu.step().loss for _ in range(5)] == pytest.approx(expected, rel=1e-3)
 
 
 def test_resuming_under_another_recipe_is_refused(data: Path, tmp_path: Path) -> None:

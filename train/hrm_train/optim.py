@@ -72,7 +72,7 @@ class AdamATan2(torch.optim.Optimizer):
 def step_puzzle_table(table: Tensor, puzzle_ids_B: Tensor, gradient_BE: Tensor, lr: float, weight_decay: float) -> None:
     """Sign descent on the rows the batch touched, in place: w = w (1 - lr wd) - lr sign(sum of the row's gradients)."""
     ids, inverse = torch.unique(puzzle_ids_B, return_inverse=True)
-    gradients = torch.zeros(len(ids), table.shape[1], dtype=table.dtype).index_add_(0, inverse, gradient_BE)
+    gradients = torch.zeros_like(table[ids]).index_add_(0, inverse, gradient_BE)
     table[ids] = table[ids] * (1 - lr * weight_decay) - lr * gradients.sign()
 
 
