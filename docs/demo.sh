@@ -5,7 +5,7 @@ set -euo pipefail
 commands=$1
 port=$("$commands/python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 url="http://127.0.0.1:$port"
-puzzle='4..5...3.1........2..4..16435..2...4'
+puzzle='53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79'
 
 "$commands/hrm-serve" --port "$port" &
 server=$!

@@ -45,7 +45,7 @@ def test_the_wheel_with_the_serving_extra_solves_over_http_on_python_310(bare: P
     answer = json.loads(next(line for line in ended.stdout.splitlines() if line.startswith("{")))
     assert answer["solved"]
     assert answer["verified"] is True
-    assert len(answer["solution"]) == 36
+    assert len(answer["solution"]) == 81
 
 
 def test_nothing_of_the_desktop_side_is_installed_there(bare: Path) -> None:

@@ -20,7 +20,7 @@ from rich.progress import Progress
 from hrm_calibration.halting_curve import Rollout, roll_out
 from hrm_calibration.questions import Questions, questions_from_csv, questions_from_data
 from hrm_calibration.report import Report, report_on
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
@@ -33,7 +33,9 @@ def calibrate() -> None:
 
 @app.command(epilog="Example: hrm-calibrate halting sudoku.bundle --csv test.csv --markdown")
 def halting(
-    path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="Bundle directory, as hrm-export writes it.")],
+    bundle_name: Annotated[
+        str, typer.Argument(metavar="BUNDLE", help="Bundle directory, or the name of a shipped one.")
+    ],
     data: Annotated[Path | None, typer.Option(help="Data set whose test split gives the puzzles.")] = None,
     csv: Annotated[Path | None, typer.Option(help="CSV file with source,question,answer,rating instead.")] = None,
     puzzles: Annotated[int | None, typer.Option(min=1, help="A random choice of so many; without it, all.")] = None,
@@ -46,7 +48,7 @@ def halting(
 ) -> None:
     """Exact solves and mean segments of every halting policy, by difficulty, and the threshold to choose."""
     try:
-        bundle = Bundle.open(path)
+        bundle = Bundle.open(find_bundle(bundle_name))
         questions = _questions(bundle, data, csv)
         questions = questions if puzzles is None else questions.sample(puzzles)
         rollout = _rolled_out(bundle, questions, precision, slots, threads)

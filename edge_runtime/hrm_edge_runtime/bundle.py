@@ -82,7 +82,7 @@ class Bundle:
 
 
 SHELF = Path(__file__).parent / "bundles"
-DEFAULT_NAME = "sudoku-6x6"
+DEFAULT_NAME = "sudoku"
 
 
 def find_bundle(name: str | None = None) -> Path:
@@ -149,8 +149,10 @@ def _puzzle_table(file: Path, manifest: Manifest) -> NDArray[np.float32]:
 
 
 def _golden(arrays: Mapping[str, NDArray[np.generic]], manifest: Manifest) -> Golden:
-    num_segments, seq_len, vocab_size = manifest.max_segments, manifest.seq_len, manifest.vocab_size
-    num_puzzles = len(arrays["tokens_BT"])
+    seq_len, vocab_size = manifest.seq_len, manifest.vocab_size
+    num_puzzles, num_segments = len(arrays["tokens_BT"]), len(arrays["answer_SBT"])
+    if not 1 <= num_segments <= manifest.max_segments:
+        raise ValueError(f"they cover {num_segments} segments where 1 to {manifest.max_segments} are due")
     shapes = {
         "tokens_BT": (num_puzzles, seq_len),
         "puzzle_ids_B": (num_puzzles,),

@@ -6,6 +6,7 @@ hrm-export runs/sudoku/best --out sudoku.bundle --data data/sudoku --policy lear
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import time
@@ -47,6 +48,9 @@ def export(
         str | None, typer.Option(help="When to stop: verified, learned or fixed; verified where a proof exists.")
     ] = None,
     threshold: Annotated[float, typer.Option(help="Halting margin above which the model stops.")] = 0.0,
+    max_segments: Annotated[
+        int | None, typer.Option(min=1, help="Segments a puzzle may run; without it, as many as in training.")
+    ] = None,
     puzzles: Annotated[int, typer.Option(min=1, help="Puzzles to compare on, at most.")] = 16,
     data: Annotated[
         Path | None, typer.Option(help="Data set whose test split gives the puzzles; else they are generated.")
@@ -54,7 +58,9 @@ def export(
 ) -> None:
     """Make a bundle: step graph, puzzle table and golden traces, compared with PyTorch over all segments."""
     try:
-        contents = _contents(checkpoint.resolve(source), name or out.stem, policy, threshold, puzzles, data)
+        contents = _contents(
+            checkpoint.resolve(source), name or out.stem, policy, threshold, max_segments, puzzles, data
+        )
         report = write_bundle(out, contents)
         _print_summary(out, contents, report)
     except (ValueError, OSError) as error:
@@ -68,11 +74,20 @@ def main() -> None:
 
 
 def _contents(
-    source: Path, name: str, policy: str | None, threshold: float, num_puzzles: int, data: Path | None
+    source: Path,
+    name: str,
+    policy: str | None,
+    threshold: float,
+    max_segments: int | None,
+    num_puzzles: int,
+    data: Path | None,
 ) -> Contents:
     model, meta = checkpoint.load(source)
     puzzle = _puzzle_of(model, meta.get("puzzle"), source)
     kind = policy or ("verified" if puzzle.proof_exists else "learned")
+    trained_segments = model.config.max_segments
+    limit = max_segments or trained_segments
+    model.config = dataclasses.replace(model.config, max_segments=min(limit, trained_segments))  # what traces cover
     questions = _questions(model, puzzle, data, CANDIDATES * num_puzzles)
     golden, num_candidates = golden_traces(model, questions, threshold, num_puzzles)
     return Contents(
@@ -81,7 +96,9 @@ def _contents(
         graph=segment_graph(model),
         puzzle=puzzle,
         policy=HaltingPolicy(
-            kind=cast("PolicyKind", kind), threshold=threshold, max_segments=model.config.max_segments
+            kind=cast("PolicyKind", kind),
+            threshold=threshold,
+            max_segments=limit,
         ),
         golden=golden,
         num_candidates=num_candidates,

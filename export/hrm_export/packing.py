@@ -101,7 +101,7 @@ def _manifest_fields(contents: Contents) -> dict[str, Any]:
         "hidden_size": config.hidden_size,
         "puzzle_vector_size": config.puzzle_vector_size,
         "num_puzzle_ids": config.num_puzzle_ids,
-        "max_segments": config.max_segments,
+        "max_segments": contents.policy.max_segments,
         "halting": {"policy": contents.policy.kind, "threshold": contents.policy.threshold},
         "precisions": {"fp32": GRAPH_NAME},
         "provenance": provenance(contents),

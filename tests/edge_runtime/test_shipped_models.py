@@ -45,8 +45,8 @@ def all_results(lane: Lane) -> list[Result]:
 
 @pytest.fixture(scope="module")
 def known() -> Known:
-    """Puzzles of the default model, each solved with nobody beside it."""
-    bundle = Bundle.open(find_bundle())
+    """Puzzles of a shipped model, each solved with nobody beside it."""
+    bundle = Bundle.open(find_bundle("sudoku-6x6"))
     rng = np.random.default_rng(0)
     questions = [bundle.puzzle.generate(rng, kind).question for kind in ("easy", "medium", "minimal") * 4]
     tokens_BT = np.stack([bundle.puzzle.encode(question) for question in questions])

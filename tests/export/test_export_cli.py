@@ -54,6 +54,17 @@ def test_a_checkpoint_becomes_a_bundle_that_replays_and_answers(tmp_path: Path) 
     assert_lane_answers_as_pytorch_does(bundle, model)
 
 
+@pytest.mark.parametrize(("limit", "traced"), [(9, 4), (2, 2)])
+def test_a_puzzle_may_run_longer_or_shorter_than_in_training(tmp_path: Path, limit: int, traced: int) -> None:
+    source = saved(tmp_path / "step_12", model=small_model(num_puzzle_ids=1, max_segments=4))
+    result = exported(source, tmp_path / "tiny.bundle", "--max-segments", str(limit))
+    assert result.exit_code == 0, result.output
+    bundle = Bundle.open(tmp_path / "tiny.bundle")
+    assert bundle.manifest.max_segments == limit
+    assert len(bundle.golden().answer_SBT) == traced
+    assert replay(bundle, lambda slots: engine_from_bundle(bundle, num_slots=slots, want_logits=True)).passes()
+
+
 def assert_lane_answers_as_pytorch_does(bundle: Bundle, model: HRM) -> None:
     questions = generated_questions(SUDOKU, 5, seed=3)
     truth = record(model, questions)
