@@ -66,3 +66,9 @@ def test_damage_is_refused_in_one_sentence(saved: Path, file: str, content: str 
     with pytest.raises(CheckpointError, match=sentence) as refusal:
         checkpoint.load(saved)
     assert "\n" not in str(refusal.value)
+
+
+def test_the_weights_in_the_repository_open() -> None:
+    model, meta = checkpoint.load(Path(__file__).parents[2] / "model" / "checkpoints" / "sudoku")
+    assert meta["puzzle"] == "sudoku"
+    assert model.config.seq_len == 81
