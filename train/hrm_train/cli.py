@@ -51,7 +51,9 @@ def train(
     checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Minutes between checkpoints.")] = 5.0,
 ) -> None:
     """Train an HRM on a puzzle, from a data set directory to a run directory with checkpoints."""
-    plan = _read_plan(run) if resume else _new_plan(run, data, puzzle, hw, preset, settings or [], init)
+    plan = (
+        {**_read_plan(run), "init": None} if resume else _new_plan(run, data, puzzle, hw, preset, settings or [], init)
+    )
     trainer, plan_meta = _trainer(plan)
     if resume:
         trainer.restore(checkpoint.resolve(run / "latest"))

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-IGNORE = -100
+from hrm_puzzles.datasets import IGNORE
+
 LossKind = Literal["softmax", "stablemax"]
 
 
