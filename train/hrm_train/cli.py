@@ -51,9 +51,7 @@ def train(
     checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Minutes between checkpoints.")] = 5.0,
 ) -> None:
     """Train an HRM on a puzzle, from a data set directory to a run directory with checkpoints."""
-    plan = (
-        {**_read_plan(run), "init": None} if resume else _new_plan(run, data, puzzle, hw, preset, settings or [], init)
-    )
+    plan = _read_plan(run) if resume else _new_plan(run, data, puzzle, hw, preset, settings or [], init)
     trainer, plan_meta = _trainer(plan)
     if resume:
         trainer.restore(checkpoint.resolve(run / "latest"))
@@ -93,7 +91,7 @@ def _new_plan(
 def _read_plan(run: Path) -> dict[str, Any]:
     if not (run / "latest").exists():
         raise ValueError(f"{run} holds no checkpoint to resume; start it without --resume")
-    return checkpoint.read_json(run / SETTINGS)
+    return {**checkpoint.read_json(run / SETTINGS), "init": None}  # the weights come from the checkpoint itself
 
 
 def _split_settings(settings: list[str]) -> tuple[dict[str, str], dict[str, str]]:
