@@ -1,58 +1,65 @@
 """A starting point that knows the puzzle's geometry, for models with learned positions.
 
 A fresh transformer spends most of a small training budget on finding out which cells belong together. Here every
-partition of the positions (Sudoku: rows, columns, boxes) gets its own subspace of the hidden state, in which each
-position carries the code of its group, and one attention head of every layer starts by attending within that partition.
-Only the starting point changes: the network is the published one and everything trains freely from there. Measured in
-docs/models.md.
+partition of the positions (Sudoku: rows, columns, boxes; a grid: rows, columns) gets its own subspace of the hidden
+state, in which each position carries the code of its group, and the first attention heads of every layer start by
+looking where the geometry says: within a partition, or at a neighbour. Only the starting point changes: the network is
+the published one and everything trains freely from there. Measured in docs/models.md.
 
-Shapes: G partitions, T tokens, D hidden, K head width, R groups in the largest partition.
+Shapes: T tokens, D hidden, K head width, R groups of one partition.
 """
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hrm_model.hrm import HRM
+from hrm_puzzles.puzzle import Geometry
 
 CODE_SIZE = 4.0
 """Length of a group's code in the segment's input, where the other entries have a length near sqrt(D / 2)."""
 CODE_SIZE_HIGH = 2.0
 """What is left of it after a normalised low level, where the high level reads it."""
-SCORE = 3.0
-"""Attention logit between members of one group at the start: about nine tenths of a head's attention stays inside."""
+SCORE, SCORE_OF_SEVERAL = 3.0, 5.0
+"""Attention logit at the start for each partition that matches; a head that names several must pick out few cells."""
 
 
 @torch.no_grad()
-def start_from_geometry(model: HRM, position_groups_GT: NDArray[np.integer]) -> None:
-    """Rewrites token and position embeddings and the first G heads' queries and keys, in place.
+def start_from_geometry(model: HRM, geometry: Geometry) -> None:
+    """Rewrites token and position embeddings and the first heads' queries and keys, in place.
 
-    position_groups_GT int [G, T] numbers the group each position lies in, from 0. Refuses rotary models, fewer heads
-    than partitions, and heads narrower than the largest partition.
+    Refuses rotary models, fewer heads than the geometry describes, and heads narrower than the groups they tell apart.
     """
     config = model.config
-    groups_GT = torch.as_tensor(position_groups_GT).long()
-    num_partitions, num_groups = len(groups_GT), int(groups_GT.max()) + 1
-    if config.positions != "learned":
-        raise ValueError("positions is 'rope', but a geometric start needs a table; choose positions='learned'")
-    if num_partitions > config.num_heads or num_groups > config.head_size:
-        raise ValueError(
-            f"{config.num_heads} heads of width {config.head_size} cannot hold {num_partitions} partitions of up to "
-            f"{num_groups} groups; choose at least {num_partitions} heads of width {num_groups}"
-        )
-    frames_GRD = _orthonormal(config.hidden_size)[: num_partitions * num_groups].view(num_partitions, num_groups, -1)
-    _reserve(model, frames_GRD.flatten(0, 1))
-    codes_TD = sum(frame_RD[group_T] for frame_RD, group_T in zip(frames_GRD, groups_GT, strict=True))
+    groups_GT = torch.as_tensor(geometry.groups_GT).long()
+    sizes = [int(group_T.max()) + 1 for group_T in groups_GT]
+    _refuse(model, geometry, sizes)
+    frames_RD = _orthonormal(config.hidden_size)[: sum(sizes)].split(sizes)
+    _reserve(model, torch.cat(frames_RD))
+    codes_TD = sum(frame_RD[group_T] for frame_RD, group_T in zip(frames_RD, groups_GT, strict=True))
     scale = CODE_SIZE * math.sqrt(2 / config.hidden_size)  # the segment multiplies by sqrt(D) and sqrt(1/2)
     model.embed_positions[config.prefix_len :] += scale * codes_TD
     for level, code_size in ((model.low_level, CODE_SIZE), (model.high_level, CODE_SIZE_HIGH)):
         for block in level.blocks:
-            _attend_within(block.self_attn.qkv_proj.weight, frames_GRD, config.head_size, code_size)
+            queries_DD, keys_DD, _ = block.self_attn.qkv_proj.weight.split(config.hidden_size)
+            for head, conditions in enumerate(geometry.heads):
+                rows = slice(head * config.head_size, (head + 1) * config.head_size)
+                _look(queries_DD[rows], keys_DD[rows], frames_RD, conditions, code_size)
+
+
+def _refuse(model: HRM, geometry: Geometry, sizes: list[int]) -> None:
+    config = model.config
+    if config.positions != "learned":
+        raise ValueError("positions is 'rope', but a geometric start needs a table; choose positions='learned'")
+    widest = max(sum(sizes[partition] for partition, _ in head) for head in geometry.heads)
+    if len(geometry.heads) > config.num_heads or widest > config.head_size or sum(sizes) > config.hidden_size:
+        raise ValueError(
+            f"{config.num_heads} heads of width {config.head_size} cannot hold a geometry of {len(geometry.heads)} "
+            f"heads that tell up to {widest} groups apart; choose {len(geometry.heads)} heads of width {widest} or more"
+        )
 
 
 def _reserve(model: HRM, frame_SD: Tensor) -> None:
@@ -61,15 +68,26 @@ def _reserve(model: HRM, frame_SD: Tensor) -> None:
         rows -= rows @ frame_SD.T @ frame_SD
 
 
-def _attend_within(qkv_weight: Tensor, frames_GRD: Tensor, head_size: int, code_size: float) -> None:
-    """Head g's queries and keys both read partition g's code, so that equal groups score SCORE and others nothing."""
-    num_groups, width = frames_GRD.shape[1:]
-    gain = math.sqrt(SCORE * math.sqrt(head_size)) / code_size
-    for head, frame_RD in enumerate(frames_GRD):
-        for offset in (0, width):  # queries, then keys
-            rows = qkv_weight[offset + head * head_size : offset + (head + 1) * head_size]
-            rows.zero_()
-            rows[:num_groups] = gain * frame_RD
+def _look(
+    query_KD: Tensor,
+    key_KD: Tensor,
+    frames_RD: tuple[Tensor, ...],
+    conditions: tuple[tuple[int, int], ...],
+    code_size: float,
+) -> None:
+    """A position of group g asks on channel g + shift, a position of group g answers on channel g."""
+    score = SCORE if len(conditions) == 1 else SCORE_OF_SEVERAL
+    gain = math.sqrt(score * math.sqrt(len(query_KD))) / code_size
+    query_KD.zero_()
+    key_KD.zero_()
+    first = 0
+    for partition, shift in conditions:
+        frame_RD = frames_RD[partition]
+        num_groups = len(frame_RD)
+        key_KD[first : first + num_groups] = gain * frame_RD
+        asked = [group for group in range(num_groups) if 0 <= group + shift < num_groups]
+        query_KD[[first + group + shift for group in asked]] = gain * frame_RD[asked]
+        first += num_groups
 
 
 def _orthonormal(size: int) -> Tensor:

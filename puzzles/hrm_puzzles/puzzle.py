@@ -53,8 +53,23 @@ class Notation:
 
 @dataclass(frozen=True, kw_only=True)
 class Parsed:
+    """A question as asked; `identifier` names its row of the puzzle table where a puzzle has many (ARC tasks)."""
+
     grid: Grid
     notation: Notation
+    identifier: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Geometry:
+    """Which positions belong together: G partitions `groups_GT`, and what an attention head may start by looking at.
+
+    Each head is a tuple of (partition, shift): from a position in group g it looks at those of group g + shift in
+    every partition it names. ((0, 0),) is the own row where partition 0 numbers rows; ((0, 1), (1, 0)) the cell below.
+    """
+
+    groups_GT: NDArray[np.int32]
+    heads: tuple[tuple[tuple[int, int], ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +106,8 @@ class Puzzle(Protocol):
     def difficulties(self) -> tuple[str, ...]: ...
 
     @property
-    def position_groups(self) -> NDArray[np.int32]:
-        """Geometry: G partitions of the positions, [G, T]."""
+    def geometry(self) -> Geometry:
+        """What a model may know of the positions before it is trained."""
         ...
 
     def parse(self, notation: object) -> Parsed:

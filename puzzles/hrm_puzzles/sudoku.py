@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_puzzles import sudoku_generator, sudoku_notation, sudoku_render, sudoku_rules
-from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Grid, IntArray, Notation, Parsed
+from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed
 from hrm_puzzles.sudoku_board import Board
 from hrm_puzzles.sudoku_equivalence import equivalence_hash_B
 from hrm_puzzles.sudoku_symmetry import SudokuSymmetry, augmented_BT, random_symmetry
@@ -45,8 +45,8 @@ class Sudoku:
         return self.board.side + 2
 
     @property
-    def position_groups(self) -> NDArray[np.int32]:
-        return self.board.groups_GT
+    def geometry(self) -> Geometry:
+        return Geometry(groups_GT=self.board.groups_GT, heads=(((0, 0),), ((1, 0),), ((2, 0),)))
 
     @property
     def difficulties(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from hrm_model.config import HRMConfig
 from hrm_model.geometry import start_from_geometry
 from hrm_model.hrm import HRM, Carry
 from hrm_puzzles import registry
+from hrm_puzzles.puzzle import Geometry
 
 PUZZLE = registry.get("sudoku-4x4")
 SIZES = HRMConfig(
@@ -55,24 +56,37 @@ def test_gradients_pass_the_last_call_of_each_level_and_no_carry() -> None:
 
 def test_a_geometric_start_attends_within_each_partition() -> None:
     model = fresh_model()
-    groups_GT = PUZZLE.position_groups
-    start_from_geometry(model, groups_GT)
+    start_from_geometry(model, PUZZLE.geometry)
     attention = model.low_level.blocks[0].self_attn
     state = model.start(2).z_low_BND + model.start(2).z_high_BND
     with torch.no_grad():
         x_BND = state + model.embed(tokens(2), torch.zeros(2, 48))
         q, k, _ = attention.qkv_proj(x_BND).view(2, 17, 12, 12).transpose(1, 2).chunk(3, dim=1)
         weights = (q @ k.transpose(-1, -2) / 12**0.5).softmax(-1)[:, :, 1:, 1:]
-    for head, group_T in enumerate(groups_GT):
+    for head, group_T in enumerate(PUZZLE.geometry.groups_GT):
         inside = torch.as_tensor(group_T[:, None] == group_T[None])
         assert float((weights[:, head] * inside).sum(-1).mean()) > 0.75  # by chance: 4 of 17
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    [({"positions": "rope"}, "choose positions='learned'"), ({"num_heads": 2}, "at least 3 heads")],
+    [({"positions": "rope"}, "choose positions='learned'"), ({"num_heads": 2}, "choose 3 heads")],
 )
 def test_a_geometric_start_needs_room(change: dict[str, object], sentence: str) -> None:
     model = HRM(HRMConfig(**{**vars(SIZES), **change}))
     with pytest.raises(ValueError, match=sentence):
-        start_from_geometry(model, PUZZLE.position_groups)
+        start_from_geometry(model, PUZZLE.geometry)
+
+
+def test_a_geometric_start_looks_at_the_neighbour_a_head_names() -> None:
+    rows, cols = np.divmod(np.arange(16, dtype=np.int32), 4)
+    geometry = Geometry(groups_GT=np.stack([rows, cols]), heads=(((0, 1), (1, 0)), ((0, 0), (1, -1))))  # below, left
+    model = fresh_model()
+    start_from_geometry(model, geometry)
+    attention = model.low_level.blocks[0].self_attn
+    with torch.no_grad():
+        x_BND = model.start(1).z_low_BND + model.start(1).z_high_BND + model.embed(tokens(1), torch.zeros(1, 48))
+        q, k, _ = attention.qkv_proj(x_BND).view(1, 17, 12, 12).transpose(1, 2).chunk(3, dim=1)
+        looked_at = (q @ k.transpose(-1, -2))[0, :2, 1:, 1:].argmax(-1)
+    assert looked_at[0, :12].tolist() == list(range(4, 16))
+    assert looked_at[1, 5].item() == 4

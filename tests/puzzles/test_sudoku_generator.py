@@ -16,7 +16,7 @@ CASES = [
 def num_solutions(puzzle: Sudoku, question: np.ndarray, limit: int = 2) -> int:
     """Independent of the solver: fill the tightest open cell, and look only at rows, columns and boxes."""
     grid = question.reshape(-1).tolist()
-    sees_TT = (puzzle.position_groups[:, :, None] == puzzle.position_groups[:, None, :]).any(axis=0)
+    sees_TT = (puzzle.geometry.groups_GT[:, :, None] == puzzle.geometry.groups_GT[:, None, :]).any(axis=0)
     seen = [np.flatnonzero(row).tolist() for row in sees_TT]
 
     def count(left: int) -> int:

@@ -60,7 +60,7 @@ def trainer_on(data: Path, hardware: Hardware = PRESETS["cpu"], **settings: obje
     recipe = Recipe(puzzle=PUZZLE.name, batch_size=8, **{"warmup_samples": 64, "curriculum": 4, **settings})  # type: ignore[arg-type]
     torch.manual_seed(recipe.seed)
     model = HRM(SIZES)
-    start_from_geometry(model, PUZZLE.position_groups)
+    start_from_geometry(model, PUZZLE.geometry)
     feed = Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=recipe.seed, augment=recipe.augment)
     return Trainer(model, PUZZLE, feed, recipe, hardware)
 

@@ -132,7 +132,7 @@ def _model(config: HRMConfig, recipe: Recipe, init: str | None, feed: Feed) -> H
         source = checkpoint.resolve(Path(init))
         checkpoint.load_state(model, checkpoint.load(source)[0].state_dict(), source)
     elif recipe.geometric_start:
-        start_from_geometry(model, feed.puzzle.position_groups)
+        start_from_geometry(model, feed.puzzle.geometry)
     return model
 
 
