@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -76,7 +76,7 @@ class Meter:
         self._restart()
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> Generator[None]:
         """Times what runs inside; a phase entered several times in one step adds up. Phases do not nest."""
         begin, end = self._new_mark(), self._new_mark()
         with record_function(PHASE + name):
@@ -93,7 +93,7 @@ class Meter:
         self._open = []
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def aside(self) -> Generator[None]:
         """What runs inside (a validation, a checkpoint) is no training time."""
         begin = time.perf_counter()
         yield
