@@ -5,6 +5,7 @@ nothing: no pickle, no link, no path out of the directory (nor from inside a gra
 the manifest states.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
@@ -21,6 +22,7 @@ from hrm_puzzles.puzzle import Puzzle, PuzzleError
 __all__ = ["Bundle", "BundleError", "Golden", "Manifest", "find_bundle", "write_manifest"]
 
 PUZZLE_TABLE_NAME = "puzzle_table.npy"
+IDENTIFIERS_NAME = "identifiers.json"
 GOLDEN_NAME = "golden.npz"
 
 
@@ -39,12 +41,13 @@ class Golden:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Bundle:
-    """An opened bundle; `puzzle_table` [num_puzzle_ids, E] stays on disk and is mapped."""
+    """An opened bundle; `puzzle_table` [num_puzzle_ids, E] stays on disk and is mapped; `identifiers` name its rows."""
 
     path: Path
     manifest: Manifest
     puzzle: Puzzle
     puzzle_table: NDArray[np.float32]
+    identifiers: tuple[str, ...]
 
     @classmethod
     def open(cls, path: Path | str) -> "Bundle":
@@ -53,15 +56,20 @@ class Bundle:
         if not path.is_dir():
             raise BundleError(f"{path} is no bundle directory: give the directory that hrm-export wrote.")
         manifest = read_manifest(path)
-        for name in (*manifest.precisions.values(), PUZZLE_TABLE_NAME):
+        for name in (*manifest.precisions.values(), PUZZLE_TABLE_NAME, IDENTIFIERS_NAME):
             if name not in manifest.files:
                 raise BundleError(f"the manifest of {path} does not list {name}: export the bundle again.")
         for name, entry in manifest.files.items():
             _verify(path / name, entry)
         for name in manifest.precisions.values():
             _refuse_outer_weights(path / name)
-        table = _puzzle_table(path / PUZZLE_TABLE_NAME, manifest)
-        return cls(path=path, manifest=manifest, puzzle=_puzzle(manifest), puzzle_table=table)
+        return cls(
+            path=path,
+            manifest=manifest,
+            puzzle=_puzzle(manifest),
+            puzzle_table=_puzzle_table(path / PUZZLE_TABLE_NAME, manifest),
+            identifiers=_identifiers(path / IDENTIFIERS_NAME, manifest),
+        )
 
     def graph_path(self, precision: str) -> Path:
         """The step graph of a precision; raises BundleError for one the bundle does not hold."""
@@ -146,6 +154,20 @@ def _puzzle_table(file: Path, manifest: Manifest) -> NDArray[np.float32]:
             f"{file} holds {table.dtype} {table.shape} where the manifest says float32 {expected}: export it again."
         )
     return table
+
+
+def _identifiers(file: Path, manifest: Manifest) -> tuple[str, ...]:
+    try:
+        names = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BundleError(f"{file} is no JSON ({error}): export the bundle again.") from error
+    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not is_list or len(names) != manifest.num_puzzle_ids or len(set(names)) != len(names):
+        raise BundleError(
+            f"{file} is no list of {manifest.num_puzzle_ids} different names, one for each row of the puzzle table: "
+            "export it again."
+        )
+    return tuple(names)
 
 
 def _golden(arrays: Mapping[str, NDArray[np.generic]], manifest: Manifest) -> Golden:

@@ -1,6 +1,6 @@
 """Solve puzzles from a bundle in this process, without a server: the same parsing, lane and answers.
 
-Shapes: T tokens.
+Shapes: P rows of the puzzle table, T tokens, E puzzle-vector size.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ class OfflineSolver:
         engine = engine_from_bundle(
             self.bundle, precision=self.precision, num_slots=self.num_slots, num_threads=self.num_threads
         )
-        model = ServedModel(
-            manifest=self.bundle.manifest, puzzle=self.bundle.puzzle, precision=self.precision, num_slots=self.num_slots
-        )
+        model = ServedModel.of(self.bundle, precision=self.precision, num_slots=self.num_slots)
         try:
             yield from _Run(model, Lane(engine, self.bundle.puzzle, queue_limit=self.num_slots), self.bundle).all(
                 requests
@@ -49,7 +47,7 @@ class _Run:
     def __init__(self, model: ServedModel, lane: Lane, bundle: Bundle) -> None:
         self._model = model
         self._lane = lane
-        self._puzzle_vector_E = bundle.puzzle_table[0]
+        self._puzzle_table_PE = bundle.puzzle_table
         self._questions: dict[int, Question] = {}
 
     def all(self, requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Outcome]]:
@@ -69,7 +67,7 @@ class _Run:
             Job(
                 job_id=position,
                 tokens_T=question.tokens_T,
-                puzzle_vector_E=self._puzzle_vector_E,
+                puzzle_vector_E=self._puzzle_table_PE[question.puzzle_id],
                 policy=question.policy,
                 arrival_s=time.monotonic(),
             )

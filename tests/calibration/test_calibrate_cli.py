@@ -51,6 +51,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in CONSTANTS.items())
     onnx.save(model, path / "step.fp32.onnx")
     np.save(path / "puzzle_table.npy", np.zeros((1, 4), np.float32))
+    (path / "identifiers.json").write_text('["<blank>"]')
     sizes = {"seq_len": 16, "vocab_size": 6, "num_positions": 17, "hidden_size": 4, "puzzle_vector_size": 4}
     write_manifest(
         path,

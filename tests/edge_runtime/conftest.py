@@ -3,6 +3,7 @@
 Shapes: B slots, S segments, T = 16 tokens, N = 17 positions, D = 8 width, E = 8, V = 6 (the 4x4 Sudoku).
 """
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,8 @@ def write_tiny_bundle(path: Path) -> Path:
     rng = np.random.default_rng(11)
     table = rng.normal(size=(NUM_PUZZLE_IDS, WIDTH)).astype(np.float32)
     np.save(path / "puzzle_table.npy", table)
+    names = ["<blank>", *(f"task-{row}" for row in range(1, len(table)))]
+    (path / "identifiers.json").write_text(json.dumps(names))
     graph = write_tiny_graph(path / "step.fp32.onnx")
     np.savez(path / "golden.npz", allow_pickle=False, **_traces(graph, table, rng))
     write_manifest(

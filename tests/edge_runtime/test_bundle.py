@@ -52,6 +52,7 @@ def test_a_whole_bundle_opens(tiny_bundle: Path) -> None:
     opened = Bundle.open(tiny_bundle)
     assert opened.puzzle.name == "sudoku-4x4"
     assert opened.puzzle_table.shape == (3, 8)
+    assert opened.identifiers == ("<blank>", "task-1", "task-2")
     assert opened.graph_path("fp32").name == "step.fp32.onnx"
     assert opened.manifest.halting_policy() == HaltingPolicy(kind="verified", threshold=0.0, max_segments=6)
     assert opened.golden().logits_SBTV.shape == (6, 5, 16, 6)
@@ -227,3 +228,10 @@ def test_a_manifest_that_would_be_refused_is_not_written(bundle: Path) -> None:
         rewrite(bundle, max_segments=0)
     assert (bundle / "manifest.json").read_bytes() == before
     assert not list(bundle.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("names", ["{", "{}", '["<blank>", "task-1"]', '["a", "a", "b"]', '["a", "b", 3]'])
+def test_names_that_do_not_fit_the_table_are_refused(bundle: Path, names: str) -> None:
+    (bundle / "identifiers.json").write_text(names)
+    rewrite(bundle)
+    refused(bundle, "identifiers.json is no")

@@ -40,6 +40,7 @@ def write_echo_bundle(path: Path) -> Path:
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path / "step.fp32.onnx")
     np.save(path / "puzzle_table.npy", np.zeros((1, 4), np.float32))
+    (path / "identifiers.json").write_text('["<blank>"]')
     write_manifest(
         path,
         name="echo",

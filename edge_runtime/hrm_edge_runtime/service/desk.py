@@ -43,7 +43,11 @@ class Desk:
         with self.supervisor.seat():
             question = await self._in_parser(lambda: question_from(self.model, request))
             result = await self.supervisor.solve(
-                question.tokens_T, question.policy, arrival_s=arrival_s, deadline_s=deadline_s
+                question.tokens_T,
+                question.policy,
+                arrival_s=arrival_s,
+                puzzle_id=question.puzzle_id,
+                deadline_s=deadline_s,
             )
         self.metrics.note_solved(result)
         return answer_from(self.model, question, result)

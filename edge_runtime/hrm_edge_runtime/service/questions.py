@@ -5,13 +5,15 @@ Shapes: T tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Result
+from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.service.errors import ServiceError, bad_puzzle, engine_failed, invalid
 from hrm_edge_runtime.service.schema import EXAMPLE_PUZZLE, HaltingView, ModelView, SolveAnswer, SolveRequest
@@ -26,6 +28,17 @@ class ServedModel:
     puzzle: Puzzle
     precision: str
     num_slots: int
+    puzzle_ids: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @classmethod
+    def of(cls, bundle: Bundle, *, precision: str, num_slots: int) -> ServedModel:
+        return cls(
+            manifest=bundle.manifest,
+            puzzle=bundle.puzzle,
+            precision=precision,
+            num_slots=num_slots,
+            puzzle_ids={name: row for row, name in enumerate(bundle.identifiers)},
+        )
 
     @property
     def name(self) -> str:
@@ -50,10 +63,11 @@ class ServedModel:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Question:
-    """A puzzle ready for the engine; `parsed` remembers how it was asked."""
+    """A puzzle ready for the engine; `parsed` remembers how it was asked, `puzzle_id` is its row in the table."""
 
     parsed: Parsed
     tokens_T: NDArray[np.int32]
+    puzzle_id: int
     policy: HaltingPolicy
 
 
@@ -83,7 +97,8 @@ def question_from(model: ServedModel, request: SolveRequest) -> Question:
         parsed = model.puzzle.parse(request.puzzle)
     except PuzzleError as error:
         raise bad_puzzle(error) from None
-    return Question(parsed=parsed, tokens_T=model.puzzle.encode(parsed.grid), policy=policy)
+    tokens_T = model.puzzle.encode(parsed.grid)
+    return Question(parsed=parsed, tokens_T=tokens_T, puzzle_id=_puzzle_id(model, parsed), policy=policy)
 
 
 def answer_from(model: ServedModel, question: Question, result: Result) -> SolveAnswer:
@@ -111,6 +126,19 @@ def example_puzzle(puzzle: Puzzle) -> object:
     except PuzzleError:
         return puzzle.generate(np.random.default_rng(0), puzzle.difficulties[0]).question.tolist()
     return EXAMPLE_PUZZLE
+
+
+def _puzzle_id(model: ServedModel, parsed: Parsed) -> int:
+    if parsed.identifier is None:
+        return 0
+    if parsed.identifier not in model.puzzle_ids:
+        raise invalid(
+            "unknown-task",
+            f"{model.name!r} has not learned the task {parsed.identifier[:80]!r}",
+            "use one of those that /models lists, or train on its demonstrations",
+            field="puzzle",
+        )
+    return model.puzzle_ids[parsed.identifier]
 
 
 def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:

@@ -84,9 +84,7 @@ def serve_bundle(bundle: Bundle, options: ServerOptions) -> None:
         num_threads=options.num_threads,
         queue_limit=options.queue_limit,
     )
-    model = ServedModel(
-        manifest=bundle.manifest, puzzle=bundle.puzzle, precision=options.precision, num_slots=options.num_slots
-    )
+    model = ServedModel.of(bundle, precision=options.precision, num_slots=options.num_slots)
     run_server(make_workbench, model, options)
 
 

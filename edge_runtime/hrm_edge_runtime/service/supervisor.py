@@ -118,7 +118,13 @@ class Supervisor:
                 self._idle.set()
 
     async def solve(
-        self, tokens_T: NDArray[np.int32], policy: HaltingPolicy, *, arrival_s: float, deadline_s: float | None = None
+        self,
+        tokens_T: NDArray[np.int32],
+        policy: HaltingPolicy,
+        *,
+        arrival_s: float,
+        puzzle_id: int = 0,
+        deadline_s: float | None = None,
     ) -> Result:
         """Have one puzzle solved (from within a seat); refuses with 503 or 504, and cancels what nobody waits for."""
         if self._drained or self._link is None or self.loaded is None:
@@ -129,6 +135,7 @@ class Supervisor:
                 Solve(
                     request_id=request_id,
                     tokens_T=tokens_T,
+                    puzzle_id=puzzle_id,
                     policy=policy,
                     arrival_s=arrival_s,
                     deadline_s=deadline_s,
