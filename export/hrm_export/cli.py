@@ -87,6 +87,8 @@ def _contents(
     kind = policy or ("verified" if puzzle.proof_exists else "learned")
     trained_segments = model.config.max_segments
     limit = max_segments or trained_segments
+    if model.config.arch == "transformer" and limit > 1:
+        raise ValueError(f"--max-segments {limit} asks a transformer to go on, which it cannot; leave the option away")
     model.config = dataclasses.replace(model.config, max_segments=min(limit, trained_segments))  # what traces cover
     questions = _questions(model, puzzle, data, CANDIDATES * num_puzzles)
     golden, num_candidates = golden_traces(model, questions, threshold, num_puzzles)

@@ -47,17 +47,32 @@ class _Segment:
         self.tables = _rotary_tables(model.config)
 
     def think(self) -> None:
-        config = self.config
         x = self.embed()
         high, low = self.start("z_high_BND", "high_init"), self.start("z_low_BND", "low_init")
-        for step in range(config.high_cycles * config.low_cycles):
-            injection = self.graph.node(f"low_{step}/injection", "Add", high, x)
-            low = self.level(f"low_{step}", "low_level", config.low_layers, low, injection)
-            if (step + 1) % config.low_cycles == 0:
-                high = self.level(f"high_{step}", "high_level", config.high_layers, high, low)
-        self.answer(high)
+        if self.config.arch == "transformer":
+            self.answer(self.one_pass(x))
+        else:
+            high, low = self.recur(high, low, x)
+            self.answer(high)
         self.graph.publish(high, "z_high_BND_next")
         self.graph.publish(low, "z_low_BND_next")
+
+    def recur(self, high: str, low: str, x: str) -> tuple[str, str]:
+        """All cycles of one segment."""
+        graph, config = self.graph, self.config
+        for step in range(config.high_cycles * config.low_cycles):
+            injection = graph.node(f"low_{step}/injection", "Add", high, x)
+            low = graph.node(f"low_{step}/state", "Add", low, injection)
+            low = self.level(f"low_{step}", "low_level", config.low_layers, low)
+            if (step + 1) % config.low_cycles == 0:
+                high = graph.node(f"high_{step}/state", "Add", high, low)
+                high = self.level(f"high_{step}", "high_level", config.high_layers, high)
+        return high, low
+
+    def one_pass(self, x: str) -> str:
+        """The plain transformer: every block once; the carry passes by."""
+        x = self.level("low", "low_level", self.config.low_layers, x)
+        return self.level("high", "high_level", self.config.high_layers, x)
 
     def start(self, carry: str, initial: str) -> str:
         """The initial state where a row is fresh: a select, so that garbage in the carry cannot leak."""
@@ -82,8 +97,7 @@ class _Segment:
             vector = graph.node("embed/padded", "Pad", vector, graph.ints(0, 0, 0, padding))
         return graph.node("embed/prefix", "Reshape", vector, graph.ints(0, config.prefix_len, config.hidden_size))
 
-    def level(self, scope: str, weights: str, num_layers: int, state: str, injection: str) -> str:
-        x = self.graph.node(f"{scope}/state", "Add", state, injection)
+    def level(self, scope: str, weights: str, num_layers: int, x: str) -> str:
         for layer in range(num_layers):
             inner, module = f"{scope}/layer_{layer}", f"{weights}.layers.{layer}"
             x = self.residual(f"{inner}/attention", x, self.attention(f"{inner}/attention", f"{module}.self_attn", x))
@@ -141,17 +155,17 @@ class _Segment:
         silu = graph.node(f"{scope}/silu", "Mul", gate, graph.node(f"{scope}/sigmoid", "Sigmoid", gate))
         return self.linear(f"{scope}/down", f"{module}.down_proj", graph.node(f"{scope}/gated", "Mul", silu, up))
 
-    def answer(self, high: str) -> None:
+    def answer(self, state: str) -> None:
         """The answer with its logits, and the halting margin by the model's own rule."""
         graph, config = self.graph, self.config
-        tokens = high
+        tokens = state
         if config.prefix_len:
             bounds = (graph.ints(config.prefix_len), graph.ints(config.num_positions), graph.ints(1))
-            tokens = graph.node("answer/tokens", "Slice", high, *bounds)
+            tokens = graph.node("answer/tokens", "Slice", state, *bounds)
         logits = self.linear("logits_BTV", "lm_head", tokens)
         best = graph.node("answer/best", "ArgMax", logits, axis=-1, keepdims=0)
         graph.node("answer_BT", "Cast", best, to=TensorProto.INT32)
-        summary = graph.node("halting/first", "Gather", high, graph.index(0), axis=1)
+        summary = graph.node("halting/first", "Gather", state, graph.index(0), axis=1)
         product = self.linear("halting/product", "q_head", summary)
         q = graph.node("halting/q", "Add", product, self.weight("q_head.bias"))
         q_halt = graph.node("q_halt_B", "Gather", q, graph.index(0), axis=1)

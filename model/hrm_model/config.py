@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+Arch = Literal["hrm", "transformer"]
 Positions = Literal["rope", "learned"]
 HaltRule = Literal["difference", "q_halt"]
 
@@ -17,12 +18,15 @@ HaltRule = Literal["difference", "q_halt"]
 class HRMConfig:
     """Everything that determines the network; defaults are the published 27 M model (HRM, 2025).
 
-    `puzzle_vector_size` is the width of a puzzle-embedding row; 0 leaves the prefix out. `halt_rule` says what a
-    positive margin means: q_halt - q_continue as published, or q_halt alone for models trained without q_continue.
+    `arch` "transformer" is the baseline of equal parameters: the same blocks one after another, once, so its cycles do
+    not matter, its carry passes through and it has a single segment. `puzzle_vector_size` is the width of a
+    puzzle-embedding row; 0 leaves the prefix out. `halt_rule` says what a positive margin means: q_halt - q_continue as
+    published, or q_halt alone for models trained without q_continue.
     """
 
     vocab_size: int
     seq_len: int
+    arch: Arch = "hrm"
     num_puzzle_ids: int = 1
     puzzle_vector_size: int = 512
     hidden_size: int = 512
@@ -47,6 +51,11 @@ class HRMConfig:
             self.hidden_size % (2 * self.num_heads) == 0,
             f"hidden_size {self.hidden_size} must be a multiple of twice num_heads {self.num_heads}, "
             "since rotary positions pair the halves of each head",
+        )
+        _require(self.arch in ("hrm", "transformer"), f"arch is {self.arch!r}; choose 'hrm' or 'transformer'")
+        _require(
+            self.arch == "hrm" or self.max_segments == 1,
+            f"max_segments is {self.max_segments}, but a transformer answers in a single segment; set max_segments=1",
         )
         _require(self.positions in ("rope", "learned"), f"positions is {self.positions!r}; choose 'rope' or 'learned'")
         _require(

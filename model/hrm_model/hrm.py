@@ -1,5 +1,7 @@
 """The Hierarchical Reasoning Model: one segment, from carry to carry. Read `HRM.think` first.
 
+The same class is the plain transformer of equal parameters (`arch` in `config.py`), which only `HRM.think` tells apart.
+
 Shapes: B batch, T tokens, P prefix, N = P + T positions, D hidden, E puzzle-vector width, V vocabulary.
 Source: the published model (sapientinc/HRM, 2025); float32 results equal it for equal weights.
 """
@@ -87,20 +89,32 @@ class HRM(nn.Module):
 
         The new carry is still attached, so that a trainer may let gradients pass from one segment to the one before.
         """
-        config = self.config
         x_BND = self.embed(tokens_BT, puzzle_vector_BE)
-        rotation = self._rotation()
+        if self.config.arch == "transformer":
+            return self._answer(self._one_pass(x_BND), carry)
+        carry = self._recur(carry, x_BND)
+        return self._answer(carry.z_high_BND, carry)
+
+    def _recur(self, carry: Carry, x_BND: Tensor) -> Carry:
+        config, rotation = self.config, self._rotation()
         z_high, z_low = carry
         with torch.no_grad():
             for step in range(config.high_cycles * config.low_cycles - 1):
-                z_low = self.low_level(z_low, z_high + x_BND, rotation)
+                z_low = self.low_level(z_low + (z_high + x_BND), rotation)
                 if (step + 1) % config.low_cycles == 0:
-                    z_high = self.high_level(z_high, z_low, rotation)
-        z_low = self.low_level(z_low, z_high + x_BND, rotation)
-        z_high = self.high_level(z_high, z_low, rotation)
-        logits_BTV = self.lm_head(z_high)[:, config.prefix_len :]
-        q_B2 = F.linear(z_high[:, 0].float(), self.q_head.weight.float(), self.q_head.bias.float())
-        return SegmentOutput(Carry(z_high, z_low), logits_BTV, q_B2[:, 0], q_B2[:, 1])
+                    z_high = self.high_level(z_high + z_low, rotation)
+        z_low = self.low_level(z_low + (z_high + x_BND), rotation)
+        return Carry(self.high_level(z_high + z_low, rotation), z_low)
+
+    def _one_pass(self, x_BND: Tensor) -> Tensor:
+        """The baseline: an ordinary transformer made of the same blocks."""
+        rotation = self._rotation()
+        return self.high_level(self.low_level(x_BND, rotation), rotation)
+
+    def _answer(self, state_BND: Tensor, carry: Carry) -> SegmentOutput:
+        logits_BTV = self.lm_head(state_BND)[:, self.config.prefix_len :]
+        q_B2 = F.linear(state_BND[:, 0].float(), self.q_head.weight.float(), self.q_head.bias.float())
+        return SegmentOutput(carry, logits_BTV, q_B2[:, 0], q_B2[:, 1])
 
     def margin(self, output: SegmentOutput) -> Tensor:
         """Halting margin [B]: positive means that the model would stop."""

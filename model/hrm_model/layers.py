@@ -108,7 +108,7 @@ class Block(nn.Module):
 
 
 class Level(nn.Module):
-    """One of HRM's two recurrent levels: the injection is added to the state, then the blocks follow."""
+    """One of HRM's two recurrent levels: blocks in a row, on a state to which the caller has added the injection."""
 
     def __init__(self, config: HRMConfig, num_layers: int) -> None:
         super().__init__()
@@ -118,8 +118,7 @@ class Level(nn.Module):
     def blocks(self) -> list[Block]:
         return [layer for layer in self.layers if isinstance(layer, Block)]
 
-    def forward(self, state_BND: Tensor, injection_BND: Tensor, rotation: Rotation | None) -> Tensor:
-        x_BND = state_BND + injection_BND
+    def forward(self, x_BND: Tensor, rotation: Rotation | None) -> Tensor:
         for layer in self.layers:
             x_BND = layer(x_BND, rotation)
         return x_BND

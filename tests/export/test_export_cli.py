@@ -54,6 +54,16 @@ def test_a_checkpoint_becomes_a_bundle_that_replays_and_answers(tmp_path: Path) 
     assert_lane_answers_as_pytorch_does(bundle, model)
 
 
+def test_a_transformer_answers_from_its_bundle_in_one_segment(tmp_path: Path) -> None:
+    model = small_model(num_puzzle_ids=1, max_segments=1, arch="transformer")
+    source = saved(tmp_path / "step_12", model=model)
+    assert exported(source, tmp_path / "tiny.bundle").exit_code == 0
+    bundle = Bundle.open(tmp_path / "tiny.bundle")
+    assert replay(bundle, lambda slots: engine_from_bundle(bundle, num_slots=slots, want_logits=True)).passes()
+    assert_lane_answers_as_pytorch_does(bundle, model)
+    refused(source, tmp_path / "longer.bundle", "--max-segments", "2", saying="leave the option away")
+
+
 @pytest.mark.parametrize(("limit", "traced"), [(9, 4), (2, 2)])
 def test_a_puzzle_may_run_longer_or_shorter_than_in_training(tmp_path: Path, limit: int, traced: int) -> None:
     source = saved(tmp_path / "step_12", model=small_model(num_puzzle_ids=1, max_segments=4))
@@ -76,7 +86,7 @@ def assert_lane_answers_as_pytorch_does(bundle: Bundle, model: HRM) -> None:
     results = [result for _ in range(20) for result in lane.step()]
     assert sorted(result.job_id for result in results) == [0, 1, 2, 3, 4]
     for result in results:
-        assert result.segments == 4
+        assert result.segments == model.config.max_segments
         assert np.array_equal(result.answer_T, truth.answer_SBT[-1, result.job_id])
 
 

@@ -24,18 +24,20 @@ MODELS: dict[str, dict[str, Any]] = {
     "prefix-of-two-learned": {"positions": "learned", "puzzle_vector_size": 64},
     "single-cycles": {"high_cycles": 1, "low_cycles": 1, "low_layers": 1, "halt_rule": "q_halt"},
     "many-cycles": {"high_cycles": 2, "low_cycles": 3, "high_layers": 2},
+    "transformer": {"arch": "transformer", "max_segments": 1, "high_layers": 2},
+    "transformer-learned": {"arch": "transformer", "max_segments": 1, "positions": "learned", "halt_rule": "q_halt"},
     "other-sizes": {"vocab_size": 11, "seq_len": 81, "hidden_size": 48, "num_heads": 3, "expansion": 2.0},
 }
 LOGIT_TOLERANCE = 1e-4  # float32 sums in another order, carried through 16 segments
 
 
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
-def test_onnx_runtime_says_what_pytorch_says_after_each_of_16_segments(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_onnx_runtime_says_what_pytorch_says_after_every_segment(changes: dict[str, Any], tmp_path: Path) -> None:
     model = small_model(**changes)
     questions = random_questions(model, 5)
     truth = record(model, questions)
     engine = engine_of(segment_graph(model), model, questions, tmp_path)
-    assert len(truth.answer_SBT) == 16
+    assert len(truth.answer_SBT) == model.config.max_segments
     for answer_BT, margin_B, q_halt_B, logits_BTV in zip(
         truth.answer_SBT, truth.halt_margin_SB, truth.q_halt_SB, truth.logits_SBTV, strict=True
     ):
@@ -101,6 +103,14 @@ def test_every_weight_is_stored_once_however_often_it_is_used(positions: str) ->
     arrays = [array for array in stored.values() if array.dtype == np.float32 and array.ndim > 0]
     assert sum(array.size for array in arrays) == sum(tensor.numel() for tensor in weights.values()) + tables
     assert set(weights) <= set(stored)
+
+
+def test_the_carry_passes_a_transformer_by() -> None:
+    model = small_model(arch="transformer", max_segments=1)
+    inputs = random_inputs(model, 3)
+    outputs = run_once(segment_graph(model), inputs)
+    for name in ("z_high_BND", "z_low_BND"):
+        assert np.array_equal(outputs[f"{name}_next"], inputs[name])
 
 
 def test_matrices_are_stored_as_they_are_used() -> None:

@@ -90,3 +90,38 @@ def test_a_geometric_start_looks_at_the_neighbour_a_head_names() -> None:
         looked_at = (q @ k.transpose(-1, -2))[0, :2, 1:, 1:].argmax(-1)
     assert looked_at[0, :12].tolist() == list(range(4, 16))
     assert looked_at[1, 5].item() == 4
+
+
+def transformer(**changes: object) -> HRM:
+    torch.manual_seed(0)
+    return HRM(HRMConfig(**{**vars(SIZES), "arch": "transformer", "max_segments": 1, **changes})).eval()
+
+
+def test_the_transformer_has_the_parameters_of_the_hrm() -> None:
+    shapes = [
+        {name: tuple(p.shape) for name, p in model.named_parameters()} for model in (fresh_model(), transformer())
+    ]
+    assert shapes[0] == shapes[1]
+
+
+def test_the_transformer_answers_alike_whatever_its_carry_and_hands_it_on() -> None:
+    model, ids_B = transformer(), torch.zeros(2, dtype=torch.int64)
+    carry = Carry(*(torch.full((2, 17, 48), float("nan")) for _ in range(2)))
+    output, from_start = model.segment(carry, tokens(2), ids_B), model.segment(model.start(2), tokens(2), ids_B)
+    assert torch.equal(output.logits_BTV, from_start.logits_BTV)
+    assert torch.equal(output.q_halt_B, from_start.q_halt_B)
+    assert torch.equal(from_start.carry.z_high_BND, model.start(2).z_high_BND)
+
+
+def test_every_block_of_the_transformer_learns() -> None:
+    model = transformer(high_layers=2, low_layers=3)
+    model.segment(model.start(2), tokens(2), torch.zeros(2, dtype=torch.int64)).logits_BTV.square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for n, p in model.named_parameters() if "q_head" not in n)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"), [({"max_segments": 16}, "set max_segments=1"), ({"arch": "mlp"}, "choose 'hrm'")]
+)
+def test_an_architecture_that_cannot_be_is_refused(change: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        transformer(**change)
