@@ -7,9 +7,10 @@ are the same few offsets from many base bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from hrm_puzzles.bits import bits_of
 from hrm_puzzles.sudoku_board import Board
 
 
@@ -54,11 +55,3 @@ def rivals_of(board: Board, families: list[Family]) -> list[int]:
             for bit in bits_of(members):
                 rivals[bit] |= members ^ 1 << bit
     return rivals
-
-
-def bits_of(number: int) -> Iterator[int]:
-    """The positions of the one-bits, rising."""
-    while number:
-        low = number & -number
-        yield low.bit_length() - 1
-        number ^= low

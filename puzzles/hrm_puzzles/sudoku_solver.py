@@ -12,9 +12,10 @@ from functools import cache
 
 import numpy as np
 
+from hrm_puzzles.bits import bits_of
 from hrm_puzzles.puzzle import Grid
 from hrm_puzzles.sudoku_board import Board
-from hrm_puzzles.sudoku_masks import bits_of, families_of, rivals_of
+from hrm_puzzles.sudoku_masks import families_of, rivals_of
 
 # Puts the candidates of a branching cell in the order in which they are tried.
 CandidateOrder = Callable[[list[int]], list[int]]
