@@ -23,13 +23,20 @@ def new_directory(path: Path, *, replace: bool = False) -> Generator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        _sync_tree(temporary)
         if replace:
+            _sync_tree(temporary)
             shutil.rmtree(path, ignore_errors=True)
-        temporary.rename(path)
-        _sync(path.parent)
+        publish(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def publish(directory: Path, path: Path) -> None:
+    """Give a finished directory its name in one step, once all of it is on disk; refuses a path that is taken."""
+    require_free(path)
+    _sync_tree(directory)
+    directory.rename(path)
+    _sync(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:

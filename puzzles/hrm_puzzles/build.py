@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from hrm_puzzles import datasets, registry
 from hrm_puzzles.atomic import new_directory, require_free
 from hrm_puzzles.datasets import DatasetError
-from hrm_puzzles.generation import MIXED, Chunk, Progress, Rows, chunks_of, difficulties_of, generate_chunks, read_chunk
+from hrm_puzzles.generation import MIXED, Chunk, Rows, chunks_of, difficulties_of, generate_chunks, read_chunk
 from hrm_puzzles.puzzle import Puzzle
 from hrm_puzzles.sudoku import Sudoku
 from hrm_puzzles.sudoku_csv import read_csv
+from hrm_puzzles.work import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,10 +126,10 @@ def _write(puzzle: Puzzle, recipe: Recipe, directory: Path, train: Rows, test: R
             rows.labels_NT,
             puzzle=puzzle,
             ratings_N=rows.ratings_N,
-            variants=variants,
+            layout=datasets.Layout.of_variants(len(rows), variants),
         )
     datasets.write_identifiers(directory)
-    (directory / "recipe.json").write_text(json.dumps(_described(recipe), indent=2), encoding="utf-8")
+    datasets.write_recipe(directory, puzzle, _described(recipe))
 
 
 def _with_copies(puzzle: Puzzle, rows: Rows, recipe: Recipe) -> Rows:

@@ -1,6 +1,7 @@
 """Data sets in the published HRM layout, so that what either project builds trains in both.
 
     <dir>/identifiers.json                         names of the puzzle ids, 0 is "<blank>"
+    <dir>/recipe.json                              how it was made, with the puzzle's name; ours
     <dir>/{train,test}/dataset.json                DatasetMeta
     <dir>/{train,test}/all__inputs.npy             [N, T] tokens, any integer type
                        all__labels.npy             [N, T]
@@ -16,7 +17,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +30,7 @@ from hrm_puzzles.puzzle import IntArray, Puzzle
 
 IGNORE = -100  # the label that the loss skips
 BLANK_IDENTIFIER = "<blank>"
+RECIPE = "recipe.json"
 ARRAYS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
 
 
@@ -77,6 +80,31 @@ class Split:
         return labels_BT
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Layout:
+    """Which examples belong to a puzzle and which puzzles to a group; offsets say where each begins, with the end."""
+
+    puzzle_ids: NDArray[np.int32]
+    puzzle_offsets: NDArray[np.int64]
+    group_offsets: NDArray[np.int64]
+    num_puzzle_ids: int = 1
+
+    @property
+    def num_examples(self) -> int:
+        return int(self.puzzle_offsets[-1])
+
+    @classmethod
+    def of_variants(cls, num_examples: int, variants: int) -> Layout:
+        """Each example a puzzle with the blank id, each `variants` of them in a row a group; refuses uneven groups."""
+        if num_examples % variants:
+            raise DatasetError(f"{num_examples} examples make no groups of {variants}; give a multiple of it.")
+        return cls(
+            puzzle_ids=np.zeros(num_examples, dtype=np.int32),
+            puzzle_offsets=np.arange(num_examples + 1),
+            group_offsets=np.arange(0, num_examples + 1, variants),
+        )
+
+
 def write_split(
     path: Path,
     split: str,
@@ -85,54 +113,80 @@ def write_split(
     *,
     puzzle: Puzzle,
     ratings_N: IntArray | None = None,
-    variants: int = 1,
+    layout: Layout | None = None,
 ) -> DatasetMeta:
-    """Write one split; each `variants` examples in a row are the puzzles of one group. Pad, ignore and blank ids are 0.
+    """Write one split; without a layout each example is a group. Pad, ignore and blank ids are 0.
 
-    Not atomic by itself: write into `atomic.new_directory`. Refuses empty splits and groups of unequal size.
+    Not atomic by itself: write into `atomic.new_directory`. Refuses empty splits.
     """
-    num_examples = len(inputs_NT)
-    if num_examples == 0 or num_examples % variants:
-        raise DatasetError(f"{num_examples} examples make no groups of {variants}; give a positive multiple of it.")
-    num_groups = num_examples // variants
-    meta = _meta(puzzle, num_examples, num_groups)
-    arrays = {
-        "inputs": inputs_NT.astype(np.uint8),
-        "labels": labels_NT.astype(np.uint8),
-        "puzzle_identifiers": np.zeros(num_examples, dtype=np.int32),
-        "puzzle_indices": np.arange(num_examples + 1, dtype=np.int32),
-        "group_indices": np.arange(num_groups + 1, dtype=np.int32) * np.int32(variants),
-    }
+    layout = layout or Layout.of_variants(len(inputs_NT), 1)
+    meta = create_split(path, split, puzzle=puzzle, layout=layout)
+    write_rows(path, split, 0, inputs_NT, labels_NT)
     if ratings_N is not None:
-        arrays["ratings"] = np.asarray(ratings_N, dtype=np.int32)
-    _write(path / split, meta, arrays)
+        _save(path / split, "ratings", np.asarray(ratings_N, dtype=np.int32))
     return meta
 
 
-def write_identifiers(path: Path, names: Sequence[str] = (BLANK_IDENTIFIER,)) -> None:
-    (path / "identifiers.json").write_text(json.dumps(list(names)), encoding="utf-8")
+def create_split(path: Path, split: str, *, puzzle: Puzzle, layout: Layout) -> DatasetMeta:
+    """Write everything of a split but its examples, which are zeros until `write_rows` puts them in their places."""
+    if not layout.num_examples:
+        raise DatasetError(f"{split} would hold 0 examples; give at least one.")
+    directory, meta = path / split, _meta(puzzle, layout)
+    directory.mkdir(parents=True)
+    (directory / "dataset.json").write_text(json.dumps(asdict(meta), indent=2), encoding="utf-8")
+    for name in ("inputs", "labels"):
+        shape = (layout.num_examples, puzzle.seq_len)
+        np.lib.format.open_memmap(directory / f"all__{name}.npy", mode="w+", dtype=np.uint8, shape=shape)
+    _save(directory, "puzzle_identifiers", layout.puzzle_ids.astype(np.int32))
+    _save(directory, "puzzle_indices", layout.puzzle_offsets.astype(np.int32))
+    _save(directory, "group_indices", layout.group_offsets.astype(np.int32))
+    return meta
 
 
-def _meta(puzzle: Puzzle, num_puzzles: int, num_groups: int) -> DatasetMeta:
+def write_rows(path: Path, split: str, start: int, inputs_BT: IntArray, labels_BT: IntArray) -> None:
+    """Put examples into a created split from row `start` on; safe from several processes, each with rows of its own."""
+    for name, rows_BT in (("inputs", inputs_BT), ("labels", labels_BT)):
+        file = path / split / f"all__{name}.npy"
+        header_bytes = cast("np.memmap[Any, Any]", np.load(file, mmap_mode="r", allow_pickle=False)).offset
+        with file.open("r+b") as stream:  # written rather than mapped, so that memory stays flat
+            stream.seek(header_bytes + start * rows_BT.shape[1])
+            stream.write(np.ascontiguousarray(rows_BT, dtype=np.uint8).data)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def write_identifiers(path: Path, names: Iterable[str] = ()) -> None:
+    """Name the puzzle ids from 1 on; id 0 is the blank one. Names are written as they come, however many there are."""
+    with (path / "identifiers.json").open("w", encoding="utf-8") as stream:
+        stream.write("[" + json.dumps(BLANK_IDENTIFIER))
+        stream.writelines(", " + json.dumps(name) for name in names)
+        stream.write("]")
+
+
+def write_recipe(path: Path, puzzle: Puzzle, values: Mapping[str, object]) -> None:
+    """How a data set was made, and of which puzzle it is: sizes alone do not tell all puzzles apart."""
+    text = json.dumps({**values, "puzzle": puzzle.name}, indent=2)
+    (path / RECIPE).write_text(text, encoding="utf-8")
+
+
+def _meta(puzzle: Puzzle, layout: Layout) -> DatasetMeta:
+    num_puzzles = len(layout.puzzle_ids)
     return DatasetMeta(
         pad_id=0,
         ignore_label_id=0,
         blank_identifier_id=0,
         vocab_size=puzzle.vocab_size,
         seq_len=puzzle.seq_len,
-        num_puzzle_identifiers=puzzle.num_puzzle_ids,
-        total_groups=num_groups,
-        mean_puzzle_examples=1.0,
+        num_puzzle_identifiers=layout.num_puzzle_ids,
+        total_groups=len(layout.group_offsets) - 1,
+        mean_puzzle_examples=layout.num_examples / num_puzzles,
         sets=["all"],
         total_puzzles=num_puzzles,
     )
 
 
-def _write(directory: Path, meta: DatasetMeta, arrays: Mapping[str, NDArray[Any]]) -> None:
-    directory.mkdir(parents=True)
-    (directory / "dataset.json").write_text(json.dumps(asdict(meta), indent=2), encoding="utf-8")
-    for name, array in arrays.items():
-        np.save(directory / f"all__{name}.npy", array, allow_pickle=False)
+def _save(directory: Path, name: str, array: NDArray[Any]) -> None:
+    np.save(directory / f"all__{name}.npy", array, allow_pickle=False)
 
 
 def open_split(path: Path, split: str) -> Split:

@@ -7,10 +7,8 @@ Shapes: N examples, T tokens.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,11 @@ from numpy.typing import NDArray
 
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
+from hrm_puzzles.work import Progress, results_of
 
 CHUNK = 64  # puzzles: seconds of work, so that little is lost and progress is seen
 HELD_OUT = 4  # one equivalence class in so many belongs to test splits, whatever the seed
 MIXED = "mixed"
-
-Progress = Callable[[int, int], None]  # puzzles done, puzzles in all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +76,7 @@ def generate_chunks(chunks: list[Chunk], directory: Path, *, num_workers: int, p
     total = sum(chunk.count for chunk in chunks)
     done = total - sum(chunk.count for chunk in missing)
     progress(done, total)
-    for count in _finished(missing, directory, num_workers):
+    for count in results_of(partial(_make_chunk, directory=directory), missing, num_workers=num_workers):
         done += count
         progress(done, total)
 
@@ -103,19 +100,6 @@ def difficulties_of(puzzle: Puzzle, difficulty: str) -> list[str]:
 def is_held_out_N(puzzle: Puzzle, inputs_NT: NDArray[np.uint8], labels_NT: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Which examples may stand in test splits only; a rule over equivalence classes, the same for every build."""
     return puzzle.equivalence_hash_B(inputs_NT, labels_NT) % np.uint64(HELD_OUT) == 0
-
-
-def _finished(chunks: list[Chunk], directory: Path, num_workers: int) -> Iterable[int]:
-    """Make the chunks, and yield the size of each when it is done."""
-    if num_workers <= 1 or len(chunks) <= 1:
-        yield from (_make_chunk(chunk, directory) for chunk in chunks)
-        return
-    pool = ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"))
-    try:
-        for future in as_completed([pool.submit(_make_chunk, chunk, directory) for chunk in chunks]):
-            yield future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _make_chunk(chunk: Chunk, directory: Path) -> int:

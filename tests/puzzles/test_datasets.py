@@ -8,7 +8,7 @@ import pytest
 
 from hrm_puzzles import registry
 from hrm_puzzles.atomic import new_directory
-from hrm_puzzles.datasets import DatasetError, fingerprint, open_split, write_identifiers, write_split
+from hrm_puzzles.datasets import DatasetError, Layout, fingerprint, open_split, write_identifiers, write_split
 
 PUZZLE = registry.get("sudoku-4x4")
 LABELS_NT = np.array([[2, 3, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2]] * 4)
@@ -16,7 +16,8 @@ INPUTS_NT = np.where(np.arange(16) % 4 == np.arange(4)[:, None], 1, LABELS_NT)
 
 
 def written(path: Path, *, variants: int = 2) -> Path:
-    write_split(path, "train", INPUTS_NT, LABELS_NT, puzzle=PUZZLE, ratings_N=np.arange(4), variants=variants)
+    layout = Layout.of_variants(4, variants)
+    write_split(path, "train", INPUTS_NT, LABELS_NT, puzzle=PUZZLE, ratings_N=np.arange(4), layout=layout)
     write_identifiers(path)
     return path
 

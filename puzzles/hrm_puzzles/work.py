@@ -1,0 +1,26 @@
+"""Jobs done by worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import TypeVar
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+Progress = Callable[[int, int], None]  # done, in all
+
+
+def results_of(function: Callable[[Job], Result], jobs: Sequence[Job], *, num_workers: int) -> Iterator[Result]:
+    """The result of each job as it ends; with one worker in this process, else in spawned ones."""
+    if num_workers <= 1 or len(jobs) <= 1:
+        yield from map(function, jobs)
+        return
+    pool = ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"))
+    try:
+        for future in as_completed([pool.submit(function, job) for job in jobs]):
+            yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
