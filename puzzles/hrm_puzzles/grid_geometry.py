@@ -1,6 +1,6 @@
 """The shape of a rectangular board whose positions are its cells in reading order.
 
-Shapes: R rows, C columns, T = R * C cells.
+Shapes: B batch, R rows, C columns, T = R * C cells.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hrm_puzzles.puzzle import Geometry
 
@@ -41,3 +42,11 @@ class GridShape:
     def cell_name(self, cell: int) -> tuple[int, int]:
         """(row, column), counted from 1, of a cell index."""
         return cell // self.cols + 1, cell % self.cols + 1
+
+
+def num_neighbours_BT(shape: GridShape, is_set_BT: NDArray[np.bool_]) -> NDArray[np.int8]:
+    """How many of the four neighbours of each cell are set."""
+    padded_BRC = np.pad(is_set_BT.reshape(-1, shape.rows, shape.cols).astype(np.int8), ((0, 0), (1, 1), (1, 1)))
+    along_BRC = padded_BRC[:, 1:-1, :-2] + padded_BRC[:, 1:-1, 2:]
+    across_BRC = padded_BRC[:, :-2, 1:-1] + padded_BRC[:, 2:, 1:-1]
+    return (along_BRC + across_BRC).reshape(is_set_BT.shape)

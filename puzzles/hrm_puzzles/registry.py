@@ -6,6 +6,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
+from hrm_puzzles.maze import Maze
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
 from hrm_puzzles.sudoku import Sudoku
 
@@ -15,6 +16,8 @@ _BUILT_IN: dict[str, Puzzle] = {
     "sudoku": Sudoku(name="sudoku", box_rows=3, box_cols=3),
     "sudoku-6x6": Sudoku(name="sudoku-6x6", box_rows=2, box_cols=3),
     "sudoku-4x4": Sudoku(name="sudoku-4x4", box_rows=2, box_cols=2),
+    "maze": Maze(name="maze", rows=30, cols=30),
+    "maze-10x10": Maze(name="maze-10x10", rows=10, cols=10),
 }
 
 

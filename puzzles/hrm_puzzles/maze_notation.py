@@ -1,0 +1,98 @@
+"""Mazes as people write them: the text and lists of `grid_notation`, and an object with start and goal given apart.
+
+    {"grid": [[0, 1, ...], ...], "start": [row, column], "goal": [row, column]}
+
+There 1 is a wall and 0 an open cell, and rows and columns count from 0, so that a cell is grid[row][column]. The
+answer is the same object with "path": the cells from start to goal in walking order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from typing import cast
+
+import numpy as np
+
+from hrm_puzzles import grid_notation
+from hrm_puzzles.grid_geometry import NEIGHBOURS, GridShape
+from hrm_puzzles.grid_notation import Legend
+from hrm_puzzles.maze_board import GOAL, OPEN, PATH, START, WALL
+from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
+
+LEGEND = Legend(
+    values={"#": WALL, "█": WALL, " ": OPEN, ".": OPEN, "S": START, "G": GOAL, "o": PATH},
+    characters={WALL: "#", OPEN: " ", START: "S", GOAL: "G", PATH: "o"},
+    open_value=OPEN,
+    pads_lines=True,
+    described="# for a wall, . or a space for an open cell, S for the start and G for the goal",
+)
+OBJECT_FORM = 'send {"grid": rows of 0 (open) and 1 (wall), "start": [row, column], "goal": [row, column]}'
+
+Cell = tuple[int, int]
+
+
+def parsed(shape: GridShape, notation: object) -> Parsed:
+    """Read any notation; further rules for objects: `wrong-keys`, `bad-cell` and `start-in-wall`, `goal-in-wall`."""
+    if isinstance(notation, dict):
+        return _from_object(shape, cast("dict[object, object]", notation))
+    return grid_notation.parsed(shape, LEGEND, notation)
+
+
+def written(grid: Grid, notation: Notation) -> object:
+    """The grid in the notation of a question; objects name the marked cells in walking order, strays last."""
+    if notation.kind != "object":
+        return grid_notation.written(LEGEND, grid, notation)
+    question = json.loads(notation.template)
+    start, goal = tuple(question["start"]), tuple(question["goal"])
+    marked = {cast(Cell, tuple(cell)) for cell in np.argwhere(grid == PATH).tolist()} - {start, goal}
+    return {**question, "path": [list(cell) for cell in (start, *_walked(start, marked), goal)]}
+
+
+def _walked(start: Cell, marked: set[Cell]) -> list[Cell]:
+    """The marked cells by their distance from the start along marked cells; those out of reach follow."""
+    order, waiting, left = list[Cell](), deque([start]), set(marked)
+    while waiting:
+        row, col = waiting.popleft()
+        near = [(row + down, col + right) for down, right in NEIGHBOURS if (row + down, col + right) in left]
+        left -= set(near)
+        order += near
+        waiting += near
+    return order + sorted(left)
+
+
+def _from_object(shape: GridShape, question: dict[object, object]) -> Parsed:
+    keys = set(question)
+    if not {"grid", "start", "goal"} <= keys <= {"grid", "start", "goal", "path"}:
+        named = ", ".join(grid_notation.shown(key) for key in list(question)[:6]) or "nothing"
+        raise PuzzleError(f"the object has the keys {named}", "wrong-keys", OBJECT_FORM)
+    rows = grid_notation.rows_of(shape, question["grid"])
+    cells = enumerate(value for row in rows for value in row)
+    walls = np.array([_wall(shape, cell, value) for cell, value in cells], dtype=np.int8)
+    grid = walls.reshape(shape.rows, shape.cols)
+    ends = {name: grid_notation.cell_of(shape, name, question[name]) for name in ("start", "goal")}
+    for cell in grid_notation.cells_of(shape, "path", question.get("path", [])):
+        grid[cell] = _placed(grid, "path", cell, PATH)
+    for (name, cell), value in zip(ends.items(), (START, GOAL), strict=True):
+        grid[cell] = _placed(grid, name, cell, value)
+    if ends["start"] == ends["goal"]:
+        raise _at(ends["goal"], "start and goal are the same cell", "same-cell", "move one of them")
+    template = json.dumps({"grid": rows, **{name: list(cell) for name, cell in ends.items()}})
+    return Parsed(grid=grid, notation=Notation(kind="object", blank=0, template=template))
+
+
+def _wall(shape: GridShape, cell: int, value: object) -> int:
+    if type(value) is int and value in (OPEN, WALL):
+        return value
+    raise grid_notation.bad_character(shape, cell, value, "1 for a wall and 0 for an open cell")
+
+
+def _placed(grid: Grid, name: str, cell: Cell, value: int) -> int:
+    if grid[cell] == WALL:
+        raise _at(cell, f"the {name} lies in a wall", f"{name}-in-wall", "choose an open cell")
+    return value
+
+
+def _at(cell: Cell, problem: str, rule: str, remedy: str) -> PuzzleError:
+    row, col = cell[0] + 1, cell[1] + 1
+    return PuzzleError(f"{problem} at row {row}, column {col} (from 1)", rule, remedy, (row, col))
