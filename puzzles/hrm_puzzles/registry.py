@@ -6,6 +6,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
+from hrm_puzzles.arc import Arc
 from hrm_puzzles.maze import Maze
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
 from hrm_puzzles.sudoku import Sudoku
@@ -18,6 +19,8 @@ _BUILT_IN: dict[str, Puzzle] = {
     "sudoku-4x4": Sudoku(name="sudoku-4x4", box_rows=2, box_cols=2),
     "maze": Maze(name="maze", rows=30, cols=30),
     "maze-10x10": Maze(name="maze-10x10", rows=10, cols=10),
+    "arc": Arc(name="arc", side=30),
+    "arc-10x10": Arc(name="arc-10x10", side=10),
 }
 
 
