@@ -31,7 +31,7 @@ def test_adam_atan2_follows_its_formula() -> None:
 def test_only_touched_puzzle_rows_move_and_by_the_sign_of_their_summed_gradient() -> None:
     table = torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
     gradient = torch.tensor([[1.0, 0.0], [-3.0, 0.0], [5.0, -1.0]])
-    step_puzzle_table(table, torch.tensor([2, 2, 0]), gradient, lr=0.1, weight_decay=0.5)
+    step_puzzle_table(table, torch.tensor([2, 2, 0]), gradient, lr=0.1, decay=0.5)
     assert torch.allclose(table, torch.tensor([[0.95 - 0.1, 0.95 + 0.1], [2.0, 2.0], [2.85 + 0.1, 2.85]]))
 
 

@@ -21,7 +21,7 @@ from hrm_model.config import HRMConfig
 from hrm_model.geometry import start_from_geometry
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
-from hrm_train.batches import Feed, Rows
+from hrm_train.batches import Feed
 from hrm_train.dataset import open_source, validation_rows
 from hrm_train.evaluate import evaluate
 from hrm_train.hardware import PRESETS, Hardware
@@ -67,14 +67,14 @@ def trainer_on(data: Path, hardware: Hardware = PRESETS["cpu"], **settings: obje
 
 def test_resumed_training_has_the_losses_of_the_uninterrupted_one(data: Path, tmp_path: Path) -> None:
     whole = trainer_on(data, continue_loss=True, window=2)
-    expected = [whole.step().loss for _ in range(30)]
+    expected = [float(whole.step().loss) for _ in range(30)]
     first = trainer_on(data, continue_loss=True, window=2)
     for _ in range(13):
         first.step()
     first.save(tmp_path / "step_13", {})
     second = trainer_on(data, continue_loss=True, window=2)
     second.restore(tmp_path / "step_13")
-    assert [second.step().loss for _ in range(17)] == expected[13:]
+    assert [float(second.step().loss) for _ in range(17)] == expected[13:]
 
 
 @pytest.mark.gpu
@@ -82,8 +82,8 @@ def test_resumed_training_has_the_losses_of_the_uninterrupted_one(data: Path, tm
 def test_a_gpu_trains_as_the_cpu_does(data: Path) -> None:
     on_cpu = trainer_on(data, window=2)
     on_gpu = trainer_on(data, dataclasses.replace(PRESETS["rtx4090"], autocast=None, compile=False), window=2)
-    expected = [on_cpu.step().loss for _ in range(5)]
-    assert [on_gpu.step().loss for _ in range(5)] == pytest.approx(expected, rel=1e-3)
+    expected = [float(on_cpu.step().loss) for _ in range(5)]
+    assert [float(on_gpu.step().loss) for _ in range(5)] == pytest.approx(expected, rel=1e-3)
 
 
 def test_resuming_under_another_recipe_is_refused(data: Path, tmp_path: Path) -> None:
@@ -172,15 +172,30 @@ def test_training_learns_to_solve(data: Path) -> None:
     assert result.exact[-1] <= result.proven[-1]
 
 
-def test_what_is_drawn_depends_on_seed_and_step_alone(data: Path) -> None:
+def test_what_a_slot_is_offered_depends_on_seed_step_and_slot_alone(data: Path) -> None:
     feeds = [Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=4, augment=True) for _ in range(2)]
-    feeds[0].draw(1, 5, 3)
-    first, second = (feed.draw(2, 5, 3) for feed in feeds)
-    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
-    other = feeds[0].draw(3, 5, 3)
-    assert not np.array_equal(first.labels_BT, other.labels_BT)
+    feeds[0].draw(1, range(40), 48, 3)
+    whole, part = feeds[0].draw(2, range(48), 48, 3), feeds[1].draw(2, range(24, 48), 48, 3)
+    assert all(np.array_equal(a[24:], b) for a, b in zip(whole, part, strict=True))
+    other = feeds[0].draw(3, range(48), 48, 3)
+    assert not np.array_equal(whole.labels_BT, other.labels_BT)
 
 
 def test_drawn_labels_solve_their_puzzles(data: Path) -> None:
-    rows: Rows = Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=0, augment=True).draw(0, 64, 6)
-    assert (PUZZLE.check_BT(rows.tokens_BT, rows.labels_BT) == 1).all()
+    offer = Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=0, augment=True).draw(0, range(64), 64, 6)
+    assert (PUZZLE.check_BT(offer.tokens_BT, offer.labels_BT) == 1).all()
+
+
+def test_an_epoch_visits_every_group_once(data: Path) -> None:
+    source = open_source(data, "train", PUZZLE)
+    feed = Feed(source, PUZZLE, seed=0, augment=False)
+    rows = [feed.draw(step, range(40), 40, 0).tokens_BT for step in range(2 * source.num_groups // 40)]
+    every = source.rows(np.arange(len(source))).tokens_BT
+    for epoch in np.split(np.concatenate(rows), 2):
+        assert np.array_equal(np.unique(epoch, axis=0), np.unique(every, axis=0))
+
+
+def test_threads_that_draw_ahead_change_nothing(data: Path) -> None:
+    ahead = dataclasses.replace(PRESETS["cpu"], workers=3, prefetch=5)
+    expected = [float(trainer.step().loss) for trainer in [trainer_on(data)] for _ in range(40)]
+    assert [float(trainer.step().loss) for trainer in [trainer_on(data, ahead)] for _ in range(40)] == expected

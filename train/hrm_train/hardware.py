@@ -18,13 +18,24 @@ class Hardware:
     batch_81: int
     compile: bool
     reason: str
+    workers: int = 0
+    prefetch: int = 0
 
     def batch_size(self, seq_len: int) -> int:
         return max(1, self.batch_81 * 81 // max(81, seq_len))
 
 
 def _gpu(name: str, batch_81: int, reason: str) -> Hardware:
-    return Hardware(name=name, device="cuda", autocast=torch.bfloat16, batch_81=batch_81, compile=True, reason=reason)
+    return Hardware(
+        name=name,
+        device="cuda",
+        autocast=torch.bfloat16,
+        batch_81=batch_81,
+        compile=True,
+        reason=reason,
+        workers=1,
+        prefetch=2,
+    )
 
 
 PRESETS = {

@@ -1,87 +1,167 @@
 """The training loop. Read `Trainer.step` first: a window of segments for every slot, one update.
 
-Shapes: B batch, T tokens, E puzzle-vector width.
+Shapes: B slots of a micro-batch, T tokens, E puzzle-vector width.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM, SegmentOutput
 from hrm_puzzles.puzzle import Puzzle
-from hrm_train import state
+from hrm_train import distributed, state
 from hrm_train.batches import Curriculum, Feed
 from hrm_train.hardware import Hardware
 from hrm_train.losses import SegmentLoss, segment_loss
-from hrm_train.optim import AdamATan2, Average, rate_at, step_puzzle_table
+from hrm_train.memory import is_out_of_memory
+from hrm_train.meter import Meter
+from hrm_train.optim import AdamATan2, Average, clip_, rate_at, step_puzzle_table
+from hrm_train.prefetch import Ahead
 from hrm_train.recipe import Recipe
-from hrm_train.slots import Slots
+from hrm_train.slots import Fresh, Slots
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """What one step measured; means per row."""
+    """What one step measured over the global batch; tensors stay on the device until somebody reads them.
 
-    loss: float
-    exact: float
-    halted: int
-    gradient_norm: float
+    `loss` is the mean per row and segment, `exact` the share of rows whose answer is exact, `halted` how many rows
+    halted, `skipped` how many updates of this run were left out because their gradient was not finite.
+    """
+
+    loss: Tensor
+    exact: Tensor
+    halted: Tensor
+    gradient_norm: Tensor
+    skipped: Tensor
     rate: float
 
 
 class Trainer:
-    """One model in training. Its whole state is in the checkpoint, so a killed run continues with identical losses."""
+    """One model in training. Its whole state is in the checkpoint, so a killed run continues with identical losses.
 
-    def __init__(self, model: HRM, puzzle: Puzzle, feed: Feed, recipe: Recipe, hardware: Hardware) -> None:
-        self.recipe, self.hardware, self.puzzle, self.feed = recipe, hardware, puzzle, feed
+    The slots are held in micro-batches of at most `micro_batch` rows (all at once by default), whose gradients add up
+    to those of the whole batch. Out of memory halves the micro-batch and says so; nothing else changes.
+    """
+
+    def __init__(
+        self,
+        model: HRM,
+        puzzle: Puzzle,
+        feed: Feed,
+        recipe: Recipe,
+        hardware: Hardware,
+        *,
+        micro_batch: int | None = None,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self.recipe, self.hardware, self.puzzle, self.feed, self.say = recipe, hardware, puzzle, feed, say
+        self.ranks = distributed.ranks()
         self.device = torch.device(hardware.device)
         self.model = model.to(self.device)
+        self.meter = Meter(self.device)
         self.optimiser = AdamATan2(
             model.parameters(), lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), weight_decay=recipe.weight_decay
         )
         self.average = Average(model, recipe.average_decay)
-        self.slots = Slots.empty(model, recipe.batch_size, self.device)
         self.curriculum = Curriculum(recipe.curriculum, recipe.curriculum_target)
         self.progress = state.Progress()
+        self._mine = self.ranks.slots(recipe.batch_size)
+        self._ahead = Ahead(self._draw, self._num_revealed, workers=hardware.workers, depth=hardware.prefetch)
         self._think = torch.compile(model.think) if hardware.compile else model.think
+        self._counted = torch.zeros(2, device=self.device)
+        self._skipped = torch.zeros((), device=self.device)
+        self._parts = [Slots.empty(model, len(self._mine), self.device)]
+        self.regroup(micro_batch or len(self._mine))
 
     def step(self) -> StepReport:
-        """Refill, a window of segments, one update; rows halt at the window's end."""
-        recipe, slots, model = self.recipe, self.slots, self.model
-        slots.refill(model, self.feed, self.progress.step, self.curriculum.num_revealed, recipe.explore)
-        puzzle_vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
-        output, loss = self._segment(puzzle_vector_BE)
-        total = loss.total
-        for _ in range(recipe.window - 1):
-            output, loss = self._segment(puzzle_vector_BE)
-            total = total + loss.total
-        total = total / (recipe.batch_size * recipe.window)
-        total.backward()
-        rate = self._rate()
-        norm = self._update(puzzle_vector_BE, rate)
-        slots.halt(model.margin(output), model.config.max_segments)
-        slots.report(loss.exact_B, self.curriculum)
+        """Refill, a window of segments for every micro-batch, one update; rows halt at the window's end."""
+        with self.meter.phase("data"):
+            self._refill()
+        sums, vector_gradients = self._learn()
+        with self.meter.phase("optimiser"):
+            norm = self._update(sums, vector_gradients)
+        self._counted += sums[2:]
         self._count()
+        batch_size = self.recipe.batch_size
         return StepReport(
-            loss=float(total.detach()),
-            exact=float(loss.exact_B.float().mean()),
-            halted=int(slots.halted_B.sum()),
+            loss=sums[0],
+            exact=sums[1] / batch_size,
+            halted=sums[3],
             gradient_norm=norm,
-            rate=rate,
+            skipped=self._skipped.clone(),
+            rate=self._rate(),
         )
 
-    def _segment(self, puzzle_vector_BE: Tensor) -> tuple[SegmentOutput, SegmentLoss]:
-        recipe, slots = self.recipe, self.slots
+    def _refill(self) -> None:
+        """Offers every slot a row; on a CPU, where asking is free, only when some slot has halted."""
+        step, curriculum = self.progress.step, self.curriculum
+        if self.recipe.curriculum and step and step % curriculum.INTERVAL == 0:
+            solved, finished = self._counted.tolist()
+            curriculum.see(int(solved), int(finished))
+            self._counted.zero_()
+        if self.device.type == "cpu" and not any(bool(part.halted_B.any()) for part in self._parts):
+            return
+        offer = Fresh(*(tensor.to(self.device, non_blocking=True) for tensor in self._ahead.at(step)))
+        begin = 0
+        for part in self._parts:
+            part.refill(self.model, offer.rows(slice(begin, begin + len(part))), self.recipe.explore)
+            begin += len(part)
+
+    def _draw(self, step: int, num_revealed: int) -> Fresh:
+        offer = self.feed.draw(step, self._mine, self.recipe.batch_size, num_revealed)
+        tensors = (torch.from_numpy(array) for array in offer)
+        return Fresh(*(tensor.pin_memory() if self.device.type == "cuda" else tensor for tensor in tensors))
+
+    def _num_revealed(self, step: int) -> int:
+        return self.curriculum.num_revealed(step, now=self.progress.step)
+
+    def _learn(self) -> tuple[Tensor, Tensor]:
+        """Gradients of all micro-batches, begun again with smaller ones where the device's memory is too small.
+
+        Returns the sums of loss, exact, solved (exact and halted) and halted rows, and the puzzle vectors' gradients.
+        """
+        while True:
+            before = [replace(part) for part in self._parts]
+            try:
+                results = [self._learn_part(part) for part in self._parts]
+                return torch.stack([sums for sums, _ in results]).sum(0), torch.cat([found for _, found in results])
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+            self._parts = before  # outside the handler: the error's traceback keeps the failed step's tensors alive
+            self._shrink()
+
+    def _learn_part(self, slots: Slots) -> tuple[Tensor, Tensor]:
+        recipe, model = self.recipe, self.model
+        with self.meter.phase("forward"):
+            puzzle_vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
+            output, loss = self._segment(slots, puzzle_vector_BE)
+            total = loss.total
+            for _ in range(recipe.window - 1):
+                output, loss = self._segment(slots, puzzle_vector_BE)
+                total = total + loss.total
+            total = total / (recipe.batch_size * recipe.window)
+        with self.meter.phase("backward"):
+            total.backward()
+        slots.halt(model.margin(output), model.config.max_segments)
+        solved_B = loss.exact_B & slots.halted_B
+        sums = torch.stack([total.detach(), loss.exact_B.sum(), solved_B.sum(), slots.halted_B.sum()])
+        gradient_BE = puzzle_vector_BE.grad
+        return sums, torch.zeros_like(puzzle_vector_BE) if gradient_BE is None else gradient_BE
+
+    def _segment(self, slots: Slots, puzzle_vector_BE: Tensor) -> tuple[SegmentOutput, SegmentLoss]:
+        recipe = self.recipe
         with torch.autocast(self.device.type, self.hardware.autocast, enabled=self.hardware.autocast is not None):
             output = self._think(slots.carry, slots.tokens_BT, puzzle_vector_BE)
-            target = self._value_of_going_on(output, puzzle_vector_BE) if recipe.continue_loss else None
+            target = self._value_of_going_on(slots, output, puzzle_vector_BE) if recipe.continue_loss else None
         loss = segment_loss(
             output.logits_BTV, output.q_halt_B, output.q_continue_B, slots.labels_BT, target, recipe.loss
         )
@@ -89,66 +169,98 @@ class Trainer:
         return output, loss
 
     @torch.no_grad()
-    def _value_of_going_on(self, output: SegmentOutput, puzzle_vector_BE: Tensor) -> Tensor:
+    def _value_of_going_on(self, slots: Slots, output: SegmentOutput, puzzle_vector_BE: Tensor) -> Tensor:
         """Target of q_continue: the better of halting and going on after one more segment (at the limit: halting)."""
-        after = self._think(output.carry, self.slots.tokens_BT, puzzle_vector_BE)
-        at_limit_B = self.slots.segments_B + 1 >= self.model.config.max_segments
+        after = self._think(output.carry, slots.tokens_BT, puzzle_vector_BE)
+        at_limit_B = slots.segments_B + 1 >= self.model.config.max_segments
         best_B = torch.maximum(after.q_halt_B, after.q_continue_B)
         return torch.where(at_limit_B, after.q_halt_B, best_B).sigmoid()
+
+    def _update(self, sums: Tensor, vector_gradient_BE: Tensor) -> Tensor:
+        """One update from the gradients of all ranks; returns their norm. One that is not finite changes nothing."""
+        recipe, params = self.recipe, self.optimiser.params
+        self.ranks.sum_([sums, *(parameter.grad for parameter in params if parameter.grad is not None)])
+        norm, keep = clip_(params, recipe.clip_norm)
+        rate = self._rate()
+        if self.model.config.puzzle_vector_size:
+            ids_B = self.ranks.everyones(torch.cat([part.puzzle_ids_B for part in self._parts]))
+            gradient_BE = torch.where(keep > 0, self.ranks.everyones(vector_gradient_BE), 0)
+            lr = recipe.puzzle_lr * rate * keep
+            step_puzzle_table(self.model.puzzle_table, ids_B, gradient_BE, lr, recipe.puzzle_weight_decay)
+        self.optimiser.step(rate, keep)
+        self.average.update(self.model, self.progress.step + 1)
+        self._skipped += 1 - keep
+        return norm
 
     def _rate(self) -> float:
         recipe = self.recipe
         samples = self.progress.samples + recipe.batch_size * recipe.window
         return rate_at(samples, total=recipe.total_samples, warmup=recipe.warmup_samples, min_ratio=recipe.lr_min_ratio)
 
-    def _update(self, puzzle_vector_BE: Tensor, rate: float) -> float:
-        recipe, model = self.recipe, self.model
-        norm = float(nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm))
-        if not np.isfinite(norm):
-            raise FloatingPointError(
-                f"the gradient is {norm} at step {self.progress.step + 1}; "
-                f"start again from the last checkpoint with --init and an lr below {recipe.lr}"
-            )
-        for group in self.optimiser.param_groups:
-            group["lr"] = recipe.lr * rate
-        if puzzle_vector_BE.grad is not None:
-            step_puzzle_table(
-                model.puzzle_table,
-                self.slots.puzzle_ids_B,
-                puzzle_vector_BE.grad,
-                recipe.puzzle_lr * rate,
-                recipe.puzzle_weight_decay,
-            )
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        self.average.update(model, self.progress.step + 1)
-        return norm
-
     def _count(self) -> None:
-        self.progress.step += 1
-        self.progress.samples += self.recipe.batch_size * self.recipe.window
-        self.progress.curriculum_level = self.curriculum.level
-        self.progress.solved_share = self.curriculum.solved_share
+        progress, samples = self.progress, self.recipe.batch_size * self.recipe.window
+        self.meter.count(samples)
+        progress.step += 1
+        progress.samples += samples
+        progress.curriculum_level, progress.curriculum_upcoming = self.curriculum.level, self.curriculum.upcoming
+        progress.solved_share = self.curriculum.solved_share
+
+    @property
+    def slots(self) -> Slots:
+        """This rank's slots, all micro-batches together."""
+        return Slots.joined(self._parts)
+
+    def regroup(self, micro_batch: int) -> None:
+        """From the next step on, micro-batches of at most that many rows."""
+        self._parts = self.slots.split(-(-len(self._mine) // micro_batch))
+
+    @property
+    def micro_batch(self) -> int:
+        return max(map(len, self._parts))
+
+    def _shrink(self) -> None:
+        rows = self.micro_batch
+        if rows == 1:
+            raise ValueError("one row of this model does not fit into the device's memory; choose a smaller --preset")
+        self.optimiser.forget_gradients()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.regroup(-(-rows // 2))
+        self.say(
+            f"out of memory at step {self.progress.step + 1}: going on with {len(self._parts)} micro-batches of "
+            f"{self.micro_batch} rows instead of {rows}; the samples and their order stay the same"
+        )
 
     def averaged_model(self) -> HRM:
         """A copy of the network with the averaged weights: what is validated and shipped."""
         model = HRM(self.model.config)
-        model.load_state_dict(self.average.state)
+        model.load_state_dict({**self.model.state_dict(), **self.average.state})
         return model.to(self.device).eval()
 
     def save(self, path: Path, meta: dict[str, Any]) -> None:
-        """Writes a whole checkpoint of this instant, or nothing."""
+        """Writes a whole checkpoint of this instant, or nothing; every rank must call it, and the first one writes."""
+        slots = {name: self.ranks.gathered(tensor) for name, tensor in self.slots.state().items()}
+        self.progress.counted_solved, self.progress.counted_finished = map(int, self._counted.tolist())
 
         def write_more(directory: Path) -> None:
-            state.write(directory, self.model, self.optimiser, self.slots.state(), self.recipe, self.progress)
+            state.write(directory, self.model, self.optimiser, slots, self.recipe, self.progress)
 
-        checkpoint.save(path, self.averaged_model(), meta, write_more)
+        if self.ranks.is_first:
+            checkpoint.save(path, self.averaged_model(), meta, write_more)
+        self.ranks.wait()
 
     def restore(self, path: Path) -> None:
-        """Continues exactly where the checkpoint `path` was written."""
+        """Continues exactly where the checkpoint `path` was written, on whatever number of ranks."""
         averaged, _ = checkpoint.load(path)
         slots, self.progress = state.read(path, self.model, self.optimiser, self.recipe)
-        self.average.state = {name: t.to(self.device) for name, t in averaged.state_dict().items()}
-        self.slots.restore(slots)
-        self.curriculum.level = self.progress.curriculum_level
-        self.curriculum.solved_share = self.progress.solved_share
+        self.average.state = {name: p.detach().to(self.device) for name, p in averaged.named_parameters()}
+        for name, buffer in averaged.named_buffers():
+            self.model.get_buffer(name).copy_(buffer)
+        mine = slice(self._mine.start, self._mine.stop)
+        micro_batch = self.micro_batch
+        self._parts = [Slots.from_state({name: tensor[mine].to(self.device) for name, tensor in slots.items()})]
+        self.regroup(micro_batch)
+        progress = self.progress
+        self._counted[:] = torch.tensor([progress.counted_solved, progress.counted_finished])
+        self.curriculum.restore(progress.curriculum_level, progress.curriculum_upcoming, progress.solved_share)
+        self._ahead.forget()

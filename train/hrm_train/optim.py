@@ -9,14 +9,13 @@ Source: AdamATan2 (Everett et al., 2024; adam-atan2 0.0.3) and the sparse embedd
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 
-class AdamATan2(torch.optim.Optimizer):
+class AdamATan2:
     """Adam whose quotient m / sqrt(v) passes through atan2, so that no epsilon is needed and steps are bounded.
 
     w *= 1 - lr * wd;  w -= lr / (1 - b1^t) * atan2(m, sqrt(v) / sqrt(1 - b2^t)).
@@ -31,64 +30,81 @@ class AdamATan2(torch.optim.Optimizer):
     ) -> None:
         if lr < 0 or weight_decay < 0:
             raise ValueError(f"lr {lr} and weight_decay {weight_decay} must not be negative; use 0 to switch one off")
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+        self.lr, self.betas, self.weight_decay, self.num_steps = lr, betas, weight_decay, 0
+        self.params: list[Tensor] = list(params)
+        self.exp_avg = [torch.zeros_like(p, requires_grad=False) for p in self.params]
+        self.exp_avg_sq = [torch.zeros_like(p, requires_grad=False) for p in self.params]
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
-        assert closure is None, "closures are not used with AdamATan2"
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            for parameter in params:
-                if not self.state[parameter]:
-                    self.state[parameter] = {
-                        "step": torch.zeros(()),
-                        "exp_avg": torch.zeros_like(parameter),
-                        "exp_avg_sq": torch.zeros_like(parameter),
-                    }
-            if params:
-                self._update(params, group["lr"], group["betas"], group["weight_decay"])
+    def step(self, rate: float = 1.0, keep: Tensor | None = None) -> None:
+        """One update of every parameter with `rate` times the learning rate, from finite gradients; frees those.
 
-    def _update(self, params: list[Tensor], lr: float, betas: tuple[float, float], weight_decay: float) -> None:
-        beta1, beta2 = betas
-        states = [self.state[p] for p in params]
-        gradients = [p.grad for p in params if p.grad is not None]
-        first = [s["exp_avg"] for s in states]
-        second = [s["exp_avg_sq"] for s in states]
-        for state in states:
-            state["step"] += 1
-        step = int(states[0]["step"])
-        torch._foreach_mul_(params, 1 - lr * weight_decay)
-        torch._foreach_lerp_(first, gradients, 1 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, gradients, gradients, value=1 - beta2)
-        scale = lr / (1 - beta1**step)
-        root = math.sqrt(1 - beta2**step)
-        for parameter, m, v in zip(params, first, second, strict=True):
-            parameter.sub_(torch.atan2(m, v.sqrt() / root), alpha=scale)
+        `keep` (1 or 0, on the parameters' device) 0 leaves all as it was, without asking the device for its value; the
+        gradients must then be zeros.
+        """
+        (beta1, beta2), lr, params = self.betas, self.lr * rate, self.params
+        keep = torch.ones((), device=params[0].device) if keep is None else keep
+        self.num_steps += 1
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
+        torch._foreach_mul_(params, 1 - lr * self.weight_decay * keep)
+        torch._foreach_mul_(self.exp_avg, 1 - (1 - beta1) * keep)
+        torch._foreach_add_(self.exp_avg, gradients, alpha=1 - beta1)
+        torch._foreach_mul_(self.exp_avg_sq, 1 - (1 - beta2) * keep)
+        torch._foreach_addcmul_(self.exp_avg_sq, gradients, gradients, value=1 - beta2)
+        scale = -lr / (1 - beta1**self.num_steps) * keep
+        root = math.sqrt(1 - beta2**self.num_steps)
+        for parameter, m, v in zip(params, self.exp_avg, self.exp_avg_sq, strict=True):
+            parameter.addcmul_(torch.atan2(m, v.sqrt().div_(root)), scale)
+        self.forget_gradients()
+
+    def forget_gradients(self) -> None:
+        for parameter in self.params:
+            parameter.grad = None
 
 
 @torch.no_grad()
-def step_puzzle_table(table: Tensor, puzzle_ids_B: Tensor, gradient_BE: Tensor, lr: float, weight_decay: float) -> None:
-    """Sign descent on the rows the batch touched, in place: w = w (1 - lr wd) - lr sign(sum of the row's gradients)."""
-    ids, inverse = torch.unique(puzzle_ids_B, return_inverse=True)
-    gradients = torch.zeros_like(table[ids]).index_add_(0, inverse, gradient_BE)
-    table[ids] = table[ids] * (1 - lr * weight_decay) - lr * gradients.sign()
+def clip_(params: Sequence[Tensor], most: float) -> tuple[Tensor, Tensor]:
+    """Scales gradients to a norm of at most `most` (0 lets any pass); where it is not finite they become zeros.
+
+    Returns the norm before, and 1 where it is finite and 0 where it is not; the device is not asked which.
+    """
+    norm = nn.utils.clip_grad_norm_(params, most or math.inf)
+    finite = norm.isfinite()
+    for parameter in params:
+        if parameter.grad is not None:
+            parameter.grad = torch.where(finite, parameter.grad, 0)
+    return norm, finite.to(norm.dtype)
+
+
+@torch.no_grad()
+def step_puzzle_table(
+    table: Tensor, puzzle_ids_B: Tensor, gradient_BE: Tensor, lr: float | Tensor, decay: float
+) -> None:
+    """Sign descent on the rows the batch touched, in place: w = w (1 - lr decay) - lr sign(sum of the row's gradients).
+
+    Every row of the batch writes its id's new value: equal ids write equal values, and no device is asked how many
+    distinct ones there are.
+    """
+    ids_B, order_B = torch.sort(puzzle_ids_B.long(), stable=True)
+    begins_B = torch.ones_like(ids_B)
+    begins_B[1:] = (ids_B[1:] != ids_B[:-1]).long()
+    place_B = begins_B.cumsum(0) - 1
+    sums_BE = torch.zeros_like(gradient_BE).index_add_(0, place_B, gradient_BE[order_B])
+    table[ids_B] = table[ids_B] * (1 - lr * decay) - lr * sums_BE[place_B].sign()
 
 
 class Average:
-    """Exponential moving average of all floating-point entries of a model's state."""
+    """Exponential moving average of a model's parameters; its puzzle table moves by a rule of its own."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        self.state = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         """`step` from 1; early steps average over less, so that the random start is forgotten quickly."""
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
-        mine, new = list(self.state.values()), [t.detach() for t in model.state_dict().values()]
-        torch._foreach_lerp_(mine, new, weight)
+        torch._foreach_lerp_(list(self.state.values()), [p.detach() for p in model.parameters()], weight)
 
 
 def rate_at(samples: int, *, total: int, warmup: int, min_ratio: float) -> float:

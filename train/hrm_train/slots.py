@@ -1,23 +1,38 @@
 """The rows in training: each holds one puzzle from its first segment until the model (or the limit) halts it.
 
-Shapes: B batch, T tokens, N positions, D hidden.
+Shapes: B slots, T tokens, N positions, D hidden.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hrm_model.hrm import HRM, Carry
-from hrm_train.batches import Curriculum, Feed, generator_at
+
+
+class Fresh(NamedTuple):
+    """An offer (see batches.Offer) on the device."""
+
+    tokens_BT: Tensor
+    labels_BT: Tensor
+    puzzle_ids_B: Tensor
+    patience_B: Tensor
+
+    def rows(self, part: slice) -> Fresh:
+        return Fresh(*(tensor[part] for tensor in self))
 
 
 @dataclass(kw_only=True)
 class Slots:
-    """The published ACT wrapper's state; only rows that halted are refilled, so deep supervision spans segments."""
+    """The published ACT wrapper's state; only rows that halted are refilled, so deep supervision spans segments.
+
+    Tensors are replaced, never written into, so that a shallow copy is the state of that moment.
+    """
 
     carry: Carry
     tokens_BT: Tensor
@@ -45,26 +60,32 @@ class Slots:
             halted_B=torch.ones(num_rows, dtype=torch.bool, device=device),
         )
 
-    def refill(self, model: HRM, feed: Feed, step: int, num_revealed: int, explore: float) -> None:
-        """Gives every halted row a new puzzle; a share `explore` of them must think for a random number of segments."""
-        halted = self.halted_B.nonzero()[:, 0]
-        num_rows = len(halted)
-        if not num_rows:
-            return
-        rows = feed.draw(step, num_rows, num_revealed)
-        for target, values in zip((self.tokens_BT, self.labels_BT, self.puzzle_ids_B), rows, strict=True):
-            target[halted] = torch.from_numpy(values).to(target.device)
-        self.segments_B[halted] = 0
-        rng = generator_at(feed.seed, step, purpose=1)
-        minimum = rng.integers(2, max(3, model.config.max_segments + 1), size=num_rows)
-        minimum = np.where(rng.random(num_rows) < explore, minimum, 0).astype(np.int32)
-        self.min_segments_B[halted] = torch.from_numpy(minimum).to(halted.device)
-        self.carry = self.carry.where(self.halted_B, model.start(len(self.halted_B)))
+    def __len__(self) -> int:
+        return len(self.halted_B)
+
+    def refill(self, model: HRM, fresh: Fresh, explore: float) -> None:
+        """Gives every halted row its offer; a share `explore` of them must think for a random number of segments.
+
+        Selects instead of looking which rows those are, so that a device is not waited for.
+        """
+        most = max(2, model.config.max_segments)
+        longer_B = 2 + (fresh.patience_B / max(explore, 1e-9) * (most - 1)).int()
+        minimum_B = torch.where(fresh.patience_B < explore, longer_B.clamp(max=most), 0)
+        self.tokens_BT = self._taking(self.tokens_BT, fresh.tokens_BT)
+        self.labels_BT = self._taking(self.labels_BT, fresh.labels_BT)
+        self.puzzle_ids_B = self._taking(self.puzzle_ids_B, fresh.puzzle_ids_B)
+        self.min_segments_B = self._taking(self.min_segments_B, minimum_B.int())
+        self.segments_B = self.segments_B.masked_fill(self.halted_B, 0)
+        self.carry = self.carry.where(self.halted_B, model.start(len(self)))
+        self.halted_B = torch.zeros_like(self.halted_B)
+
+    def _taking(self, old: Tensor, new: Tensor) -> Tensor:
+        return torch.where(self.halted_B.view(-1, *(1,) * (old.ndim - 1)), new, old)
 
     def advance(self, carry: Carry) -> None:
         """After a segment: keep the new state and count."""
         self.carry = carry
-        self.segments_B += 1
+        self.segments_B = self.segments_B + 1
 
     def halt(self, margin_B: Tensor, max_segments: int) -> None:
         """After a window: cut the gradient, and halt where the model says so or the limit is reached."""
@@ -72,17 +93,24 @@ class Slots:
         wants_B = (margin_B.detach() > 0) & (self.segments_B >= self.min_segments_B)
         self.halted_B = wants_B | (self.segments_B >= max_segments)
 
-    def report(self, exact_B: Tensor, curriculum: Curriculum) -> None:
-        """Tells the curriculum how the rows that just halted ended."""
-        curriculum.see(int((exact_B & self.halted_B).sum()), int(self.halted_B.sum()))
+    def split(self, num_parts: int) -> list[Slots]:
+        """Parts of (nearly) equal size, in order; `joined` undoes it."""
+        sizes = [len(self) * (i + 1) // num_parts - len(self) * i // num_parts for i in range(num_parts)]
+        named = {name: tensor.split(sizes) for name, tensor in self.state().items()}
+        return [Slots.from_state({name: parts[i] for name, parts in named.items()}) for i in range(num_parts)]
+
+    @staticmethod
+    def joined(parts: Sequence[Slots]) -> Slots:
+        if len(parts) == 1:
+            return replace(parts[0])
+        states = [part.state() for part in parts]
+        return Slots.from_state({name: torch.cat([state[name] for state in states]) for name in states[0]})
 
     def state(self) -> dict[str, Tensor]:
         named = {name: value for name, value in vars(self).items() if name != "carry"}
         return {**named, **self.carry._asdict()}
 
-    def restore(self, state: dict[str, Tensor]) -> None:
-        device = self.halted_B.device
-        for name in vars(self):
-            if name != "carry":
-                setattr(self, name, state[name].to(device))
-        self.carry = Carry(*(state[name].to(device) for name in Carry._fields))
+    @classmethod
+    def from_state(cls, state: dict[str, Tensor]) -> Slots:
+        named = {name: tensor for name, tensor in state.items() if name not in Carry._fields}
+        return cls(carry=Carry(*(state[name] for name in Carry._fields)), **named)

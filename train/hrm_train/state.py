@@ -3,7 +3,8 @@
     trainer.safetensors   raw weights (weights.*), optimiser moments (exp_avg.*, exp_avg_sq.*), slots (slots.*)
     trainer.json          recipe, step, samples, curriculum, best validation
 
-`model.safetensors` beside them holds the moving average: the weights to use, and the average to go on from.
+`model.safetensors` beside them holds the moving average, the weights to use, and the buffers (the puzzle table). There
+are no random states: what is drawn follows from the seed and the step, and the network draws nothing.
 """
 
 from __future__ import annotations
@@ -12,29 +13,30 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from hrm_model.checkpoint import CheckpointError, load_state, read_json
+from hrm_model.checkpoint import CheckpointError, read_json
 from hrm_model.hrm import HRM
 from hrm_train.optim import AdamATan2
 from hrm_train.recipe import Recipe
 
 TENSORS, VALUES = "trainer.safetensors", "trainer.json"
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(kw_only=True)
 class Progress:
-    """Where a run stands; JSON-ready."""
+    """Where a run stands; JSON-ready. `counted_*` are the puzzles the curriculum has not taken in yet."""
 
     step: int = 0
     samples: int = 0
     curriculum_level: float = 0.0
+    curriculum_upcoming: float = 0.0
     solved_share: float = 0.0
+    counted_solved: int = 0
+    counted_finished: int = 0
     best_proven: float = -1.0
     best_step: int = 0
 
@@ -42,12 +44,7 @@ class Progress:
 def write(
     directory: Path, model: HRM, optimiser: AdamATan2, slots: Mapping[str, Tensor], recipe: Recipe, progress: Progress
 ) -> None:
-    tensors = {f"weights.{name}": tensor for name, tensor in model.state_dict().items()}
-    for name, parameter in model.named_parameters():
-        for moment in MOMENTS:
-            if optimiser.state[parameter]:
-                tensors[f"{moment}.{name}"] = optimiser.state[parameter][moment]
-    tensors |= {f"slots.{name}": tensor for name, tensor in slots.items()}
+    tensors = {**_named(model, optimiser), **{f"slots.{name}": tensor for name, tensor in slots.items()}}
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     safetensors.torch.save_file(flat, directory / TENSORS)
     (directory / VALUES).write_text(
@@ -55,6 +52,7 @@ def write(
     )
 
 
+@torch.no_grad()
 def read(directory: Path, model: HRM, optimiser: AdamATan2, recipe: Recipe) -> tuple[dict[str, Tensor], Progress]:
     """Restores weights and moments in place; returns the slots' tensors and the progress. Refuses another recipe."""
     values = read_json(directory / VALUES)
@@ -67,19 +65,18 @@ def read(directory: Path, model: HRM, optimiser: AdamATan2, recipe: Recipe) -> t
             "settings, or start a new run from its weights with --init"
         )
     tensors = safetensors.torch.load_file(directory / TENSORS)
-    load_state(model, _under(tensors, "weights."), directory / TENSORS)
-    moments: dict[str, dict[str, Tensor]] = {moment: _under(tensors, f"{moment}.") for moment in MOMENTS}
+    for name, target in _named(model, optimiser).items():
+        if name not in tensors or tensors[name].shape != target.shape:
+            raise CheckpointError(f"{directory / TENSORS} does not fit the model at {name}; the files are of two runs")
+        target.copy_(tensors[name])
     progress = Progress(**values["progress"])
-    for name, parameter in model.named_parameters():
-        if name in moments["exp_avg"]:
-            optimiser.state[parameter] = _moments(moments, name, parameter, progress.step)
-    return _under(tensors, "slots."), progress
+    optimiser.num_steps = progress.step
+    return {name[len("slots.") :]: tensor for name, tensor in tensors.items() if name.startswith("slots.")}, progress
 
 
-def _moments(moments: Mapping[str, Mapping[str, Tensor]], name: str, parameter: Tensor, step: int) -> dict[str, Any]:
-    restored = {moment: moments[moment][name].to(parameter.device) for moment in MOMENTS}
-    return {"step": torch.tensor(float(step)), **restored}
-
-
-def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+def _named(model: HRM, optimiser: AdamATan2) -> dict[str, Tensor]:
+    names = [name for name, _ in model.named_parameters()]
+    kinds = {"weights": optimiser.params, "exp_avg": optimiser.exp_avg, "exp_avg_sq": optimiser.exp_avg_sq}
+    return {
+        f"{kind}.{name}": tensor for kind, tensors in kinds.items() for name, tensor in zip(names, tensors, strict=True)
+    }

@@ -1,0 +1,106 @@
+"""Several processes training one model: each holds a slice of the slots, and all hold the same weights.
+
+    torchrun --nproc-per-node 2 -m hrm_train --hw auto --run runs/arc
+
+Gradients are summed once a step in a single call, after the last micro-batch. Without torchrun none of this acts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """This process among those that train together."""
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """The one that writes checkpoints and speaks."""
+        return self.rank == 0
+
+    def slots(self, batch_size: int) -> range:
+        """This rank's slots of the global batch."""
+        if batch_size % self.world:
+            raise ValueError(
+                f"batch_size {batch_size} cannot be shared by {self.world} ranks; set a multiple of {self.world}"
+            )
+        share = batch_size // self.world
+        return range(self.rank * share, (self.rank + 1) * share)
+
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        """Sums over the ranks, in place; one call for all tensors, which share a type."""
+        if self.world == 1:
+            return
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        dist.all_reduce(flat)
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def everyones(self, tensor_B: Tensor) -> Tensor:
+        """The rows of all ranks, in their order, on every rank."""
+        if self.world == 1:
+            return tensor_B
+        parts = [torch.empty_like(tensor_B) for _ in range(self.world)]
+        dist.all_gather(parts, tensor_B.contiguous())
+        return torch.cat(parts)
+
+    def gathered(self, tensor_B: Tensor) -> Tensor:
+        """The rows of all ranks, on the CPU of the first; the others get their own back."""
+        if self.world == 1:
+            return tensor_B.cpu()
+        parts = [torch.empty_like(tensor_B) for _ in range(self.world)] if self.is_first else None
+        dist.gather(tensor_B.contiguous(), parts)
+        return torch.cat([part.cpu() for part in parts]) if parts else tensor_B
+
+    def any(self, flag: bool) -> bool:
+        """Whether it holds on any rank: the same answer everywhere, so that all stop or save together."""
+        if self.world == 1:
+            return flag
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        votes = torch.tensor(int(flag), device=device)
+        dist.all_reduce(votes)
+        return bool(votes)
+
+    def wait(self) -> None:
+        """Until all ranks are here."""
+        if self.world > 1:
+            dist.barrier()
+
+
+def ranks() -> Ranks:
+    """This process's place; alone where no process group was joined."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return Ranks()
+    return Ranks(rank=dist.get_rank(), world=dist.get_world_size())
+
+
+def was_restarted() -> bool:
+    """torchrun started this process again after a failure: the run goes on from its latest checkpoint."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+@contextmanager
+def joined() -> Generator[Ranks]:
+    """Joins the processes that torchrun started (it sets WORLD_SIZE and the rest), each on its own GPU."""
+    if "WORLD_SIZE" not in os.environ:
+        yield Ranks()
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo")
+    try:
+        yield ranks()
+    finally:
+        dist.destroy_process_group()
