@@ -2,43 +2,49 @@
 
 hrm-train --puzzle sudoku --data data/sudoku --hw cpu --run runs/sudoku
 hrm-train --run runs/sudoku --resume
+hrm-train status runs/sudoku
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
 from hrm_model.geometry import start_from_geometry
 from hrm_model.hrm import HRM
 from hrm_puzzles import datasets, registry
+from hrm_train import status as run_status
 from hrm_train.batches import Feed
-from hrm_train.dataset import open_source, validation_rows
+from hrm_train.dataset import open_source
+from hrm_train.display import display_for
 from hrm_train.hardware import hardware_from_name
 from hrm_train.loop import Trainer
 from hrm_train.presets import config_for, recipe_for
 from hrm_train.recipe import Recipe, with_settings
 from hrm_train.run import Intervals, Run, commit_of_source
+from hrm_train.telemetry import TensorBoard, WeightsAndBiases, Writer
+from hrm_train.validation import held_out
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 console = Console(stderr=True)
-SETTINGS = "run.json"
+SETTINGS = run_status.SETTINGS
 
 
-@app.command(epilog="Example: hrm-train --puzzle sudoku --data data/sudoku --hw cpu --run runs/sudoku")
+@app.callback(
+    invoke_without_command=True,
+    epilog="Example: hrm-train --puzzle sudoku --data data/sudoku --hw cpu --run runs/sudoku",
+)
 def train(
-    run: Annotated[Path, typer.Option(help="Directory of the run: checkpoints, metrics, settings.")],
+    context: typer.Context,
+    run: Annotated[Path | None, typer.Option(help="Directory of the run: checkpoints, metrics, settings.")] = None,
     data: Annotated[Path | None, typer.Option(help="Data set directory, as hrm-data builds it.")] = None,
     puzzle: Annotated[str, typer.Option(help="Which puzzle.")] = "sudoku",
     hw: Annotated[str, typer.Option(help="Hardware preset: auto, cpu, rtx4090, h200.")] = "auto",
@@ -46,20 +52,53 @@ def train(
     settings: Annotated[list[str] | None, typer.Option("--set", help="key=value of the model or the recipe.")] = None,
     init: Annotated[Path | None, typer.Option(help="Checkpoint whose weights to start from.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run exactly where it stopped.")] = False,
-    validate_steps: Annotated[int, typer.Option(min=1, help="Steps between validations.")] = 1000,
-    validation_puzzles: Annotated[int, typer.Option(min=1, help="Puzzles in each validation.")] = 256,
+    validate_steps: Annotated[int, typer.Option(min=1, help="Steps between validations on a tenth.")] = 1000,
+    validate_whole_steps: Annotated[int, typer.Option(min=1, help="Steps between validations on all.")] = 10_000,
+    validation_puzzles: Annotated[int, typer.Option(min=1, help="At most so many held-out puzzles in all.")] = 4096,
+    checkpoint_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 2000,
     checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Minutes between checkpoints.")] = 5.0,
+    keep: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints stay, beside the best.")] = 2,
+    wandb: Annotated[bool, typer.Option("--wandb", help="Also write to W&B (offline by default).")] = False,
 ) -> None:
     """Train an HRM on a puzzle, from a data set directory to a run directory with checkpoints."""
+    if context.invoked_subcommand is not None:
+        return
+    if run is None:
+        raise ValueError("--run is missing; name the directory that shall hold the checkpoints")
     plan = _read_plan(run) if resume else _new_plan(run, data, puzzle, hw, preset, settings or [], init)
     trainer, plan_meta = _trainer(plan)
     if resume:
         trainer.restore(checkpoint.resolve(run / "latest"))
-    rows = validation_rows(
-        open_source(Path(plan["data"]), "test", trainer.puzzle), validation_puzzles, trainer.recipe.seed
+    rows = held_out(open_source(Path(plan["data"]), "test", trainer.puzzle), validation_puzzles, trainer.recipe.seed)
+    intervals = Intervals(
+        validate_steps=validate_steps,
+        validate_whole_steps=validate_whole_steps,
+        checkpoint_steps=checkpoint_steps,
+        checkpoint_minutes=checkpoint_minutes,
+        keep=keep,
     )
-    intervals = Intervals(validate_steps=validate_steps, checkpoint_minutes=checkpoint_minutes)
-    _drive(Run(run, trainer, rows, intervals, plan_meta, console.print), trainer)
+    _drive(Run(run, trainer, rows, intervals, plan_meta, _writers(run, plan, wandb), _say))
+
+
+@app.command(epilog="Example: hrm-train status runs/sudoku --json")
+def status(
+    run: Annotated[Path, typer.Argument(help="Directory of the run.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Show how a run stands: speed, validations, checkpoints, where time goes, and whether a process writes it."""
+    found = run_status.read_status(run)
+    if as_json:
+        print(run_status.to_json(found))
+    else:
+        run_status.show(found, Console())
+
+
+def _say(sentence: str) -> None:
+    console.print(sentence, soft_wrap=True)
+
+
+def _writers(run: Path, plan: dict[str, Any], wandb: bool) -> list[Writer]:
+    return [TensorBoard(run), *([WeightsAndBiases(run, plan)] if wandb else [])]
 
 
 def _new_plan(
@@ -136,52 +175,18 @@ def _model(config: HRMConfig, recipe: Recipe, init: str | None, feed: Feed) -> H
     return model
 
 
-def _drive(run: Run, trainer: Trainer) -> None:
+def _drive(run: Run) -> None:
+    trainer = run.trainer
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    console.print(
-        f"{parameters:,} parameters on {trainer.hardware.device}, {trainer.recipe.batch_size} slots, run {run.path}"
-    )
-    total = trainer.recipe.total_samples
-    if console.is_terminal:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[speed]}"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task("training", total=total, completed=trainer.progress.samples, speed="")
-            result = run.finish(
-                _metered(trainer, lambda done, speed: bar.update(task, completed=done, speed=speed), 1.0)
-            )
-    else:
-        result = run.finish(
-            _metered(trainer, lambda done, speed: console.print(f"{done} of {total} samples, {speed}"), 60.0)
-        )
-    if result is None:
-        console.print(
+    _say(f"{parameters:,} parameters on {trainer.hardware.device}, {trainer.recipe.batch_size} slots, run {run.path}")
+    result = run.finish(display_for(console, trainer.recipe.total_samples, trainer.progress.samples))
+    if run.stopped_by:
+        _say(
             f"stopped by {run.stopped_by} at step {trainer.progress.step}; "
             f"continue with hrm-train --run {run.path} --resume"
         )
         raise typer.Exit(1)
-    console.print(f"finished: {result.summary()}; checkpoint {run.path / 'best'}")
-
-
-def _metered(trainer: Trainer, show: Callable[[int, str], None], every_s: float) -> Callable[[int], None]:
-    """Calls `show` at most every `every_s` seconds with samples per second since the last time."""
-    last_time, last_samples = time.monotonic(), trainer.progress.samples
-
-    def on_step(samples: int) -> None:
-        nonlocal last_time, last_samples
-        now = time.monotonic()
-        if now - last_time < every_s:
-            return
-        progress = trainer.progress
-        speed = f"{(samples - last_samples) / (now - last_time):.0f} samples/s"
-        show(samples, f"{speed}, {progress.curriculum_level:.0f} cells revealed")
-        last_time, last_samples = now, samples
-
-    return on_step
+    _say(f"finished{f': {result.summary()}' if result else ''}; checkpoint {run.path / 'best'}")
 
 
 def main() -> None:
@@ -189,7 +194,7 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError, FloatingPointError) as error:
-        console.print(f"hrm-train: {error}", style="red", highlight=False)
+        console.print(f"hrm-train: {error}", style="red", highlight=False, soft_wrap=True)
         sys.exit(2)
 
 

@@ -1,139 +1,216 @@
-"""A run on disk: `runs/NAME/` with checkpoints, `latest` and `best`, metrics, and what to do between steps."""
+"""A run on disk: what happens between the steps of a trainer. Read `Run.finish` first.
+
+run.json   lock   step_N/   latest   best   metrics.ndjson   validation.ndjson   curve.png   segments.png   board/
+"""
 
 from __future__ import annotations
 
-import json
-import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch.utils.tensorboard import SummaryWriter
-
-from hrm_model import checkpoint
+from hrm_model.hrm import HRM
 from hrm_train import curves
 from hrm_train.batches import Rows
+from hrm_train.checkpoints import Checkpoints
+from hrm_train.display import Display
 from hrm_train.evaluate import Evaluation, evaluate
-from hrm_train.loop import StepReport, Trainer
+from hrm_train.lock import RunLock
+from hrm_train.loop import Trainer
+from hrm_train.telemetry import Telemetry, Writer
+from hrm_train.validation import HeldOut, History, Kind
 
 
 @dataclass(frozen=True, kw_only=True)
 class Intervals:
     """When to look and to save; the run's result does not depend on them."""
 
-    validate_steps: int = 1000
-    checkpoint_minutes: float = 5.0
     report_steps: int = 20
+    validate_steps: int = 1000
+    validate_whole_steps: int = 10_000
+    checkpoint_steps: int = 2000
+    checkpoint_minutes: float = 5.0
     keep: int = 2
 
 
+class Stopped(Exception):  # noqa: N818  # a request, not an error
+    """A signal asked the run to end."""
+
+
 class Run:
-    """Drives a trainer to its last sample; a signal ends it with a whole checkpoint."""
+    """Drives a trainer to its last sample; a signal ends it with a whole checkpoint, a bad number without one."""
 
     def __init__(
         self,
         path: Path,
         trainer: Trainer,
-        validation: Rows,
+        held_out: HeldOut,
         intervals: Intervals,
-        meta: dict[str, Any],
+        meta: Mapping[str, Any],
+        writers: Sequence[Writer],
         say: Callable[[str], None],
     ) -> None:
-        self.path, self.trainer, self.validation, self.intervals = path, trainer, validation, intervals
+        self.path, self.trainer, self.held_out, self.intervals = path, trainer, held_out, intervals
         self.meta, self.say = meta, say
         self.stopped_by: str | None = None
-        self._board = SummaryWriter(str(path / "board"))
+        self.checkpoints = Checkpoints(path, intervals.keep)
+        self.history = History(path)
+        self.telemetry = Telemetry(path, trainer, writers, say)
         self._saved_at = time.monotonic()
 
-    def finish(self, on_step: Callable[[int], None]) -> Evaluation | None:
+    def finish(self, display: Display) -> Evaluation | None:
         """Trains to `total_samples` and returns the last validation; None where a signal stopped it before."""
-        trainer, evaluation = self.trainer, None
-        self._catch_signals()
-        while trainer.progress.samples < trainer.recipe.total_samples and self.stopped_by is None:
-            report = trainer.step()
-            on_step(trainer.progress.samples)
-            is_last = trainer.progress.samples >= trainer.recipe.total_samples
-            self._log(report)
-            if is_last or trainer.progress.step % self.intervals.validate_steps == 0:
-                evaluation = self._validate()
-            if is_last or time.monotonic() - self._saved_at > 60 * self.intervals.checkpoint_minutes:
-                self.save()
-        if self.stopped_by is not None:
-            self.save()
-        self._board.close()
+        trainer, stopping = self.trainer, False
+        with self._lock(), self._until_signalled(), display:
+            evaluation = self._catch_up()
+            while not self._is_over() and not stopping:
+                self.telemetry.add(trainer.step())
+                display.advance(trainer.progress.samples)
+                self._report(display)
+                if self._is_over() or self._every(self.intervals.validate_steps):
+                    evaluation = self._validate()
+                stopping = self._agreed(self.stopped_by is not None)
+                if self._is_over() or stopping or self._is_save_due():
+                    self.save()
+            self.telemetry.close()
         return None if self.stopped_by else evaluation
 
-    def save(self) -> Path:
-        """Writes `step_N`, points `latest` to it and removes what is neither best nor among the last."""
-        path, latest = self.path / f"step_{self.trainer.progress.step}", self.path / "latest"
-        if not latest.exists() or checkpoint.resolve(latest) != path:  # never rewrite what a resume would read
-            self.trainer.save(path, self._meta())
-            checkpoint.point(latest, path)
-        self._prune()
-        self._saved_at = time.monotonic()
-        return path
+    def save(self) -> None:
+        """Writes `step_N` and points `latest` to it; raises FloatingPointError where a value was not finite."""
+        self.telemetry.moment()
+        trainer, ranks, step = self.trainer, self.trainer.ranks, self.trainer.progress.step
 
-    def _validate(self) -> Evaluation:
-        trainer = self.trainer
-        evaluation = evaluate(trainer.averaged_model(), trainer.puzzle, self.validation)
-        self.say(f"step {trainer.progress.step}: {evaluation.summary()}")
-        for segments in (1, 4, len(evaluation.exact)):
-            for name, value in evaluation.at(segments).items():
-                self._board.add_scalar(f"val/{name}_at_{segments}", value, trainer.progress.samples)
-        self._record({"step": trainer.progress.step, "samples": trainer.progress.samples, **_curves(evaluation)})
-        curves.draw(self.path / "curve.png", [self.path])
-        if evaluation.proven[-1] > trainer.progress.best_proven:
-            trainer.progress.best_proven, trainer.progress.best_step = evaluation.proven[-1], trainer.progress.step
-            checkpoint.point(self.path / "best", self.save())
+        def write(path: Path) -> None:
+            trainer.save(path, self._meta())
+
+        with trainer.meter.aside():
+            if ranks.any(ranks.is_first and not self.checkpoints.is_latest(step)):
+                self.checkpoints.save(step, write) if ranks.is_first else write(self.path)
+        self._saved_at = time.monotonic()
+
+    def _is_over(self) -> bool:
+        return self.trainer.progress.samples >= self.trainer.recipe.total_samples
+
+    def _every(self, steps: int) -> bool:
+        return self.trainer.progress.step % steps == 0
+
+    def _agreed(self, here: bool) -> bool:
+        """What one rank wants, all do; they compare notes only where they report, since asking waits for the device."""
+        ranks = self.trainer.ranks
+        return here if ranks.world == 1 else self._every(self.intervals.report_steps) and ranks.any(here)
+
+    def _is_save_due(self) -> bool:
+        waited_min = (time.monotonic() - self._saved_at) / 60
+        return self._every(self.intervals.checkpoint_steps) or self._agreed(
+            waited_min >= self.intervals.checkpoint_minutes
+        )
+
+    def _report(self, display: Display) -> None:
+        if self._every(self.intervals.report_steps) and (moment := self.telemetry.moment()):
+            display.show(moment)
+
+    def _catch_up(self) -> Evaluation | None:
+        """After a kill: `best` may not name its checkpoint yet, and the validation due at this step may be missing."""
+        step, ranks = self.trainer.progress.step, self.trainer.ranks
+        owed = step > 0 and (self._is_over() or self._every(self.intervals.validate_steps))
+        if ranks.is_first:
+            best = self.history.best("whole", step)
+            if best is not None and (self.path / f"step_{best['step']}").exists():
+                self.checkpoints.choose(best["step"])
+            owed &= all(row["step"] != step for row in self.history.rows())
+        return self._validate() if ranks.any(ranks.is_first and owed) else None
+
+    def _validate(self) -> Evaluation | None:
+        """The first rank looks; all take part in saving where it found the best so far. None where a signal came."""
+        ranks, evaluation, is_best = self.trainer.ranks, None, False
+        with self.trainer.meter.aside():
+            if ranks.is_first:
+                with suppress(Stopped):
+                    evaluation, is_best = self._look()
+        if ranks.any(is_best):
+            self.save()
+            if ranks.is_first:
+                self.checkpoints.choose(self.trainer.progress.step)
         return evaluation
 
-    def _log(self, report: StepReport) -> None:
-        progress = self.trainer.progress
-        if progress.step % self.intervals.report_steps:
-            return
-        for name, value in vars(report).items():
-            self._board.add_scalar(f"train/{name}", value, progress.samples)
-        self._board.add_scalar("train/revealed", progress.curriculum_level, progress.samples)
+    def _look(self) -> tuple[Evaluation, bool]:
+        """Evaluates what is due; whether the whole set went better than ever."""
+        step, fast = self.trainer.progress.step, self.held_out.fast
+        model = self.trainer.averaged_model()
+        if fast is not None:
+            evaluation, improved = self._evaluated(model, "fast", fast)
+            if not (improved or self._is_over() or step % self.intervals.validate_whole_steps == 0):
+                curves.draw_run(self.path)
+                return evaluation, False
+        evaluation, improved = self._evaluated(model, "whole", self.held_out.whole)
+        curves.draw_run(self.path)
+        return evaluation, improved
 
-    def _record(self, values: dict[str, Any]) -> None:
-        with (self.path / curves.VALIDATIONS).open("a") as file:
-            file.write(
-                json.dumps({"time": time.time(), "revealed": self.trainer.progress.curriculum_level, **values}) + "\n"
-            )
+    def _evaluated(self, model: HRM, kind: Kind, rows: Rows) -> tuple[Evaluation, bool]:
+        progress, recipe = self.trainer.progress, self.trainer.recipe
+        before = self.history.best(kind, progress.step - 1)
+        evaluation = evaluate(
+            model, self.trainer.puzzle, rows, loss=recipe.loss, between_batches=self._raise_if_signalled
+        )
+        self.say(f"step {progress.step}: {evaluation.summary()}")
+        self.history.add(kind, progress.step, progress.samples, evaluation, revealed=progress.curriculum_level)
+        self.telemetry.validated(kind, evaluation)
+        return evaluation, before is None or evaluation.score > before["score"]
 
     def _meta(self) -> dict[str, Any]:
         progress = self.trainer.progress
+        best, lowest = self.history.best("whole", progress.step), self.history.lowest_loss(progress.step)
         return {
             **self.meta,
             "step": progress.step,
             "samples": progress.samples,
-            "best_proven": progress.best_proven,
-            "best_step": progress.best_step,
+            "best_score": best and best["score"],
+            "best_step": best and best["step"],
+            "best_loss": lowest and lowest["loss"],
+            "best_loss_step": lowest and lowest["step"],
             "recipe_digest": self.trainer.recipe.digest,
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
 
-    def _prune(self) -> None:
-        kept = {checkpoint.resolve(self.path / name) for name in ("latest", "best") if (self.path / name).exists()}
-        steps = sorted(self.path.glob("step_*"), key=lambda path: int(path.name[5:]))
-        for path in steps[: -self.intervals.keep]:
-            if path not in kept:
-                shutil.rmtree(path, ignore_errors=True)
+    @contextmanager
+    def _lock(self) -> Generator[None]:
+        if not self.trainer.ranks.is_first:
+            yield
+            return
+        lock = RunLock(self.path)
+        lock.hold()
+        self.checkpoints.sweep()
+        try:
+            yield
+        finally:
+            lock.release()
 
-    def _catch_signals(self) -> None:
+    def _raise_if_signalled(self) -> None:
+        if self.stopped_by is not None:
+            raise Stopped
+
+    @contextmanager
+    def _until_signalled(self) -> Generator[None]:
+        """The first signal asks for a checkpoint and an end; a second one acts as it always does."""
+
         def stop(number: int, _frame: object) -> None:
             self.stopped_by = signal.Signals(number).name
+            restore()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, stop)
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
-
-def _curves(evaluation: Evaluation) -> dict[str, Any]:
-    return {name: [round(v, 4) for v in getattr(evaluation, name)] for name in ("exact", "proven", "cells")}
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            restore()
 
 
 def commit_of_source() -> str:

@@ -1,0 +1,133 @@
+"""Evaluation on the small real thing: what counts, what is checked, where the model would halt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from hrm_model.config import HRMConfig
+from hrm_model.hrm import HRM, SegmentOutput
+from hrm_puzzles import registry
+from hrm_puzzles.datasets import IGNORE
+from hrm_train.batches import Rows
+from hrm_train.evaluate import Evaluation, evaluate
+
+PUZZLE = registry.get("sudoku-4x4")
+SIZES = HRMConfig(
+    vocab_size=PUZZLE.vocab_size,
+    seq_len=PUZZLE.seq_len,
+    hidden_size=16,
+    num_heads=2,
+    puzzle_vector_size=16,
+    high_layers=1,
+    low_layers=1,
+    max_segments=3,
+)
+
+
+class Scripted(HRM):
+    """Gives each row its label from segment `solves_at` on, something wrong before, and would halt from `halts_at`."""
+
+    def __init__(self, labels_BT: np.ndarray, solves_at_B: list[int], halts_at_B: list[int]) -> None:
+        super().__init__(SIZES)
+        self.labels_BT = torch.from_numpy(labels_BT).long()
+        self.solves_at_B, self.halts_at_B = torch.tensor(solves_at_B), torch.tensor(halts_at_B)
+        self.segments_run = 0
+
+    def segment(self, carry, tokens_BT, puzzle_ids_B) -> SegmentOutput:  # noqa: ARG002
+        self.segments_run += 1
+        wrong_BT = (self.labels_BT + 1 - 2) % 4 + 2
+        answers_BT = torch.where((self.segments_run >= self.solves_at_B)[:, None], self.labels_BT, wrong_BT)
+        q_halt_B = torch.where(self.segments_run >= self.halts_at_B, 1.0, -1.0)
+        logits_BTV = torch.nn.functional.one_hot(answers_BT, SIZES.vocab_size).float()
+        return SegmentOutput(carry, logits_BTV, q_halt_B, torch.zeros_like(q_halt_B))
+
+
+def rows(count: int) -> Rows:
+    rng = np.random.default_rng(0)
+    examples = [PUZZLE.generate(rng, PUZZLE.difficulties[0]) for _ in range(count)]
+    tokens_BT = np.stack([PUZZLE.encode(example.question) for example in examples])
+    labels_BT = np.stack([PUZZLE.encode(example.answer) for example in examples])
+    return Rows(tokens_BT, labels_BT, np.zeros(count, dtype=np.int32))
+
+
+def scripted(held: Rows, solves_at_B: list[int], halts_at_B: list[int]) -> Evaluation:
+    return evaluate(Scripted(held.labels_BT, solves_at_B, halts_at_B), PUZZLE, held)
+
+
+def test_shares_rise_with_the_segments_that_solve() -> None:
+    result = scripted(rows(4), [1, 2, 3, 9], [1, 1, 1, 1])
+    assert result.exact == result.proven == (0.25, 0.5, 0.75)
+    assert result.score == 0.75
+
+
+def test_halting_is_right_where_it_says_what_is_true() -> None:
+    result = scripted(rows(4), [1, 2, 3, 9], [1, 3, 3, 9])
+    assert result.halting == (1.0, 0.75, 1.0)
+    assert result.segments == (1 + 3 + 3 + 3) / 4
+    assert result.halted_exact == 0.75
+
+
+def test_an_early_halt_costs_what_was_not_solved_by_then() -> None:
+    result = scripted(rows(2), [2, 2], [1, 2])
+    assert (result.segments, result.halted_exact, result.exact[-1]) == (1.5, 0.5, 1.0)
+
+
+def test_rows_without_an_answer_and_cells_without_a_label_do_not_count() -> None:
+    held = rows(3)
+    labels_BT = held.labels_BT.copy()
+    labels_BT[1, :] = IGNORE
+    labels_BT[2, :5] = IGNORE
+    model = Scripted(held.labels_BT[[0, 2]], [9, 1], [9, 9])
+    result = evaluate(model, PUZZLE, held._replace(labels_BT=labels_BT))
+    assert result.num_puzzles == 2
+    assert result.exact == (0.5, 0.5, 0.5)
+    assert result.accuracy == (0.5, 0.5, 0.5)
+
+
+def test_a_set_without_any_answer_is_refused() -> None:
+    held = rows(2)
+    with pytest.raises(ValueError, match="no held-out puzzle has an answer"):
+        scripted(held._replace(labels_BT=np.full_like(held.labels_BT, IGNORE)), [1, 1], [1, 1])
+
+
+@dataclass(frozen=True)
+class Unprovable:
+    """Sudoku as if nobody could check it; a check would be an error."""
+
+    proof_exists: bool = False
+
+
+def test_where_no_proof_exists_exact_answers_are_the_score() -> None:
+    held = rows(2)
+    result = evaluate(Scripted(held.labels_BT, [1, 9], [9, 9]), Unprovable(), held)  # type: ignore[arg-type]
+    assert (result.score, result.proven[-1]) == (0.5, 0.0)
+    assert "proven" not in result.summary()
+
+
+def test_checking_only_new_answers_proves_what_checking_all_would() -> None:
+    torch.manual_seed(1)
+    held, model = rows(20), HRM(replace(SIZES, max_segments=6))
+    result = evaluate(model, PUZZLE, held, batch_size=7)
+    carry, tokens_BT, proven_B = model.start(20), torch.from_numpy(held.tokens_BT), np.zeros(20, dtype=bool)
+    with torch.no_grad():
+        for segment in range(6):
+            output = model.segment(carry, tokens_BT, torch.zeros(20, dtype=torch.int32))
+            carry = output.carry
+            proven_B |= PUZZLE.check_BT(held.tokens_BT, output.logits_BTV.argmax(-1).numpy().astype(np.int32)) == 1
+            assert result.proven[segment] == proven_B.mean()
+
+
+def test_what_is_raised_between_batches_ends_the_evaluation() -> None:
+    calls: list[int] = []
+
+    def stop_at_the_second() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(HRM(SIZES), PUZZLE, rows(9), batch_size=4, between_batches=stop_at_the_second)
