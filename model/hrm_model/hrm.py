@@ -87,9 +87,10 @@ class HRM(nn.Module):
     def think(self, carry: Carry, tokens_BT: Tensor, puzzle_vector_BE: Tensor) -> SegmentOutput:
         """One segment from gathered puzzle rows; only the last low and the last high call keep a gradient.
 
+        The carry's type is the type of all activations, as published (weights stay in theirs and are cast where used).
         The new carry is still attached, so that a trainer may let gradients pass from one segment to the one before.
         """
-        x_BND = self.embed(tokens_BT, puzzle_vector_BE)
+        x_BND = self.embed(tokens_BT, puzzle_vector_BE).to(carry.z_high_BND.dtype)
         if self.config.arch == "transformer":
             return self._answer(self._one_pass(x_BND), carry)
         carry = self._recur(carry, x_BND)

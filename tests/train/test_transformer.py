@@ -32,8 +32,12 @@ class Made:
         self.questions_NT = np.stack([PUZZLE.encode(example.question) for example in examples])
         self.answers_NT = np.stack([PUZZLE.encode(example.answer) for example in examples])
 
-    def __len__(self) -> int:
+    @property
+    def num_groups(self) -> int:
         return len(self.questions_NT)
+
+    def pick(self, groups_B: np.ndarray, chance_B2: np.ndarray) -> np.ndarray:  # noqa: ARG002
+        return groups_B
 
     def rows(self, indices_B: np.ndarray) -> Rows:
         return Rows(self.questions_NT[indices_B], self.answers_NT[indices_B], np.zeros(len(indices_B), np.int32))
