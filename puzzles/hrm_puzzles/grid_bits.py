@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_puzzles.grid_geometry import GridShape
+from hrm_puzzles.puzzle import IntArray
 
 
 def bits_from(shape: GridShape, is_set_BT: NDArray[np.bool_]) -> int:
@@ -20,12 +21,22 @@ def bits_from(shape: GridShape, is_set_BT: NDArray[np.bool_]) -> int:
     return int.from_bytes(np.packbits(padded_BRC, bitorder="little").tobytes(), "little")
 
 
-def flags_from(shape: GridShape, bits: int, num_boards: int = 1) -> NDArray[np.bool_]:
-    """The inverse of `bits_from`, bool [B, T]."""
+def flags_from(shape: GridShape, bits: int) -> NDArray[np.bool_]:
+    """The inverse of `bits_from` for one board, bool [T]."""
+    return unpadded_BT(shape, padded_flags(shape, bits, 1))[0] == 1
+
+
+def padded_flags(shape: GridShape, bits: int, num_boards: int) -> NDArray[np.uint8]:
+    """The bits of all boards one after the other, empty columns and rows included."""
     num_bits = num_boards * (shape.rows + 1) * (shape.cols + 1)
     packed = np.frombuffer(bits.to_bytes(num_bits // 8 + 1, "little"), dtype=np.uint8)
-    padded_BRC = np.unpackbits(packed, bitorder="little", count=num_bits).view(np.bool_)
-    return padded_BRC.reshape(num_boards, shape.rows + 1, shape.cols + 1)[:, :-1, :-1].reshape(num_boards, -1)
+    return np.unpackbits(packed, bitorder="little", count=num_bits)
+
+
+def unpadded_BT(shape: GridShape, padded: IntArray) -> IntArray:
+    """Values that stand as `padded_flags` does, for the cells alone."""
+    padded_BRC = padded.reshape(-1, shape.rows + 1, shape.cols + 1)
+    return padded_BRC[:, :-1, :-1].reshape(len(padded_BRC), shape.num_cells)
 
 
 def bit_at(shape: GridShape, row: int, col: int) -> int:
@@ -37,3 +48,15 @@ def neighbours(shape: GridShape, bits: int) -> int:
     """The cells above, below, left and right of the given ones; those beyond the edge are not yet taken away."""
     stride = shape.cols + 1
     return bits << 1 | bits >> 1 | bits << stride | bits >> stride
+
+
+def levels_from(shape: GridShape, free: int, start: int, goal: int = 0) -> list[int]:
+    """The free cells by their distance from `start`, up to the level that holds `goal` or to the last there is."""
+    levels, seen, level = [start], start, start
+    while not level & goal:
+        level = neighbours(shape, level) & free & ~seen
+        if not level:
+            break
+        seen |= level
+        levels.append(level)
+    return levels

@@ -179,6 +179,12 @@ def shown(value: object) -> str:
     return str(value) if is_printable else f"a value of type {type(value).__name__}"
 
 
+def at(cell: tuple[int, int], problem: str, rule: str, remedy: str) -> PuzzleError:
+    """An error whose cell is named from 1, as all errors do, though objects count from 0."""
+    row, col = cell[0] + 1, cell[1] + 1
+    return PuzzleError(f"{problem} at row {row}, column {col} (from 1)", rule, remedy, (row, col))
+
+
 # Objects
 
 
@@ -202,3 +208,22 @@ def cells_of(shape: GridShape, name: str, value: object) -> list[tuple[int, int]
     if len(cells) > shape.num_cells:
         raise PuzzleError(f"{name} has {len(cells)} cells", "bad-cell", f"send at most {shape.num_cells}")
     return [cell_of(shape, f"{name}[{index}]", cell) for index, cell in enumerate(cells)]
+
+
+def check_keys(question: dict[object, object], keys: tuple[str, ...], answer_key: str, form: str) -> None:
+    """Refuse an object without all the keys, or with others than the key of the answer."""
+    if not set(keys) <= set(question) <= {*keys, answer_key}:
+        named = ", ".join(shown(key) for key in list(question)[:6]) or "nothing"
+        raise PuzzleError(f"the object has the keys {named}", "wrong-keys", form)
+
+
+def numbers_of(
+    shape: GridShape, value: object, allowed: tuple[int, ...], described: str
+) -> tuple[Grid, list[list[object]]]:
+    """A grid of the allowed numbers, and the rows it was read from."""
+    rows = rows_of(shape, value)
+    cells = [number for row in rows for number in row]
+    for cell, number in enumerate(cells):
+        if type(number) is not int or number not in allowed:
+            raise bad_character(shape, cell, number, described)
+    return _grid(shape, cast("list[int]", cells)), rows

@@ -11,11 +11,11 @@ from random import Random
 import numpy as np
 
 from hrm_puzzles.bits import bits_of
-from hrm_puzzles.grid_bits import flags_from, neighbours
+from hrm_puzzles.grid_bits import flags_from, levels_from, neighbours
 from hrm_puzzles.grid_geometry import GridShape
 from hrm_puzzles.maze_board import GOAL, OPEN, PATH, START, WALL
 from hrm_puzzles.maze_layouts import LAYOUTS
-from hrm_puzzles.maze_solver import cells_between, levels_from
+from hrm_puzzles.maze_solver import cells_between
 from hrm_puzzles.puzzle import Example, Grid, PuzzleError
 
 DIFFICULTIES = ("easy", "medium", "hard")
@@ -88,7 +88,7 @@ def _union(sets: list[int]) -> int:
 
 
 def _grid(shape: GridShape, free: int, placed: tuple[tuple[int, int], ...]) -> Grid:
-    grid_T = np.where(flags_from(shape, free)[0], OPEN, WALL).astype(np.int8)
+    grid_T = np.where(flags_from(shape, free), OPEN, WALL).astype(np.int8)
     for cells, value in placed:
-        grid_T[flags_from(shape, cells)[0]] = value
+        grid_T[flags_from(shape, cells)] = value
     return grid_T.reshape(shape.rows, shape.cols)

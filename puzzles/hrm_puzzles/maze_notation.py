@@ -18,7 +18,7 @@ from hrm_puzzles import grid_notation
 from hrm_puzzles.grid_geometry import NEIGHBOURS, GridShape
 from hrm_puzzles.grid_notation import Legend
 from hrm_puzzles.maze_board import GOAL, OPEN, PATH, START, WALL
-from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
+from hrm_puzzles.puzzle import Grid, Notation, Parsed
 
 LEGEND = Legend(
     values={"#": WALL, "█": WALL, " ": OPEN, ".": OPEN, "S": START, "G": GOAL, "o": PATH},
@@ -33,7 +33,7 @@ Cell = tuple[int, int]
 
 
 def parsed(shape: GridShape, notation: object) -> Parsed:
-    """Read any notation; further rules for objects: `wrong-keys`, `bad-cell` and `start-in-wall`, `goal-in-wall`."""
+    """Read any notation; further rules for objects: `wrong-keys`, `bad-cell`, `in-wall` and `same-cell`."""
     if isinstance(notation, dict):
         return _from_object(shape, cast("dict[object, object]", notation))
     return grid_notation.parsed(shape, LEGEND, notation)
@@ -62,37 +62,16 @@ def _walked(start: Cell, marked: set[Cell]) -> list[Cell]:
 
 
 def _from_object(shape: GridShape, question: dict[object, object]) -> Parsed:
-    keys = set(question)
-    if not {"grid", "start", "goal"} <= keys <= {"grid", "start", "goal", "path"}:
-        named = ", ".join(grid_notation.shown(key) for key in list(question)[:6]) or "nothing"
-        raise PuzzleError(f"the object has the keys {named}", "wrong-keys", OBJECT_FORM)
-    rows = grid_notation.rows_of(shape, question["grid"])
-    cells = enumerate(value for row in rows for value in row)
-    walls = np.array([_wall(shape, cell, value) for cell, value in cells], dtype=np.int8)
-    grid = walls.reshape(shape.rows, shape.cols)
-    ends = {name: grid_notation.cell_of(shape, name, question[name]) for name in ("start", "goal")}
-    for cell in grid_notation.cells_of(shape, "path", question.get("path", [])):
-        grid[cell] = _placed(grid, "path", cell, PATH)
-    for (name, cell), value in zip(ends.items(), (START, GOAL), strict=True):
-        grid[cell] = _placed(grid, name, cell, value)
-    if ends["start"] == ends["goal"]:
-        raise _at(ends["goal"], "start and goal are the same cell", "same-cell", "move one of them")
-    template = json.dumps({"grid": rows, **{name: list(cell) for name, cell in ends.items()}})
-    return Parsed(grid=grid, notation=Notation(kind="object", blank=0, template=template))
-
-
-def _wall(shape: GridShape, cell: int, value: object) -> int:
-    if type(value) is int and value in (OPEN, WALL):
-        return value
-    raise grid_notation.bad_character(shape, cell, value, "1 for a wall and 0 for an open cell")
-
-
-def _placed(grid: Grid, name: str, cell: Cell, value: int) -> int:
-    if grid[cell] == WALL:
-        raise _at(cell, f"the {name} lies in a wall", f"{name}-in-wall", "choose an open cell")
-    return value
-
-
-def _at(cell: Cell, problem: str, rule: str, remedy: str) -> PuzzleError:
-    row, col = cell[0] + 1, cell[1] + 1
-    return PuzzleError(f"{problem} at row {row}, column {col} (from 1)", rule, remedy, (row, col))
+    grid_notation.check_keys(question, ("grid", "start", "goal"), "path", OBJECT_FORM)
+    grid, rows = grid_notation.numbers_of(shape, question["grid"], (OPEN, WALL), "1 for a wall and 0 for an open cell")
+    start, goal = (grid_notation.cell_of(shape, name, question[name]) for name in ("start", "goal"))
+    marked = grid_notation.cells_of(shape, "path", question.get("path", []))
+    placed = [*((cell, PATH, "path") for cell in marked), (start, START, "start"), (goal, GOAL, "goal")]
+    for cell, value, name in placed:
+        if grid[cell] == WALL:
+            raise grid_notation.at(cell, f"the {name} lies in a wall", "in-wall", "choose an open cell")
+        grid[cell] = value
+    if start == goal:
+        raise grid_notation.at(goal, "start and goal are the same cell", "same-cell", "move one of them")
+    template = json.dumps({"grid": rows, "start": start, "goal": goal})
+    return Parsed(grid=grid, notation=Notation(kind="object", blank=OPEN, template=template))

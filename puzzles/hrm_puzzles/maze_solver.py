@@ -1,25 +1,13 @@
 """Shortest paths through a maze, exactly: they generate, rate and check mazes, and never answer for the model.
 
-Sets of cells are bits of one integer, see `grid_bits`. Levels are the cells at distance 0, 1, 2, ... from somewhere.
+Sets of cells are bits of one integer, see `grid_bits`.
 """
 
 from __future__ import annotations
 
 from hrm_puzzles.bits import bits_of
-from hrm_puzzles.grid_bits import neighbours
+from hrm_puzzles.grid_bits import levels_from, neighbours
 from hrm_puzzles.grid_geometry import GridShape
-
-
-def levels_from(shape: GridShape, free: int, start: int, goal: int = 0) -> list[int]:
-    """The free cells by their distance from `start`, up to the level that holds `goal` or to the last there is."""
-    levels, seen, level = [start], start, start
-    while not level & goal:
-        level = neighbours(shape, level) & free & ~seen
-        if not level:
-            break
-        seen |= level
-        levels.append(level)
-    return levels
 
 
 def num_moves(shape: GridShape, free: int, start: int, goal: int) -> int | None:

@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
 from hrm_puzzles.arc import Arc
+from hrm_puzzles.logistics import Logistics
 from hrm_puzzles.maze import Maze
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
 from hrm_puzzles.sudoku import Sudoku
@@ -19,6 +20,8 @@ _BUILT_IN: dict[str, Puzzle] = {
     "sudoku-4x4": Sudoku(name="sudoku-4x4", box_rows=2, box_cols=2),
     "maze": Maze(name="maze", rows=30, cols=30),
     "maze-10x10": Maze(name="maze-10x10", rows=10, cols=10),
+    "logistics": Logistics(name="logistics", rows=10, cols=10),
+    "logistics-6x6": Logistics(name="logistics-6x6", rows=6, cols=6),
     "arc": Arc(name="arc", side=30),
     "arc-10x10": Arc(name="arc-10x10", side=10),
 }

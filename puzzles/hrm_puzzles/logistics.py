@@ -1,0 +1,110 @@
+"""City routing: the answer marks the roads of a cheapest closed tour from the depot through all customers.
+
+A move goes to one of the four neighbours and costs what the entered cell costs: 1 for roads, 2 or 4 for congested
+ones, 1 for the depot and the customers. A cell may be driven over more than once and is paid each time.
+Tokens: see `logistics_board`. Shapes: B batch, T cells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hrm_puzzles import (
+    grid_curriculum,
+    grid_equivalence,
+    grid_symmetry,
+    logistics_generator,
+    logistics_notation,
+    logistics_render,
+    logistics_rules,
+)
+from hrm_puzzles.grid_geometry import GridShape
+from hrm_puzzles.grid_symmetry import GridSymmetry
+from hrm_puzzles.logistics_board import CUSTOMER_TOKEN, TOKEN_OF_VALUE, TOUR, VALUE_OF_TOKEN, VOCAB_SIZE
+from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed
+
+SIDES = range(5, 31)
+NUM_TRAIN, NUM_TEST = 960, 400  # the sizes of the data set that is built unless others are asked for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logistics:
+    """Cities of `rows` x `cols` cells; `puzzle.Puzzle` says what each method promises."""
+
+    name: str
+    rows: int
+    cols: int
+
+    num_puzzle_ids = 1
+    proof_exists = True
+    vocab_size = VOCAB_SIZE
+    difficulties = tuple(logistics_generator.NUM_CUSTOMERS)
+
+    def __post_init__(self) -> None:
+        if self.rows not in SIDES or self.cols not in SIDES:
+            raise ValueError(f"a city of {self.rows}x{self.cols} cannot be made; choose sides from 5 to 30.")
+
+    @cached_property
+    def shape(self) -> GridShape:
+        return GridShape(rows=self.rows, cols=self.cols)
+
+    @property
+    def seq_len(self) -> int:
+        return self.shape.num_cells
+
+    @property
+    def geometry(self) -> Geometry:
+        return self.shape.geometry
+
+    def parse(self, notation: object) -> Parsed:
+        """Read any notation; refuses what is no board, and cities without one depot and 1 to 8 customers in reach.
+
+        Several tours may be cheapest; any of them is a right answer.
+        """
+        parsed = logistics_notation.parsed(self.shape, notation)
+        logistics_rules.check_question(self.shape, self.encode(parsed.grid))
+        return parsed
+
+    def write(self, grid: Grid, notation: Notation) -> object:
+        return logistics_notation.written(grid, notation)
+
+    def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
+        """A city with exactly one right answer; its rating is the cost of the tour."""
+        return logistics_generator.generate(self.shape, rng, difficulty)
+
+    def render(self, grid: Grid, question: Grid | None = None) -> str:
+        """A picture in text; with `question`, what breaks it stands out."""
+        return logistics_render.board_text(grid, question)
+
+    def encode(self, grid: Grid) -> NDArray[np.int32]:
+        return TOKEN_OF_VALUE[grid.reshape(-1)]
+
+    def decode(self, tokens_T: IntArray) -> Grid:
+        return VALUE_OF_TOKEN[np.clip(tokens_T, 0, VOCAB_SIZE)].reshape(self.rows, self.cols)
+
+    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
+        """RIGHT where the city is kept and the marked roads hold a cheapest tour, each of them needed; else WRONG."""
+        is_right_B = logistics_rules.is_cheapest_tour_B(self.shape, inputs_BT, answers_BT)
+        return np.where(is_right_B, RIGHT, WRONG).astype(np.int8)
+
+    def symmetry(self, rng: np.random.Generator) -> GridSymmetry:
+        return grid_symmetry.random_symmetry(self.shape, rng)
+
+    def augment_BT(
+        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        return grid_symmetry.augmented_BT(self.shape, rng, inputs_BT, labels_BT)
+
+    def reveal_BT(
+        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray, num_revealed_B: IntArray
+    ) -> NDArray[np.int32]:
+        return grid_curriculum.revealed_BT(rng, inputs_BT, labels_BT, num_revealed_B)
+
+    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.uint64]:  # noqa: ARG002
+        """The question decides, whatever is revealed of its tour."""
+        bare_BT = np.where(inputs_BT > CUSTOMER_TOKEN, inputs_BT - TOUR, inputs_BT)
+        return grid_equivalence.equivalence_hash_B(self.shape, bare_BT)
