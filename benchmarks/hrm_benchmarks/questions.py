@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.scheduler import Job
 from hrm_edge_runtime.engines.fake import Script
+from hrm_puzzles.csv_rows import read_csv
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.sudoku import Sudoku
-from hrm_puzzles.sudoku_csv import read_csv
 
 BLANK_SHARE = 0.7  # of a made-up question's cells; a scripted engine does not care how hard it is
 
@@ -38,9 +37,7 @@ class Questions:
 
 
 def from_csv(path: Path, puzzle: Puzzle, num_puzzles: int, rng: np.random.Generator) -> Questions:
-    """A random sample of a Sudoku-Extreme CSV, without repetition."""
-    if not isinstance(puzzle, Sudoku):
-        raise QuestionError(f"{puzzle.name} has no CSV form here: leave --csv away to generate puzzles.")
+    """A random sample of a CSV file in the form of Sudoku-Extreme, without repetition."""
     rows = read_csv(path, puzzle)
     chosen = rng.permutation(len(rows))[:num_puzzles]
     return Questions(

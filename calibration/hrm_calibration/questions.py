@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hrm_puzzles.csv_rows import read_csv
 from hrm_puzzles.datasets import DatasetError, open_split
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.sudoku import Sudoku
-from hrm_puzzles.sudoku_csv import read_csv
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,9 +58,7 @@ def questions_from_data(path: Path, puzzle: Puzzle) -> Questions:
 
 
 def questions_from_csv(path: Path, puzzle: Puzzle) -> Questions:
-    """All rows of a CSV file with the columns source, question, answer, rating; Sudoku only."""
-    if not isinstance(puzzle, Sudoku):
-        raise DatasetError(f"{path} is CSV, which {puzzle.name} has no reader for; build a data set and give --data")
+    """All rows of a CSV file with the columns source, question, answer, rating, for puzzles that have this form."""
     rows = read_csv(path, puzzle)
     return Questions(
         tokens_NT=rows.questions_NT.astype(np.int32),

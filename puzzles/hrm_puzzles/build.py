@@ -17,19 +17,21 @@ from numpy.typing import NDArray
 
 from hrm_puzzles import datasets, registry
 from hrm_puzzles.atomic import new_directory, require_free
+from hrm_puzzles.csv_rows import read_csv
 from hrm_puzzles.datasets import DatasetError
 from hrm_puzzles.generation import MIXED, Chunk, Rows, chunks_of, difficulties_of, generate_chunks, read_chunk
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.sudoku import Sudoku
-from hrm_puzzles.sudoku_csv import read_csv
 from hrm_puzzles.work import Progress
+
+USUAL_COUNTS = {"maze": (1000, 1000), "logistics": (960, 400)}  # as the published Maze-Hard, and the city set
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """What to build: generated puzzles of a difficulty, and the rows of CSV files within a range of ratings.
 
-    `copies` random symmetric copies follow each training question, in one group with it.
+    Of the CSV rows to train on, `csv_sample` says how many are taken, at random. `copies` random symmetric copies
+    follow each training question, in one group with it.
     """
 
     puzzle: str
@@ -42,6 +44,7 @@ class Recipe:
     csv_test: str | None = None
     least_rating: int = 0
     greatest_rating: int | None = None
+    csv_sample: int | None = None
 
     def chunks(self, *, is_test: bool) -> list[Chunk]:
         count = self.num_test if is_test else self.num_train
@@ -58,9 +61,13 @@ class Built:
     fingerprint: str
 
 
+def usual_counts(puzzle: Puzzle) -> tuple[int, int]:
+    """How many puzzles are generated for training and for the test where nobody says."""
+    return USUAL_COUNTS.get(puzzle.name.partition("-")[0], (1000, 200))
+
+
 def build(recipe: Recipe, out: Path, *, num_workers: int = 1, progress: Progress = lambda _done, _total: None) -> Built:
     """Build a data set at `out`, which must not exist; a build that was stopped continues with the same recipe.
-
     No question of the training split is a symmetric copy of one of the test split.
     """
     puzzle = registry.get(recipe.puzzle)
@@ -88,17 +95,19 @@ def build(recipe: Recipe, out: Path, *, num_workers: int = 1, progress: Progress
 def _csv_rows(puzzle: Puzzle, recipe: Recipe, *, is_test: bool) -> list[Rows]:
     """The rows of the CSV file of a split, if there is one; refuses what would leave the split empty."""
     source = recipe.csv_test if is_test else recipe.csv_train
-    parts = [] if source is None else [_read_csv(puzzle, recipe, Path(source))]
+    sample = None if is_test else recipe.csv_sample
+    parts = [] if source is None else [_read_csv(puzzle, recipe, Path(source), sample)]
     if not recipe.chunks(is_test=is_test) and not any(map(len, parts)):
         split = "test" if is_test else "train"
         raise DatasetError(f"the {split} split would be empty; give --{split} or --csv-{split} with rows in range.")
     return parts
 
 
-def _read_csv(puzzle: Puzzle, recipe: Recipe, path: Path) -> Rows:
-    if not isinstance(puzzle, Sudoku):
-        raise DatasetError(f"{puzzle.name} has no CSV form here; leave --csv-train and --csv-test away.")
+def _read_csv(puzzle: Puzzle, recipe: Recipe, path: Path, sample: int | None) -> Rows:
     rows = read_csv(path, puzzle, least_rating=recipe.least_rating, greatest_rating=recipe.greatest_rating)
+    if sample is not None and sample < len(rows):
+        rng = np.random.default_rng(np.random.SeedSequence(recipe.seed, spawn_key=(3,)))
+        rows = rows.at(np.sort(rng.permutation(len(rows))[:sample]))
     return Rows(inputs_NT=rows.questions_NT, labels_NT=rows.answers_NT, ratings_N=rows.ratings_N)
 
 

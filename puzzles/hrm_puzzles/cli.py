@@ -1,36 +1,51 @@
-"""`hrm-data`: build, inspect and show data sets.
+"""`hrm-data`: build, import, inspect and show data sets.
 
 hrm-data build sudoku --out data/sudoku --train 20000 --test 1000 --workers 4
+hrm-data build arc --out data/arc --augment 1000 --workers 4
+hrm-data import boards.ndjson sudoku --out data/boards
 hrm-data inspect data/sudoku
-hrm-data show data/sudoku --split test --index 0
+hrm-data show data/arc --count 6 --png arc.png
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hrm_puzzles import registry
-from hrm_puzzles.build import Recipe
+from hrm_puzzles.arc import Arc
+from hrm_puzzles.arc_build import ArcBuilt, ArcRecipe, build_arc
+from hrm_puzzles.build import Built, Recipe, usual_counts
 from hrm_puzzles.build import build as build_dataset
-from hrm_puzzles.datasets import DatasetError, open_split
+from hrm_puzzles.datasets import DatasetError
+from hrm_puzzles.examples import read_examples
+from hrm_puzzles.exported import MOST_SHOWN, import_file
 from hrm_puzzles.generation import MIXED
-from hrm_puzzles.inspection import Report, SplitReport, puzzle_of
+from hrm_puzzles.hub import fetched
 from hrm_puzzles.inspection import inspect as inspect_dataset
-from hrm_puzzles.puzzle import PuzzleError
+from hrm_puzzles.pictures import save_sheet
+from hrm_puzzles.puzzle import Puzzle, PuzzleError
+from hrm_puzzles.reports import built_text, peak_rss_bytes, progress_shown, report_text
 
 app = typer.Typer(help="Build, inspect and show puzzle data sets in the published HRM layout.", no_args_is_help=True)
 
 Directory = Annotated[Path, typer.Argument(help="Directory of a data set.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+OptionalPuzzle = Annotated[str | None, typer.Option(help="Name of the puzzle; told from the data set if absent.")]
+PuzzleName = Annotated[str, typer.Argument(help=f"Name of the puzzle: {', '.join(registry.names())}.")]
+Out = Annotated[Path, typer.Option(help="Directory to make; it must not exist.")]
+
+OF_ARC = ("dataset", "tasks", "augment", "max_side")
+OF_OTHERS = (
+    *("train", "test", "difficulty", "copies"),
+    *("source", "csv_train", "csv_test", "csv_sample", "least_rating", "greatest_rating"),
+)
 
 
 def main() -> None:
@@ -44,60 +59,104 @@ def main() -> None:
 
 @app.command()
 def build(
-    puzzle: Annotated[str, typer.Argument(help="Name of the puzzle: sudoku, sudoku-6x6, sudoku-4x4.")],
-    out: Annotated[Path, typer.Option(help="Directory to make; it must not exist.")],
-    train: Annotated[int, typer.Option(min=0, help="Generated training puzzles.")] = 1000,
-    test: Annotated[int, typer.Option(min=0, help="Generated test puzzles.")] = 200,
+    context: typer.Context,
+    puzzle: PuzzleName,
+    out: Out,
+    train: Annotated[int | None, typer.Option(min=0, help="Generated training puzzles. [default: 1000]")] = None,
+    test: Annotated[int | None, typer.Option(min=0, help="Generated test puzzles. [default: 200]")] = None,
     difficulty: Annotated[str, typer.Option(help="One, several with commas, or mixed (all but extreme).")] = MIXED,
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same data set.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Processes that generate.")] = 1,
     copies: Annotated[int, typer.Option(min=0, help="Random symmetric copies of each training puzzle.")] = 0,
+    source: Annotated[str | None, typer.Option(help="hub:ORG/NAME, as hub:sapientinc/sudoku-extreme.")] = None,
     csv_train: Annotated[Path | None, typer.Option(help="CSV (source,question,answer,rating) to train on.")] = None,
     csv_test: Annotated[Path | None, typer.Option(help="The same for the test split.")] = None,
+    csv_sample: Annotated[int | None, typer.Option(min=1, help="So many CSV rows to train on, at random.")] = None,
     least_rating: Annotated[int, typer.Option(min=0, help="Of CSV rows, those rated so or higher.")] = 0,
     greatest_rating: Annotated[
         int | None, typer.Option(min=0, help="Of CSV rows, take those rated so or lower.")
     ] = None,
+    dataset: Annotated[str, typer.Option(help="ARC: arcagi, arcagi2, a folder or a challenges file.")] = "arcagi",
+    tasks: Annotated[str | None, typer.Option(help="ARC: so many of each split, names, or a file of names.")] = None,
+    augment: Annotated[int, typer.Option(min=0, help="ARC: variants of each task besides itself.")] = 1000,
+    max_side: Annotated[int | None, typer.Option(min=1, help="ARC: leave out tasks with larger grids.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Generate puzzles, add CSV rows, and write both splits; a build that was stopped continues.
+    """Generate puzzles, read CSV rows or ARC tasks, and write both splits; a build that was stopped continues.
+
+    With CSV rows for a split, none are generated for it unless a number says so.
 
     Example: hrm-data build sudoku --out data/sudoku --train 20000 --test 1000 --workers 4
     """
-    recipe = Recipe(
-        puzzle=puzzle,
-        num_train=train,
-        num_test=test,
-        seed=seed,
-        difficulty=difficulty,
-        copies=copies,
-        csv_train=None if csv_train is None else str(csv_train),
-        csv_test=None if csv_test is None else str(csv_test),
-        least_rating=least_rating,
-        greatest_rating=greatest_rating,
-    )
-    with _progress() as progress:
-        built = build_dataset(recipe, out, num_workers=workers, progress=progress)
+    kind = registry.get(puzzle)
+    _refuse_options(context, kind)
+    start = time.perf_counter()
+    if isinstance(kind, Arc):
+        of_tasks = ArcRecipe(puzzle=puzzle, dataset=dataset, tasks=tasks, augment=augment, max_side=max_side, seed=seed)
+        with progress_shown("tasks") as progress:
+            built = build_arc(of_tasks, kind, out, num_workers=workers, progress=progress)
+    else:
+        csv_files = fetched(source) if source is not None else (csv_train, csv_test)
+        counts = zip((train, test), usual_counts(kind), csv_files, strict=True)
+        num_train, num_test = (_count(*values) for values in counts)
+        recipe = Recipe(
+            puzzle=puzzle,
+            num_train=num_train,
+            num_test=num_test,
+            seed=seed,
+            difficulty=difficulty,
+            copies=copies,
+            csv_train=None if csv_files[0] is None else str(csv_files[0]),
+            csv_test=None if csv_files[1] is None else str(csv_files[1]),
+            csv_sample=csv_sample,
+            least_rating=least_rating,
+            greatest_rating=greatest_rating,
+        )
+        with progress_shown("puzzles") as progress:
+            built = build_dataset(recipe, out, num_workers=workers, progress=progress)
+    _say_built(out, built, time.perf_counter() - start, as_json=as_json)
+
+
+@app.command(name="import")
+def import_(
+    file: Annotated[Path, typer.Argument(help='JSON: a list of {"puzzle": ..., "solution": ...}, or one a line.')],
+    puzzle: PuzzleName,
+    out: Out,
+    split: Annotated[str | None, typer.Option(help="train or test, for all; else one class in four is test.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a data set of exported puzzles; exit code 1 when some had to be left out.
+
+    Example: hrm-data import boards.ndjson sudoku --out data/boards
+    """
+    if split not in (None, "train", "test"):
+        raise DatasetError(f"--split is {split!r}; write train or test, or leave it away.")
+    imported = import_file(file, registry.get(puzzle), out, split=split)
     if as_json:
-        print(json.dumps(asdict(built)))
-        return
-    print(f"{out}: {built.num_train} training and {built.num_test} test examples, sha256 {built.fingerprint}")
-    if built.num_left_out:
-        print(f"{built.num_left_out} training questions left out: symmetric copies of test questions.")
+        print(json.dumps(asdict(imported)))
+    else:
+        print(f"{out}: {imported.num_train} training and {imported.num_test} test examples")
+    for fault in imported.faults[:MOST_SHOWN]:
+        print(fault, file=sys.stderr)
+    if imported.faults:
+        print(f"{len(imported.faults)} puzzles were left out.", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 @app.command()
-def inspect(
-    directory: Directory,
-    puzzle: Annotated[str | None, typer.Option(help="Name of the puzzle; told from the sizes if absent.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Count, compare the splits and check every label; exit code 1 when something must not be so.
+def inspect(directory: Directory, puzzle: OptionalPuzzle = None, as_json: AsJson = False) -> None:
+    """Count, compare the splits, check every label, show an example; exit code 1 when something must not be so.
 
     Example: hrm-data inspect data/sudoku --json
     """
     report = inspect_dataset(directory, puzzle)
-    print(json.dumps({**asdict(report), "faults": report.faults}) if as_json else _text(report))
+    if as_json:
+        print(json.dumps({**asdict(report), "faults": report.faults}))
+    else:
+        for part in report.splits:
+            example = read_examples(directory, part.split, 0, 1, report.puzzle)[0]
+            print(f"the first of {part.split}:\n\n{example.text()}\n")
+        print(report_text(report))
     if report.faults:
         raise typer.Exit(1)
 
@@ -107,70 +166,43 @@ def show(
     directory: Directory,
     split: Annotated[str, typer.Option(help="train or test.")] = "test",
     index: Annotated[int, typer.Option(min=0, help="Which example, from 0.")] = 0,
-    puzzle: Annotated[str | None, typer.Option(help="Name of the puzzle; told from the sizes if absent.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="So many, each of another group.")] = 1,
+    puzzle: OptionalPuzzle = None,
+    png: Annotated[
+        Path | None, typer.Option(help="Write a picture instead: questions and answers side by side.")
+    ] = None,
 ) -> None:
-    """Print one example as a board: the question, then the label with the givens in brackets.
+    """Print examples as boards, the question and then the label, or draw them.
 
     Example: hrm-data show data/sudoku --split test --index 3
     """
-    examples = open_split(directory, split)
-    if index >= len(examples):
-        raise DatasetError(f"{split} has {len(examples)} examples, so there is no index {index}; give a smaller one.")
-    kind = registry.get(puzzle) if puzzle else puzzle_of(examples.meta)
-    question = kind.decode(examples.inputs_NT[index])
-    answer = kind.decode(examples.labels_NT[index])
-    print(kind.render(question), kind.render(answer, question), sep="\n\n")
-    if examples.ratings_N is not None:
-        print(f"\nrating {examples.ratings_N[index]}")
-
-
-@contextmanager
-def _progress() -> Generator[Callable[[int, int], None]]:
-    """A bar on a terminal; elsewhere a line for every tenth of the work."""
-    if not sys.stderr.isatty():
-        yield _lines()
+    examples = read_examples(directory, split, index, count, puzzle)
+    if png is not None:
+        save_sheet(png, examples)
         return
-    columns = (TextColumn("generating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns) as bar:
-        task = bar.add_task("generating")
-
-        def move(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield move
+    print("\n\n".join(example.text() for example in examples))
 
 
-def _lines() -> Callable[[int, int], None]:
-    said = -1
-
-    def say(done: int, total: int) -> None:
-        nonlocal said
-        tenth = 10 * done // total if total else 10
-        if tenth > said:
-            said = tenth
-            print(f"generated {done} of {total}", file=sys.stderr, flush=True)
-
-    return say
+def _count(asked: int | None, usual: int, csv_file: Path | None) -> int:
+    if asked is not None:
+        return asked
+    return usual if csv_file is None else 0
 
 
-def _text(report: Report) -> str:
-    parts = [f"puzzle {report.puzzle}", *(_split_text(part) for part in report.splits)]
-    parts.append(f"test examples also in train: {report.num_shared}, in any symmetric copy: {report.num_equivalent}")
-    parts += [f"FAULT: {fault}" for fault in report.faults] or ["no faults"]
-    return "\n".join(parts)
+def _refuse_options(context: typer.Context, puzzle: Puzzle) -> None:
+    """What was given but would be without effect."""
+    idle = OF_OTHERS if isinstance(puzzle, Arc) else OF_ARC
+    sources = {name: context.get_parameter_source(name) for name in idle}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if given:
+        option = f"--{given[0].replace('_', '-')}"
+        raise DatasetError(f"{option} says nothing about {puzzle.name}; leave it away.")
 
 
-def _split_text(part: SplitReport) -> str:
-    lines = [
-        f"{part.split}: {part.num_examples} examples in {part.num_groups} groups",
-        f"  tokens {_range(part.token_range)}, labels {_range(part.label_range)}, wrong labels {part.num_wrong}",
-        f"  questions that stand there before: {part.num_repeats}",
-        "  givens " + ", ".join(f"{count}: {number}" for count, number in part.givens.items()),
-    ]
-    if part.rating_quantiles:
-        lines.append("  rating " + ", ".join(f"{name} {value}" for name, value in part.rating_quantiles.items()))
-    return "\n".join(lines)
-
-
-def _range(values: tuple[int, int]) -> str:
-    return f"{values[0]} to {values[1]}"
+def _say_built(out: Path, built: Built | ArcBuilt, seconds: float, *, as_json: bool) -> None:
+    cost = {
+        "seconds": round(seconds, 2),
+        "examples_per_second": round((built.num_train + built.num_test) / seconds, 1),
+        "peak_rss_bytes": peak_rss_bytes(),
+    }
+    print(json.dumps({**asdict(built), **cost}) if as_json else f"{out}: {built_text(built)}")

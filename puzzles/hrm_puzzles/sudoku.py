@@ -58,6 +58,10 @@ class Sudoku:
         sudoku_rules.check_question(self.board, parsed.grid)
         return parsed
 
+    def board_of(self, text: str) -> Grid:
+        """The cells of one row of a CSV file, question or answer; what they mean is not looked at."""
+        return sudoku_notation.from_row(self.board, text)
+
     def write(self, grid: Grid, notation: Notation) -> object:
         return sudoku_notation.written(grid, notation)
 

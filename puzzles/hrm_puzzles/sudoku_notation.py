@@ -44,6 +44,27 @@ def written(grid: Grid, notation: Notation) -> object:
     return "".join(text).split("\n") if notation.kind == "lines" else "".join(text)
 
 
+def from_row(board: Board, text: str) -> Grid:
+    """A question or an answer as in CSV files: one character a cell, `.` or `0` for a blank, and nothing beside."""
+    if len(text) != board.num_cells:
+        raise _wrong_length(board, f"there are {len(text)} characters")
+    digits = _DIGIT_OF_CHARACTER[np.frombuffer(text.encode("ascii", errors="replace"), dtype=np.uint8)]
+    if digits.max() > board.side:
+        cell = int(np.argmax(digits > board.side))
+        raise _bad_character(_shown(text[cell]), board.cell_name(cell), f"use 1 to {board.side} and . for a blank")
+    return digits.reshape(board.side, board.side)
+
+
+def _digit_of_character() -> Grid:
+    digits = np.full(256, 127, dtype=np.int8)
+    digits[ord(".")] = 0
+    digits[ord("0") : ord("9") + 1] = range(10)
+    return digits
+
+
+_DIGIT_OF_CHARACTER = _digit_of_character()  # 127 where a character is no cell
+
+
 # Lists
 
 

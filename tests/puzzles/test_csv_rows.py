@@ -6,19 +6,12 @@ import numpy as np
 import pytest
 
 from hrm_puzzles import registry
+from hrm_puzzles.csv_rows import read_csv
 from hrm_puzzles.datasets import DatasetError
-from hrm_puzzles.sudoku import Sudoku
-from hrm_puzzles.sudoku_csv import read_csv
 
 HEADER = "source,question,answer,rating"
 
-
-def small_sudoku() -> Sudoku:
-    puzzle = registry.get("sudoku-4x4")
-    assert isinstance(puzzle, Sudoku)
-    return puzzle
-
-
+SMALL = registry.get("sudoku-4x4")
 GOOD = ["made,1.3.341.2..34.2.,1234341221434321,0", "made,....34122143432.,1234341221434321,7"]
 
 
@@ -29,7 +22,7 @@ def written(tmp_path: Path, *lines: str) -> Path:
 
 
 def test_rows_are_read_as_tokens_with_their_ratings(tmp_path: Path) -> None:
-    rows = read_csv(written(tmp_path, HEADER, "made,1.3.34122143432.,1234341221434321,12", GOOD[1]), small_sudoku())
+    rows = read_csv(written(tmp_path, HEADER, "made,1.3.34122143432.,1234341221434321,12", GOOD[1]), SMALL)
     assert rows.questions_NT[0, :6].tolist() == [2, 1, 4, 1, 4, 5]
     assert rows.answers_NT[0, :6].tolist() == [2, 3, 4, 5, 4, 5]
     assert rows.ratings_N.tolist() == [12, 7]
@@ -41,7 +34,7 @@ def test_rows_are_read_as_tokens_with_their_ratings(tmp_path: Path) -> None:
 )
 def test_rows_can_be_chosen_by_rating(tmp_path: Path, least: int, greatest: int | None, expected: list[int]) -> None:
     path = written(tmp_path, HEADER, "made,1.3.34122143432.,1234341221434321,12", GOOD[1])
-    rows = read_csv(path, small_sudoku(), least_rating=least, greatest_rating=greatest)
+    rows = read_csv(path, SMALL, least_rating=least, greatest_rating=greatest)
     assert rows.ratings_N.tolist() == expected
     assert rows.questions_NT.shape == (len(expected), 16)
     assert rows.questions_NT.dtype == np.uint8
@@ -50,13 +43,13 @@ def test_rows_can_be_chosen_by_rating(tmp_path: Path, least: int, greatest: int 
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
-        ("made,1.3.,1234341221434321,0", "the question has 4 characters"),
-        ("made,1.3.34122143432.,123,0", "the answer has 3 characters"),
+        ("made,1.3.,1234341221434321,0", "in the question there are 4 characters"),
+        ("made,1.3.34122143432.,123,0", "in the answer there are 3 characters"),
         ("made,1.3.34122143432.,1234341221434321", "there are 3 columns"),
         ("made,1.3.34122143432.,1234341221434321,hard", "the rating is 'hard'"),
         ("made,1.3.34122143432.,1234341221434321,-1", "the rating is '-1'"),
-        ("made,1.x.34122143432.,1234341221434321,0", "'x' stands at row 1, column 3"),
-        ("made,1.3.34122143432.,12343412214343.1,0", "'.' stands at row 4, column 3"),
+        ("made,1.x.34122143432.,1234341221434321,0", "in the question 'x' stands at row 1, column 3"),
+        ("made,1.3.34122143432.,12343412214343.1,0", "the answer does not solve the question"),
         ("made,1.3.34122143432.,1234341221434312,0", "the answer does not solve the question"),
         ("made,4.3.34122143432.,1234341221434321,0", "the answer does not solve the question"),
     ],
@@ -64,10 +57,31 @@ def test_rows_can_be_chosen_by_rating(tmp_path: Path, least: int, greatest: int 
 def test_faulty_row_is_refused_with_its_line(tmp_path: Path, line: str, fault: str) -> None:
     path = written(tmp_path, HEADER, GOOD[1], "", line)
     with pytest.raises(DatasetError) as caught:
-        read_csv(path, small_sudoku())
+        read_csv(path, SMALL)
     assert f"line 4: {fault}; " in str(caught.value)
+
+
+def maze_row(*, path: str = "o", rating: int = 4) -> str:
+    """A 10x10 maze whose way leads along the open first row; a row may begin and end with spaces."""
+    walls = "#" * 94
+    return f"made, S  G{walls} , S{path * 2}G{walls} ,{rating}"
+
+
+def test_mazes_are_read_in_the_same_form_with_the_spaces_at_their_ends(tmp_path: Path) -> None:
+    maze = registry.get("maze-10x10")
+    rows = read_csv(written(tmp_path, HEADER, maze_row()), maze)
+    assert rows.questions_NT[0, :6].tolist() == [2, 3, 2, 2, 4, 1]
+    assert rows.answers_NT[0, :6].tolist() == [2, 3, 5, 5, 4, 1]
+    assert rows.questions_NT[0, 99] == 2
+    with pytest.raises(DatasetError, match="line 2: the answer does not solve the question"):
+        read_csv(written(tmp_path, HEADER, maze_row(path=" ")), maze)
+
+
+def test_puzzles_without_this_form_say_so(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="arc has no CSV form"):
+        read_csv(written(tmp_path, HEADER, GOOD[0]), registry.get("arc"))
 
 
 def test_other_columns_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="line 1: the columns are"):
-        read_csv(written(tmp_path, "quizzes,solutions", "1,2"), small_sudoku())
+        read_csv(written(tmp_path, "quizzes,solutions", "1,2"), SMALL)
