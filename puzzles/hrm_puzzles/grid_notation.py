@@ -22,8 +22,8 @@ MAX_TEXT = 4000  # characters: more than any board has
 class Legend:
     """What stands for what: every character that is read, the one that is written, and the words of an error.
 
-    In lists the values themselves may stand. `open_value` is the cell that a cut-off end of a line is filled up with
-    where `pads_lines` says so, and the one that is written with the character a question used for it.
+    In lists the values themselves may stand. `open_value` is written with the character that a question used for it;
+    `pads_lines` says that it can be a space, so that lines may have lost their ends to an editor.
     """
 
     values: Mapping[str, int]
@@ -67,8 +67,11 @@ def _from_text(shape: GridShape, legend: Legend, text: str) -> Parsed:
         _expect(shape, lines[0], shape.num_cells, "the text", "characters")
         return _from_lines(shape, legend, lines[0], stride=shape.cols)
     _expect(shape, lines, shape.rows, "the text", "lines")
-    whole = [_whole_line(shape, legend, row, line) for row, line in enumerate(lines)]
-    return _from_lines(shape, legend, "\n".join(whole), stride=shape.cols + 1)
+    if legend.pads_lines and "." not in text:  # editors cut off spaces, and nothing else
+        lines = [line.ljust(shape.cols) for line in lines]
+    for row, line in enumerate(lines):
+        _expect(shape, line, shape.cols, f"row {row + 1}", "characters", row)
+    return _from_lines(shape, legend, "\n".join(lines), stride=shape.cols + 1)
 
 
 def _lines(shape: GridShape, text: str) -> list[str]:
@@ -80,14 +83,6 @@ def _lines(shape: GridShape, text: str) -> list[str]:
     if len(lines) > expected and not lines[0]:
         lines = lines[1:]
     return lines
-
-
-def _whole_line(shape: GridShape, legend: Legend, row: int, line: str) -> str:
-    """A line with the spaces that an editor may have cut off its end."""
-    if legend.pads_lines:
-        line = line.ljust(shape.cols)
-    _expect(shape, line, shape.cols, f"row {row + 1}", "characters", row)
-    return line
 
 
 def _from_lines(shape: GridShape, legend: Legend, text: str, stride: int) -> Parsed:

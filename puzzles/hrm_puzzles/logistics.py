@@ -7,6 +7,7 @@ Tokens: see `logistics_board`. Shapes: B batch, T cells.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,7 +29,6 @@ from hrm_puzzles.logistics_board import CUSTOMER_TOKEN, TOKEN_OF_VALUE, TOUR, VA
 from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed
 
 SIDES = range(5, 31)
-NUM_TRAIN, NUM_TEST = 960, 400  # the sizes of the data set that is built unless others are asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,11 @@ class Logistics:
     @property
     def seq_len(self) -> int:
         return self.shape.num_cells
+
+    @property
+    def palette(self) -> Mapping[int, str]:
+        """The colour of each value of a grid, as #rrggbb."""
+        return logistics_render.PALETTE
 
     @property
     def geometry(self) -> Geometry:

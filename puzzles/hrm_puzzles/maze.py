@@ -5,6 +5,7 @@ Tokens as in the published HRM data, see `maze_board`. Shapes: B batch, T cells.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -61,6 +62,11 @@ class Maze:
     @property
     def seq_len(self) -> int:
         return self.shape.num_cells
+
+    @property
+    def palette(self) -> Mapping[int, str]:
+        """The colour of each value of a grid, as #rrggbb."""
+        return maze_render.PALETTE
 
     @property
     def geometry(self) -> Geometry:

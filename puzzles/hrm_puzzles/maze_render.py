@@ -1,4 +1,4 @@
-"""A maze as a picture in text, two characters to a cell, which makes cells about square."""
+"""A maze as a picture in text, two characters to a cell, which makes cells about square, and the colours of others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from hrm_puzzles.puzzle import Grid
 
 PICTURES = {OPEN: "  ", WALL: "██", START: "S ", GOAL: "G ", PATH: "• "}
 BROKEN = "✗ "
+PALETTE = {OPEN: "#ffffff", WALL: "#3b3b3b", START: "#2e9e4f", GOAL: "#d0342c", PATH: "#7db4e6"}
 
 
 def board_text(grid: Grid, question: Grid | None = None) -> str:

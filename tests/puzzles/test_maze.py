@@ -1,0 +1,252 @@
+"""Maze tokens, the check, symmetries and the curriculum, on square and other boards."""
+
+from itertools import compress, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hrm_puzzles import registry
+from hrm_puzzles.maze import Maze
+from hrm_puzzles.puzzle import RIGHT, WRONG, Grid
+
+MAZE = registry.get("maze-10x10")
+SHAPES = [(4, 4), (6, 9), (10, 10)]
+MAZES = [Maze(name=f"maze-{rows}x{cols}", rows=rows, cols=cols) for rows, cols in SHAPES]
+OPEN, WALL, START, GOAL, PATH = range(5)
+seeds = st.integers(min_value=0, max_value=2**32 - 1)
+mazes = st.sampled_from(MAZES)
+quick = settings(deadline=None, max_examples=12)
+
+WITH_RINGS = """\
+S....
+.###.
+.#.#.
+.###.
+....G"""
+
+
+def examples(maze: Maze, seed: int, count: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    rng = np.random.default_rng(seed)
+    made = [maze.generate(rng, str(rng.choice(["easy", "medium"]))) for _ in range(count)]
+    return np.stack([maze.encode(one.question) for one in made]), np.stack([maze.encode(one.answer) for one in made])
+
+
+def verdict(maze: Maze, question: Grid, answer: Grid) -> int:
+    return int(maze.check_BT(maze.encode(question)[None], maze.encode(answer)[None])[0])
+
+
+def simple_paths(question: Grid) -> list[frozenset[tuple[int, int]]]:
+    """The inner cells of every path from S to G that enters no cell twice, by trying all ways."""
+    start, goal = (tuple(np.argwhere(question == value)[0].tolist()) for value in (START, GOAL))
+    found: list[frozenset[tuple[int, int]]] = []
+
+    def walk(cell: tuple[int, int], before: frozenset[tuple[int, int]]) -> None:
+        if cell == goal:
+            found.append(before - {start})
+            return
+        for row, col in (
+            (cell[0] - 1, cell[1]),
+            (cell[0] + 1, cell[1]),
+            (cell[0], cell[1] - 1),
+            (cell[0], cell[1] + 1),
+        ):
+            inside = 0 <= row < question.shape[0] and 0 <= col < question.shape[1]
+            if inside and question[row, col] != WALL and (row, col) not in before:
+                walk((row, col), before | {cell})
+
+    walk(start, frozenset())
+    return found
+
+
+def marked(question: Grid, cells: frozenset[tuple[int, int]]) -> Grid:
+    answer = question.copy()
+    for cell in cells:
+        answer[cell] = PATH
+    return answer
+
+
+def test_tokens_are_the_published_ones() -> None:
+    maze = registry.get("maze")
+    assert (maze.vocab_size, maze.seq_len, maze.num_puzzle_ids) == (6, 900, 1)
+    grid = MAZES[0].board_of("# SGo" + "." * 11)
+    assert MAZES[0].encode(grid)[:6].tolist() == [1, 2, 3, 4, 5, 2]
+    assert (MAZES[0].decode(MAZES[0].encode(grid)) == grid).all()
+
+
+def test_tokens_that_stand_for_nothing_decode_to_open_cells() -> None:
+    tokens_T = np.resize(np.array([0, 1, 6, 10**6, -5]), 100)
+    assert MAZE.decode(tokens_T).reshape(-1)[:5].tolist() == [OPEN, WALL, OPEN, OPEN, OPEN]
+
+
+@pytest.mark.parametrize("sides", [(3, 9), (9, 31)])
+def test_boards_too_small_or_too_large_are_refused(sides: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="choose sides from 4 to 30"):
+        Maze(name="maze", rows=sides[0], cols=sides[1])
+
+
+def test_any_shortest_path_is_right() -> None:
+    maze = Maze(name="maze", rows=5, cols=5)
+    question = maze.parse(WITH_RINGS).grid
+    paths = simple_paths(question)
+    assert [len(path) for path in paths] == [7, 7]
+    assert [verdict(maze, question, marked(question, path)) for path in paths] == [RIGHT, RIGHT]
+
+
+def test_detour_is_wrong() -> None:
+    question, short, long = (
+        MAZES[0].board_of(text + "....") for text in ("S..G.##.....", "SooG.##.....", "S..Go##ooooo")
+    )
+    assert (verdict(MAZES[0], question, short), verdict(MAZES[0], question, long)) == (RIGHT, WRONG)
+
+
+@given(seed=seeds)
+@quick
+def test_of_all_simple_paths_just_the_shortest_are_right(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    question = (rng.random((4, 4)) < 0.25).astype(np.int8)
+    ends = rng.choice(16, 2, replace=False)
+    question.reshape(-1)[ends] = (START, GOAL)
+    paths = simple_paths(question)
+    shortest = min(map(len, paths), default=0)
+    for path in paths:
+        assert verdict(MAZES[0], question, marked(question, path)) == (RIGHT if len(path) == shortest else WRONG)
+
+
+def test_of_all_sets_of_marks_just_the_shortest_paths_are_right() -> None:
+    question = MAZES[0].board_of("S..#.#.....G#...")
+    cells = [tuple(cell) for cell in np.argwhere(question == OPEN).tolist()]
+    sets = [frozenset(compress(cells, chosen)) for chosen in product((False, True), repeat=len(cells))]
+    answers_BT = np.stack([MAZES[0].encode(marked(question, some)) for some in sets])
+    verdict_B = MAZES[0].check_BT(np.resize(MAZES[0].encode(question), answers_BT.shape), answers_BT)
+    paths = simple_paths(question)
+    shortest = {path for path in paths if len(path) == min(map(len, paths))}
+    assert len(shortest) > 1
+    assert set(compress(sets, verdict_B == RIGHT)) == shortest
+
+
+@given(maze=mazes, seed=seeds, data=st.data())
+@quick
+def test_answer_with_any_one_cell_changed_is_wrong(maze: Maze, seed: int, data: st.DataObject) -> None:
+    inputs_BT, labels_BT = examples(maze, seed, 1)
+    assert maze.check_BT(inputs_BT, labels_BT).tolist() == [RIGHT]
+    cell = data.draw(st.integers(0, maze.seq_len - 1))
+    labels_BT[0, cell] = data.draw(st.integers(-1, 7).filter(lambda token: token != labels_BT[0, cell]))
+    assert maze.check_BT(inputs_BT, labels_BT).tolist() == [WRONG]
+
+
+def test_path_through_a_wall_is_wrong() -> None:
+    maze = Maze(name="maze", rows=5, cols=5)
+    question = maze.parse(WITH_RINGS).grid
+    answer = marked(question, simple_paths(question)[0])
+    answer[1, 1] = PATH
+    assert verdict(maze, question, answer) == WRONG
+
+
+def test_shortest_path_with_a_ring_beside_it_is_wrong() -> None:
+    maze = Maze(name="maze", rows=6, cols=6)
+    question = maze.board_of("S...G." + "......" * 5)
+    answer = maze.board_of("Soo.G." + "......" + "......" + "...oo." + "...oo." + "......")
+    assert verdict(maze, question, answer) == WRONG
+    answer[0, 3] = PATH
+    assert verdict(maze, question, answer) == WRONG
+
+
+def test_check_judges_each_row_by_itself() -> None:
+    inputs_BT, labels_BT = examples(MAZE, 2, 4)
+    answers_BT = labels_BT[[0, 0, 2, 1]]
+    verdict_B = MAZE.check_BT(inputs_BT, answers_BT)
+    assert verdict_B.dtype == np.int8
+    assert verdict_B.tolist() == [RIGHT, WRONG, RIGHT, WRONG]
+
+
+def test_rows_of_padding_are_wrong() -> None:
+    assert MAZE.check_BT(np.zeros((2, 100), dtype=int), np.zeros((2, 100), dtype=int)).tolist() == [WRONG, WRONG]
+
+
+@given(maze=mazes, seed=seeds)
+@quick
+def test_inverse_of_a_symmetry_undoes_it(maze: Maze, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tokens_BT = rng.integers(0, maze.vocab_size, (3, maze.seq_len))
+    symmetry = maze.symmetry(rng)
+    assert (symmetry.invert(symmetry.apply(tokens_BT)) == tokens_BT).all()
+    assert (symmetry.apply(symmetry.invert(tokens_BT)) == tokens_BT).all()
+
+
+@given(maze=mazes, seed=seeds)
+@quick
+def test_verdicts_do_not_change_under_symmetry(maze: Maze, seed: int) -> None:
+    inputs_BT, labels_BT = examples(maze, seed, 3)
+    answers_BT = labels_BT[[0, 1, 0]]
+    symmetry = maze.symmetry(np.random.default_rng(seed))
+    verdict_B = maze.check_BT(inputs_BT, answers_BT)
+    assert verdict_B[:2].tolist() == [RIGHT, RIGHT]
+    assert (maze.check_BT(symmetry.apply(inputs_BT), symmetry.apply(answers_BT)) == verdict_B).all()
+
+
+@pytest.mark.parametrize(("maze", "count"), [(MAZES[1], 4), (MAZES[2], 8)])
+def test_squares_have_eight_symmetries_and_other_boards_four(maze: Maze, count: int) -> None:
+    cells_BT = np.tile(np.arange(maze.seq_len), (300, 1))
+    turned_BT, turned_labels_BT = maze.augment_BT(np.random.default_rng(0), cells_BT, cells_BT)
+    assert (turned_BT == turned_labels_BT).all()
+    assert turned_BT.dtype == turned_labels_BT.dtype == np.int32
+    assert len(np.unique(turned_BT, axis=0)) == count
+
+
+@given(maze=mazes, seed=seeds)
+@quick
+def test_augmented_questions_keep_right_labels(maze: Maze, seed: int) -> None:
+    pair = maze.augment_BT(np.random.default_rng(seed), *examples(maze, seed, 4))
+    assert (maze.check_BT(*pair) == RIGHT).all()
+
+
+@given(maze=mazes, seed=seeds, data=st.data())
+@quick
+def test_reveal_marks_that_many_cells_of_the_path(maze: Maze, seed: int, data: st.DataObject) -> None:
+    inputs_BT, labels_BT = examples(maze, seed, 3)
+    wanted_B = np.array(data.draw(st.lists(st.integers(0, 20), min_size=3, max_size=3)))
+    shown_BT = maze.reveal_BT(np.random.default_rng(seed), inputs_BT, labels_BT, wanted_B)
+    is_new_BT = shown_BT != inputs_BT
+    assert (is_new_BT.sum(axis=1) == np.minimum(wanted_B, (labels_BT == 5).sum(axis=1))).all()
+    assert (shown_BT[is_new_BT] == 5).all()
+    assert (maze.check_BT(shown_BT, labels_BT) == RIGHT).all()
+
+
+@given(maze=mazes, seed=seeds)
+@quick
+def test_equivalence_hash_is_the_same_for_all_symmetric_copies(maze: Maze, seed: int) -> None:
+    inputs_BT, labels_BT = examples(maze, seed, 4)
+    rng = np.random.default_rng(seed)
+    turned_BT, turned_labels_BT = maze.augment_BT(rng, inputs_BT, labels_BT)
+    hash_B = maze.equivalence_hash_B(inputs_BT, labels_BT)
+    assert (hash_B == maze.equivalence_hash_B(turned_BT, turned_labels_BT)).all()
+    shown_BT = maze.reveal_BT(rng, turned_BT, turned_labels_BT, np.full(4, 2))
+    assert (hash_B == maze.equivalence_hash_B(shown_BT, turned_labels_BT)).all()
+    backwards_BT = np.where(inputs_BT == 3, 4, np.where(inputs_BT == 4, 3, inputs_BT))
+    assert (hash_B == maze.equivalence_hash_B(backwards_BT, labels_BT)).all()
+
+
+def test_equivalence_hash_tells_different_mazes_apart() -> None:
+    inputs_BT, labels_BT = examples(MAZE, 0, 60)
+    assert len(set(MAZE.equivalence_hash_B(inputs_BT, labels_BT).tolist())) == 60
+
+
+def test_heads_look_at_the_four_neighbours() -> None:
+    geometry = MAZES[1].geometry
+    row_T, col_T = geometry.groups_GT
+    seen = []
+    for head in geometry.heads:
+        wanted = {partition: geometry.groups_GT[partition][14] + shift for partition, shift in head}
+        seen.append(np.flatnonzero((row_T == wanted[0]) & (col_T == wanted[1])).tolist())
+    assert seen == [[5], [23], [13], [15]]
+
+
+def test_rendered_answer_shows_the_path_and_crosses_out_what_is_broken() -> None:
+    maze = Maze(name="maze", rows=4, cols=4)
+    question = maze.parse("S..G\n####\n....\n....").grid
+    answer = maze.board_of("SooG####........")
+    answer[1, 1] = OPEN
+    assert maze.render(answer, question) == "┌────────┐\n│S • • G │\n│██✗ ████│\n│        │\n│        │\n└────────┘"

@@ -1,0 +1,90 @@
+"""Generated mazes have exactly one shortest path, of the stated length; an independent search says so."""
+
+from collections import deque
+
+import numpy as np
+import pytest
+
+from hrm_puzzles import registry
+from hrm_puzzles.maze import Maze
+from hrm_puzzles.maze_generator import lengths
+from hrm_puzzles.puzzle import RIGHT, Example, Grid, PuzzleError
+
+MAZES = [Maze(name=f"maze-{rows}x{cols}", rows=rows, cols=cols) for rows, cols in [(4, 4), (5, 9), (10, 10), (30, 30)]]
+WALL, START, GOAL, PATH = 1, 2, 3, 4
+
+
+def shortest(question: Grid) -> tuple[int, int]:
+    """Moves of a shortest path and the number of such paths; plain breadth-first search over a dictionary of cells."""
+    cells = {(row, col): int(question[row, col]) for row in range(len(question)) for col in range(len(question[0]))}
+    start = next(cell for cell, value in cells.items() if value == START)
+    moves, ways, waiting = {start: 0}, {start: 1}, deque([start])
+    while waiting:
+        row, col = waiting.popleft()
+        if cells[row, col] == GOAL:
+            return moves[row, col], ways[row, col]
+        for near in ((row + 1, col), (row - 1, col), (row, col + 1), (row, col - 1)):
+            if cells.get(near, WALL) == WALL:
+                continue
+            if near not in moves:
+                moves[near], ways[near] = moves[row, col] + 1, 0
+                waiting.append(near)
+            if moves[near] == moves[row, col] + 1:
+                ways[near] += ways[row, col]
+    return 0, 0
+
+
+def faults(example: Example) -> list[str]:
+    """What is wrong with a generated maze: its rating, ties, or a label that is not a walk of that many moves."""
+    found = [] if shortest(example.question) == (example.rating, 1) else ["rating or ties"]
+    is_marked = example.answer == PATH
+    if (np.where(is_marked, 0, example.answer) != example.question).any():
+        found.append("cells changed")
+    on_path = {tuple(cell) for cell in np.argwhere(np.isin(example.answer, (START, GOAL, PATH))).tolist()}
+    cell = tuple(np.argwhere(example.answer == START)[0].tolist())
+    for _ in range(example.rating):
+        on_path.discard(cell)
+        near = {(cell[0] + down, cell[1] + right) for down, right in ((1, 0), (-1, 0), (0, 1), (0, -1))} & on_path
+        cell = near.pop() if near else cell
+    return found if example.answer[cell] == GOAL and on_path == {cell} else [*found, "no walk"]
+
+
+def check_many(maze: Maze, difficulty: str, count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        example = maze.generate(rng, difficulty)
+        assert faults(example) == []
+        assert example.rating in lengths(maze.shape, difficulty)
+        tokens = maze.encode(example.question)[None], maze.encode(example.answer)[None]
+        assert maze.check_BT(*tokens).tolist() == [RIGHT]
+
+
+@pytest.mark.parametrize("maze", MAZES, ids=lambda maze: maze.name)
+@pytest.mark.parametrize("difficulty", ["easy", "medium", "hard"])
+def test_label_is_the_only_shortest_path(maze: Maze, difficulty: str) -> None:
+    check_many(maze, difficulty, count=20 if maze.rows < 30 else 5, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("difficulty", ["easy", "medium", "hard"])
+@pytest.mark.parametrize("maze", MAZES[2:], ids=lambda maze: maze.name)
+def test_ten_thousand_labels_are_the_only_shortest_path(maze: Maze, difficulty: str) -> None:
+    check_many(maze, difficulty, count=3334, seed=2)
+
+
+def test_hard_mazes_of_30x30_are_those_of_the_published_set() -> None:
+    assert lengths(MAZES[3].shape, "hard").start == 111
+    starts = [lengths(MAZES[2].shape, difficulty).start for difficulty in ("easy", "medium", "hard")]
+    assert starts == [2, 13, 26]
+
+
+def test_same_seed_gives_the_same_mazes() -> None:
+    one, other = (MAZES[2].generate(np.random.default_rng(9), "medium") for _ in range(2))
+    assert (one.question == other.question).all()
+    assert (one.answer == other.answer).all()
+
+
+def test_unknown_difficulty_is_refused_with_the_known_names() -> None:
+    with pytest.raises(PuzzleError, match="use one of easy, medium, hard") as caught:
+        registry.get("maze-10x10").generate(np.random.default_rng(0), "extreme")
+    assert caught.value.rule == "unknown-difficulty"
