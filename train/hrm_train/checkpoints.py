@@ -5,6 +5,8 @@ A write that fails (a full disk) leaves the one before whole; leftovers of a kil
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -57,8 +59,7 @@ class Checkpoints:
     def _sentence(self, path: Path, error: Exception) -> str:
         latest = self.named("latest")
         keeps = f"{latest.name} before it is whole" if latest else "there is none before it"
-        reason = getattr(error, "strerror", None) or str(error)
-        return f"{path} could not be written ({reason}), {keeps}; make room there and " + (
+        return f"{path} could not be written ({_reason(error)}), {keeps}; make room there and " + (
             f"continue with hrm-train --run {self.run} --resume" if latest else "start again"
         )
 
@@ -67,3 +68,11 @@ class Checkpoints:
         for path in sorted(self.run.glob("step_*"), key=lambda path: int(path.name[5:]))[: -self._keep]:
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _reason(error: Exception) -> str:
+    """The system's own words; safetensors hides the error's number in its message."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    number = re.search(r"os error (\d+)", str(error))
+    return os.strerror(int(number[1])) if number else str(error)

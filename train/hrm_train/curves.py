@@ -56,7 +56,7 @@ def _paper(xlabel: str) -> tuple[Any, Any]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, and every resume would wait for it
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(8, 4.5))
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(xlabel=xlabel, ylabel="share of held-out puzzles", ylim=(0, 1))
     axes.grid(alpha=0.3)

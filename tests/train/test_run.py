@@ -1,0 +1,228 @@
+"""A run on disk: whatever ends the process, what is on disk is whole, and going on gives what would have been."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from train_tools import PUZZLE, fresh, latest, said, small_trainer, train, weights_of
+
+from hrm_model import checkpoint
+from hrm_train.batches import Rows
+from hrm_train.dataset import open_source
+from hrm_train.loop import Trainer
+from hrm_train.run import Intervals, Run
+from hrm_train.telemetry import METRICS, Moment
+from hrm_train.validation import LEAST_FAST, HeldOut, History, held_out, read_lines
+
+SAMPLES_PER_STEP = 8
+
+
+class Script:
+    """A display that does something of the test's once a number of samples is reached."""
+
+    def __init__(self, samples: int = 0, action: Callable[[], object] | None = None) -> None:
+        self.samples, self.action, self.moments = samples, action, list[Moment]()
+
+    def __enter__(self) -> Script:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def advance(self, samples: int) -> None:
+        if self.action is not None and samples >= self.samples:
+            action, self.action = self.action, None
+            action()
+
+    def show(self, moment: Moment) -> None:
+        self.moments.append(moment)
+
+
+def rows_of(data: Path) -> Rows:
+    source = open_source(data, "test", PUZZLE)
+    return source.rows(np.arange(len(source)))
+
+
+def run_of(path: Path, trainer: Trainer, held: HeldOut, said: list[str] | None = None, **intervals: float) -> Run:
+    path.mkdir(exist_ok=True)
+    say = (said if said is not None else []).append
+    return Run(path, trainer, held, Intervals(**intervals), {"puzzle": PUZZLE.name}, [], say)  # type: ignore[arg-type]
+
+
+def names(run: Path) -> list[str]:
+    return sorted((path.name for path in run.glob("step_*")), key=lambda name: int(name[5:]))
+
+
+def leftovers(run: Path) -> list[Path]:
+    return list(run.glob(".*"))
+
+
+def wait_for_checkpoint(run: Path, process: ForkServerProcess, after: Path | None = None) -> None:
+    """Until `latest` names another than `after`."""
+    while latest(run) == after:
+        assert process.is_alive(), said(run)
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_training_killed_at_random_moments_ends_with_the_same_weights(kills: int, data: Path, tmp_path: Path) -> None:
+    whole, killed, moments = tmp_path / "whole", tmp_path / "killed", random.Random(5)
+    often = ["--checkpoint-steps", "1", "--validate-steps", str(kills)]
+    options = fresh(data, 3 * kills)
+    expected = train(whole, *options, *often)
+    for number in range(kills):
+        before = latest(killed)
+        process = train(killed, *options, *often)
+        if number % 2 == 0:  # every other one dies wherever it is, at its start perhaps
+            wait_for_checkpoint(killed, process, after=before)
+        time.sleep(moments.uniform(0, 0.2))
+        process.kill()
+        process.join()
+        options = ["--resume"]
+    last = train(killed, "--resume", *often)
+    for process in (expected, last):
+        process.join(120)
+        assert process.exitcode == 0, said(killed)
+    assert weights_of(killed) == weights_of(whole)
+    assert (killed / "best").read_text() == (whole / "best").read_text()
+    assert leftovers(killed) == []
+    scores = [[(row["step"], row["score"]) for row in History(run).rows()] for run in (whole, killed)]
+    assert scores[0] == scores[1]
+
+
+def test_a_signal_ends_training_with_a_whole_checkpoint(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = train(run, *fresh(data, 100_000), "--checkpoint-steps", "1")
+    wait_for_checkpoint(run, process)
+    process.terminate()
+    process.join(60)
+    assert process.exitcode == 1
+    assert "stopped by SIGTERM" in said(run)
+    checkpoint.load(checkpoint.resolve(run / "latest"))
+
+
+def test_a_run_has_one_writer(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first = train(run, *fresh(data, 100_000), "--checkpoint-steps", "1")
+    wait_for_checkpoint(run, first)
+    second = train(run, "--resume")
+    second.join(60)
+    assert second.exitcode == 2
+    assert f"is being written by another process (process {first.pid})" in said(run)
+    first.kill()
+    first.join()
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_whole(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    before = train(run, *fresh(data, 100_000), "--checkpoint-steps", "1")
+    wait_for_checkpoint(run, before)
+    before.terminate()
+    before.join(60)
+    kept = latest(run)
+    process = train(run, "--resume", "--checkpoint-steps", "3", largest_file=100_000)
+    process.join(60)
+    assert process.exitcode == 2
+    assert kept is not None
+    assert f"could not be written (File too large), {kept.name} before it is whole; make room" in said(run)
+    assert "Traceback" not in said(run)
+    assert latest(run) == kept
+    assert leftovers(run) == []
+    checkpoint.load(kept)
+
+
+def test_nothing_is_saved_after_a_value_that_is_no_number(data: Path, tmp_path: Path) -> None:
+    trainer = small_trainer(data, total_samples=50 * SAMPLES_PER_STEP)
+    spoil = Script(8 * SAMPLES_PER_STEP, lambda: next(trainer.model.parameters()).data.fill_(float("nan")))
+    run = run_of(tmp_path / "run", trainer, HeldOut(whole=rows_of(data), fast=None), checkpoint_steps=3)
+    with pytest.raises(FloatingPointError, match=r"loss is nan at step 9.*--init and an lr below 0\.001"):
+        run.finish(spoil)
+    assert latest(run.path) == run.path / "step_6"
+    assert all(np.isfinite(line["train"]["loss"]) for line in read_lines(run.path / METRICS))
+
+
+def test_a_signal_during_a_validation_puts_it_off_to_the_resumed_run(data: Path, tmp_path: Path) -> None:
+    held, total = HeldOut(whole=rows_of(data), fast=None), 20 * SAMPLES_PER_STEP
+    first = run_of(tmp_path / "run", small_trainer(data, total_samples=total), held, validate_steps=10)
+    at_ten = Script(10 * SAMPLES_PER_STEP, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert first.finish(at_ten) is None
+    assert (first.stopped_by, first.history.rows()) == ("SIGTERM", [])
+    resumed = small_trainer(data, total_samples=total)
+    resumed.restore(first.path / "step_10")
+    second = run_of(first.path, resumed, held, validate_steps=10)
+    assert second.finish(Script()) is not None
+    assert [row["step"] for row in second.history.rows()] == [10, 20]
+
+
+def test_all_puzzles_are_looked_at_when_the_tenth_improves_at_intervals_and_at_the_end(
+    data: Path, tmp_path: Path
+) -> None:
+    rows = rows_of(data)
+    held = HeldOut(whole=rows, fast=Rows(*(part[:10] for part in rows)))
+    trainer = small_trainer(data, total_samples=35 * SAMPLES_PER_STEP)
+    run = run_of(tmp_path / "run", trainer, held, validate_steps=7, validate_whole_steps=14)
+    result = run.finish(Script())
+    history = run.history.rows()
+    best, expected = -1.0, set()
+    for row in (row for row in history if row["kind"] == "fast"):
+        if row["score"] > best or row["step"] % 14 == 0 or row["step"] == 35:
+            expected.add(row["step"])
+        best = max(best, row["score"])
+    assert {row["step"] for row in history if row["kind"] == "whole"} == expected
+    assert result is not None
+    assert (result.num_puzzles, {7, 14, 28, 35} <= expected) == (40, True)
+
+
+def test_the_last_few_checkpoints_and_the_best_stay(data: Path, tmp_path: Path) -> None:
+    trainer = small_trainer(data, total_samples=20 * SAMPLES_PER_STEP)
+    held = HeldOut(whole=rows_of(data), fast=None)
+    run = run_of(tmp_path / "run", trainer, held, validate_steps=5, checkpoint_steps=2, keep=3)
+    run.finish(Script())
+    meta = json.loads((run.path / "step_20" / "meta.json").read_text())
+    assert names(run.path) == sorted(
+        {f"step_{meta['best_step']}", "step_16", "step_18", "step_20"}, key=lambda n: int(n[5:])
+    )
+    assert checkpoint.resolve(run.path / "best").name == f"step_{meta['best_step']}"
+    assert meta["best_loss"] == min(row["loss"] for row in run.history.rows())
+    assert {"config_digest", "recipe_digest", "time", "step", "samples", "best_score", "best_loss_step"} <= set(meta)
+
+
+def test_a_moment_says_where_the_time_went(data: Path, tmp_path: Path) -> None:
+    trainer, display = small_trainer(data, total_samples=40 * SAMPLES_PER_STEP), Script()
+    run_of(tmp_path / "run", trainer, HeldOut(whole=rows_of(data), fast=None)).finish(display)
+    assert [moment.step for moment in display.moments] == [20, 40]
+    moment = display.moments[-1]
+    assert {"data", "forward", "backward", "optimiser"} == set(moment.phase_ms)
+    assert 0 < sum(moment.phase_ms.values()) <= moment.step_ms
+    assert [line["step"] for line in read_lines(tmp_path / "run" / METRICS)] == [20, 40]
+    assert {"curve.png", "segments.png"} <= {path.name for path in (tmp_path / "run").iterdir()}
+
+
+def test_what_a_run_reports_and_saves_changes_nothing_in_it(data: Path, tmp_path: Path) -> None:
+    held, total = HeldOut(whole=rows_of(data), fast=None), 12 * SAMPLES_PER_STEP
+    for path, steps in ((tmp_path / "often", 4), (tmp_path / "seldom", 100)):
+        intervals = {"report_steps": steps, "validate_steps": steps, "checkpoint_steps": steps}
+        run_of(path, small_trainer(data, total_samples=total), held, **intervals).finish(Script())
+    assert weights_of(tmp_path / "often") == weights_of(tmp_path / "seldom")
+
+
+def test_the_tenth_is_fixed_by_the_seed_and_part_of_the_whole(data: Path) -> None:
+    source = open_source(data, "train", PUZZLE)
+    first, again = held_out(source, 10_000, seed=1), held_out(source, 10_000, seed=1)
+    assert first.fast is not None
+    assert again.fast is not None
+    assert len(first.fast.tokens_BT) == LEAST_FAST
+    assert len(first.whole.tokens_BT) == len(source)
+    assert np.array_equal(first.fast.tokens_BT, again.fast.tokens_BT)
+    whole = {row.tobytes() for row in first.whole.tokens_BT}
+    assert all(row.tobytes() in whole for row in first.fast.tokens_BT)
+    assert held_out(open_source(data, "test", PUZZLE), 10_000, seed=1).fast is None
