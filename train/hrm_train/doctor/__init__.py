@@ -1,0 +1,8 @@
+"""hrm-doctor: what stands in the way of training on this machine, and the commands that mend it (it runs none of them).
+
+Each check asks a `Probe` and returns Findings; what it makes of an answer is a pure function of text.
+"""
+
+from hrm_train.doctor.cli import main
+
+__all__ = ["main"]
