@@ -1,0 +1,116 @@
+"""A run told from its files alone, whole ones and torn ones, while it is written and after."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hrm_train.lock import RunLock, writer_of
+from hrm_train.status import read_status, show, to_json
+
+MOMENT = {
+    "time": 1000.0,
+    "step": 40,
+    "samples": 320,
+    "samples_per_s": 16.0,
+    "step_ms": 100.0,
+    "phase_ms": {"data": 10.0, "forward": 50.0},
+    "train": {"loss": 1.5, "exact": 0.25},
+    "system": {"gpu_power_w": 120.0},
+}
+
+HOLD = """
+import sys
+from pathlib import Path
+from hrm_train.lock import RunLock
+
+RunLock(Path(sys.argv[1])).hold()
+print("held", flush=True)
+input()
+"""
+
+
+def validation(step: int, kind: str, score: float) -> str:
+    row = {"time": 1.0, "step": step, "samples": 8 * step, "kind": kind, "score": score, "exact": [0.0, score]}
+    return json.dumps({**row, "proven": [0.0, score], "proof_exists": True, "num_puzzles": 40, "loss": 2.0}) + "\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    run = tmp_path / "run"
+    for name in ("step_20", "step_40", "step_9"):
+        (run / name).mkdir(parents=True)
+    (run / "run.json").write_text(json.dumps({"recipe": {"puzzle": "sudoku-4x4", "total_samples": 480}}))
+    (run / "latest").write_text("step_40\n")
+    (run / "best").write_text("step_20\n")
+    (run / "metrics.ndjson").write_text(json.dumps({**MOMENT, "step": 20}) + "\n" + json.dumps(MOMENT) + "\n")
+    lines = [validation(20, "whole", 0.5), validation(40, "fast", 0.9), validation(40, "whole", 0.4)]
+    (run / "validation.ndjson").write_text("".join(lines))
+    return run
+
+
+def test_a_run_is_told_from_its_files(run: Path) -> None:
+    status = read_status(run)
+    assert (status.step, status.samples, status.eta_s) == (40, 320, (480 - 320) / 16)
+    assert status.phase_share == {"data": 0.1, "forward": 0.5, "other": pytest.approx(0.4)}
+    assert status.last_validation is not None
+    assert status.best_validation is not None
+    assert (status.last_validation["step"], status.last_validation["kind"]) == (40, "whole")
+    assert (status.best_validation["step"], status.best_validation["exact"]) == (20, 0.5)
+    assert (status.checkpoints, status.latest, status.best) == (("step_9", "step_20", "step_40"), "step_40", "step_20")
+    assert json.loads(to_json(status))["process"] is None
+
+
+def test_a_line_torn_by_a_kill_is_passed_over(run: Path) -> None:
+    for name in ("metrics.ndjson", "validation.ndjson"):
+        with (run / name).open("a") as file:
+            file.write('{"time": 2000.0, "st')
+    assert read_status(run).step == 40
+
+
+def test_a_run_that_has_only_begun_says_so(run: Path) -> None:
+    for name in ("metrics.ndjson", "validation.ndjson", "latest", "best"):
+        (run / name).unlink()
+    status = read_status(run)
+    assert (status.step, status.eta_s, status.best_validation, status.latest) == (0, None, None, None)
+    show(status, Console(file=io.StringIO()))
+
+
+def test_the_table_names_what_counts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show(read_status(run), Console(width=120))
+    shown = capsys.readouterr().out
+    for part in ("320 of 480", "data 10 %", "step_20 (best)", "step_40 (latest)", "50.0 % proven", "no process"):
+        assert part in shown
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no run"):
+        read_status(tmp_path)
+
+
+def test_a_writer_is_seen_until_it_ends_however_it_ends(run: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(run)]
+    writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert writer.stdout is not None
+    writer.stdout.readline()
+    assert writer_of(run) == str(writer.pid)
+    with pytest.raises(ValueError, match=f"another process \\(process {writer.pid}\\)"):
+        RunLock(run).hold()
+    writer.kill()
+    writer.communicate()
+    assert writer_of(run) is None
+    RunLock(run).hold()
+
+
+def test_looking_at_a_run_neither_makes_nor_changes_files(run: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    time.sleep(0.01)
+    read_status(run)
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before

@@ -1,0 +1,111 @@
+"""hrm-train --profile: a few real steps under torch.profiler, and where their time went.
+
+The first steps are left out (compilation, caches); nothing that was learnt is kept.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.autograd.profiler_util import FunctionEventAvg
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from hrm_train.loop import Trainer
+from hrm_train.meter import PHASE
+
+SKIP, WARM, ACTIVE = 3, 2, 10
+TOP = 15
+TABLE, TRACE = "profile.txt", "trace.json.gz"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """Milliseconds of one step that a phase or an operator takes on the device, and how often it is called in it."""
+
+    name: str
+    ms: float
+    calls: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """`operators` by their own time, without what they call; the longest first."""
+
+    step_ms: float
+    phases: tuple[Share, ...]
+    operators: tuple[Share, ...]
+
+
+def profile_steps(trainer: Trainer, run: Path) -> Profile:
+    """Runs SKIP + WARM + ACTIVE steps; writes the table and the trace (for chrome://tracing or perfetto) into `run`."""
+    on_cuda = trainer.device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda else [])]
+    steps, step_ms = schedule(wait=SKIP, warmup=WARM, active=ACTIVE, repeat=1), 0.0
+    with profile(activities=activities, schedule=steps, acc_events=True) as window:
+        for _ in range(SKIP + WARM):
+            trainer.step()
+            window.step()
+        begin_s = _now_s(trainer)
+        for number in range(ACTIVE):
+            trainer.step()
+            if number == ACTIVE - 1:
+                step_ms = 1000 * (_now_s(trainer) - begin_s) / ACTIVE  # before the profiler gathers what it has seen
+            window.step()
+    found = summarised(window.key_averages(), step_ms, on_cuda=on_cuda)
+    run.mkdir(parents=True, exist_ok=True)
+    window.export_chrome_trace(str(run / TRACE))
+    (run / TABLE).write_text(text_of(found), encoding="utf-8")
+    return found
+
+
+def _now_s(trainer: Trainer) -> float:
+    if trainer.device.type == "cuda":
+        torch.cuda.synchronize(trainer.device)
+    return time.perf_counter()
+
+
+def summarised(events: Sequence[FunctionEventAvg], step_ms: float, *, on_cuda: bool) -> Profile:
+    """Per step of the window; on CUDA device time counts, elsewhere the CPU's."""
+    phases = [event for event in events if _name(event).startswith(PHASE)]
+    operators = [event for event in events if not _name(event).startswith((PHASE, "ProfilerStep"))]
+    own = [_share(event, event.self_device_time_total if on_cuda else event.self_cpu_time_total) for event in operators]
+    whole = [_share(event, event.device_time_total if on_cuda else event.cpu_time_total) for event in phases]
+    return Profile(
+        step_ms=step_ms,
+        phases=tuple(sorted(whole, key=lambda share: -share.ms)),
+        operators=tuple(sorted(own, key=lambda share: -share.ms)[:TOP]),
+    )
+
+
+def _name(event: FunctionEventAvg) -> str:
+    return event.key or ""
+
+
+def _share(event: FunctionEventAvg, microseconds: float) -> Share:
+    return Share(name=_name(event).removeprefix(PHASE), ms=microseconds / 1000 / ACTIVE, calls=event.count / ACTIVE)
+
+
+def table(found: Profile) -> Table:
+    """Phases above, operators below; shares of the step's wall time, in which operators of several threads overlap."""
+    grid = Table(title=f"a step takes {found.step_ms:.1f} ms", show_edge=False)
+    grid.add_column("phase or operator")
+    for column in ("ms a step", "share", "calls a step"):
+        grid.add_column(column, justify="right")
+    for section in (found.phases, found.operators):
+        for share in section:
+            grid.add_row(share.name, f"{share.ms:.2f}", f"{share.ms / found.step_ms:.1%}", f"{share.calls:.0f}")
+        grid.add_section()
+    return grid
+
+
+def text_of(found: Profile) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=110).print(table(found))
+    return stream.getvalue()
