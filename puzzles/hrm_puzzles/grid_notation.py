@@ -88,7 +88,7 @@ def _lines(shape: GridShape, text: str) -> list[str]:
 def _from_lines(shape: GridShape, legend: Legend, text: str, stride: int) -> Parsed:
     offsets = tuple(row * stride + col for row in range(shape.rows) for col in range(shape.cols))
     characters = [text[offset] for offset in offsets]
-    grid = _grid(shape, [_value(shape, legend, cell, character) for cell, character in enumerate(characters)])
+    grid = grid_of(shape, [_value(shape, legend, cell, character) for cell, character in enumerate(characters)])
     blank = _blank(legend, characters)
     return Parsed(grid=grid, notation=Notation(kind="text", blank=blank, template=text, cells=offsets))
 
@@ -108,7 +108,7 @@ def _from_list(shape: GridShape, legend: Legend, values: list[object]) -> Parsed
         read = _from_text(shape, legend, "\n".join(cast("list[str]", values)))
         return replace(read, notation=replace(read.notation, kind="lines"))
     cells = [cell for row in rows_of(shape, values) for cell in row]
-    grid = _grid(shape, [_value(shape, legend, cell, value) for cell, value in enumerate(cells)])
+    grid = grid_of(shape, [_value(shape, legend, cell, value) for cell, value in enumerate(cells)])
     if not all(isinstance(cell, str) for cell in cells):
         return Parsed(grid=grid, notation=Notation(kind="numbers", blank=legend.open_value))
     return Parsed(grid=grid, notation=Notation(kind="rows", blank=_blank(legend, cast("list[str]", cells))))
@@ -137,7 +137,7 @@ def _value(shape: GridShape, legend: Legend, cell: int, value: object) -> int:
     raise bad_character(shape, cell, value, legend.described)
 
 
-def _grid(shape: GridShape, values: list[int]) -> Grid:
+def grid_of(shape: GridShape, values: list[int]) -> Grid:
     return np.array(values, dtype=np.int8).reshape(shape.rows, shape.cols)
 
 
@@ -172,53 +172,3 @@ def shown(value: object) -> str:
         return "null" if value is None else str(value).lower()
     is_printable = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**9)
     return str(value) if is_printable else f"a value of type {type(value).__name__}"
-
-
-def at(cell: tuple[int, int], problem: str, rule: str, remedy: str) -> PuzzleError:
-    """An error whose cell is named from 1, as all errors do, though objects count from 0."""
-    row, col = cell[0] + 1, cell[1] + 1
-    return PuzzleError(f"{problem} at row {row}, column {col} (from 1)", rule, remedy, (row, col))
-
-
-# Objects
-
-
-def cell_of(shape: GridShape, name: str, value: object) -> tuple[int, int]:
-    """[row, column] from 0, as in grid[row][column]."""
-    cell = cast("list[object]", value) if isinstance(value, list) else []
-    if len(cell) == 2 and all(type(number) is int for number in cell):
-        row, col = cast("list[int]", cell)
-        if 0 <= row < shape.rows and 0 <= col < shape.cols:
-            return row, col
-    remedy = f"send [row, column] from [0, 0] to [{shape.rows - 1}, {shape.cols - 1}]"
-    text = str(cell)[:40] if cell else shown(value)
-    raise PuzzleError(f"{name} is {text}, which is no cell of the grid", "bad-cell", remedy)
-
-
-def cells_of(shape: GridShape, name: str, value: object) -> list[tuple[int, int]]:
-    """A list of such cells."""
-    if not isinstance(value, list):
-        raise PuzzleError(f"{name} is {shown(value)}", "bad-cell", "send a list of [row, column]")
-    cells = cast("list[object]", value)
-    if len(cells) > shape.num_cells:
-        raise PuzzleError(f"{name} has {len(cells)} cells", "bad-cell", f"send at most {shape.num_cells}")
-    return [cell_of(shape, f"{name}[{index}]", cell) for index, cell in enumerate(cells)]
-
-
-def check_keys(question: dict[object, object], keys: tuple[str, ...], answer_key: str, form: str) -> None:
-    """Refuse an object without all the keys, or with others than the key of the answer."""
-    if not set(keys) <= set(question) <= {*keys, answer_key}:
-        named = ", ".join(shown(key) for key in list(question)[:6]) or "nothing"
-        raise PuzzleError(f"the object has the keys {named}", "wrong-keys", form)
-
-
-def numbers_of(
-    shape: GridShape, value: object, allowed: tuple[int, ...], described: str
-) -> tuple[Grid, list[list[object]]]:
-    """A grid of the allowed numbers, and the rows it was read from."""
-    rows = rows_of(shape, value)
-    cells = [number for row in rows for number in row]
-    for cell, number in enumerate(cells):
-        if type(number) is not int or number not in allowed:
-            raise bad_character(shape, cell, number, described)
-    return _grid(shape, cast("list[int]", cells)), rows

@@ -14,9 +14,10 @@ from typing import cast
 
 import numpy as np
 
-from hrm_puzzles import grid_notation
+from hrm_puzzles import grid_notation, grid_objects
 from hrm_puzzles.grid_geometry import GridShape
 from hrm_puzzles.grid_notation import Legend
+from hrm_puzzles.grid_objects import Cell
 from hrm_puzzles.logistics_board import BUILDING, COSTS, CUSTOMER, DEPOT, ON_TOUR, ROAD
 from hrm_puzzles.puzzle import Grid, Notation, Parsed
 
@@ -33,8 +34,6 @@ OBJECT_FORM = (
     'send {"grid": rows of 0 (building) and 1, 2 or 4 (cost of a road), "depot": [row, column], "customers": [[row, '
     "column], ...]}"
 )
-
-Cell = tuple[int, int]
 
 
 def parsed(shape: GridShape, notation: object) -> Parsed:
@@ -53,11 +52,11 @@ def written(grid: Grid, notation: Notation) -> object:
 
 def _from_object(shape: GridShape, question: dict[object, object]) -> Parsed:
     keys = ("grid", "depot", "customers")
-    grid_notation.check_keys(question, keys, "tour", OBJECT_FORM)
-    grid, rows = grid_notation.numbers_of(shape, question["grid"], (BUILDING, *COSTS), "0 for a building, 1, 2 or 4")
-    depot = grid_notation.cell_of(shape, "depot", question["depot"])
-    customers = grid_notation.cells_of(shape, "customers", question["customers"])
-    for cell in grid_notation.cells_of(shape, "tour", question.get("tour", [])):
+    grid_objects.check_keys(question, keys, "tour", OBJECT_FORM)
+    grid, rows = grid_objects.numbers_of(shape, question["grid"], (BUILDING, *COSTS), "0 for a building, 1, 2 or 4")
+    depot = grid_objects.cell_of(shape, "depot", question["depot"])
+    customers = grid_objects.cells_of(shape, "customers", question["customers"])
+    for cell in grid_objects.cells_of(shape, "tour", question.get("tour", [])):
         _check_road(grid, cell, "tour")
         grid[cell] = grid[cell] % ON_TOUR + ON_TOUR
     for cell, value, name in [(depot, DEPOT, "depot"), *((cell, CUSTOMER, "customer") for cell in customers)]:
@@ -70,6 +69,6 @@ def _from_object(shape: GridShape, question: dict[object, object]) -> Parsed:
 def _check_road(grid: Grid, cell: Cell, name: str) -> None:
     """Refuse a place in a building, and one that a stop has taken already."""
     if grid[cell] == BUILDING:
-        raise grid_notation.at(cell, f"the {name} stands in a building", "in-building", "choose a road cell")
+        raise grid_objects.at(cell, f"the {name} stands in a building", "in-building", "choose a road cell")
     if grid[cell] in (DEPOT, CUSTOMER):
-        raise grid_notation.at(cell, f"the {name} stands on another stop", "same-cell", "choose another road cell")
+        raise grid_objects.at(cell, f"the {name} stands on another stop", "same-cell", "choose another road cell")

@@ -14,7 +14,7 @@ from hrm_puzzles.bits import bits_of
 from hrm_puzzles.grid_bits import flags_from, levels_from, neighbours
 from hrm_puzzles.grid_geometry import GridShape
 from hrm_puzzles.maze_board import GOAL, OPEN, PATH, START, WALL
-from hrm_puzzles.maze_layouts import LAYOUTS
+from hrm_puzzles.maze_layouts import LAYOUTS, random_walls
 from hrm_puzzles.maze_solver import cells_between
 from hrm_puzzles.puzzle import Example, Grid, PuzzleError
 
@@ -40,23 +40,34 @@ def generate(shape: GridShape, rng: np.random.Generator, difficulty: str) -> Exa
     wanted = lengths(shape, difficulty)
     draw = Random(int(rng.integers(2**63)))  # many single draws, for which this is faster
     while True:
-        free = draw.choice(LAYOUTS)(shape, draw)
-        ends = _ends(shape, draw, free, wanted)
-        if ends is not None:
-            return _example(shape, draw, free, *ends)
+        layout = draw.choice(LAYOUTS)
+        free = layout(shape, draw)
+        levels = _levels(shape, draw, free, wanted.start)
+        if len(levels) <= wanted.start and layout is random_walls:  # hardly any layout of 30x30 has 111 moves
+            free = _lengthened(shape, draw, free, levels[0], _any_of(draw, levels[-1]), wanted.start)
+            levels = levels_from(shape, free, levels[0])
+        if len(levels) > wanted.start:
+            length = draw.randrange(wanted.start, min(len(levels), wanted.stop))
+            return _example(shape, draw, free, levels[0], _any_of(draw, levels[length]))
 
 
-def _ends(shape: GridShape, draw: Random, free: int, wanted: range) -> tuple[int, int] | None:
-    """A start and a goal as far apart as wanted, if the layout has such."""
-    start = _any_of(draw, free)
-    levels = levels_from(shape, free, start)
-    if len(levels) <= wanted.start:  # the cell farthest from any other is a better place to start from
-        start = _any_of(draw, levels[-1])
-        levels = levels_from(shape, free, start)
-    if len(levels) <= wanted.start:
-        return None
-    length = draw.randrange(wanted.start, min(len(levels), wanted.stop))
-    return start, _any_of(draw, levels[length])
+def _levels(shape: GridShape, draw: Random, free: int, least: int) -> list[int]:
+    """The distances from a random start; from a cell far from there, where no distance is as great as it must be."""
+    levels = levels_from(shape, free, _any_of(draw, free))
+    return levels if len(levels) > least else levels_from(shape, free, _any_of(draw, levels[-1]))
+
+
+def _lengthened(shape: GridShape, draw: Random, free: int, start: int, goal: int, least: int) -> int:
+    """The open cells after random cells of shortest paths became walls, until they are as long as wanted or stuck."""
+    needed, between = start | goal, cells_between(shape, free, start, goal)
+    while len(between) <= least and (spare := _union(between) & ~needed):
+        blocked = _any_of(draw, spare)
+        detour = cells_between(shape, free & ~blocked, start, goal)
+        if detour:
+            free, between = free & ~blocked, detour
+        else:
+            needed |= blocked
+    return free
 
 
 def _example(shape: GridShape, draw: Random, free: int, start: int, goal: int) -> Example:

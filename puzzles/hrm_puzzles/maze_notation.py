@@ -14,9 +14,10 @@ from typing import cast
 
 import numpy as np
 
-from hrm_puzzles import grid_notation
+from hrm_puzzles import grid_notation, grid_objects
 from hrm_puzzles.grid_geometry import NEIGHBOURS, GridShape
 from hrm_puzzles.grid_notation import Legend
+from hrm_puzzles.grid_objects import Cell
 from hrm_puzzles.maze_board import GOAL, OPEN, PATH, START, WALL
 from hrm_puzzles.puzzle import Grid, Notation, Parsed
 
@@ -28,8 +29,6 @@ LEGEND = Legend(
     described="# for a wall, . or a space for an open cell, S for the start and G for the goal",
 )
 OBJECT_FORM = 'send {"grid": rows of 0 (open) and 1 (wall), "start": [row, column], "goal": [row, column]}'
-
-Cell = tuple[int, int]
 
 
 def parsed(shape: GridShape, notation: object) -> Parsed:
@@ -62,16 +61,16 @@ def _walked(start: Cell, marked: set[Cell]) -> list[Cell]:
 
 
 def _from_object(shape: GridShape, question: dict[object, object]) -> Parsed:
-    grid_notation.check_keys(question, ("grid", "start", "goal"), "path", OBJECT_FORM)
-    grid, rows = grid_notation.numbers_of(shape, question["grid"], (OPEN, WALL), "1 for a wall and 0 for an open cell")
-    start, goal = (grid_notation.cell_of(shape, name, question[name]) for name in ("start", "goal"))
-    marked = grid_notation.cells_of(shape, "path", question.get("path", []))
+    grid_objects.check_keys(question, ("grid", "start", "goal"), "path", OBJECT_FORM)
+    grid, rows = grid_objects.numbers_of(shape, question["grid"], (OPEN, WALL), "1 for a wall and 0 for an open cell")
+    start, goal = (grid_objects.cell_of(shape, name, question[name]) for name in ("start", "goal"))
+    marked = grid_objects.cells_of(shape, "path", question.get("path", []))
     placed = [*((cell, PATH, "path") for cell in marked), (start, START, "start"), (goal, GOAL, "goal")]
     for cell, value, name in placed:
         if grid[cell] == WALL:
-            raise grid_notation.at(cell, f"the {name} lies in a wall", "in-wall", "choose an open cell")
+            raise grid_objects.at(cell, f"the {name} lies in a wall", "in-wall", "choose an open cell")
         grid[cell] = value
     if start == goal:
-        raise grid_notation.at(goal, "start and goal are the same cell", "same-cell", "move one of them")
+        raise grid_objects.at(goal, "start and goal are the same cell", "same-cell", "move one of them")
     template = json.dumps({"grid": rows, "start": start, "goal": goal})
     return Parsed(grid=grid, notation=Notation(kind="object", blank=OPEN, template=template))

@@ -111,7 +111,7 @@ def test_customer_at_the_end_of_a_lane_is_reached_and_left_by_the_same_roads() -
 
 
 @given(seed=seeds)
-@quick
+@settings(deadline=None, max_examples=4)
 def test_of_all_sets_of_marks_just_the_smallest_that_hold_a_cheapest_tour_are_right(seed: int) -> None:
     rng = np.random.default_rng(seed)
     grid = board(SMALL, "......#.#......##########")  # two blocks with streets all around

@@ -88,3 +88,10 @@ def test_unknown_difficulty_is_refused_with_the_known_names() -> None:
     with pytest.raises(PuzzleError, match="use one of easy, medium, hard") as caught:
         registry.get("maze-10x10").generate(np.random.default_rng(0), "extreme")
     assert caught.value.rule == "unknown-difficulty"
+
+
+def test_hard_mazes_of_30x30_are_not_trees_alone() -> None:
+    rng = np.random.default_rng(3)
+    boards = [MAZES[3].generate(rng, "hard").question != WALL for _ in range(12)]
+    has_squares = [(board[:-1, :-1] & board[1:, :-1] & board[:-1, 1:] & board[1:, 1:]).any() for board in boards]
+    assert len(set(has_squares)) == 2  # corridors of trees are one cell wide, between random walls there are squares

@@ -101,6 +101,7 @@ REFUSALS: dict[str, tuple[object, str, tuple[int, int] | None]] = {
     "matrix of one row": ({**OBJECT, "grid": MATRIX[0]}, "wrong-size", None),
     "matrix that is none": ({**OBJECT, "grid": "S"}, "wrong-size", None),
     "start outside": ({**OBJECT, "start": [5, 0]}, "bad-cell", None),
+    "start of digits without end": ({**OBJECT, "start": [10**5000, 0]}, "bad-cell", None),
     "start that is no cell": ({**OBJECT, "start": "S"}, "bad-cell", None),
     "start in a wall": ({**OBJECT, "start": [0, 3]}, "in-wall", (1, 4)),
     "path in a wall": ({**OBJECT, "path": [[0, 3]]}, "in-wall", (1, 4)),
