@@ -16,6 +16,7 @@ import math
 import torch
 from torch import Tensor
 
+from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles.puzzle import Geometry
 
@@ -35,8 +36,9 @@ def start_from_geometry(model: HRM, geometry: Geometry) -> None:
     """
     config = model.config
     groups_GT = torch.as_tensor(geometry.groups_GT).long()
-    sizes = [int(group_T.max()) + 1 for group_T in groups_GT]
-    _refuse(model, geometry, sizes)
+    sizes, problem = _sizes(geometry), misfit(config, geometry)
+    if problem is not None:
+        raise ValueError(problem)
     frames_RD = _orthonormal(config.hidden_size)[: sum(sizes)].split(sizes)
     _reserve(model, torch.cat(frames_RD))
     codes_TD = sum(frame_RD[group_T] for frame_RD, group_T in zip(frames_RD, groups_GT, strict=True))
@@ -50,16 +52,23 @@ def start_from_geometry(model: HRM, geometry: Geometry) -> None:
                 _look(queries_DD[rows], keys_DD[rows], frames_RD, conditions, code_size)
 
 
-def _refuse(model: HRM, geometry: Geometry, sizes: list[int]) -> None:
-    config = model.config
+def misfit(config: HRMConfig, geometry: Geometry) -> str | None:
+    """Why a model of these sizes cannot start from the geometry, in one sentence; None where it can."""
     if config.positions != "learned":
-        raise ValueError("positions is 'rope', but a geometric start needs a table; choose positions='learned'")
+        return "positions is 'rope', but a geometric start needs a table; choose positions='learned'"
+    sizes = _sizes(geometry)
     widest = max(sum(sizes[partition] for partition, _ in head) for head in geometry.heads)
     if len(geometry.heads) > config.num_heads or widest > config.head_size or sum(sizes) > config.hidden_size:
-        raise ValueError(
+        return (
             f"{config.num_heads} heads of width {config.head_size} cannot hold a geometry of {len(geometry.heads)} "
             f"heads that tell up to {widest} groups apart; choose {len(geometry.heads)} heads of width {widest} or more"
         )
+    return None
+
+
+def _sizes(geometry: Geometry) -> list[int]:
+    """The number of groups in each partition."""
+    return [int(group_T.max()) + 1 for group_T in geometry.groups_GT]
 
 
 def _reserve(model: HRM, frame_SD: Tensor) -> None:

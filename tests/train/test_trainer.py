@@ -81,7 +81,7 @@ def test_resumed_training_has_the_losses_of_the_uninterrupted_one(data: Path, tm
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 def test_a_gpu_trains_as_the_cpu_does(data: Path) -> None:
     on_cpu = trainer_on(data, window=2)
-    on_gpu = trainer_on(data, dataclasses.replace(PRESETS["rtx4090"], autocast=None, compile=False), window=2)
+    on_gpu = trainer_on(data, dataclasses.replace(PRESETS["rtx4090"], precision="fp32", compile=False), window=2)
     expected = [float(on_cpu.step().loss) for _ in range(5)]
     assert [float(on_gpu.step().loss) for _ in range(5)] == pytest.approx(expected, rel=1e-3)
 

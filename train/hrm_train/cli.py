@@ -10,32 +10,26 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
 
 from hrm_model import checkpoint
-from hrm_model.config import HRMConfig
-from hrm_model.geometry import start_from_geometry
-from hrm_model.hrm import HRM
-from hrm_puzzles import datasets, registry
+from hrm_train import distributed
+from hrm_train import profile as profiling
 from hrm_train import status as run_status
-from hrm_train.batches import Feed
 from hrm_train.dataset import open_source
 from hrm_train.display import display_for
-from hrm_train.hardware import hardware_from_name
-from hrm_train.loop import Trainer
-from hrm_train.presets import config_for, recipe_for
-from hrm_train.recipe import Recipe, with_settings
+from hrm_train.hardware import PRESETS
+from hrm_train.plan import Plan, open_plan, provenance, trainer_from
+from hrm_train.presets import SIZES
 from hrm_train.run import Intervals, Run, commit_of_source
 from hrm_train.telemetry import TensorBoard, WeightsAndBiases, Writer
 from hrm_train.validation import held_out
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 console = Console(stderr=True)
-SETTINGS = run_status.SETTINGS
 
 
 @app.callback(
@@ -44,12 +38,19 @@ SETTINGS = run_status.SETTINGS
 )
 def train(
     context: typer.Context,
-    run: Annotated[Path | None, typer.Option(help="Directory of the run: checkpoints, metrics, settings.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Data set directory, as hrm-data builds it.")] = None,
-    puzzle: Annotated[str, typer.Option(help="Which puzzle.")] = "sudoku",
-    hw: Annotated[str, typer.Option(help="Hardware preset: auto, cpu, rtx4090, h200.")] = "auto",
-    preset: Annotated[str, typer.Option(help="Model size and recipe: small or published.")] = "small",
-    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value of the model or the recipe.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Directory of the run. [default: runs/PUZZLE]")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Data set directory. [default: data/PUZZLE, built if absent]")
+    ] = None,
+    puzzle: Annotated[str, typer.Option(help="Which puzzle.")] = "arc",
+    hw: Annotated[str | None, typer.Option(help=f"Machine: auto or {', '.join(PRESETS)}. [default: auto]")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help=f"Model: {', '.join(SIZES)}. [default: published on a GPU, small on a CPU]")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value of the model, the recipe or the machine.")
+    ] = None,
+    arch: Annotated[str | None, typer.Option(help="hrm, or transformer for the plain one. [default: hrm]")] = None,
     init: Annotated[Path | None, typer.Option(help="Checkpoint whose weights to start from.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run exactly where it stopped.")] = False,
     validate_steps: Annotated[int, typer.Option(min=1, help="Steps between validations on a tenth.")] = 1000,
@@ -58,18 +59,35 @@ def train(
     checkpoint_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 2000,
     checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Minutes between checkpoints.")] = 5.0,
     keep: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints stay, beside the best.")] = 2,
+    profile: Annotated[bool, typer.Option("--profile", help="Profile a few steps instead, and keep none.")] = False,
     wandb: Annotated[bool, typer.Option("--wandb", help="Also write to W&B (offline by default).")] = False,
 ) -> None:
     """Train an HRM on a puzzle, from a data set directory to a run directory with checkpoints."""
     if context.invoked_subcommand is not None:
         return
-    if run is None:
-        raise ValueError("--run is missing; name the directory that shall hold the checkpoints")
-    plan = _read_plan(run) if resume else _new_plan(run, data, puzzle, hw, preset, settings or [], init)
-    trainer, plan_meta = _trainer(plan)
-    if resume:
+    console.quiet = not distributed.ranks().is_first
+    plan = open_plan(
+        run=run,
+        puzzle=puzzle,
+        hw=hw,
+        preset=preset,
+        data=data,
+        init=init,
+        settings=[*(settings or []), *([f"arch={arch}"] if arch else [])],
+        resume=resume,
+        say=_say,
+    )
+    run = plan.run
+    if not resume:
+        _say(plan.memory().summary())
+    trainer, plan_meta = trainer_from(plan, _say), {**provenance(plan), "commit": commit_of_source()}
+    if (run / "latest").exists():
         trainer.restore(checkpoint.resolve(run / "latest"))
-    rows = held_out(open_source(Path(plan["data"]), "test", trainer.puzzle), validation_puzzles, trainer.recipe.seed)
+    if profile:
+        console.print(profiling.table(profiling.profile_steps(trainer, run)))
+        _say(f"written to {run / profiling.TABLE} and {run / profiling.TRACE}; train with hrm-train --run {run} --resume")
+        return
+    rows = held_out(open_source(plan.data, "test", trainer.puzzle), validation_puzzles, trainer.recipe.seed)
     intervals = Intervals(
         validate_steps=validate_steps,
         validate_whole_steps=validate_whole_steps,
@@ -97,82 +115,10 @@ def _say(sentence: str) -> None:
     console.print(sentence, soft_wrap=True)
 
 
-def _writers(run: Path, plan: dict[str, Any], wandb: bool) -> list[Writer]:
-    return [TensorBoard(run), *([WeightsAndBiases(run, plan)] if wandb else [])]
-
-
-def _new_plan(
-    run: Path, data: Path | None, puzzle: str, hw: str, preset: str, settings: list[str], init: Path | None
-) -> dict[str, Any]:
-    """Decides everything once and writes it down, so that --resume needs no other option."""
-    if (run / SETTINGS).exists():
-        raise ValueError(f"{run} already holds a run; add --resume to continue it or choose another --run")
-    if data is None:
-        raise ValueError(f"--data is missing; build one with 'hrm-data build {puzzle} --out data/{puzzle}'")
-    kind, hardware = registry.get(puzzle), hardware_from_name(hw)
-    model_settings, recipe_settings = _split_settings(settings)
-    sizes = checkpoint.load_config(checkpoint.resolve(init)) if init else config_for(preset, kind)
-    config = with_settings(sizes, model_settings)
-    recipe = with_settings(recipe_for(preset, kind, hardware.batch_size(kind.seq_len)), recipe_settings)
-    plan = {
-        "data": str(data),
-        "hw": hw,
-        "init": str(init) if init else None,
-        "model": json.loads(config.to_json()),
-        "recipe": json.loads(recipe.to_json()),
-    }
-    open_source(data, "train", kind)
-    run.mkdir(parents=True, exist_ok=True)
-    (run / SETTINGS).write_text(json.dumps(plan, indent=2) + "\n")
-    return plan
-
-
-def _read_plan(run: Path) -> dict[str, Any]:
-    if not (run / "latest").exists():
-        raise ValueError(f"{run} holds no checkpoint to resume; start it without --resume")
-    return {**checkpoint.read_json(run / SETTINGS), "init": None}  # the weights come from the checkpoint itself
-
-
-def _split_settings(settings: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-    pairs = dict(_pair(text) for text in settings)
-    model_keys = set(HRMConfig.__dataclass_fields__)
-    return (
-        {key: value for key, value in pairs.items() if key in model_keys},
-        {key: value for key, value in pairs.items() if key not in model_keys},
-    )
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, found, value = text.partition("=")
-    if not found:
-        raise ValueError(f"--set {text!r} has no '='; write --set key=value")
-    return key, value
-
-
-def _trainer(plan: dict[str, Any]) -> tuple[Trainer, dict[str, Any]]:
-    recipe, config = Recipe(**plan["recipe"]), HRMConfig.from_mapping(plan["model"])
-    puzzle, hardware = registry.get(recipe.puzzle), hardware_from_name(plan["hw"])
-    data = Path(plan["data"])
-    feed = Feed(open_source(data, "train", puzzle), puzzle, seed=recipe.seed, augment=recipe.augment)
-    meta = {
-        "puzzle": puzzle.name,
-        "data_fingerprint": datasets.fingerprint(data),
-        "commit": commit_of_source(),
-        "hardware": hardware.name,
-    }
-    model = _model(config, recipe, plan["init"], feed)
-    return Trainer(model, puzzle, feed, recipe, hardware), meta
-
-
-def _model(config: HRMConfig, recipe: Recipe, init: str | None, feed: Feed) -> HRM:
-    torch.manual_seed(recipe.seed)
-    model = HRM(config)
-    if init:
-        source = checkpoint.resolve(Path(init))
-        checkpoint.load_state(model, checkpoint.load(source)[0].state_dict(), source)
-    elif recipe.geometric_start:
-        start_from_geometry(model, feed.puzzle.geometry)
-    return model
+def _writers(run: Path, plan: Plan, wandb: bool) -> list[Writer]:
+    if not distributed.ranks().is_first:
+        return []
+    return [TensorBoard(run), *([WeightsAndBiases(run, json.loads(plan.to_json()))] if wandb else [])]
 
 
 def _drive(run: Run) -> None:
@@ -194,6 +140,7 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError, FloatingPointError) as error:
+        console.quiet = False
         console.print(f"hrm-train: {error}", style="red", highlight=False, soft_wrap=True)
         sys.exit(2)
 

@@ -1,41 +1,89 @@
-"""Which machine trains: device, precision and the batch it likes. A preset is a row of data with its reason."""
+"""Which machine trains: one row of figures for each, with their reasons. The rows of GPUs were not run on a GPU.
+
+Memory is reckoned for the published 27 M model in bfloat16: a row of 81 tokens keeps about 16 MiB of activations, one
+of 900 tokens about 180 MiB; weights, gradients, moments and average take 0.55 GiB (`hrm_train.memory` reckons any
+model). A display or another program takes about 1 GiB.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import torch
+
+Precision = Literal["bf16", "fp32"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """`batch_81` is the batch for puzzles of 81 tokens; longer ones get proportionally less."""
+    """One row of the table.
+
+    `rows_81` and `rows_900` are the micro-batch of the 27 M model at that many tokens, `small_rows_*` that of models
+    below 8 M parameters; `target_batch` is the batch of one update, made up of micro-batches. `workers` threads draw
+    rows `prefetch` steps ahead. `recompute` keeps less for the backward pass and computes it again.
+    `micro_batch` takes the place of the four figures; 0 leaves it to them.
+    """
 
     name: str
-    device: str
-    autocast: torch.dtype | None
-    batch_81: int
-    compile: bool
-    reason: str
-    workers: int = 0
-    prefetch: int = 0
+    device: str = "cuda"
+    gpu: str = ""
+    memory_gb: int = 0
+    preset: str = "published"
+    precision: Precision = "bf16"
+    rows_81: int = 1
+    rows_900: int = 1
+    small_rows_81: int = 1
+    small_rows_900: int = 1
+    target_batch: int = 768
+    workers: int = 1
+    prefetch: int = 2
+    compile: bool = True
+    recompute: bool = False
+    micro_batch: int = 0
+    refusal: str = ""
+    why: str
 
-    def batch_size(self, seq_len: int) -> int:
-        return max(1, self.batch_81 * 81 // max(81, seq_len))
+    def __post_init__(self) -> None:
+        if self.precision not in get_args(Precision):
+            raise ValueError(f"precision is {self.precision!r}; choose {' or '.join(get_args(Precision))}")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.precision == "bf16" else torch.float32
+
+    def rows(self, num_tokens: int, *, small: bool) -> int:
+        """Rows at once; between and beyond the two lengths of the table the number of tokens decides."""
+        if self.micro_batch:
+            return self.micro_batch
+        short, long = (self.small_rows_81, self.small_rows_900) if small else (self.rows_81, self.rows_900)
+        if num_tokens <= 81:
+            return short
+        return max(1, short * 81 // num_tokens if num_tokens < 900 else long * 900 // num_tokens)
+
+    def compiled(self, function: Callable[..., Any], say: Callable[[str], None]) -> Callable[..., Any]:
+        """The function through torch.compile, or as it is where this machine lacks what that needs, which is said."""
+        if not self.compile:
+            return function
+        lacking = _lacking_for_compile(self.device)
+        if lacking:
+            say(f"training without torch.compile, since {lacking}; --set compile=false says so from the start")
+            return function
+        return torch.compile(function)
 
 
-def _gpu(name: str, batch_81: int, reason: str) -> Hardware:
-    return Hardware(
-        name=name,
-        device="cuda",
-        autocast=torch.bfloat16,
-        batch_81=batch_81,
-        compile=True,
-        reason=reason,
-        workers=1,
-        prefetch=2,
-    )
+def _lacking_for_compile(device: str) -> str | None:
+    if device == "cuda":
+        return (
+            None
+            if importlib.util.find_spec("triton")
+            else "Triton is not installed (Windows: pip install triton-windows)"
+        )
+    return None if any(map(shutil.which, ("c++", "g++", "clang++", "cl"))) else "no C++ compiler is found"
 
 
 PRESETS = {
@@ -44,44 +92,143 @@ PRESETS = {
         Hardware(
             name="cpu",
             device="cpu",
-            autocast=None,
-            batch_81=32,
+            preset="small",
+            precision="fp32",
+            rows_81=32,
+            rows_900=4,
+            small_rows_81=32,
+            small_rows_900=32,
+            target_batch=32,
+            workers=0,
+            prefetch=0,
             compile=False,
-            reason="small batches learn most per second where the arithmetic itself is the limit",
+            why="a batch of 32, since small ones learn most per second where the arithmetic itself is the limit; fp32, "
+            "since bf16 is ten times slower without AMX; no threads for rows, which take 0.1 % of a step",
         ),
-        _gpu("rtx4090", 768, "24 GB holds the published global batch of the 27 M model at 81 tokens"),
-        _gpu("h200", 3072, "large enough to fill 132 multiprocessors"),
+        Hardware(
+            name="rtx4090",
+            gpu="RTX 4090",
+            memory_gb=24,
+            rows_81=768,
+            rows_900=96,
+            small_rows_81=768,
+            small_rows_900=192,
+            why="768 rows of 81 tokens, the published batch, take 12.5 GiB; 96 of 900 tokens take 17.5 GiB of 24",
+        ),
+        Hardware(
+            name="rtx4090-laptop",
+            gpu="RTX 4090 Laptop",
+            memory_gb=16,
+            rows_81=384,
+            rows_900=64,
+            small_rows_81=768,
+            small_rows_900=128,
+            why="384 rows of 81 tokens (6.5 GiB, the published laptop batch) fill 76 multiprocessors at 80 to 150 W; 64"
+            " of 900 tokens take 12 GiB of 16",
+        ),
+        Hardware(
+            name="rtx5090",
+            gpu="RTX 5090",
+            memory_gb=32,
+            rows_81=768,
+            rows_900=128,
+            small_rows_81=768,
+            small_rows_900=256,
+            why="768 rows of 81 tokens are the whole published batch; 128 of 900 tokens take 23 GiB of 32",
+        ),
+        Hardware(
+            name="rtx3070ti",
+            gpu="RTX 3070 Ti",
+            memory_gb=8,
+            rows_81=256,
+            rows_900=24,
+            small_rows_81=512,
+            small_rows_900=48,
+            compile=False,
+            why="256 rows of 81 tokens take 4.6 GiB and 24 of 900 tokens 5 GiB of 8, of which Windows keeps one; no "
+            "torch.compile, since Triton is no part of PyTorch on Windows (--set compile=true where it is installed)",
+        ),
+        Hardware(
+            name="jetson-orin",
+            gpu="Orin",
+            memory_gb=8,
+            refusal="a Jetson serves models and does not train them, its memory and power are for inference; train on "
+            "a desktop with --hw auto, export there, and run hrm-serve here",
+            why="8 GB shared by CPU and GPU",
+        ),
+        Hardware(
+            name="h200",
+            gpu="H200",
+            memory_gb=141,
+            rows_81=768,
+            rows_900=512,
+            small_rows_81=768,
+            small_rows_900=768,
+            workers=2,
+            prefetch=4,
+            why="768 rows of 81 tokens are the whole published batch; 512 of 900 tokens take 92 GiB of 141; two "
+            "threads draw rows four steps ahead, since a step is short",
+        ),
     )
 }
-"""Figures of the GPU rows are planned from memory size; not run on a GPU."""
+"""bf16 on all GPUs is the published precision. target_batch 768 is the published batch, by accumulation if need be.
+One thread draws rows ahead (a batch of 768 takes about 10 ms); two steps ahead hide its jitter."""
+
+
+SETTABLE = (
+    *("precision", "rows_81", "rows_900", "small_rows_81", "small_rows_900", "micro_batch"),
+    *("workers", "prefetch", "compile", "recompute"),
+)
+"""What --set may change of a machine."""
 
 
 def hardware_from_name(name: str) -> Hardware:
-    """A preset, or the machine's own for `auto`; refuses unknown names and a GPU that is not there."""
+    """A preset, or the machine's own for `auto`; refuses unknown names, a missing GPU and what cannot train."""
     if name == "auto":
-        return PRESETS["rtx4090"] if torch.cuda.is_available() else _this_cpu()
-    if name == "cpu":
-        return _this_cpu()
+        name = _detected() if torch.cuda.is_available() else "cpu"
     if name not in PRESETS:
         raise ValueError(f"--hw {name!r} is unknown; choose auto, {', '.join(PRESETS)}")
-    if not torch.cuda.is_available():
+    hardware = PRESETS[name]
+    if hardware.refusal:
+        raise ValueError(f"--hw {name}: {hardware.refusal}")
+    require_device(hardware)
+    return _this_cpu() if name == "cpu" else hardware
+
+
+def require_device(hardware: Hardware) -> None:
+    if hardware.device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
-            f"--hw {name} needs a CUDA device and this PyTorch sees none; use --hw cpu or install a CUDA build"
+            f"--hw {hardware.name} needs a CUDA device and this PyTorch sees none; use --hw cpu or install a CUDA build"
         )
-    return PRESETS[name]
+
+
+def _detected() -> str:
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return preset_for_gpu(properties.name, properties.total_memory / 1e9)
+
+
+def preset_for_gpu(gpu: str, memory_gb: float) -> str:
+    """The row of that GPU (the longest name that its own contains), else the largest that its memory holds."""
+    gpus = [preset for preset in PRESETS.values() if preset.gpu]
+    named = [preset for preset in gpus if preset.gpu in gpu]
+    if named:
+        return max(named, key=lambda preset: len(preset.gpu)).name
+    fitting = [preset for preset in gpus if not preset.refusal and preset.memory_gb <= 1.05 * memory_gb + 0.5]
+    if not fitting:
+        raise ValueError(
+            f"{gpu} has {memory_gb:.0f} GB, less than any preset; use --hw rtx3070ti --set rows_81=64 --set rows_900=4"
+        )
+    return max(fitting, key=lambda preset: preset.memory_gb).name
 
 
 def _this_cpu() -> Hardware:
     """bfloat16 pays only where the CPU multiplies it in hardware (AMX); elsewhere it is ten times slower."""
-    cpu = PRESETS["cpu"]
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0)))))
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", _num_cores())))
     if not torch.cpu._is_amx_tile_supported():  # pyright: ignore[reportPrivateUsage]
-        return cpu
-    return Hardware(
-        name="cpu",
-        device="cpu",
-        autocast=torch.bfloat16,
-        batch_81=cpu.batch_81,
-        compile=True,
-        reason="AMX multiplies bfloat16",
-    )
+        return PRESETS["cpu"]
+    return replace(PRESETS["cpu"], precision="bf16", compile=True, why="AMX multiplies bfloat16")
+
+
+def _num_cores() -> int:
+    """Those this process may use, where the system can say so (not on Windows)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

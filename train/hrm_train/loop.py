@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 from hrm_model import checkpoint
-from hrm_model.hrm import HRM, SegmentOutput
+from hrm_model.hrm import HRM
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import distributed, state
 from hrm_train.batches import Curriculum, Feed
 from hrm_train.hardware import Hardware
-from hrm_train.losses import SegmentLoss, segment_loss
 from hrm_train.memory import is_out_of_memory
 from hrm_train.meter import Meter
 from hrm_train.optim import AdamATan2, Average, clip_, rate_at, step_puzzle_table
 from hrm_train.prefetch import Ahead
 from hrm_train.recipe import Recipe
 from hrm_train.slots import Fresh, Slots
+from hrm_train.window import recompute_blocks, window_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,17 +68,22 @@ class Trainer:
         self.model = model.to(self.device)
         self.meter = Meter(self.device)
         self.optimiser = AdamATan2(
-            model.parameters(), lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), weight_decay=recipe.weight_decay
+            model.parameters(),
+            lr=recipe.scaled(recipe.lr),
+            betas=(recipe.beta1, recipe.beta2),
+            weight_decay=recipe.weight_decay,
         )
         self.average = Average(model, recipe.average_decay)
         self.curriculum = Curriculum(recipe.curriculum, recipe.curriculum_target)
         self.progress = state.Progress()
         self._mine = self.ranks.slots(recipe.batch_size)
         self._ahead = Ahead(self._draw, self._num_revealed, workers=hardware.workers, depth=hardware.prefetch)
-        self._think = torch.compile(model.think) if hardware.compile else model.think
+        if hardware.recompute:
+            recompute_blocks(model)
+        self._think = hardware.compiled(model.think, say)
         self._counted = torch.zeros(2, device=self.device)
         self._skipped = torch.zeros((), device=self.device)
-        self._parts = [Slots.empty(model, len(self._mine), self.device)]
+        self._parts = [Slots.empty(model, len(self._mine), self.device, hardware.dtype)]
         self.regroup(micro_batch or len(self._mine))
 
     def step(self) -> StepReport:
@@ -143,38 +148,15 @@ class Trainer:
         recipe, model = self.recipe, self.model
         with self.meter.phase("forward"):
             puzzle_vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
-            output, loss = self._segment(slots, puzzle_vector_BE)
-            total = loss.total
-            for _ in range(recipe.window - 1):
-                output, loss = self._segment(slots, puzzle_vector_BE)
-                total = total + loss.total
-            total = total / (recipe.batch_size * recipe.window)
+            window = window_loss(model, self._think, slots, puzzle_vector_BE, recipe)
+            total = window.total / (recipe.batch_size * recipe.window)
         with self.meter.phase("backward"):
             total.backward()
-        slots.halt(model.margin(output), model.config.max_segments)
-        solved_B = loss.exact_B & slots.halted_B
-        sums = torch.stack([total.detach(), loss.exact_B.sum(), solved_B.sum(), slots.halted_B.sum()])
+        slots.halt(window.margin_B, model.config.max_segments)
+        solved_B = window.exact_B & slots.halted_B
+        sums = torch.stack([total.detach(), window.exact_B.sum(), solved_B.sum(), slots.halted_B.sum()])
         gradient_BE = puzzle_vector_BE.grad
         return sums, torch.zeros_like(puzzle_vector_BE) if gradient_BE is None else gradient_BE
-
-    def _segment(self, slots: Slots, puzzle_vector_BE: Tensor) -> tuple[SegmentOutput, SegmentLoss]:
-        recipe = self.recipe
-        with torch.autocast(self.device.type, self.hardware.autocast, enabled=self.hardware.autocast is not None):
-            output = self._think(slots.carry, slots.tokens_BT, puzzle_vector_BE)
-            target = self._value_of_going_on(slots, output, puzzle_vector_BE) if recipe.continue_loss else None
-        loss = segment_loss(
-            output.logits_BTV, output.q_halt_B, output.q_continue_B, slots.labels_BT, target, recipe.loss
-        )
-        slots.advance(output.carry)
-        return output, loss
-
-    @torch.no_grad()
-    def _value_of_going_on(self, slots: Slots, output: SegmentOutput, puzzle_vector_BE: Tensor) -> Tensor:
-        """Target of q_continue: the better of halting and going on after one more segment (at the limit: halting)."""
-        after = self._think(output.carry, slots.tokens_BT, puzzle_vector_BE)
-        at_limit_B = slots.segments_B + 1 >= self.model.config.max_segments
-        best_B = torch.maximum(after.q_halt_B, after.q_continue_B)
-        return torch.where(at_limit_B, after.q_halt_B, best_B).sigmoid()
 
     def _update(self, sums: Tensor, vector_gradient_BE: Tensor) -> Tensor:
         """One update from the gradients of all ranks; returns their norm. One that is not finite changes nothing."""
@@ -185,7 +167,7 @@ class Trainer:
         if self.model.config.puzzle_vector_size:
             ids_B = self.ranks.everyones(torch.cat([part.puzzle_ids_B for part in self._parts]))
             gradient_BE = torch.where(keep > 0, self.ranks.everyones(vector_gradient_BE), 0)
-            lr = recipe.puzzle_lr * rate * keep
+            lr = recipe.scaled(recipe.puzzle_lr) * rate * keep
             step_puzzle_table(self.model.puzzle_table, ids_B, gradient_BE, lr, recipe.puzzle_weight_decay)
         self.optimiser.step(rate, keep)
         self.average.update(self.model, self.progress.step + 1)
@@ -221,7 +203,9 @@ class Trainer:
     def _shrink(self) -> None:
         rows = self.micro_batch
         if rows == 1:
-            raise ValueError("one row of this model does not fit into the device's memory; choose a smaller --preset")
+            raise ValueError(
+                "one row of this model exceeds the device's memory; use a smaller --preset or --set recompute=true"
+            )
         self.optimiser.forget_gradients()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

@@ -26,14 +26,22 @@ class SegmentLoss(NamedTuple):
     """Every counted cell is right."""
 
 
-def answer_loss_B(logits_BTV: Tensor, labels_BT: Tensor, kind: LossKind) -> Tensor:
-    """Mean cross entropy over each row's counted cells, float32 [B] (float64 inside stablemax, as published)."""
+def answer_loss_B(logits_BTV: Tensor, labels_BT: Tensor, kind: LossKind, smoothing: float = 0.0) -> Tensor:
+    """Mean cross entropy over each row's counted cells, float32 [B] (float64 inside stablemax, as published).
+
+    A share `smoothing` of the target is spread evenly over all tokens.
+    """
     counted_BT = labels_BT != IGNORE
     safe_BT = labels_BT.clamp(min=0).long()
     if kind == "softmax":
-        loss_BT = F.cross_entropy(logits_BTV.float().transpose(1, 2), safe_BT, reduction="none")
+        loss_BT = F.cross_entropy(
+            logits_BTV.float().transpose(1, 2), safe_BT, reduction="none", label_smoothing=smoothing
+        )
     else:
-        loss_BT = -log_stablemax(logits_BTV.double()).gather(-1, safe_BT[..., None])[..., 0].float()
+        log_share_BTV = log_stablemax(logits_BTV.double())
+        loss_BT = -log_share_BTV.gather(-1, safe_BT[..., None])[..., 0].float()
+        if smoothing:
+            loss_BT = torch.lerp(loss_BT, -log_share_BTV.mean(-1).float(), smoothing)
     return (loss_BT * counted_BT).sum(-1) / counted_BT.sum(-1).clamp(min=1)
 
 
@@ -50,6 +58,7 @@ def segment_loss(
     labels_BT: Tensor,
     target_continue_B: Tensor | None,
     kind: LossKind,
+    smoothing: float = 0.0,
 ) -> SegmentLoss:
     """Answer loss plus half the halting losses, summed over rows (the trainer divides by the batch).
 
@@ -57,7 +66,7 @@ def segment_loss(
     """
     counted_BT = labels_BT != IGNORE
     exact_B = ((logits_BTV.argmax(-1) == labels_BT) | ~counted_BT).all(-1)
-    answer = answer_loss_B(logits_BTV, labels_BT, kind).sum()
+    answer = answer_loss_B(logits_BTV, labels_BT, kind, smoothing).sum()
     halt = F.binary_cross_entropy_with_logits(q_halt_B, exact_B.to(q_halt_B.dtype), reduction="sum")
     if target_continue_B is not None:
         halt = halt + F.binary_cross_entropy_with_logits(q_continue_B, target_continue_B, reduction="sum")

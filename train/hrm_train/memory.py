@@ -1,10 +1,113 @@
-"""What a training step needs of the device's memory."""
+"""What a run needs of the device's memory, said before it begins.
+
+The activations are not derived but probed: one row and two rows of a short sequence run on the CPU, and what autograd
+keeps for them is counted and scaled up. So the estimate follows the network whatever it is made of.
+"""
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, replace
+
 import torch
+from torch import Tensor
+
+from hrm_model.config import HRMConfig
+from hrm_model.hrm import HRM
+from hrm_train.recipe import Recipe
+from hrm_train.slots import Slots
+from hrm_train.window import window_loss
+
+PROBE_LEN = 64
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
     """A device's own error, or the CPU allocator's, which has no type of its own."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Bytes on one device. `optimiser` are the two moments, `average` the moving average of the weights."""
+
+    weights: int
+    gradients: int
+    optimiser: int
+    average: int
+    slots: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return sum(asdict(self).values())
+
+    def summary(self) -> str:
+        parts = ", ".join(f"{name} {size / 2**20:.0f}" for name, size in asdict(self).items())
+        return f"memory: about {self.total / 2**20:.0f} MiB ({parts})"
+
+
+def estimate(
+    config: HRMConfig,
+    recipe: Recipe,
+    *,
+    dtype: torch.dtype,
+    slots: int,
+    micro_batch: int,
+    recompute: bool = False,
+    world: int = 1,
+) -> Estimate:
+    """For one of `world` ranks with `slots` slots, learnt from `micro_batch` at a time; without compiler's savings."""
+    with torch.device("meta"):
+        model = HRM(config)
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    table = model.puzzle_table.numel() * 4
+    return Estimate(
+        weights=weights + table,
+        gradients=weights * (2 if world > 1 else 1),  # the sum over ranks is taken of a flat copy
+        optimiser=2 * weights,
+        average=weights,
+        slots=2 * slots * _slot_bytes(config, dtype),  # of this step, and before it, should it have to be repeated
+        activations=_activations(config, recipe, dtype, micro_batch, recompute),
+    )
+
+
+def _slot_bytes(config: HRMConfig, dtype: torch.dtype) -> int:
+    return 2 * config.num_positions * config.hidden_size * dtype.itemsize + 8 * config.seq_len
+
+
+def _activations(config: HRMConfig, recipe: Recipe, dtype: torch.dtype, rows: int, recompute: bool) -> int:
+    short = replace(config, seq_len=min(config.seq_len, PROBE_LEN), num_puzzle_ids=1)
+    one, two = (_kept_bytes(short, recipe, dtype, count) for count in (1, 2))
+    positions, width = rows * config.num_positions, config.hidden_size * dtype.itemsize
+    kept = (two - one) * rows * config.num_positions // short.num_positions
+    constant = max(0, 2 * one - two)  # copies of the weights in another type
+    num_blocks = (config.low_layers + config.high_layers) * recipe.window
+    if recompute:
+        kept, constant = kept // num_blocks + positions * width * num_blocks, constant // num_blocks
+    working = 2 * config.intermediate_size * positions * dtype.itemsize  # the widest product, before anything is kept
+    return kept + constant + working
+
+
+def _kept_bytes(config: HRMConfig, recipe: Recipe, dtype: torch.dtype, rows: int) -> int:
+    """What autograd keeps of one window, beside what exists anyway; distinct storages only."""
+    with torch.device("meta"):
+        model = HRM(replace(config, high_cycles=1, low_cycles=1))  # the other cycles keep nothing
+    model = model.to_empty(device="cpu")
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.zero_()
+    slots = Slots.empty(model, rows, torch.device("cpu"), dtype)
+    puzzle_vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
+    existing = {_storage(tensor) for tensor in (*model.parameters(), *model.buffers(), *slots.state().values())}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.setdefault(_storage(tensor), tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        window_loss(model, model.think, slots, puzzle_vector_BE, replace(recipe, continue_loss=False))
+    return sum(tensor.untyped_storage().nbytes() for key, tensor in kept.items() if key not in existing)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from hrm_train.losses import LossKind
 
@@ -18,12 +18,15 @@ class Recipe:
 
     `curriculum` opens with up to that many cells of each puzzle revealed, and the number falls while puzzles are being
     solved; 0 shows puzzles as they are. Gradients pass through `window` segments before each update (1 as published).
+    `lr` and `puzzle_lr` are for a batch of `base_batch` and grow linearly with the real one (0: they hold for any).
+    `lr_min_ratio` 1 keeps the rate constant after the warm-up, less ends a cosine there; `clip_norm` 0 never clips.
     `continue_loss` learns q_continue as published, for a second forward pass.
     """
 
     puzzle: str = "sudoku"
     seed: int = 0
     batch_size: int = 64
+    base_batch: int = 0
     window: int = 1
     total_samples: int = 4_000_000
     lr: float = 1e-3
@@ -37,6 +40,7 @@ class Recipe:
     clip_norm: float = 1.0
     average_decay: float = 0.998
     loss: LossKind = "softmax"
+    label_smoothing: float = 0.0
     continue_loss: bool = False
     explore: float = 0.1
     augment: bool = True
@@ -50,6 +54,14 @@ class Recipe:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be at least 1")
         if not 0 <= self.average_decay < 1:
             raise ValueError(f"average_decay is {self.average_decay}, but must lie in [0, 1); 0 keeps no average")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {self.label_smoothing}, but must lie in [0, 1); 0 is none")
+        if self.loss not in get_args(LossKind):
+            raise ValueError(f"loss is {self.loss!r}; choose {' or '.join(get_args(LossKind))}")
+
+    def scaled(self, lr: float) -> float:
+        """A learning rate of this recipe at its real batch."""
+        return lr * self.batch_size / self.base_batch if self.base_batch else lr
 
     @property
     def digest(self) -> str:

@@ -43,13 +43,14 @@ class Slots:
     halted_B: Tensor
 
     @classmethod
-    def empty(cls, model: HRM, num_rows: int, device: torch.device) -> Slots:
+    def empty(cls, model: HRM, num_rows: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Slots:
+        """Rows that all wait for a puzzle; `dtype` is that of the state, and so of all activations."""
         config = model.config
 
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)
 
-        state = torch.zeros(num_rows, config.num_positions, config.hidden_size, device=device)
+        state = torch.zeros(num_rows, config.num_positions, config.hidden_size, dtype=dtype, device=device)
         return cls(
             carry=Carry(state, state.clone()),
             tokens_BT=zeros(num_rows, config.seq_len),
@@ -76,7 +77,9 @@ class Slots:
         self.puzzle_ids_B = self._taking(self.puzzle_ids_B, fresh.puzzle_ids_B)
         self.min_segments_B = self._taking(self.min_segments_B, minimum_B.int())
         self.segments_B = self.segments_B.masked_fill(self.halted_B, 0)
-        self.carry = self.carry.where(self.halted_B, model.start(len(self)))
+        dtype = self.carry.z_high_BND.dtype
+        start = Carry(*(state.to(dtype) for state in model.start(len(self))))
+        self.carry = self.carry.where(self.halted_B, start)
         self.halted_B = torch.zeros_like(self.halted_B)
 
     def _taking(self, old: Tensor, new: Tensor) -> Tensor:

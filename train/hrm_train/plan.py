@@ -1,0 +1,224 @@
+"""What a run will do, decided once and written beside it, so that going on needs nothing but the run's directory.
+
+plan = open_plan(puzzle="arc", hw="rtx4090")      # builds data/arc first where it is absent
+trainer = trainer_from(plan)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hrm_model import checkpoint
+from hrm_model.config import HRMConfig
+from hrm_model.geometry import start_from_geometry
+from hrm_model.hrm import HRM
+from hrm_puzzles import atomic, datasets, registry
+from hrm_puzzles.arc import Arc
+from hrm_puzzles.arc_build import ArcRecipe, build_arc
+from hrm_puzzles.build import Recipe as DataRecipe
+from hrm_puzzles.build import build, usual_counts
+from hrm_puzzles.puzzle import Puzzle
+from hrm_train import distributed, memory
+from hrm_train.batches import Feed
+from hrm_train.dataset import open_source
+from hrm_train.hardware import SETTABLE, Hardware, hardware_from_name, require_device
+from hrm_train.loop import Trainer
+from hrm_train.presets import config_for, recipe_for
+from hrm_train.recipe import Recipe, with_settings
+from hrm_train.status import SETTINGS
+
+SMALL = 8_000_000  # parameters, below which the table's small_rows_* hold
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that makes a run what it is, and the machine it was planned for."""
+
+    run: Path
+    data: Path
+    hardware: Hardware
+    config: HRMConfig
+    recipe: Recipe
+    init: Path | None = None
+
+    @property
+    def micro_batch(self) -> int:
+        """Rows learnt from at once on this rank."""
+        with torch.device("meta"):
+            num_parameters = sum(p.numel() for p in HRM(self.config).parameters())
+        wanted = self.hardware.rows(self.config.seq_len, small=num_parameters < SMALL)
+        return min(wanted, len(distributed.ranks().slots(self.recipe.batch_size)))
+
+    def memory(self) -> memory.Estimate:
+        """What one rank needs of its device, from a probe that takes about a second."""
+        world = distributed.ranks().world
+        return memory.estimate(
+            self.config,
+            self.recipe,
+            dtype=self.hardware.dtype,
+            slots=self.recipe.batch_size // world,
+            micro_batch=self.micro_batch,
+            recompute=self.hardware.recompute,
+            world=world,
+        )
+
+    def to_json(self) -> str:
+        paths = {"data": self.data.as_posix(), "init": self.init and self.init.as_posix()}
+        records = {"hardware": asdict(self.hardware), "model": asdict(self.config), "recipe": asdict(self.recipe)}
+        return json.dumps({**paths, **records}, indent=2) + "\n"
+
+    def write(self) -> None:
+        self.run.mkdir(parents=True, exist_ok=True)
+        atomic.write_text(self.run / SETTINGS, self.to_json())
+
+
+def open_plan(
+    *,
+    run: Path | None = None,
+    puzzle: str = "arc",
+    hw: str | None = None,
+    preset: str | None = None,
+    data: Path | None = None,
+    init: Path | None = None,
+    settings: Sequence[str] = (),
+    resume: bool = False,
+    say: Say = print,
+) -> Plan:
+    """The plan of a new run, or with `resume` that of an old one; a process that torchrun restarts resumes.
+
+    With several ranks the first one plans (and builds data), the others read what it has written.
+    """
+    run, ranks = run or Path("runs") / puzzle, distributed.ranks()
+    if resume or distributed.was_restarted():
+        return read_plan(run, hw)
+    if ranks.is_first:
+        plan = new_plan(run, puzzle, hw or "auto", preset, data, init, settings, say)
+        plan.write()
+    ranks.wait()
+    return read_plan(run, hw)
+
+
+def new_plan(
+    run: Path,
+    puzzle: str,
+    hw: str,
+    preset: str | None,
+    data: Path | None,
+    init: Path | None,
+    settings: Sequence[str],
+    say: Say,
+) -> Plan:
+    """Decides everything, and builds the puzzle's usual data set where its usual place is empty."""
+    if (run / SETTINGS).exists():
+        raise ValueError(f"{run} already holds a run; add --resume to continue it or choose another --run")
+    kind, machine = registry.get(puzzle), hardware_from_name(hw)
+    of_model, of_recipe, of_machine = (_settings_for(record, settings) for record in (HRMConfig, Recipe, Hardware))
+    hardware = with_settings(machine, of_machine)
+    preset = preset or machine.preset
+    recipe = with_settings(recipe_for(preset, kind, machine.target_batch), of_recipe)
+    sizes = checkpoint.load_config(checkpoint.resolve(init)) if init else config_for(preset, kind, 1)
+    config = with_settings(sizes, of_model)
+    distributed.ranks().slots(recipe.batch_size)  # refuse before any work
+    data = data or _usual_data(kind, say)
+    num_puzzle_ids = open_source(data, "train", kind).num_puzzle_ids
+    config = replace(config, num_puzzle_ids=num_puzzle_ids)
+    return Plan(run=run, data=data, hardware=hardware, config=config, recipe=recipe, init=init)
+
+
+def read_plan(run: Path, hw: str | None = None) -> Plan:
+    """The plan as it was written, on another machine where `hw` says so; refuses a machine without its device."""
+    if not (run / SETTINGS).exists():
+        raise ValueError(f"{run} holds no run to resume; start it without --resume")
+    values = checkpoint.read_json(run / SETTINGS)
+    hardware = hardware_from_name(hw) if hw else Hardware(**values["hardware"])
+    require_device(hardware)
+    return Plan(
+        run=run,
+        data=Path(values["data"]),
+        hardware=hardware,
+        config=HRMConfig.from_mapping(values["model"]),
+        recipe=Recipe(**values["recipe"]),
+        init=Path(values["init"]) if values["init"] else None,
+    )
+
+
+def trainer_from(plan: Plan, say: Say = print) -> Trainer:
+    """The trainer at its first step; `Trainer.restore` takes it further."""
+    puzzle, recipe = registry.get(plan.recipe.puzzle), plan.recipe
+    source = open_source(plan.data, "train", puzzle)
+    feed = Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
+    model = _model(plan, puzzle)
+    return Trainer(model, puzzle, feed, recipe, plan.hardware, micro_batch=plan.micro_batch, say=say)
+
+
+def provenance(plan: Plan) -> dict[str, Any]:
+    """What a checkpoint says of where it comes from; reads the whole data set once."""
+    return {
+        "puzzle": plan.recipe.puzzle,
+        "data": plan.data.name,
+        "data_fingerprint": datasets.fingerprint(plan.data),
+        "hardware": plan.hardware.name,
+    }
+
+
+def _model(plan: Plan, puzzle: Puzzle) -> HRM:
+    torch.manual_seed(plan.recipe.seed)
+    model = HRM(plan.config)
+    if plan.init and not (plan.run / "latest").exists():  # a checkpoint of the run itself replaces the start anyway
+        source = checkpoint.resolve(plan.init)
+        state = checkpoint.load(source)[0].state_dict()
+        if len(state["puzzle_table"]) != plan.config.num_puzzle_ids:  # other puzzles: all begin as the mean of the old
+            state["puzzle_table"] = state["puzzle_table"].mean(0).expand_as(model.puzzle_table)
+        checkpoint.load_state(model, state, source)
+    elif plan.recipe.geometric_start:
+        start_from_geometry(model, puzzle.geometry)
+    return model
+
+
+def _settings_for(record: type, settings: Sequence[str]) -> Mapping[str, str]:
+    """Those of the key=value settings that are the record's; refuses what is nobody's."""
+    known = {kind: _keys(kind) for kind in (HRMConfig, Recipe, Hardware)}
+    pairs = dict(_pair(text) for text in settings)
+    for key in pairs:
+        if not any(key in keys for keys in known.values()):
+            every = sorted(name for keys in known.values() for name in keys)
+            raise ValueError(f"unknown setting {key!r}; known settings are {', '.join(every)}")
+    return {key: value for key, value in pairs.items() if key in known[record]}
+
+
+def _keys(record: type) -> set[str]:
+    if record is Hardware:
+        return set(SETTABLE)
+    decided = {"vocab_size", "seq_len", "num_puzzle_ids", "puzzle"}  # by the puzzle and its data
+    return {field.name for field in fields(record)} - decided
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, found, value = text.partition("=")
+    if not found:
+        raise ValueError(f"--set {text!r} has no '='; write --set key=value")
+    return key, value
+
+
+def _usual_data(kind: Puzzle, say: Say) -> Path:
+    """data/<puzzle>, built with the usual settings of `hrm-data build` where it is absent."""
+    path = Path("data") / kind.name
+    if path.exists():
+        return path
+    say(f"{path} is absent: building it as 'hrm-data build {kind.name} --out {path}' does")
+    workers = os.cpu_count() or 1
+    if isinstance(kind, Arc):
+        build_arc(ArcRecipe(puzzle=kind.name), kind, path, num_workers=workers)
+    else:
+        num_train, num_test = usual_counts(kind)
+        build(DataRecipe(puzzle=kind.name, num_train=num_train, num_test=num_test), path, num_workers=workers)
+    return path

@@ -1,0 +1,68 @@
+"""What one update learns from: a window of segments for some slots, and its loss. Read `window_loss`.
+
+Shapes: B slots, E puzzle-vector width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from hrm_model.hrm import HRM, SegmentOutput
+from hrm_train.losses import segment_loss
+from hrm_train.recipe import Recipe
+from hrm_train.slots import Slots
+
+Think = Callable[..., SegmentOutput]
+"""`HRM.think`, as it is or compiled."""
+
+
+class Window(NamedTuple):
+    """`total` sums the loss over rows and segments; the others are of the last segment."""
+
+    total: Tensor
+    exact_B: Tensor
+    margin_B: Tensor
+
+
+def window_loss(model: HRM, think: Think, slots: Slots, puzzle_vector_BE: Tensor, recipe: Recipe) -> Window:
+    """Moves the slots on by the recipe's window of segments; gradients pass through all of it."""
+    totals: list[Tensor] = []
+    for _ in range(recipe.window):
+        output = think(slots.carry, slots.tokens_BT, puzzle_vector_BE)
+        target = _value_of_going_on(model, think, slots, output, puzzle_vector_BE) if recipe.continue_loss else None
+        loss = segment_loss(
+            output.logits_BTV,
+            output.q_halt_B,
+            output.q_continue_B,
+            slots.labels_BT,
+            target,
+            recipe.loss,
+            recipe.label_smoothing,
+        )
+        totals.append(loss.total)
+        slots.advance(output.carry)
+    return Window(torch.stack(totals).sum(), loss.exact_B, model.margin(output))  # pyright: ignore[reportPossiblyUnboundVariable]
+
+
+@torch.no_grad()
+def _value_of_going_on(
+    model: HRM, think: Think, slots: Slots, output: SegmentOutput, puzzle_vector_BE: Tensor
+) -> Tensor:
+    """Target of q_continue: the better of halting and going on after one more segment (at the limit: halting)."""
+    after = think(output.carry, slots.tokens_BT, puzzle_vector_BE)
+    at_limit_B = slots.segments_B + 1 >= model.config.max_segments
+    best_B = torch.maximum(after.q_halt_B, after.q_continue_B)
+    return torch.where(at_limit_B, after.q_halt_B, best_B).sigmoid()
+
+
+def recompute_blocks(model: HRM) -> None:
+    """Keeps only each block's input for the backward pass, which computes the rest again: less memory, more time."""
+    for level in (model.low_level, model.high_level):
+        for block in level.blocks:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
