@@ -13,7 +13,7 @@ from hrm_puzzles.arc_build import ArcBuilt
 from hrm_puzzles.build import Built
 from hrm_puzzles.inspection import Quantiles, Report, SplitReport
 
-MOST_GIVENS = 12  # numbers of givens that are listed one by one
+MOST_GIVENS = 40  # numbers of givens that are listed one by one
 
 
 def built_text(built: Built | ArcBuilt) -> str:
