@@ -66,6 +66,7 @@ def test_label_is_the_only_shortest_path(maze: Maze, difficulty: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("difficulty", ["easy", "medium", "hard"])
 @pytest.mark.parametrize("maze", MAZES[2:], ids=lambda maze: maze.name)
 def test_ten_thousand_labels_are_the_only_shortest_path(maze: Maze, difficulty: str) -> None:
