@@ -7,8 +7,10 @@ hrm-train status runs/sudoku
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -85,7 +87,7 @@ def train(
         trainer.restore(checkpoint.resolve(run / "latest"))
     if profile:
         console.print(profiling.table(profiling.profile_steps(trainer, run)))
-        _say(f"written to {run / profiling.TABLE} and {run / profiling.TRACE}; train with hrm-train --run {run} --resume")
+        _say(f"written: {run / profiling.TABLE}, {run / profiling.TRACE}; train with hrm-train --run {run} --resume")
         return
     rows = held_out(open_source(plan.data, "test", trainer.puzzle), validation_puzzles, trainer.recipe.seed)
     intervals = Intervals(
@@ -136,13 +138,21 @@ def _drive(run: Run) -> None:
 
 
 def main() -> None:
-    """Runs the command; a user's mistake ends in one sentence and exit code 2."""
+    """Runs the command; a user's mistake and a full disk end in one sentence and exit code 2."""
+    threading.excepthook = _pass_over_disk_errors
     try:
         app()
     except (ValueError, OSError, FloatingPointError) as error:
         console.quiet = False
-        console.print(f"hrm-train: {error}", style="red", highlight=False, soft_wrap=True)
+        advice = "; make room there and go on with --resume" if getattr(error, "errno", None) == errno.ENOSPC else ""
+        console.print(f"hrm-train: {error}{advice}", style="red", highlight=False, soft_wrap=True)
         sys.exit(2)
+
+
+def _pass_over_disk_errors(failure: threading.ExceptHookArgs) -> None:
+    """TensorBoard's thread writes for us, and what it could not write is raised again at our next call."""
+    if not isinstance(failure.exc_value, OSError):
+        threading.__excepthook__(failure)
 
 
 if __name__ == "__main__":
