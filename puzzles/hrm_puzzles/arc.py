@@ -7,7 +7,7 @@ Shapes: B batch, S side of the canvas, T = S * S, G = 2 partitions (row, column)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,17 @@ from hrm_puzzles.arc_canvas import VOCAB, boxes_of_B, is_grid_B, moved_BT
 from hrm_puzzles.arc_equivalence import equivalence_hash_B
 from hrm_puzzles.arc_variants import INVERSE_TURN, TRANSPOSING, Variant, random_variant
 from hrm_puzzles.grid_geometry import GridShape
-from hrm_puzzles.puzzle import UNKNOWN, Example, Geometry, Grid, IntArray, Notation, Parsed, PuzzleError
+from hrm_puzzles.puzzle import (
+    BLANK_IDENTIFIER,
+    UNKNOWN,
+    Example,
+    Geometry,
+    Grid,
+    IntArray,
+    Notation,
+    Parsed,
+    PuzzleError,
+)
 
 PALETTE = {  # the colours of ARC's own pages
     0: "#000000",
@@ -61,6 +71,11 @@ class Arc:
     def parse(self, notation: object) -> Parsed:
         """Read a question with its task's name; refuses grids that are not rectangular or do not fit the canvas."""
         return arc_notation.parsed(notation, self.side)
+
+    def sample(self, identifiers: Sequence[str]) -> object:
+        """A small question of the first task that a model knows."""
+        names = [name for name in identifiers if name != BLANK_IDENTIFIER]
+        return {"task": names[0] if names else "007bbfb7", "input": [[0, 7, 7], [7, 7, 7], [0, 7, 7]]}
 
     def write(self, grid: Grid, notation: Notation) -> object:
         return arc_notation.written(grid, notation)

@@ -26,10 +26,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_puzzles.puzzle import IntArray, Puzzle
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, IntArray, Puzzle
 
 IGNORE = -100  # the label that the loss skips
-BLANK_IDENTIFIER = "<blank>"
 RECIPE = "recipe.json"
 ARRAYS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
 

@@ -56,6 +56,12 @@ def written(legend: Legend, grid: Grid, notation: Notation) -> object:
     return "".join(text).split("\n") if notation.kind == "lines" else "".join(text)
 
 
+def text_of(legend: Legend, grid: Grid) -> str:
+    """The grid as lines of text, an open cell as a dot."""
+    characters = {**legend.characters, legend.open_value: "."}
+    return "\n".join("".join(characters[value] for value in row) for row in grid.tolist())
+
+
 # Text
 
 

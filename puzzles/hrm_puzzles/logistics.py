@@ -7,7 +7,7 @@ Tokens: see `logistics_board`. Shapes: B batch, T cells.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hrm_puzzles import (
     grid_curriculum,
     grid_equivalence,
+    grid_notation,
     grid_symmetry,
     logistics_generator,
     logistics_notation,
@@ -73,6 +74,12 @@ class Logistics:
         parsed = logistics_notation.parsed(self.shape, notation)
         logistics_rules.check_question(self.shape, self.encode(parsed.grid))
         return parsed
+
+    def sample(self, identifiers: Sequence[str]) -> object:
+        """A fresh question as text."""
+        del identifiers
+        grid = self.generate(np.random.default_rng(0), self.difficulties[0]).question
+        return grid_notation.text_of(logistics_notation.LEGEND, grid)
 
     def write(self, grid: Grid, notation: Notation) -> object:
         return logistics_notation.written(grid, notation)

@@ -5,7 +5,7 @@ Tokens as in the published HRM data, see `maze_board`. Shapes: B batch, T cells.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -81,6 +81,12 @@ class Maze:
     def board_of(self, text: str) -> Grid:
         """The cells of one row of a CSV file, question or answer; what they mean is not looked at."""
         return grid_notation.parsed(self.shape, maze_notation.LEGEND, text).grid
+
+    def sample(self, identifiers: Sequence[str]) -> object:
+        """A fresh question as text."""
+        del identifiers
+        grid = self.generate(np.random.default_rng(0), self.difficulties[0]).question
+        return grid_notation.text_of(maze_notation.LEGEND, grid)
 
     def write(self, grid: Grid, notation: Notation) -> object:
         return maze_notation.written(grid, notation)

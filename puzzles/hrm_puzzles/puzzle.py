@@ -6,6 +6,7 @@ A verdict says what is known about an answer: RIGHT (proven), WRONG (disproven),
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 RIGHT = 1
 WRONG = 0
 UNKNOWN = -1
+BLANK_IDENTIFIER = "<blank>"
+"""The name of row 0 of a puzzle table: no task in particular."""
 
 Grid = NDArray[np.int8]
 IntArray = NDArray[np.integer]
@@ -112,6 +115,10 @@ class Puzzle(Protocol):
 
     def parse(self, notation: object) -> Parsed:
         """Read any notation a person would send; raises PuzzleError and nothing else."""
+        ...
+
+    def sample(self, identifiers: Sequence[str]) -> object:
+        """A question as a person would send it; `identifiers` are the tasks that a model knows."""
         ...
 
     def write(self, grid: Grid, notation: Notation) -> object:

@@ -6,6 +6,7 @@ Shapes: B batch, S side, T = S * S cells, G = 3 partitions (row, column, box), U
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +20,7 @@ from hrm_puzzles.sudoku_equivalence import equivalence_hash_B
 from hrm_puzzles.sudoku_symmetry import SudokuSymmetry, augmented_BT, random_symmetry
 
 BLANK = 1
+WELL_KNOWN = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,13 @@ class Sudoku:
     def board_of(self, text: str) -> Grid:
         """The cells of one row of a CSV file, question or answer; what they mean is not looked at."""
         return sudoku_notation.from_row(self.board, text)
+
+    def sample(self, identifiers: Sequence[str]) -> object:
+        """The well-known 9x9 question, or a fresh one as rows."""
+        del identifiers
+        if self.seq_len == len(WELL_KNOWN):
+            return WELL_KNOWN
+        return self.generate(np.random.default_rng(0), self.difficulties[0]).question.tolist()
 
     def write(self, grid: Grid, notation: Notation) -> object:
         return sudoku_notation.written(grid, notation)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from hrm_puzzles import registry
 
 
@@ -33,3 +35,11 @@ def test_entry_point_adds_a_puzzle_and_cannot_replace_a_built_in_one(tmp_path: P
     )
     assert done.stderr == ""
     assert done.stdout.splitlines() == [f"{[*registry.names(), 'sudoku-8x8']} 81", "[1]"]
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_a_sample_can_be_asked(name: str) -> None:
+    puzzle = registry.get(name)
+    parsed = puzzle.parse(puzzle.sample(["<blank>", "a-task"]))
+    assert parsed.identifier in (None, "a-task")
+    assert puzzle.encode(parsed.grid).shape == (puzzle.seq_len,)

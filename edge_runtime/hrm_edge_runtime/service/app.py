@@ -21,7 +21,7 @@ from hrm_edge_runtime.service import intake
 from hrm_edge_runtime.service.desk import ClientGoneError, Desk, unless_client_leaves
 from hrm_edge_runtime.service.errors import ServiceError, stalled, unavailable
 from hrm_edge_runtime.service.middleware import CountRequests, RequireKey
-from hrm_edge_runtime.service.questions import ServedModel, example_puzzle
+from hrm_edge_runtime.service.questions import ServedModel
 from hrm_edge_runtime.service.responses import AsciiJSON, error_response, page
 from hrm_edge_runtime.service.schema import (
     ErrorAnswer,
@@ -163,7 +163,7 @@ def _description(app: FastAPI, model: ServedModel) -> dict[str, Any]:
     """OpenAPI, with an example that this very model takes."""
     described = copy.deepcopy(app.openapi())
     body = described["paths"]["/solve"]["post"]["requestBody"]["content"]["application/json"]
-    body["schema"]["properties"]["puzzle"]["examples"] = [example_puzzle(model.puzzle)]
+    body["schema"]["properties"]["puzzle"]["examples"] = [model.puzzle.sample(list(model.puzzle_ids))]
     return described
 
 

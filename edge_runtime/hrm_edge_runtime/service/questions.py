@@ -16,7 +16,7 @@ from hrm_edge_runtime.batching.lane import Result
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.service.errors import ServiceError, bad_puzzle, engine_failed, invalid
-from hrm_edge_runtime.service.schema import EXAMPLE_PUZZLE, HaltingView, ModelView, SolveAnswer, SolveRequest
+from hrm_edge_runtime.service.schema import HaltingView, ModelView, SolveAnswer, SolveRequest
 from hrm_puzzles.puzzle import Parsed, Puzzle, PuzzleError
 
 
@@ -117,15 +117,6 @@ def answer_from(model: ServedModel, question: Question, result: Result) -> Solve
         compute_ms=round(1000 * result.compute_s, 3),
         model=model.name,
     )
-
-
-def example_puzzle(puzzle: Puzzle) -> object:
-    """A puzzle of this kind as a person would send it: the well-known one where it fits, else a fresh one as rows."""
-    try:
-        puzzle.parse(EXAMPLE_PUZZLE)
-    except PuzzleError:
-        return puzzle.generate(np.random.default_rng(0), puzzle.difficulties[0]).question.tolist()
-    return EXAMPLE_PUZZLE
 
 
 def _puzzle_id(model: ServedModel, parsed: Parsed) -> int:

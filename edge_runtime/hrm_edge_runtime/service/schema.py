@@ -10,8 +10,6 @@ from hrm_edge_runtime.batching.counters import LaneSnapshot, Outcome
 from hrm_edge_runtime.batching.halting import PolicyKind
 from hrm_edge_runtime.service.errors import State
 
-EXAMPLE_PUZZLE = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
-
 
 class SolveRequest(BaseModel):
     """One puzzle to solve. Only `puzzle` is needed."""
@@ -23,7 +21,6 @@ class SolveRequest(BaseModel):
         Field(
             description="The puzzle in any notation of its kind: a line of text, several lines, rows, or a flat list. "
             "The solution comes back in the same notation.",
-            examples=[EXAMPLE_PUZZLE],
         ),
     ]
     kind: Annotated[str | None, Field(max_length=100, description="The puzzle's name, as /models gives it.")] = None
