@@ -1,0 +1,83 @@
+"""A short training as one rank of some: prints its losses. Started by test_ranks.py with torchrun's variables set."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hrm_model.config import HRMConfig
+from hrm_model.hrm import HRM
+from hrm_puzzles import registry
+from hrm_train.batches import Feed, Rows
+from hrm_train.dataset import SplitSource, open_source
+from hrm_train.distributed import joined
+from hrm_train.hardware import PRESETS
+from hrm_train.loop import Trainer
+from hrm_train.recipe import Recipe
+
+PUZZLE = registry.get("sudoku-4x4")
+NUM_IDS = 5
+STEPS, SAVED_AT = 20, 18  # beyond the curriculum's first interval, with counts not yet taken in
+
+
+class Numbered:
+    """A data set whose examples have puzzle ids of their own, as in ARC."""
+
+    def __init__(self, source: SplitSource) -> None:
+        self.source, self.num_groups, self.pick = source, source.num_groups, source.pick
+
+    def rows(self, indices_B: np.ndarray) -> Rows:
+        return self.source.rows(indices_B)._replace(puzzle_ids_B=(indices_B % NUM_IDS).astype(np.int32))
+
+
+def trainer_on(data: Path, micro_batch: int | None = None, model_type: type[HRM] = HRM) -> Trainer:
+    torch.set_num_threads(1)
+    config = HRMConfig(
+        vocab_size=PUZZLE.vocab_size,
+        seq_len=PUZZLE.seq_len,
+        num_puzzle_ids=NUM_IDS,
+        hidden_size=32,
+        num_heads=2,
+        puzzle_vector_size=32,
+        high_layers=1,
+        low_layers=1,
+        low_cycles=1,
+        max_segments=4,
+    )
+    recipe = Recipe(
+        puzzle=PUZZLE.name,
+        batch_size=8,
+        window=2,
+        lr=2e-4,  # slow, so that differences of rounding do not grow
+        warmup_samples=0,
+        curriculum=4,
+        explore=0.3,
+        continue_loss=True,
+    )
+    torch.manual_seed(0)
+    model = model_type(config)
+    model.q_head.bias.data[0] += 1  # some rows halt before the limit
+    feed = Feed(Numbered(open_source(data, "train", PUZZLE)), PUZZLE, seed=0, augment=True)
+    return Trainer(model, PUZZLE, feed, recipe, PRESETS["cpu"], micro_batch=micro_batch)
+
+
+def losses(trainer: Trainer, steps: int) -> list[float]:
+    return [float(trainer.step().loss) for _ in range(steps)]
+
+
+def main(data: Path, saved: Path) -> None:
+    with joined() as ranks:
+        trainer = trainer_on(data, micro_batch=3)  # of four: 2 and 2
+        found = losses(trainer, SAVED_AT)
+        trainer.save(saved, {})
+        found += losses(trainer, STEPS - SAVED_AT)
+        if ranks.is_first:
+            print(json.dumps({"losses": found, "table": trainer.model.puzzle_table.tolist()}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,109 @@
+"""Several ranks, several micro-batches and too little memory: the samples, their order and the losses stay the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hrm_model.hrm import HRM
+from hrm_puzzles.build import Recipe, build
+from hrm_train.distributed import Ranks
+
+PROGRAM = Path(__file__).with_name("rank_program.py")
+TOOLS: dict[str, Any] = runpy.run_path(str(PROGRAM))
+ROUNDING = 1e-5  # float32 sums in another order
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("data") / "sudoku-4x4"
+    build(Recipe(puzzle="sudoku-4x4", num_train=100, num_test=10), out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def expected(data: Path) -> dict[str, Any]:
+    """One rank that learns from its whole batch at once."""
+    trainer = TOOLS["trainer_on"](data)
+    return {"losses": TOOLS["losses"](trainer, TOOLS["STEPS"]), "table": trainer.model.puzzle_table.tolist()}
+
+
+def on_two_ranks(*arguments: Path) -> str:
+    """What the first of two ranks prints."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
+    processes = [
+        subprocess.Popen(
+            command,
+            env={**shared, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    outputs = [process.communicate(timeout=250) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    return outputs[0][0]
+
+
+def test_two_ranks_with_micro_batches_equal_one_rank_with_the_whole_batch(
+    data: Path, expected: dict[str, Any], tmp_path: Path
+) -> None:
+    found = json.loads(on_two_ranks(data, tmp_path / "step_18"))
+    assert found["losses"] == pytest.approx(expected["losses"], abs=ROUNDING)
+    assert torch.tensor(found["table"]).count_nonzero() > 0
+    assert torch.allclose(torch.tensor(found["table"]), torch.tensor(expected["table"]), atol=ROUNDING)
+    alone = TOOLS["trainer_on"](data)
+    alone.restore(tmp_path / "step_18")
+    remaining = TOOLS["STEPS"] - TOOLS["SAVED_AT"]
+    assert TOOLS["losses"](alone, remaining) == pytest.approx(expected["losses"][-remaining:], abs=ROUNDING)
+
+
+class Cramped(HRM):
+    """A network on a device that holds no more than two rows."""
+
+    def think(self, carry: Any, tokens_BT: Any, puzzle_vector_BE: Any) -> Any:
+        if len(tokens_BT) > 2:
+            raise torch.OutOfMemoryError("two rows at most")
+        return super().think(carry, tokens_BT, puzzle_vector_BE)
+
+
+def test_out_of_memory_halves_the_micro_batch_and_changes_no_loss(
+    data: Path, expected: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = TOOLS["trainer_on"](data, model_type=Cramped)
+    assert TOOLS["losses"](trainer, TOOLS["STEPS"]) == pytest.approx(expected["losses"], abs=ROUNDING)
+    assert trainer.micro_batch == 2
+    assert "going on with 4 micro-batches of 2 rows instead of 4" in capsys.readouterr().out
+
+
+def test_a_gradient_that_is_not_finite_changes_no_weight_and_is_counted(data: Path) -> None:
+    trainer = TOOLS["trainer_on"](data)
+    trainer.step()
+    before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+    moments = [tensor.clone() for tensor in trainer.optimiser.exp_avg_sq]
+    slots = trainer.slots
+    slots.carry.z_high_BND.fill_(float("nan"))
+    slots.halted_B.fill_(False)
+    assert float(trainer.step().skipped) == 1
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.model.state_dict().items())
+    assert all(map(torch.equal, trainer.optimiser.exp_avg_sq, moments))
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size 8 cannot be shared by 3 ranks; set a multiple of 3"):
+        Ranks(rank=0, world=3).slots(8)
+    assert Ranks(rank=1, world=2).slots(8) == range(4, 8)
