@@ -1,0 +1,98 @@
+"""The memory estimate against what autograd really keeps, and against the peak the allocator sees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from hrm_model.config import HRMConfig
+from hrm_model.hrm import HRM
+from hrm_train.memory import estimate
+from hrm_train.recipe import Recipe
+from hrm_train.slots import Slots
+from hrm_train.window import recompute_blocks, window_loss
+
+ONE_BLOCK = {"high_layers": 1, "low_layers": 1, "high_cycles": 1, "low_cycles": 1}
+SMALL = HRMConfig(
+    vocab_size=11, seq_len=81, hidden_size=128, num_heads=4, puzzle_vector_size=128, positions="learned", **ONE_BLOCK
+)
+DEEP = HRMConfig(vocab_size=12, seq_len=225, hidden_size=64, num_heads=4, puzzle_vector_size=128)
+BASELINE = replace(DEEP, arch="transformer", max_segments=1)
+RECIPE = Recipe(window=1)
+RIGHT = 0.2  # what an estimate may be off by
+
+
+def step_of(config: HRMConfig, rows: int, dtype: torch.dtype, recompute: bool) -> tuple[HRM, Slots]:
+    torch.manual_seed(0)
+    model = HRM(config)
+    if recompute:
+        recompute_blocks(model)
+    return model, Slots.empty(model, rows, torch.device("cpu"), dtype)
+
+
+def kept_bytes(model: HRM, slots: Slots, recipe: Recipe) -> int:
+    """The distinct storages that autograd saves, beside weights and slots."""
+    existing = {id_of(tensor) for tensor in (*model.state_dict(keep_vars=True).values(), *slots.state().values())}
+    sizes: dict[int, Tensor] = {}
+    vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.setdefault(id_of(t), t), lambda t: t):
+        window_loss(model, model.think, slots, vector_BE, recipe)
+    return sum(tensor.untyped_storage().nbytes() for key, tensor in sizes.items() if key not in existing)
+
+
+def id_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def peak_bytes(model: HRM, slots: Slots, recipe: Recipe) -> int:
+    """The most that was allocated at once during a step, beside what existed before."""
+    vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        window_loss(model, model.think, slots, vector_BE, recipe).total.backward()
+    assert seen.profiler is not None
+    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    now = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        most = max(most, now)
+    return most
+
+
+@pytest.mark.parametrize(
+    ("config", "recipe", "rows", "dtype"),
+    [
+        (SMALL, RECIPE, 16, torch.float32),
+        (SMALL, replace(RECIPE, window=4), 8, torch.float32),
+        (replace(SMALL, hidden_size=256), replace(RECIPE, loss="stablemax"), 4, torch.float32),
+        (DEEP, RECIPE, 4, torch.float32),
+        (DEEP, replace(RECIPE, loss="stablemax", continue_loss=True), 2, torch.bfloat16),
+        (BASELINE, RECIPE, 4, torch.float32),
+    ],
+)
+def test_estimated_activations_are_those_kept_within_a_fifth(
+    config: HRMConfig, recipe: Recipe, rows: int, dtype: torch.dtype
+) -> None:
+    found = estimate(config, recipe, dtype=dtype, slots=rows, micro_batch=rows)
+    model, slots = step_of(config, rows, dtype, recompute=False)
+    assert found.activations == pytest.approx(kept_bytes(model, slots, recipe), rel=RIGHT)
+
+
+@pytest.mark.parametrize(("config", "rows", "recompute"), [(SMALL, 32, False), (DEEP, 8, False), (DEEP, 16, True)])
+def test_the_estimate_is_the_peak_of_a_step_within_a_fifth(config: HRMConfig, rows: int, recompute: bool) -> None:
+    found = estimate(config, RECIPE, dtype=torch.float32, slots=rows, micro_batch=rows, recompute=recompute)
+    model, slots = step_of(config, rows, torch.float32, recompute)
+    assert found.activations == pytest.approx(peak_bytes(model, slots, RECIPE), rel=RIGHT)
+
+
+def test_weights_moments_and_average_are_counted() -> None:
+    found = estimate(SMALL, RECIPE, dtype=torch.float32, slots=1, micro_batch=1)
+    size = 4 * sum(parameter.numel() for parameter in HRM(SMALL).parameters())
+    assert (found.gradients, found.optimiser, found.average) == (size, 2 * size, size)
+    assert found.total > 5 * size
+    assert "MiB" in found.summary()
