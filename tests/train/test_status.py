@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hrm_train.lock import RunLock, writer_of
+from hrm_train.lock import sole_writer, writer_of
 from hrm_train.status import read_status, show, to_json
 
 MOMENT = {
@@ -29,11 +29,11 @@ MOMENT = {
 HOLD = """
 import sys
 from pathlib import Path
-from hrm_train.lock import RunLock
+from hrm_train.lock import sole_writer
 
-RunLock(Path(sys.argv[1])).hold()
-print("held", flush=True)
-input()
+with sole_writer(Path(sys.argv[1])):
+    print("held", flush=True)
+    input()
 """
 
 
@@ -101,12 +101,13 @@ def test_a_writer_is_seen_until_it_ends_however_it_ends(run: Path) -> None:
     assert writer.stdout is not None
     writer.stdout.readline()
     assert writer_of(run) == str(writer.pid)
-    with pytest.raises(ValueError, match=f"another process \\(process {writer.pid}\\)"):
-        RunLock(run).hold()
+    with pytest.raises(ValueError, match=f"another process \\(process {writer.pid}\\)"), sole_writer(run):
+        pass
     writer.kill()
     writer.communicate()
     assert writer_of(run) is None
-    RunLock(run).hold()
+    with sole_writer(run):
+        assert writer_of(run) is not None
 
 
 def test_looking_at_a_run_neither_makes_nor_changes_files(run: Path) -> None:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from hrm_model import checkpoint
 from hrm_model.checkpoint import CheckpointError
 from hrm_model.config import HRMConfig
 from hrm_model.geometry import start_from_geometry
@@ -44,16 +39,6 @@ SIZES = HRMConfig(
     max_segments=4,
     halt_rule="q_halt",
 )
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small 4x4 data set, built by the command a person would use."""
-    out = tmp_path_factory.mktemp("data") / "sudoku-4x4"
-    command = "from hrm_puzzles.cli import main; main()"
-    options = ["build", "sudoku-4x4", "--out", str(out), "--train", "200", "--test", "40", "--seed", "3"]
-    subprocess.run([sys.executable, "-c", command, *options], check=True, capture_output=True)
-    return out
 
 
 def trainer_on(data: Path, hardware: Hardware = PRESETS["cpu"], **settings: object) -> Trainer:
@@ -92,51 +77,6 @@ def test_resuming_under_another_recipe_is_refused(data: Path, tmp_path: Path) ->
     trainer.save(tmp_path / "step_1", {})
     with pytest.raises(CheckpointError, match=r"was trained with lr=0\.001, not 0\.002"):
         trainer_on(data, lr=2e-3).restore(tmp_path / "step_1")
-
-
-def run_command(data: Path, run: Path, *more: str) -> list[str]:
-    sizes = ["hidden_size=32", "puzzle_vector_size=32", "max_segments=4", "batch_size=8", "total_samples=480"]
-    settings = [part for size in sizes for part in ("--set", size)]
-    command = [sys.executable, "-m", "hrm_train.cli", "--run", str(run)]
-    fresh = ["--data", str(data), "--puzzle", "sudoku-4x4", "--hw", "cpu", *settings]
-    return [*command, *(more or fresh), "--checkpoint-minutes", "0", "--validate-steps", "30"]
-
-
-def weights_of(run: Path) -> bytes:
-    return (checkpoint.resolve(run / "latest") / "trainer.safetensors").read_bytes()
-
-
-def test_training_killed_at_any_moment_ends_with_the_same_weights(data: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(run_command(data, tmp_path / "whole"), check=True, capture_output=True, env=environment)
-    killed, moments = tmp_path / "killed", random.Random(5)
-    more: tuple[str, ...] = ()
-    for _ in range(3):
-        process = subprocess.Popen(run_command(data, killed, *more), stderr=subprocess.DEVNULL, env=environment)
-        seen = checkpoint.resolve(killed / "latest") if (killed / "latest").exists() else killed
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and (
-            not (killed / "latest").exists() or checkpoint.resolve(killed / "latest") == seen
-        ):
-            time.sleep(0.01)
-        time.sleep(moments.uniform(0, 0.2))
-        process.kill()
-        process.wait()
-        more = ("--resume",)
-    subprocess.run(run_command(data, killed, *more), check=True, capture_output=True, env=environment)
-    assert weights_of(killed) == weights_of(tmp_path / "whole")
-    assert checkpoint.load(checkpoint.resolve(killed / "best"))[1]["puzzle"] == "sudoku-4x4"
-
-
-def test_a_signal_ends_training_with_a_whole_checkpoint(data: Path, tmp_path: Path) -> None:
-    process = subprocess.Popen(run_command(data, tmp_path / "run"), stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "run" / "latest").exists():
-        time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "stopped by SIGTERM" in said
-    checkpoint.load(checkpoint.resolve(tmp_path / "run" / "latest"))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import errno
 import json
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,8 @@ from hrm_train import status as run_status
 from hrm_train.dataset import open_source
 from hrm_train.display import display_for
 from hrm_train.hardware import PRESETS
+from hrm_train.lock import sole_writer
+from hrm_train.loop import Trainer
 from hrm_train.plan import Plan, open_plan, provenance, trainer_from
 from hrm_train.presets import SIZES
 from hrm_train.run import Intervals, Run, commit_of_source
@@ -79,17 +82,8 @@ def train(
         resume=resume,
         say=_say,
     )
-    run = plan.run
     if not resume:
         _say(plan.memory().summary())
-    trainer, plan_meta = trainer_from(plan, _say), {**provenance(plan), "commit": commit_of_source()}
-    if (run / "latest").exists():
-        trainer.restore(checkpoint.resolve(run / "latest"))
-    if profile:
-        console.print(profiling.table(profiling.profile_steps(trainer, run)))
-        _say(f"written: {run / profiling.TABLE}, {run / profiling.TRACE}; train with hrm-train --run {run} --resume")
-        return
-    rows = held_out(open_source(plan.data, "test", trainer.puzzle), validation_puzzles, trainer.recipe.seed)
     intervals = Intervals(
         validate_steps=validate_steps,
         validate_whole_steps=validate_whole_steps,
@@ -97,7 +91,14 @@ def train(
         checkpoint_minutes=checkpoint_minutes,
         keep=keep,
     )
-    _drive(Run(run, trainer, rows, intervals, plan_meta, _writers(run, plan, wandb), _say))
+    with sole_writer(plan.run) if distributed.ranks().is_first else nullcontext():
+        trainer = trainer_from(plan, _say)
+        if (plan.run / "latest").exists():
+            trainer.restore(checkpoint.resolve(plan.run / "latest"))
+        if profile:
+            _profile(trainer, plan.run)
+        else:
+            _drive(_run_of(plan, trainer, intervals, validation_puzzles, wandb))
 
 
 @app.command(epilog="Example: hrm-train status runs/sudoku --json")
@@ -113,14 +114,25 @@ def status(
         run_status.show(found, Console())
 
 
+def _profile(trainer: Trainer, run: Path) -> None:
+    console.print(profiling.table(profiling.profile_steps(trainer, run)))
+    _say(f"written: {run / profiling.TABLE}, {run / profiling.TRACE}; train with hrm-train --run {run} --resume")
+
+
+def _run_of(plan: Plan, trainer: Trainer, intervals: Intervals, validation_puzzles: int, wandb: bool) -> Run:
+    rows = held_out(open_source(plan.data, "test", trainer.puzzle), validation_puzzles, trainer.recipe.seed)
+    meta = {**provenance(plan), "commit": commit_of_source()}
+    return Run(plan.run, trainer, rows, intervals, meta, _writers(plan, wandb), _say)
+
+
 def _say(sentence: str) -> None:
     console.print(sentence, soft_wrap=True)
 
 
-def _writers(run: Path, plan: Plan, wandb: bool) -> list[Writer]:
+def _writers(plan: Plan, wandb: bool) -> list[Writer]:
     if not distributed.ranks().is_first:
         return []
-    return [TensorBoard(run), *([WeightsAndBiases(run, json.loads(plan.to_json()))] if wandb else [])]
+    return [TensorBoard(plan.run), *([WeightsAndBiases(plan.run, json.loads(plan.to_json()))] if wandb else [])]
 
 
 def _drive(run: Run) -> None:

@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 LOCK = "lock"
 
 
-class RunLock:
-    """Held from `hold` until `release` or the process's end; the file names the holder's process id."""
+@contextmanager
+def sole_writer(run: Path) -> Generator[None]:
+    """Refuses a run that another process is writing; the lock's file names the holder's process id.
 
-    def __init__(self, run: Path) -> None:
-        self._file = run / LOCK
-        self._handle: int | None = None
-
-    def hold(self) -> None:
-        """Refuses a run that another process is writing."""
-        handle = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o644)
+    Take it before a checkpoint is read: a writer removes old ones.
+    """
+    handle = os.open(run / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
         if not _try_lock(handle):
-            os.close(handle)
+            process = _read(run / LOCK)
             raise ValueError(
-                f"{self._file.parent} is being written by another process{_named(self._file)}; "
+                f"{run} is being written by another process{f' (process {process})' if process else ''}; "
                 "wait for it, stop it, or choose another --run"
             )
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
-        self._handle = handle
-
-    def release(self) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        yield
+    finally:
+        os.close(handle)
 
 
 def writer_of(run: Path) -> str | None:
@@ -45,11 +42,6 @@ def writer_of(run: Path) -> str | None:
         return None if _try_lock(handle) else _read(run / LOCK) or "?"
     finally:
         os.close(handle)
-
-
-def _named(file: Path) -> str:
-    process = _read(file)
-    return f" (process {process})" if process else ""
 
 
 def _read(file: Path) -> str:

@@ -20,7 +20,6 @@ from hrm_train.batches import Rows
 from hrm_train.checkpoints import Checkpoints
 from hrm_train.display import Display
 from hrm_train.evaluate import Evaluation, evaluate
-from hrm_train.lock import RunLock
 from hrm_train.loop import Trainer
 from hrm_train.telemetry import Telemetry, Writer
 from hrm_train.validation import HeldOut, History, Kind
@@ -64,9 +63,12 @@ class Run:
         self._saved_at = time.monotonic()
 
     def finish(self, display: Display) -> Evaluation | None:
-        """Trains to `total_samples` and returns the last validation; None where a signal stopped it before."""
+        """Trains to `total_samples` and returns the last validation; None where a signal stopped it before.
+
+        The caller holds the run's lock (`lock.sole_writer`), so that nobody else's files are swept away.
+        """
         trainer, stopping = self.trainer, False
-        with self._lock(), self._until_signalled(), display:
+        with self._until_signalled(), display:
             evaluation = self._catch_up()
             while not self._is_over() and not stopping:
                 self.telemetry.add(trainer.step())
@@ -119,6 +121,7 @@ class Run:
         step, ranks = self.trainer.progress.step, self.trainer.ranks
         owed = step > 0 and (self._is_over() or self._every(self.intervals.validate_steps))
         if ranks.is_first:
+            self.checkpoints.sweep()
             best = self.history.best("whole", step)
             if best is not None and (self.path / f"step_{best['step']}").exists():
                 self.checkpoints.choose(best["step"])
@@ -176,19 +179,6 @@ class Run:
             "recipe_digest": self.trainer.recipe.digest,
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-
-    @contextmanager
-    def _lock(self) -> Generator[None]:
-        if not self.trainer.ranks.is_first:
-            yield
-            return
-        lock = RunLock(self.path)
-        lock.hold()
-        self.checkpoints.sweep()
-        try:
-            yield
-        finally:
-            lock.release()
 
     def _raise_if_signalled(self) -> None:
         if self.stopped_by is not None:
