@@ -64,6 +64,7 @@ def train(
     checkpoint_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 2000,
     checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Minutes between checkpoints.")] = 5.0,
     keep: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints stay, beside the best.")] = 2,
+    tune: Annotated[bool, typer.Option("--tune", help="Try which micro-batch is fastest here, then train.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Profile a few steps instead, and keep none.")] = False,
     wandb: Annotated[bool, typer.Option("--wandb", help="Also write to W&B (offline by default).")] = False,
 ) -> None:
@@ -80,6 +81,7 @@ def train(
         init=init,
         settings=[*(settings or []), *([f"arch={arch}"] if arch else [])],
         resume=resume,
+        tune=tune,
         say=_say,
     )
     if not resume:

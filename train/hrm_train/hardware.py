@@ -1,8 +1,8 @@
 """Which machine trains: one row of figures for each, with their reasons. The rows of GPUs were not run on a GPU.
 
-Memory is reckoned for the published 27 M model in bfloat16: a row of 81 tokens keeps about 16 MiB of activations, one
-of 900 tokens about 180 MiB; weights, gradients, moments and average take 0.55 GiB (`hrm_train.memory` reckons any
-model). A display or another program takes about 1 GiB.
+Memory is reckoned for the published 27 M model in bfloat16 (`hrm_train.memory` reckons any): a row of 81 tokens keeps
+16 MiB of activations, one of 900 tokens 176 MiB; weights, gradients, moments and average take 0.5 GiB, the states of
+768 slots of 900 tokens 2.6 GiB, the puzzle table of all ARC tasks 1.7 GiB. All rows stay below 85 % of their card.
 """
 
 from __future__ import annotations
@@ -102,51 +102,56 @@ PRESETS = {
             workers=0,
             prefetch=0,
             compile=False,
-            why="a batch of 32, since small ones learn most per second where the arithmetic itself is the limit; fp32, "
-            "since bf16 is ten times slower without AMX; no threads for rows, which take 0.1 % of a step",
+            why="a batch of 32, since small ones learn most per second where the arithmetic itself is the limit; "
+            "fp32, since bf16 is ten times slower without AMX; no threads for rows, which take 0.1 % of a step",
         ),
         Hardware(
             name="rtx4090",
             gpu="RTX 4090",
             memory_gb=24,
             rows_81=768,
-            rows_900=96,
+            rows_900=80,
             small_rows_81=768,
             small_rows_900=192,
-            why="768 rows of 81 tokens, the published batch, take 12.5 GiB; 96 of 900 tokens take 17.5 GiB of 24",
+            why="the published batch of 768 rows of 81 tokens takes 13 GiB; 80 rows of 900 tokens, with the table of "
+            "all ARC tasks, take 19 GiB of 24 GB",
         ),
         Hardware(
             name="rtx4090-laptop",
             gpu="RTX 4090 Laptop",
             memory_gb=16,
             rows_81=384,
-            rows_900=64,
+            rows_900=40,
             small_rows_81=768,
             small_rows_900=128,
-            why="384 rows of 81 tokens (6.5 GiB, the published laptop batch) fill 76 multiprocessors at 80 to 150 W; 64"
-            " of 900 tokens take 12 GiB of 16",
+            why="384 rows of 81 tokens (7 GiB, the published laptop batch) fill 76 multiprocessors at 80 to 150 W; 40"
+            " rows of 900 tokens, with the table of all ARC tasks, take 12 GiB of 16 GB",
         ),
         Hardware(
             name="rtx5090",
             gpu="RTX 5090",
             memory_gb=32,
             rows_81=768,
-            rows_900=128,
+            rows_900=112,
             small_rows_81=768,
             small_rows_900=256,
-            why="768 rows of 81 tokens are the whole published batch; 128 of 900 tokens take 23 GiB of 32",
+            why="768 rows of 81 tokens are the whole published batch; 112 of 900 tokens, with the table of all ARC "
+            "tasks, take 24 GiB of 32 GB",
         ),
         Hardware(
             name="rtx3070ti",
             gpu="RTX 3070 Ti",
             memory_gb=8,
-            rows_81=256,
-            rows_900=24,
-            small_rows_81=512,
+            target_batch=192,
+            rows_81=192,
+            rows_900=16,
+            small_rows_81=192,
             small_rows_900=48,
             compile=False,
-            why="256 rows of 81 tokens take 4.6 GiB and 24 of 900 tokens 5 GiB of 8, of which Windows keeps one; no "
-            "torch.compile, since Triton is no part of PyTorch on Windows (--set compile=true where it is installed)",
+            why="192 slots at a quarter of the rate, since the states of 768 slots of 900 tokens alone would take 2.6"
+            " GiB; 192 rows of 81 tokens take 4 GiB, 16 of 900 tokens with the table of all ARC tasks 6 GiB of 8 "
+            "GB, of which Windows keeps one; no torch.compile, since Triton is no part of PyTorch on Windows "
+            "(--set compile=true where it is)",
         ),
         Hardware(
             name="jetson-orin",
@@ -166,7 +171,7 @@ PRESETS = {
             small_rows_900=768,
             workers=2,
             prefetch=4,
-            why="768 rows of 81 tokens are the whole published batch; 512 of 900 tokens take 92 GiB of 141; two "
+            why="768 rows of 81 tokens are the whole published batch; 512 of 900 tokens take 93 GiB of 141 GB; two "
             "threads draw rows four steps ahead, since a step is short",
         ),
     )

@@ -114,11 +114,14 @@ class Trainer:
             self._counted.zero_()
         if self.device.type == "cpu" and not any(bool(part.halted_B.any()) for part in self._parts):
             return
-        offer = Fresh(*(tensor.to(self.device, non_blocking=True) for tensor in self._ahead.at(step)))
+        offer = self._offer(step)
         begin = 0
         for part in self._parts:
             part.refill(self.model, offer.rows(slice(begin, begin + len(part))), self.recipe.explore)
             begin += len(part)
+
+    def _offer(self, step: int) -> Fresh:
+        return Fresh(*(tensor.to(self.device, non_blocking=True) for tensor in self._ahead.at(step)))
 
     def _draw(self, step: int, num_revealed: int) -> Fresh:
         offer = self.feed.draw(step, self._mine, self.recipe.batch_size, num_revealed)
@@ -157,6 +160,16 @@ class Trainer:
         sums = torch.stack([total.detach(), window.exact_B.sum(), solved_B.sum(), slots.halted_B.sum()])
         gradient_BE = puzzle_vector_BE.grad
         return sums, torch.zeros_like(puzzle_vector_BE) if gradient_BE is None else gradient_BE
+
+    def rehearse(self) -> None:
+        """Learns from the first micro-batch as if all its rows were fresh, and never uses what it learnt.
+
+        What a step costs at most, for a trainer that is not trained any further.
+        """
+        slots = self._parts[0]
+        slots.halted_B = torch.ones_like(slots.halted_B)
+        slots.refill(self.model, self._offer(self.progress.step).rows(slice(0, len(slots))), self.recipe.explore)
+        self._learn_part(slots)
 
     def _update(self, sums: Tensor, vector_gradient_BE: Tensor) -> Tensor:
         """One update from the gradients of all ranks; returns their norm. One that is not finite changes nothing."""

@@ -6,7 +6,11 @@ keeps for them is counted and scaled up. So the estimate follows the network wha
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,7 +21,8 @@ from hrm_train.recipe import Recipe
 from hrm_train.slots import Slots
 from hrm_train.window import window_loss
 
-PROBE_LEN = 64
+PROBE_LEN = 16
+_CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
@@ -76,7 +81,8 @@ def _slot_bytes(config: HRMConfig, dtype: torch.dtype) -> int:
 
 def _activations(config: HRMConfig, recipe: Recipe, dtype: torch.dtype, rows: int, recompute: bool) -> int:
     short = replace(config, seq_len=min(config.seq_len, PROBE_LEN), num_puzzle_ids=1)
-    one, two = (_kept_bytes(short, recipe, dtype, count) for count in (1, 2))
+    probed = Recipe(window=recipe.window, loss=recipe.loss, label_smoothing=recipe.label_smoothing)
+    one, two = (_kept_bytes(short, probed, dtype, count) for count in (1, 2))
     positions, width = rows * config.num_positions, config.hidden_size * dtype.itemsize
     kept = (two - one) * rows * config.num_positions // short.num_positions
     constant = max(0, 2 * one - two)  # copies of the weights in another type
@@ -87,6 +93,7 @@ def _activations(config: HRMConfig, recipe: Recipe, dtype: torch.dtype, rows: in
     return kept + constant + working
 
 
+@cache
 def _kept_bytes(config: HRMConfig, recipe: Recipe, dtype: torch.dtype, rows: int) -> int:
     """What autograd keeps of one window, beside what exists anyway; distinct storages only."""
     with torch.device("meta"):
@@ -105,9 +112,42 @@ def _kept_bytes(config: HRMConfig, recipe: Recipe, dtype: torch.dtype, rows: int
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        window_loss(model, model.think, slots, puzzle_vector_BE, replace(recipe, continue_loss=False))
+        window_loss(model, model.think, slots, puzzle_vector_BE, recipe)
     return sum(tensor.untyped_storage().nbytes() for key, tensor in kept.items() if key not in existing)
 
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def limit_bytes(device: torch.device) -> int:
+    """All memory of a GPU; of a CPU what the machine has, or its control group may use where that is less."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    if not hasattr(os, "sysconf"):
+        raise ValueError("this system does not say how much memory it has; train on a GPU or without --tune")
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    group = Path("/sys/fs/cgroup/memory.max")
+    allowed = group.read_text().strip() if group.exists() else "max"
+    return min(physical, int(allowed)) if allowed.isdigit() else physical
+
+
+def restart_peak(device: torch.device) -> None:
+    """From here on `peak_bytes` tells the most."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    elif _CLEAR.exists():
+        _CLEAR.write_text("5")  # resets the high-water mark of the resident set, proc(5)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most that PyTorch has reserved of a GPU, or that this process has held of a CPU's memory, so far."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    if _STATUS.exists():
+        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+        return 1024 * int(line.split()[1])
+    import resource  # not on Windows, where `limit_bytes` has refused already
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -25,7 +25,7 @@ from hrm_puzzles.arc_build import ArcRecipe, build_arc
 from hrm_puzzles.build import Recipe as DataRecipe
 from hrm_puzzles.build import build, usual_counts
 from hrm_puzzles.puzzle import Puzzle
-from hrm_train import distributed, memory
+from hrm_train import distributed, memory, tuning
 from hrm_train.batches import Feed
 from hrm_train.dataset import open_source
 from hrm_train.hardware import SETTABLE, Hardware, hardware_from_name, require_device
@@ -91,20 +91,22 @@ def open_plan(
     init: Path | None = None,
     settings: Sequence[str] = (),
     resume: bool = False,
+    tune: bool = False,
     say: Say = print,
 ) -> Plan:
     """The plan of a new run, or with `resume` that of an old one; a process that torchrun restarts resumes.
 
-    With several ranks the first one plans (and builds data), the others read what it has written.
+    `tune` tries how many rows at once are fastest. With several ranks the first one plans (and builds data), the
+    others read what it has written.
     """
     run, ranks = run or Path("runs") / puzzle, distributed.ranks()
-    if resume or distributed.was_restarted():
+    if resume or (distributed.was_restarted() and (run / SETTINGS).exists()):
         return read_plan(run, hw)
     if ranks.is_first:
         plan = new_plan(run, puzzle, hw or "auto", preset, data, init, settings, say)
-        plan.write()
+        (tuned(plan, say) if tune else plan).write()
     ranks.wait()
-    return read_plan(run, hw)
+    return read_plan(run)
 
 
 def new_plan(
@@ -125,6 +127,8 @@ def new_plan(
     hardware = with_settings(machine, of_machine)
     preset = preset or machine.preset
     recipe = with_settings(recipe_for(preset, kind, machine.target_batch), of_recipe)
+    if of_model.get("arch") == "transformer":
+        of_model = {"max_segments": "1", **of_model}
     sizes = checkpoint.load_config(checkpoint.resolve(init)) if init else config_for(preset, kind, 1)
     config = with_settings(sizes, of_model)
     distributed.ranks().slots(recipe.batch_size)  # refuse before any work
@@ -132,6 +136,12 @@ def new_plan(
     num_puzzle_ids = open_source(data, "train", kind).num_puzzle_ids
     config = replace(config, num_puzzle_ids=num_puzzle_ids)
     return Plan(run=run, data=data, hardware=hardware, config=config, recipe=recipe, init=init)
+
+
+def tuned(plan: Plan, say: Say) -> Plan:
+    """The plan with the fastest micro-batch that fits; the batch of an update stays what it is."""
+    rows = tuning.fastest(trainer_from(plan, say), plan.micro_batch, say)
+    return replace(plan, hardware=replace(plan.hardware, micro_batch=rows))
 
 
 def read_plan(run: Path, hw: str | None = None) -> Plan:

@@ -1,0 +1,139 @@
+"""Machines, recipes and plans: what a run is decided to be, and that the table of machines keeps its word."""
+
+from __future__ import annotations
+
+import dataclasses
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hrm_model.hrm import HRM
+from hrm_puzzles import registry
+from hrm_train.hardware import PRESETS, hardware_from_name, preset_for_gpu
+from hrm_train.loop import Trainer
+from hrm_train.memory import estimate
+from hrm_train.plan import Plan, open_plan, read_plan, trainer_from
+from hrm_train.presets import SIZES, config_for, recipe_for
+from hrm_train.tuning import fastest
+
+TOOLS: dict[str, Any] = runpy.run_path(str(Path(__file__).with_name("rank_program.py")))
+TRAINING_GPUS = [preset for preset in PRESETS.values() if preset.gpu and not preset.refusal]
+ALL_ARC_TASKS = 876_000  # published puzzle ids: 960 tasks in 1,000 variants, less those that fall together
+
+
+@pytest.mark.parametrize(
+    ("gpu", "memory_gb", "name"),
+    [
+        ("NVIDIA GeForce RTX 4090", 25.4, "rtx4090"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", 17.2, "rtx4090-laptop"),
+        ("NVIDIA GeForce RTX 3070 Ti", 8.6, "rtx3070ti"),
+        ("NVIDIA H200", 150.0, "h200"),
+        ("Orin", 8.0, "jetson-orin"),
+        ("NVIDIA A100-SXM4-40GB", 42.4, "rtx5090"),
+    ],
+)
+def test_a_gpu_is_known_by_its_name_and_else_by_its_memory(gpu: str, memory_gb: float, name: str) -> None:
+    assert preset_for_gpu(gpu, memory_gb) == name
+
+
+def test_what_cannot_train_is_refused_in_one_sentence() -> None:
+    with pytest.raises(ValueError, match="a Jetson serves models and does not train them"):
+        hardware_from_name("jetson-orin")
+    with pytest.raises(ValueError, match="has 2 GB, less than any preset"):
+        preset_for_gpu("NVIDIA T400", 2.0)
+
+
+@pytest.mark.parametrize("puzzle", ["sudoku", "arc"])
+@pytest.mark.parametrize("preset", ["published", "log"])
+def test_every_machine_of_the_table_holds_its_micro_batch(preset: str, puzzle: str) -> None:
+    kind = registry.get(puzzle)
+    config = config_for(preset, kind, ALL_ARC_TASKS if puzzle == "arc" else 1)
+    for machine in TRAINING_GPUS:
+        recipe = recipe_for(preset, kind, machine.target_batch)
+        rows = min(machine.target_batch, machine.rows(kind.seq_len, small=preset == "log"))
+        found = estimate(config, recipe, dtype=machine.dtype, slots=machine.target_batch, micro_batch=rows)
+        assert found.total < 0.85 * machine.memory_gb * 1e9, (machine.name, found.summary())
+
+
+def test_presets_have_the_sizes_they_state() -> None:
+    kind = registry.get("arc")
+    with torch.device("meta"):
+        sizes = {name: sum(p.numel() for p in HRM(config_for(name, kind, 1)).parameters()) for name in SIZES}
+    assert sizes == {"published": 27_276_290, "log": 5_970_434, "small": pytest.approx(0.34e6, rel=0.5)}
+
+
+def test_the_learning_rate_grows_with_the_real_batch() -> None:
+    recipe = recipe_for("published", registry.get("maze"), 192)
+    assert recipe.scaled(recipe.lr) == pytest.approx(1e-4 / 4)
+    assert dataclasses.replace(recipe, base_batch=0).scaled(recipe.lr) == 1e-4
+
+
+def plan_of(data: Path, run: Path, *settings: str, **options: Any) -> Plan:
+    sizes = ("hidden_size=32", "puzzle_vector_size=32", "max_segments=4", "batch_size=8")
+    return open_plan(
+        run=run, puzzle="sudoku-4x4", hw="cpu", data=data, settings=[*sizes, *settings], say=lambda _: None, **options
+    )
+
+
+def test_a_plan_is_read_as_it_was_made(data: Path, tmp_path: Path) -> None:
+    plan = plan_of(data, tmp_path / "run", "lr=0.5", "micro_batch=3", "recompute=true")
+    assert read_plan(tmp_path / "run") == plan == open_plan(run=tmp_path / "run", resume=True)
+    assert (plan.recipe.lr, plan.micro_batch, plan.hardware.recompute) == (0.5, 3, True)
+    trainer = trainer_from(plan)
+    assert trainer.micro_batch == 3
+    assert torch.isfinite(trainer.step().loss)
+
+
+def test_a_run_that_exists_is_resumed_and_never_planned_again(data: Path, tmp_path: Path) -> None:
+    plan_of(data, tmp_path)
+    with pytest.raises(ValueError, match="already holds a run; add --resume"):
+        plan_of(data, tmp_path)
+    with pytest.raises(ValueError, match="holds no run to resume; start it without --resume"):
+        open_plan(run=tmp_path / "other", resume=True)
+
+
+def test_a_usual_data_set_is_built_where_it_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+    plan = open_plan(puzzle="sudoku-4x4", hw="cpu", say=said.append)
+    assert plan.data == Path("data/sudoku-4x4")
+    assert (tmp_path / "data/sudoku-4x4/train/dataset.json").exists()
+    assert said[0].startswith("data/sudoku-4x4 is absent: building it")
+    assert (tmp_path / "runs/sudoku-4x4/run.json").exists()
+
+
+def test_the_transformer_needs_no_other_setting(data: Path, tmp_path: Path) -> None:
+    plan = open_plan(run=tmp_path / "run", puzzle="sudoku-4x4", hw="cpu", data=data, settings=["arch=transformer"])
+    assert (plan.config.arch, plan.config.max_segments) == ("transformer", 1)
+
+
+def test_tuning_finds_a_micro_batch_and_keeps_the_batch(data: Path, tmp_path: Path) -> None:
+    plan = plan_of(data, tmp_path, "micro_batch=2", tune=True)
+    assert plan.micro_batch in (1, 2, 4, 8)
+    assert plan.recipe.batch_size == 8
+
+
+class Cramped(HRM):
+    """A network on a device that holds no more than two rows."""
+
+    def think(self, carry: Any, tokens_BT: Any, puzzle_vector_BE: Any) -> Any:
+        if len(tokens_BT) > 2:
+            raise torch.OutOfMemoryError("two rows at most")
+        return super().think(carry, tokens_BT, puzzle_vector_BE)
+
+
+@pytest.mark.parametrize("wanted", [2, 8])
+def test_tuning_stays_within_the_memory(data: Path, wanted: int) -> None:
+    trainer: Trainer = TOOLS["trainer_on"](data, model_type=Cramped)
+    said: list[str] = []
+    assert fastest(trainer, wanted, said.append) in (1, 2)
+    assert any("out of memory" in sentence for sentence in said)
+
+
+def test_tuning_without_room_for_a_row_is_refused(data: Path) -> None:
+    trainer: Trainer = TOOLS["trainer_on"](data)
+    with pytest.raises(ValueError, match="not even one row fits into 90% of 1 MiB"):
+        fastest(trainer, 4, print, limit=2**20)
