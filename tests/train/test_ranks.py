@@ -5,29 +5,24 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from hrm_model import checkpoint
 from hrm_model.hrm import HRM
-from hrm_puzzles.build import Recipe, build
 from hrm_train.distributed import Ranks
 
 PROGRAM = Path(__file__).with_name("rank_program.py")
 TOOLS: dict[str, Any] = runpy.run_path(str(PROGRAM))
 ROUNDING = 1e-5  # float32 sums in another order
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("data") / "sudoku-4x4"
-    build(Recipe(puzzle="sudoku-4x4", num_train=100, num_test=10), out)
-    return out
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +102,40 @@ def test_a_batch_that_ranks_cannot_share_is_refused() -> None:
     with pytest.raises(ValueError, match="batch_size 8 cannot be shared by 3 ranks; set a multiple of 3"):
         Ranks(rank=0, world=3).slots(8)
     assert Ranks(rank=1, world=2).slots(8) == range(4, 8)
+
+
+def torchrun(data: Path, run: Path) -> subprocess.Popen[str]:
+    sizes = ("hidden_size=32", "puzzle_vector_size=32", "max_segments=4", "batch_size=8", "total_samples=4800")
+    settings = [part for size in sizes for part in ("--set", size)]
+    options = ["--run", str(run), "--data", str(data), "--puzzle", "sudoku-4x4", "--hw", "cpu", *settings]
+    ranks = ["--nproc-per-node", "2", "--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    program = ["-m", "--", "hrm_train", *options, "--checkpoint-steps", "20"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", *ranks, *program],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def weights_of(run: Path) -> bytes:
+    return (checkpoint.resolve(run / "latest") / "trainer.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").exists(), reason="finds torchrun's workers in /proc")
+def test_a_rank_that_is_killed_is_restarted_and_the_weights_are_those_of_a_quiet_run(
+    data: Path, tmp_path: Path
+) -> None:
+    with torchrun(data, tmp_path / "quiet") as quiet:
+        _, said = quiet.communicate(timeout=280)
+    assert quiet.returncode == 0, said
+    with torchrun(data, tmp_path / "disturbed") as disturbed:
+        while not (tmp_path / "disturbed" / "latest").exists():
+            time.sleep(0.05)
+        children = Path(f"/proc/{disturbed.pid}/task/{disturbed.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+        _, said = disturbed.communicate(timeout=280)
+    assert disturbed.returncode == 0, said
+    assert said.count("parameters on cpu") == 2, said  # it was started twice
+    assert weights_of(tmp_path / "disturbed") == weights_of(tmp_path / "quiet")

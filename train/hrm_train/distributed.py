@@ -1,7 +1,9 @@
 """Several processes training one model: each holds a slice of the slots, and all hold the same weights.
 
-    torchrun --nproc-per-node 2 -m hrm_train --hw auto --run runs/arc
+    torchrun --nproc-per-node 2 -m -- hrm_train --hw auto --run runs/arc
 
+The two dashes keep torchrun from taking `--run` for an option of its own. With `--max-restarts N` it starts all ranks
+again when one has died, and they go on from the latest checkpoint.
 Gradients are summed once a step in a single call, after the last micro-batch. Without torchrun none of this acts.
 """
 
