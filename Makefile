@@ -7,7 +7,7 @@ DEV := .venv/bin
 SERVE := .venv-serve/bin
 ROOMS := puzzles model train export calibration edge_runtime benchmarks
 
-.PHONY: help demo test lint format check-gpu clean
+.PHONY: help demo test test-slow lint format check-gpu clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -15,8 +15,11 @@ help:  ## List the targets
 demo: .venv-serve/ready  ## Set up the server alone, serve the shipped model and solve a Sudoku over HTTP
 	@docs/demo.sh $(SERVE)
 
-test: .venv/ready  ## Run the whole test suite
-	$(DEV)/python -m pytest
+test: .venv/ready  ## Run the test suite (minutes)
+	$(DEV)/python -m pytest -m "not slow"
+
+test-slow: .venv/ready  ## Run the long tests: ten thousand puzzles of each kind, twenty kills, killed ranks
+	$(DEV)/python -m pytest -m slow
 
 lint: .venv/ready  ## Check style and types
 	$(DEV)/ruff check .

@@ -127,9 +127,9 @@ def _text_behind(argument: str) -> str | None:
 
 
 def _notation(text: str) -> object:
-    """Rows and flat lists are written as JSON."""
+    """Rows, flat lists and objects are written as JSON."""
     try:
-        return json.loads(text) if text.lstrip().startswith("[") else text
+        return json.loads(text) if text.lstrip().startswith(("[", "{")) else text
     except ValueError:
         return text
 

@@ -20,6 +20,7 @@ _BUILT_IN: dict[str, Puzzle] = {
     "sudoku-4x4": Sudoku(name="sudoku-4x4", box_rows=2, box_cols=2),
     "maze": Maze(name="maze", rows=30, cols=30),
     "maze-10x10": Maze(name="maze-10x10", rows=10, cols=10),
+    "maze-8x8": Maze(name="maze-8x8", rows=8, cols=8),
     "logistics": Logistics(name="logistics", rows=10, cols=10),
     "logistics-6x6": Logistics(name="logistics-6x6", rows=6, cols=6),
     "arc": Arc(name="arc", side=30),

@@ -90,3 +90,16 @@ def test_every_shipped_bundle_still_says_what_pytorch_said(path: Path) -> None:
     bundle = Bundle.open(path)
     report = replay(bundle, lambda slots: engine_from_bundle(bundle, num_slots=slots, want_logits=True))
     assert report.passes(), report
+
+
+@pytest.mark.parametrize("path", sorted(SHELF.glob("*.bundle")), ids=lambda path: path.stem)
+def test_every_shipped_model_proves_some_of_its_easiest_puzzles(path: Path) -> None:
+    bundle = Bundle.open(path)
+    if not bundle.puzzle.proof_exists:
+        pytest.skip("no proof exists for this puzzle")
+    rng = np.random.default_rng(0)
+    questions = [bundle.puzzle.generate(rng, bundle.puzzle.difficulties[0]).question for _ in range(NUM_PUZZLES)]
+    lane = Lane(engine_from_bundle(bundle, num_slots=4, num_threads=1), bundle.puzzle, queue_limit=NUM_PUZZLES)
+    for job_id, question in enumerate(questions):
+        lane.submit(job(bundle.puzzle.encode(question), job_id, bundle))
+    assert sum(result.verified is True for result in all_results(lane)) > NUM_PUZZLES / 2
