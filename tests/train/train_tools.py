@@ -36,7 +36,7 @@ SIZES = HRMConfig(
     halt_rule="q_halt",
 )
 FORK = multiprocessing.get_context("forkserver")
-FORK.set_forkserver_preload(["hrm_train.cli", "torch.utils.tensorboard", "matplotlib.figure"])
+FORK.set_forkserver_preload(["hrm_train.cli", "torch._dynamo", "torch.utils.tensorboard", "matplotlib.figure"])
 
 
 def small_trainer(data: Path, **settings: object) -> Trainer:

@@ -54,7 +54,11 @@ class Plan:
     def micro_batch(self) -> int:
         """Rows learnt from at once on this rank."""
         with torch.device("meta"):
-            num_parameters = sum(p.numel() for p in HRM(self.config).parameters())
+            return self.micro_batch_for(HRM(self.config))
+
+    def micro_batch_for(self, model: HRM) -> int:
+        """The same where the model is at hand: the meta device takes two seconds to import, on each resume."""
+        num_parameters = sum(p.numel() for p in model.parameters())
         wanted = self.hardware.rows(self.config.seq_len, small=num_parameters < SMALL)
         return min(wanted, len(distributed.ranks().slots(self.recipe.batch_size)))
 
@@ -167,7 +171,7 @@ def trainer_from(plan: Plan, say: Say = print) -> Trainer:
     source = open_source(plan.data, "train", puzzle)
     feed = Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
     model = _model(plan, puzzle)
-    return Trainer(model, puzzle, feed, recipe, plan.hardware, micro_batch=plan.micro_batch, say=say)
+    return Trainer(model, puzzle, feed, recipe, plan.hardware, micro_batch=plan.micro_batch_for(model), say=say)
 
 
 def provenance(plan: Plan) -> dict[str, Any]:
