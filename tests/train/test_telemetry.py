@@ -17,7 +17,7 @@ from hrm_train import nvml
 from hrm_train.dataset import open_source
 from hrm_train.display import Lines, display_for, line
 from hrm_train.run import Intervals, Run
-from hrm_train.telemetry import Moment, TensorBoard, WeightsAndBiases
+from hrm_train.telemetry import Moment, TensorBoard, require_wandb
 from hrm_train.validation import held_out
 
 MOMENT = Moment(
@@ -69,10 +69,10 @@ def test_a_terminal_gets_a_bar() -> None:
     assert "80 samples/s" in stream.getvalue()
 
 
-def test_wandb_that_is_missing_names_its_install_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_wandb_that_is_missing_names_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ValueError, match=r"pip install 'hrm-edge\[wandb\]'"):
-        WeightsAndBiases(tmp_path, {})
+        require_wandb()
 
 
 def test_a_cpu_has_no_gpu_figures_and_says_nothing_of_it() -> None:

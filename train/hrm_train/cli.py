@@ -30,7 +30,7 @@ from hrm_train.loop import Trainer
 from hrm_train.plan import Plan, open_plan, provenance, trainer_from
 from hrm_train.presets import SIZES
 from hrm_train.run import Intervals, Run, commit_of_source
-from hrm_train.telemetry import TensorBoard, WeightsAndBiases, Writer
+from hrm_train.telemetry import TensorBoard, WeightsAndBiases, Writer, require_wandb
 from hrm_train.validation import held_out
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -72,6 +72,8 @@ def train(
     if context.invoked_subcommand is not None:
         return
     console.quiet = not distributed.ranks().is_first
+    if wandb:
+        require_wandb()
     plan = open_plan(
         run=run,
         puzzle=puzzle,
@@ -128,7 +130,7 @@ def _run_of(plan: Plan, trainer: Trainer, intervals: Intervals, validation_puzzl
 
 
 def _say(sentence: str) -> None:
-    console.print(sentence, soft_wrap=True)
+    console.print(sentence, soft_wrap=True, markup=False)
 
 
 def _writers(plan: Plan, wandb: bool) -> list[Writer]:
@@ -159,7 +161,7 @@ def main() -> None:
     except (ValueError, OSError, FloatingPointError) as error:
         console.quiet = False
         advice = "; make room there and go on with --resume" if getattr(error, "errno", None) == errno.ENOSPC else ""
-        console.print(f"hrm-train: {error}{advice}", style="red", highlight=False, soft_wrap=True)
+        console.print(f"hrm-train: {error}{advice}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -60,16 +61,30 @@ class TensorBoard:
         self._board.close()
 
 
+def require_wandb() -> Any:
+    """The module, or one sentence; asked before a run is begun."""
+    try:
+        import wandb  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ValueError("--wandb needs the package wandb; pip install 'hrm-edge[wandb]'") from error
+    return wandb
+
+
 class WeightsAndBiases:
     """Offline unless WANDB_MODE says otherwise: nothing leaves the machine until 'wandb sync' is called."""
 
     def __init__(self, run: Path, settings: Mapping[str, Any]) -> None:
-        try:
-            import wandb  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise ValueError("--wandb needs the package wandb; pip install 'hrm-edge[wandb]'") from error
-        mode: Any = os.environ.get("WANDB_MODE", "offline")
-        self._run: Any = wandb.init(dir=str(run), name=run.name, mode=mode, config=dict(settings), resume="allow")
+        identity = run / "wandb.id"  # a resumed run goes on in the same W&B run
+        if not identity.exists():
+            identity.write_text(secrets.token_hex(8))
+        self._run: Any = require_wandb().init(
+            dir=str(run),
+            name=run.name,
+            id=identity.read_text(),
+            resume="allow",
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            config=dict(settings),
+        )
 
     def write(self, figures: Mapping[str, float], samples: int) -> None:
         self._run.log({**figures, "samples": samples})
