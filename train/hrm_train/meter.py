@@ -2,7 +2,7 @@
 
 On CUDA a phase is the time between two events on the device's own timeline, read once they have passed and never
 waited for. Time in which the device waits for rows therefore shows in the phase "data", and rows made ready behind a
-busy device cost nothing there. On a CPU it is the wall clock.
+busy device cost nothing there. On a CPU it is the wall clock. The CUDA side was not run on a GPU.
 """
 
 from __future__ import annotations

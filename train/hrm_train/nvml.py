@@ -1,4 +1,4 @@
-"""What the GPU says about itself, through NVIDIA's management library (the package nvidia-ml-py)."""
+"""What the GPU says about itself, through NVIDIA's management library (the package nvidia-ml-py). Not run on a GPU."""
 
 from __future__ import annotations
 
