@@ -96,7 +96,16 @@ class HRM(nn.Module):
         carry = self._recur(carry, x_BND)
         return self._answer(carry.z_high_BND, carry)
 
-    def _recur(self, carry: Carry, x_BND: Tensor) -> Carry:
+    @torch.no_grad()
+    def halting(self, carry: Carry, tokens_BT: Tensor, puzzle_vector_BE: Tensor) -> tuple[Tensor, Tensor]:
+        """q_halt_B and q_continue_B of one more segment, as `think` would give them, without its other outputs."""
+        x_BND = self.embed(tokens_BT, puzzle_vector_BE).to(carry.z_high_BND.dtype)
+        if self.config.arch == "transformer":
+            return self._halting(self._one_pass(x_BND, num_read=1))
+        return self._halting(self._recur(carry, x_BND, num_read=1).z_high_BND)
+
+    def _recur(self, carry: Carry, x_BND: Tensor, num_read: int | None = None) -> Carry:
+        """All cycles; of the last high call only the first `num_read` positions where given."""
         config, rotation = self.config, self._rotation()
         z_high, z_low = carry
         with torch.no_grad():
@@ -105,17 +114,20 @@ class HRM(nn.Module):
                 if (step + 1) % config.low_cycles == 0:
                     z_high = self.high_level(z_high + z_low, rotation)
         z_low = self.low_level(z_low + (z_high + x_BND), rotation)
-        return Carry(self.high_level(z_high + z_low, rotation), z_low)
+        return Carry(self.high_level(z_high + z_low, rotation, num_read), z_low)
 
-    def _one_pass(self, x_BND: Tensor) -> Tensor:
+    def _one_pass(self, x_BND: Tensor, num_read: int | None = None) -> Tensor:
         """The baseline: an ordinary transformer made of the same blocks."""
         rotation = self._rotation()
-        return self.high_level(self.low_level(x_BND, rotation), rotation)
+        return self.high_level(self.low_level(x_BND, rotation), rotation, num_read)
 
     def _answer(self, state_BND: Tensor, carry: Carry) -> SegmentOutput:
         logits_BTV = self.lm_head(state_BND)[:, self.config.prefix_len :]
+        return SegmentOutput(carry, logits_BTV, *self._halting(state_BND))
+
+    def _halting(self, state_BND: Tensor) -> tuple[Tensor, Tensor]:
         q_B2 = F.linear(state_BND[:, 0].float(), self.q_head.weight.float(), self.q_head.bias.float())
-        return SegmentOutput(carry, logits_BTV, q_B2[:, 0], q_B2[:, 1])
+        return q_B2[:, 0], q_B2[:, 1]
 
     def margin(self, output: SegmentOutput) -> Tensor:
         """Halting margin [B]: positive means that the model would stop."""

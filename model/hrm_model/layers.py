@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812  (the field's usual alias)
 from torch import Tensor, nn
 
 from hrm_model.config import HRMConfig
+from hrm_model.fused import gated, residual_norm
 
 _TRUNCATED_STD = 0.8796256610342398
 """Standard deviation of a unit normal cut at two sigma: dividing by it restores the wanted spread."""
@@ -26,12 +27,6 @@ def truncated_normal_(weights: Tensor, std: float) -> Tensor:
         return weights.zero_()
     sigma = std / _TRUNCATED_STD
     return nn.init.trunc_normal_(weights, std=sigma, a=-2 * sigma, b=2 * sigma)
-
-
-def rms_norm(x: Tensor, eps: float) -> Tensor:
-    """x / rms(x) over the last axis, computed in float32; the published model has no gain here."""
-    wide = x.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
 class Linear(nn.Module):
@@ -54,8 +49,8 @@ def rotary_table(num_positions: int, head_size: int, theta: float) -> Rotation:
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Applies rotary positions to x [B, heads, positions, K] in float32."""
-    cos, sin = rotation
+    """Applies rotary positions to x [B, heads, positions, K], the first ones of the table, in float32."""
+    cos, sin = (table[: x.shape[-2]] for table in rotation)
     wide = x.float()
     first, second = wide.chunk(2, dim=-1)
     return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
@@ -66,18 +61,28 @@ class Attention(nn.Module):
 
     def __init__(self, config: HRMConfig) -> None:
         super().__init__()
-        self.num_heads = config.num_heads
+        self.head_size = config.head_size
         self.qkv_proj = Linear(config.hidden_size, 3 * config.hidden_size)
         self.o_proj = Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, x_BND: Tensor, rotation: Rotation | None) -> Tensor:
-        num_rows, num_positions, width = x_BND.shape
-        qkv = self.qkv_proj(x_BND).view(num_rows, num_positions, 3 * self.num_heads, -1).transpose(1, 2)
-        q, k, v = qkv.chunk(3, dim=1)
+    def forward(self, x_BND: Tensor, rotation: Rotation | None, num_queries: int | None = None) -> Tensor:
+        """[B, num_queries, D]: every position answers unless only the first `num_queries` are asked for."""
+        q, k, v = self._project(x_BND, num_queries)
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
         mixed = F.scaled_dot_product_attention(q, k, v)
-        return self.o_proj(mixed.transpose(1, 2).reshape(num_rows, num_positions, width))
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+    def _project(self, x_BND: Tensor, num_queries: int | None) -> tuple[Tensor, ...]:
+        """Queries, keys and values, each [B, heads, positions, K]."""
+        if num_queries is None:
+            return self._heads(self.qkv_proj(x_BND)).chunk(3, dim=1)
+        width, weight = x_BND.shape[-1], self.qkv_proj.weight.to(x_BND.dtype)
+        q = self._heads(F.linear(x_BND[:, :num_queries], weight[:width]))
+        return q, *self._heads(F.linear(x_BND, weight[width:])).chunk(2, dim=1)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
 
 class SwiGLU(nn.Module):
@@ -89,8 +94,7 @@ class SwiGLU(nn.Module):
         self.down_proj = Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        return self.down_proj(F.silu(gate) * up)
+        return self.down_proj(gated(self.gate_up_proj(x)))
 
 
 class Block(nn.Module):
@@ -102,9 +106,10 @@ class Block(nn.Module):
         self.self_attn = Attention(config)
         self.mlp = SwiGLU(config)
 
-    def forward(self, x_BND: Tensor, rotation: Rotation | None) -> Tensor:
-        x_BND = rms_norm(x_BND + self.self_attn(x_BND, rotation), self.eps)
-        return rms_norm(x_BND + self.mlp(x_BND), self.eps)
+    def forward(self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None) -> Tensor:
+        """All positions, or the first `num_read` where nobody reads the others."""
+        x_BND = residual_norm(x_BND[:, :num_read], self.self_attn(x_BND, rotation, num_read), self.eps)
+        return residual_norm(x_BND, self.mlp(x_BND), self.eps)
 
 
 class Level(nn.Module):
@@ -118,7 +123,9 @@ class Level(nn.Module):
     def blocks(self) -> list[Block]:
         return [layer for layer in self.layers if isinstance(layer, Block)]
 
-    def forward(self, x_BND: Tensor, rotation: Rotation | None) -> Tensor:
-        for layer in self.layers:
+    def forward(self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None) -> Tensor:
+        """All positions, or the first `num_read`: attention needs every position of all blocks but the last."""
+        *before, last = self.layers
+        for layer in before:
             x_BND = layer(x_BND, rotation)
-        return x_BND
+        return last(x_BND, rotation, num_read)

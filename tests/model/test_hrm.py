@@ -125,3 +125,19 @@ def test_every_block_of_the_transformer_learns() -> None:
 def test_an_architecture_that_cannot_be_is_refused(change: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         transformer(**change)
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"positions": "rope", "high_layers": 2}, {"arch": "transformer", "max_segments": 1}]
+)
+def test_halting_alone_is_that_of_the_whole_segment(change: dict[str, object]) -> None:
+    torch.manual_seed(0)
+    model = HRM(HRMConfig(**{**vars(SIZES), **change})).eval()
+    torch.nn.init.normal_(model.q_head.weight)
+    vector_BE = torch.randn(3, 48)
+    carry = model.think(model.start(3), tokens(3), vector_BE).carry.detach()
+    whole = model.think(carry, tokens(3), vector_BE)
+    q_halt_B, q_continue_B = model.halting(carry, tokens(3), vector_BE)
+    assert torch.allclose(q_halt_B, whole.q_halt_B, atol=1e-4)
+    assert torch.allclose(q_continue_B, whole.q_continue_B, atol=1e-4)
+    assert not q_halt_B.requires_grad

@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 
 from hrm_model import checkpoint
-from hrm_train import distributed
+from hrm_train import allocator, distributed
 from hrm_train import profile as profiling
 from hrm_train import status as run_status
 from hrm_train.dataset import open_source
@@ -96,6 +96,8 @@ def train(
         keep=keep,
     )
     with sole_writer(plan.run) if distributed.ranks().is_first else nullcontext():
+        if plan.hardware.device == "cpu":
+            allocator.keep_freed_memory()
         trainer = trainer_from(plan, _say)
         if (plan.run / "latest").exists():
             trainer.restore(checkpoint.resolve(plan.run / "latest"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -65,15 +65,15 @@ class Hardware:
             return short
         return max(1, short * 81 // num_tokens if num_tokens < 900 else long * 900 // num_tokens)
 
-    def compiled(self, function: Callable[..., Any], say: Callable[[str], None]) -> Callable[..., Any]:
-        """The function through torch.compile, or as it is where this machine lacks what that needs, which is said."""
+    def compiled(self, functions: Sequence[Callable[..., Any]], say: Callable[[str], None]) -> list[Callable[..., Any]]:
+        """The functions through torch.compile, or as they are where this machine lacks what that needs (said once)."""
         if not self.compile:
-            return function
+            return list(functions)
         lacking = _lacking_for_compile(self.device)
         if lacking:
             say(f"training without torch.compile, since {lacking}; --set compile=false says so from the start")
-            return function
-        return torch.compile(function)
+            return list(functions)
+        return [torch.compile(function) for function in functions]
 
 
 def _lacking_for_compile(device: str) -> str | None:

@@ -80,7 +80,7 @@ class Trainer:
         self._ahead = Ahead(self._draw, self._num_revealed, workers=hardware.workers, depth=hardware.prefetch)
         if hardware.recompute:
             recompute_blocks(model)
-        self._think = hardware.compiled(model.think, say)
+        self._think, self._halting = hardware.compiled([model.think, model.halting], say)
         self._counted = torch.zeros(2, device=self.device)
         self._skipped = torch.zeros((), device=self.device)
         self._parts = [Slots.empty(model, len(self._mine), self.device, hardware.dtype)]
@@ -151,7 +151,7 @@ class Trainer:
         recipe, model = self.recipe, self.model
         with self.meter.phase("forward"):
             puzzle_vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
-            window = window_loss(model, self._think, slots, puzzle_vector_BE, recipe)
+            window = window_loss(model, self._think, self._halting, slots, puzzle_vector_BE, recipe)
             total = window.total / (recipe.batch_size * recipe.window)
         with self.meter.phase("backward"):
             total.backward()

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
+from hrm_train import allocator
 from hrm_train.recipe import Recipe
 from hrm_train.slots import Slots
 from hrm_train.window import window_loss
@@ -112,7 +113,7 @@ def _kept_bytes(config: HRMConfig, recipe: Recipe, dtype: torch.dtype, rows: int
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        window_loss(model, model.think, slots, puzzle_vector_BE, recipe)
+        window_loss(model, model.think, model.halting, slots, puzzle_vector_BE, recipe)
     return sum(tensor.untyped_storage().nbytes() for key, tensor in kept.items() if key not in existing)
 
 
@@ -138,6 +139,7 @@ def restart_peak(device: torch.device) -> None:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     elif _CLEAR.exists():
+        allocator.give_back_freed_memory()
         _CLEAR.write_text("5")  # resets the high-water mark of the resident set, proc(5)
 
 

@@ -20,6 +20,8 @@ from hrm_train.slots import Slots
 
 Think = Callable[..., SegmentOutput]
 """`HRM.think`, as it is or compiled."""
+Halting = Callable[..., tuple[Tensor, Tensor]]
+"""`HRM.halting`, as it is or compiled."""
 
 
 class Window(NamedTuple):
@@ -30,12 +32,14 @@ class Window(NamedTuple):
     margin_B: Tensor
 
 
-def window_loss(model: HRM, think: Think, slots: Slots, puzzle_vector_BE: Tensor, recipe: Recipe) -> Window:
+def window_loss(
+    model: HRM, think: Think, halting: Halting, slots: Slots, puzzle_vector_BE: Tensor, recipe: Recipe
+) -> Window:
     """Moves the slots on by the recipe's window of segments; gradients pass through all of it."""
     totals: list[Tensor] = []
     for _ in range(recipe.window):
         output = think(slots.carry, slots.tokens_BT, puzzle_vector_BE)
-        target = _value_of_going_on(model, think, slots, output, puzzle_vector_BE) if recipe.continue_loss else None
+        target = _value_of_going_on(model, halting, slots, output, puzzle_vector_BE) if recipe.continue_loss else None
         loss = segment_loss(
             output.logits_BTV,
             output.q_halt_B,
@@ -52,13 +56,12 @@ def window_loss(model: HRM, think: Think, slots: Slots, puzzle_vector_BE: Tensor
 
 @torch.no_grad()
 def _value_of_going_on(
-    model: HRM, think: Think, slots: Slots, output: SegmentOutput, puzzle_vector_BE: Tensor
+    model: HRM, halting: Halting, slots: Slots, output: SegmentOutput, puzzle_vector_BE: Tensor
 ) -> Tensor:
     """Target of q_continue: the better of halting and going on after one more segment (at the limit: halting)."""
-    after = think(output.carry, slots.tokens_BT, puzzle_vector_BE)
+    q_halt_B, q_continue_B = halting(output.carry, slots.tokens_BT, puzzle_vector_BE)
     at_limit_B = slots.segments_B + 1 >= model.config.max_segments
-    best_B = torch.maximum(after.q_halt_B, after.q_continue_B)
-    return torch.where(at_limit_B, after.q_halt_B, best_B).sigmoid()
+    return torch.where(at_limit_B, q_halt_B, torch.maximum(q_halt_B, q_continue_B)).sigmoid()
 
 
 def recompute_blocks(model: HRM) -> None:
