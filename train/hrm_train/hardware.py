@@ -196,11 +196,14 @@ def hardware_from_name(name: str) -> Hardware:
     hardware = PRESETS[name]
     if hardware.refusal:
         raise ValueError(f"--hw {name}: {hardware.refusal}")
-    require_device(hardware)
+    prepare(hardware)
     return _this_cpu() if name == "cpu" else hardware
 
 
-def require_device(hardware: Hardware) -> None:
+def prepare(hardware: Hardware) -> None:
+    """Refuses a missing device; a CPU gets its threads, the same at a resume, since their number decides the rounding."""
+    if hardware.device == "cpu":
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", _num_cores())))
     if hardware.device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             f"--hw {hardware.name} needs a CUDA device and this PyTorch sees none; use --hw cpu or install a CUDA build"
@@ -228,7 +231,6 @@ def preset_for_gpu(gpu: str, memory_gb: float) -> str:
 
 def _this_cpu() -> Hardware:
     """bfloat16 pays only where the CPU multiplies it in hardware (AMX); elsewhere it is ten times slower."""
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", _num_cores())))
     if not torch.cpu._is_amx_tile_supported():  # pyright: ignore[reportPrivateUsage]
         return PRESETS["cpu"]
     return replace(PRESETS["cpu"], precision="bf16", compile=True, why="AMX multiplies bfloat16")

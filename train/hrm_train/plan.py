@@ -28,7 +28,7 @@ from hrm_puzzles.puzzle import Puzzle
 from hrm_train import distributed, memory, tuning
 from hrm_train.batches import Feed
 from hrm_train.dataset import open_source
-from hrm_train.hardware import SETTABLE, Hardware, hardware_from_name, require_device
+from hrm_train.hardware import SETTABLE, Hardware, hardware_from_name, prepare
 from hrm_train.loop import Trainer
 from hrm_train.presets import config_for, recipe_for
 from hrm_train.recipe import Recipe, with_settings
@@ -154,7 +154,7 @@ def read_plan(run: Path, hw: str | None = None) -> Plan:
         raise ValueError(f"{run} holds no run to resume; start it without --resume")
     values = checkpoint.read_json(run / SETTINGS)
     hardware = hardware_from_name(hw) if hw else Hardware(**values["hardware"])
-    require_device(hardware)
+    prepare(hardware)
     return Plan(
         run=run,
         data=Path(values["data"]),
