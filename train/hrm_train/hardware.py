@@ -201,7 +201,7 @@ def hardware_from_name(name: str) -> Hardware:
 
 
 def prepare(hardware: Hardware) -> None:
-    """Refuses a missing device; a CPU gets its threads, the same at a resume, since their number decides the rounding."""
+    """Refuses a missing device; gives a CPU its threads, also at a resume, since their number decides the rounding."""
     if hardware.device == "cpu":
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", _num_cores())))
     if hardware.device == "cuda" and not torch.cuda.is_available():
