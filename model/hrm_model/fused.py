@@ -1,6 +1,6 @@
 """The two elementwise steps of a block with their derivatives written out: fewer passes over memory than autograd's.
 
-Measured on a CPU (docs/log.md). Where torch.compile traces, the plain formulas stand instead, since its own fusion of
+Meant for a CPU. Where torch.compile traces, the plain formulas stand instead, since its own fusion of
 those is better still. Both give the same numbers but for float rounding.
 """
 

@@ -1,7 +1,7 @@
 """How the C library's allocator treats the large, short-lived tensors of a training step on a CPU (glibc only).
 
 By default glibc maps large blocks afresh and gives freed memory back, so that the kernel zeroes the same megabytes
-again in every step. Measured in docs/log.md.
+again in every step.
 """
 
 from __future__ import annotations
