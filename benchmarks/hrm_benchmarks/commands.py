@@ -18,7 +18,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_
 
 @app.callback()
 def bench() -> None:
-    """Measure what serving costs, beside honest baselines."""
+    """Measure what serving and training cost, beside honest baselines."""
 
 
 @app.command(epilog="Example: hrm-bench serve --bundle model.bundle --csv test.csv --puzzles 64 --slots 4")
@@ -82,3 +82,40 @@ def _run(made: Bench, settings: dict[str, object], rounds: int, *, as_table: boo
         print_table(made.title, outcome.by_policy, Console())
     else:
         print(as_json({"title": made.title, **settings}, outcome.by_policy, outcome.histograms))
+
+
+@app.command(epilog="Example: hrm-bench train --preset small --threads 1 --rounds 9 --compile")
+def train(
+    preset: Annotated[str, typer.Option(help="Model size: small, log or published.")] = "small",
+    puzzle: Annotated[str, typer.Option(help="Which puzzle; some are generated as training rows.")] = "sudoku",
+    batch: Annotated[int, typer.Option(min=1, help="Rows of one update, under every trainer.")] = 32,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each; without it, all cores.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each takes its turn; figures are medians.")] = 9,
+    turn_s: Annotated[float, typer.Option(min=0, help="Seconds of one turn, at least a step.")] = 1.0,
+    compiled: Annotated[bool, typer.Option("--compile", help="Our trainer also through torch.compile.")] = False,
+    cpu_clock: Annotated[bool, typer.Option(help="Count CPU seconds, for a machine with other work.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")] = False,
+) -> None:
+    """Train by the published step, written plainly, and by our trainer, in turns and with equal losses."""
+    settings = dict[str, object](locals())
+    try:
+        from hrm_benchmarks.training import contest, figures
+    except ModuleNotFoundError as error:
+        print(f"hrm-bench train needs {error.name}: run pip install 'hrm-edge[train,serve]'.", file=sys.stderr)
+        raise typer.Exit(1) from error
+    progress = Console(stderr=True)
+    try:
+        all_of = contest.contestants(preset, puzzle, batch_size=batch, num_threads=threads, compiled=compiled)
+        turns = contest.measure(
+            all_of, rounds=rounds, turn_s=turn_s, tell=lambda line: progress.print(line, style="dim")
+        )
+    except ValueError as error:
+        print(f"hrm-bench: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    found = figures.speeds(all_of, turns, cpu_clock=cpu_clock)
+    if json:
+        print(figures.as_json(settings, found))
+    else:
+        clock = "CPU" if cpu_clock else "wall"
+        title = f"{preset}, {puzzle}, batch {batch}, {all_of[0].num_threads} threads, {rounds} rounds, {clock} seconds"
+        figures.print_speeds(title, found, Console())

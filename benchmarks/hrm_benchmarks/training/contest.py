@@ -1,0 +1,204 @@
+"""Trainers side by side: each in a process of its own, taking turns, so that neither allocator nor caches are shared.
+
+Read `measure` first. Shapes: B batch, N puzzles, T tokens.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hrm_benchmarks.questions import Questions, generated
+from hrm_benchmarks.training.plain_model import PlainHRM
+from hrm_benchmarks.training.plain_step import PlainTrainer
+from hrm_model.config import HRMConfig
+from hrm_model.hrm import HRM
+from hrm_puzzles import registry
+from hrm_train import allocator
+from hrm_train.batches import Feed, Rows
+from hrm_train.hardware import PRESETS
+from hrm_train.loop import Trainer
+from hrm_train.presets import config_for, recipe_for
+from hrm_train.recipe import Recipe
+
+GAIN = 0.7
+"""On the matrices of both levels: a fresh model amplifies rounding so much that equal steps would part within three."""
+CHECKED_STEPS = 5
+NUM_PUZZLES = 64
+LOSS_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Contestant:
+    """One trainer and all it needs; `equal_work` ones must have the plain trainer's losses."""
+
+    name: str
+    kind: Literal["plain", "ours"]
+    config: HRMConfig
+    recipe: Recipe
+    questions: Questions
+    num_threads: int
+    compile: bool = False
+    equal_work: bool = True
+
+    @property
+    def samples_per_step(self) -> int:
+        return self.recipe.batch_size * self.recipe.window
+
+
+class Turn(NamedTuple):
+    steps: int
+    wall_s: float
+    cpu_s: float
+
+
+def contestants(
+    preset: str, puzzle_name: str, *, batch_size: int, num_threads: int | None, compiled: bool
+) -> list[Contestant]:
+    """The published step written plainly, the same step by our trainer, and the preset's own recipe."""
+    puzzle = registry.get(puzzle_name)
+    questions = generated(puzzle, puzzle.difficulties[0], NUM_PUZZLES, np.random.default_rng(0))
+    own = config_for(preset, puzzle, 1)
+    plain = Contestant(
+        name="published step, plain",
+        kind="plain",
+        config=replace(own, halt_rule="difference", max_segments=16),
+        recipe=replace(recipe_for("published", puzzle, batch_size), augment=False),
+        questions=questions,
+        num_threads=num_threads or torch.get_num_threads(),
+    )
+    same = replace(plain, name="published step, our trainer", kind="ours")
+    preferred = replace(
+        same,
+        name="our recipe: q_halt alone, no second pass",
+        config=replace(own, halt_rule="q_halt"),
+        recipe=replace(recipe_for(preset, puzzle, batch_size), continue_loss=False),
+        equal_work=False,
+    )
+    chosen = [same, preferred]
+    return [plain, *chosen, *(replace(one, name=f"{one.name}, compiled", compile=True) for one in chosen if compiled)]
+
+
+def measure(
+    all_of: Sequence[Contestant], *, rounds: int, turn_s: float, tell: Callable[[str], object]
+) -> list[list[Turn]]:
+    """Turns by round and contestant. Refuses (ValueError) where equal work does not give equal losses."""
+    tell(f"starting {len(all_of)} trainers and comparing their first {CHECKED_STEPS} losses")
+    workers = [_Worker(one) for one in all_of]
+    try:
+        _require_equal_losses(all_of, [worker.first_losses() for worker in workers])
+        for worker in workers:
+            worker.turn(0)  # what the first steps allocate and tune is not counted
+        turns: list[list[Turn]] = []
+        for number in range(1, rounds + 1):
+            tell(f"round {number} of {rounds}")
+            turns.append([worker.turn(turn_s) for worker in workers])
+        return turns
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def _require_equal_losses(all_of: Sequence[Contestant], losses: Sequence[Sequence[float]]) -> None:
+    for one, found in zip(all_of, losses, strict=True):
+        gap = float(np.abs(np.subtract(found, losses[0])).max())
+        if one.equal_work and not gap <= LOSS_TOLERANCE:
+            raise ValueError(
+                f"{one.name!r} has the losses {found} where the plain step has {losses[0]}, so the work is not equal; "
+                "report this as a fault of the benchmark"
+            )
+
+
+class _Worker:
+    """A contestant in a process of its own."""
+
+    def __init__(self, contestant: Contestant) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, contestant), daemon=True)
+        self._process.start()
+        theirs.close()  # so that a worker's death ends our waiting
+
+    def first_losses(self) -> list[float]:
+        return self._pipe.recv()
+
+    def turn(self, seconds: float) -> Turn:
+        self._pipe.send(seconds)
+        return self._pipe.recv()
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.join(timeout=10)
+        if self._process.is_alive():
+            self._process.kill()
+
+
+def _serve(pipe: Connection, contestant: Contestant) -> None:
+    torch.set_num_threads(contestant.num_threads)
+    step = stepper(contestant)
+    if contestant.kind == "ours":
+        allocator.keep_freed_memory()
+    pipe.send([step() for _ in range(CHECKED_STEPS)])
+    while True:
+        try:
+            seconds = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_turn(step, seconds))
+
+
+def _turn(step: Callable[[], float], seconds: float) -> Turn:
+    """Steps until the time is over, at least one."""
+    steps, wall_s, cpu_s = 0, time.perf_counter(), time.process_time()
+    while steps == 0 or time.perf_counter() - wall_s < seconds:
+        step()
+        steps += 1
+    return Turn(steps, time.perf_counter() - wall_s, time.process_time() - cpu_s)
+
+
+def stepper(contestant: Contestant) -> Callable[[], float]:
+    """A function that trains one step and returns its loss; equal contestants start from equal weights."""
+    recipe, config = contestant.recipe, contestant.config
+    puzzle = registry.get(recipe.puzzle)
+    feed = Feed(_Arrays(contestant.questions), puzzle, seed=recipe.seed, augment=recipe.augment)
+    model = _start(config)
+    if contestant.kind == "plain":
+        plain = PlainHRM(config)
+        plain.load_state_dict(model.state_dict())
+        baseline = PlainTrainer(plain, feed, recipe)
+        return lambda: baseline.step()["loss"]
+    trainer = Trainer(model, puzzle, feed, recipe, replace(PRESETS["cpu"], compile=contestant.compile))
+    return lambda: float(trainer.step().loss)
+
+
+@torch.no_grad()
+def _start(config: HRMConfig) -> HRM:
+    torch.manual_seed(0)
+    model = HRM(config)
+    for level in (model.low_level, model.high_level):
+        for weights in level.parameters():
+            weights *= GAIN
+    return model
+
+
+class _Arrays:
+    """Puzzles in memory as a source of training rows: each one is a group."""
+
+    def __init__(self, questions: Questions) -> None:
+        self._questions = questions
+        self.num_groups = len(questions.tokens_NT)
+
+    def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:  # noqa: ARG002
+        return groups_B
+
+    def rows(self, indices_B: NDArray[np.intp]) -> Rows:
+        asked = self._questions
+        return Rows(asked.tokens_NT[indices_B], asked.labels_NT[indices_B], np.zeros(len(indices_B), np.int32))

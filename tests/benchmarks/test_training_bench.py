@@ -1,0 +1,73 @@
+"""The plain step and our trainer do equal work, and the benchmark would notice if they did not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from hrm_benchmarks.commands import app
+from hrm_benchmarks.training.contest import LOSS_TOLERANCE, Contestant, Turn, contestants, measure, stepper
+from hrm_benchmarks.training.figures import speeds
+
+TINY = {"hidden_size": 32, "num_heads": 2, "puzzle_vector_size": 32}
+
+
+def tiny(**changes: Any) -> list[Contestant]:
+    """The plain step, the same by our trainer, and our own recipe: 4x4 Sudoku, two heads of width 16."""
+    all_of = contestants("small", "sudoku-4x4", batch_size=4, num_threads=1, compiled=False)
+    return [replace(one, config=replace(one.config, **{**TINY, **changes})) for one in all_of]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"positions": "rope", "high_cycles": 2, "low_cycles": 2, "high_layers": 2, "low_layers": 2},
+        {"puzzle_vector_size": 0},
+    ],
+    ids=["small", "published cycles", "no prefix"],
+)
+def test_equal_contestants_have_equal_losses_for_a_dozen_steps(changes: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    plain, same, _ = (stepper(one) for one in tiny(**changes))
+    losses = [plain() for _ in range(12)]
+    assert [same() for _ in range(12)] == pytest.approx(losses, abs=LOSS_TOLERANCE)
+    assert len(set(losses)) == 12
+
+
+def test_other_work_under_the_name_of_equal_work_is_refused() -> None:
+    plain, same, _ = tiny()
+    other = replace(same, recipe=replace(same.recipe, loss="softmax"))
+    with pytest.raises(ValueError, match="the work is not equal"):
+        measure([plain, other], rounds=1, turn_s=0.0, tell=str)
+
+
+def test_a_ratio_is_taken_inside_its_round_and_counts_samples_not_steps() -> None:
+    plain, same, own = tiny()
+    assert own.samples_per_step == 4 * plain.samples_per_step
+    turns = [[Turn(2, 1.0, 1.0), Turn(4, 1.0, 2.0), Turn(1, 1.0, 1.0)], [Turn(1, 1.0, 1.0), Turn(2, 1.0, 1.0)] * 2]
+    found = speeds([plain, same, own], [row[:3] for row in turns], cpu_clock=False)
+    assert [one.ratio for one in found] == [1.0, 2.0, pytest.approx((2.0 + 4.0) / 2)]
+    assert [one.equal_work for one in found] == [True, True, False]
+    by_cpu = speeds([plain, same, own], [row[:3] for row in turns[:1]], cpu_clock=True)
+    assert by_cpu[1].ratio == 1.0
+
+
+def test_the_command_measures_a_ratio() -> None:
+    options = ["--puzzle", "sudoku-4x4", "--batch", "2", "--threads", "1", "--rounds", "1", "--turn-s", "0", "--json"]
+    ended = CliRunner().invoke(app, ["train", *options])
+    assert ended.exit_code == 0, ended.output
+    measured = json.loads(ended.stdout)
+    assert [run["ratio"] > 0 for run in measured["runs"]] == [True, True, True]
+    assert measured["environment"]["torch"] == torch.__version__
+
+
+def test_an_unknown_preset_is_one_sentence() -> None:
+    ended = CliRunner().invoke(app, ["train", "--preset", "huge"])
+    assert ended.exit_code == 1
+    assert "'huge' is unknown" in ended.stderr
