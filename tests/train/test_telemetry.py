@@ -27,7 +27,7 @@ MOMENT = Moment(
     samples_per_s=80.4,
     step_ms=100.0,
     phase_ms={"data": 12.0, "forward": 50.0},
-    train={"loss": 1.2345, "exact": 0.25, "revealed": 0.0},
+    train={"loss": 1.2345, "exact": 0.25, "revealed": 0.0, "max_segments": 4.0},
     system={},
 )
 
@@ -46,7 +46,7 @@ def test_tensorboard_gets_training_system_and_validation_figures(data: Path, tmp
 
 
 def test_one_line_says_speed_loss_wait_and_load() -> None:
-    assert line(MOMENT) == "80 samples/s, loss 1.234, exact 25 %, data wait 12 %"
+    assert line(MOMENT) == "80 samples/s, loss 1.234, exact 25 %, data wait 12 %, at most 4 segments"
     with_gpu = Moment(**{**vars(MOMENT), "system": {"gpu_utilisation_percent": 97.0}})
     assert line(with_gpu).endswith("GPU 97 %")
 

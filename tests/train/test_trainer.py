@@ -139,3 +139,17 @@ def test_threads_that_draw_ahead_change_nothing(data: Path) -> None:
     ahead = dataclasses.replace(PRESETS["cpu"], workers=3, prefetch=5)
     expected = [float(trainer.step().loss) for trainer in [trainer_on(data)] for _ in range(40)]
     assert [float(trainer.step().loss) for trainer in [trainer_on(data, ahead)] for _ in range(40)] == expected
+
+
+def test_puzzles_may_run_longer_and_longer_until_the_deepening_ends() -> None:
+    recipe = Recipe(window=4, deepening_samples=1000)
+    limits = [recipe.segments_at(samples, 10) for samples in (0, 499, 500, 999, 1000, 5000)]
+    assert limits == [4, 4, 8, 8, 10, 10]
+    assert Recipe(window=4).segments_at(0, 10) == 10
+
+
+def test_no_puzzle_outlives_the_present_limit(data: Path) -> None:
+    trainer = trainer_on(data, deepening_samples=10**9, window=1, explore=1.0)
+    for _ in range(5):
+        trainer.step()
+        assert trainer.slots.halted_B.all()

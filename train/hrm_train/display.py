@@ -27,13 +27,14 @@ def display_for(console: Console, total: int, done: int) -> Display:
 
 
 def line(moment: Moment) -> str:
-    """Speed, loss, exact share, how long the step waits for rows, and the GPU's load where it is known."""
+    """Speed, loss, exact share, wait for rows, the present limit on segments, and the GPU's load where it is known."""
     wait = 100 * moment.phase_ms.get("data", 0.0) / moment.step_ms if moment.step_ms else 0.0
     parts = [
         f"{moment.samples_per_s:.0f} samples/s",
         f"loss {moment.train['loss']:.3f}",
         f"exact {100 * moment.train['exact']:.0f} %",
         f"data wait {wait:.0f} %",
+        f"at most {moment.train['max_segments']:.0f} segments",
     ]
     if moment.train.get("revealed"):
         parts.append(f"{moment.train['revealed']:.0f} cells revealed")

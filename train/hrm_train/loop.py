@@ -117,7 +117,8 @@ class Trainer:
         offer = self._offer(step)
         begin = 0
         for part in self._parts:
-            part.refill(self.model, offer.rows(slice(begin, begin + len(part))), self.recipe.explore)
+            rows = offer.rows(slice(begin, begin + len(part)))
+            part.refill(self.model, rows, self.recipe.explore, self.max_segments)
             begin += len(part)
 
     def _offer(self, step: int) -> Fresh:
@@ -151,11 +152,11 @@ class Trainer:
         recipe, model = self.recipe, self.model
         with self.meter.phase("forward"):
             puzzle_vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
-            window = window_loss(model, self._think, self._halting, slots, puzzle_vector_BE, recipe)
+            window = window_loss(model, self._think, self._halting, slots, puzzle_vector_BE, recipe, self.max_segments)
             total = window.total / (recipe.batch_size * recipe.window)
         with self.meter.phase("backward"):
             total.backward()
-        slots.halt(window.margin_B, model.config.max_segments)
+        slots.halt(window.margin_B, self.max_segments)
         solved_B = window.exact_B & slots.halted_B
         sums = torch.stack([total.detach(), window.exact_B.sum(), solved_B.sum(), slots.halted_B.sum()])
         gradient_BE = puzzle_vector_BE.grad
@@ -168,7 +169,8 @@ class Trainer:
         """
         slots = self._parts[0]
         slots.halted_B = torch.ones_like(slots.halted_B)
-        slots.refill(self.model, self._offer(self.progress.step).rows(slice(0, len(slots))), self.recipe.explore)
+        rows = self._offer(self.progress.step).rows(slice(0, len(slots)))
+        slots.refill(self.model, rows, self.recipe.explore, self.max_segments)
         self._learn_part(slots)
 
     def _update(self, sums: Tensor, vector_gradient_BE: Tensor) -> Tensor:
@@ -199,6 +201,11 @@ class Trainer:
         progress.samples += samples
         progress.curriculum_level, progress.curriculum_upcoming = self.curriculum.level, self.curriculum.upcoming
         progress.solved_share = self.curriculum.solved_share
+
+    @property
+    def max_segments(self) -> int:
+        """Segments a puzzle may run at present."""
+        return self.recipe.segments_at(self.progress.samples, self.model.config.max_segments)
 
     @property
     def slots(self) -> Slots:

@@ -69,8 +69,12 @@ _BY_FAMILY: dict[str, dict[str, Any]] = {
 """What the published recipes say for each puzzle: 26,041 updates for Sudoku-1k and Maze-1k, about 400,000 for ARC, of
 768 samples. Logistics is ours and taken as a maze."""
 
-_CURRICULUM = {"sudoku": 28}
-"""Cells revealed at first, of the puzzles where that was measured to help (docs/log.md)."""
+_STARTS: dict[str, dict[str, Any]] = {
+    "sudoku": {"curriculum": 28},
+    "maze": {"deepening_samples": 400_000},
+    "logistics": {"deepening_samples": 400_000},
+}
+"""How a small model gets off the plateau, where it was measured to help (docs/log.md)."""
 
 
 def config_for(preset: str, puzzle: Puzzle, num_puzzle_ids: int) -> HRMConfig:
@@ -84,7 +88,7 @@ def recipe_for(preset: str, puzzle: Puzzle, batch_size: int) -> Recipe:
     values: dict[str, Any] = {"puzzle": puzzle.name, "batch_size": batch_size, **_named(RECIPES, preset)}
     if preset == "small":
         fits = misfit(config_for(preset, puzzle, 1), puzzle.geometry) is None
-        return Recipe(**values, curriculum=_CURRICULUM.get(family, 0), geometric_start=fits)
+        return Recipe(**{**values, **_STARTS.get(family, {})}, geometric_start=fits)
     return Recipe(**values, **_BY_FAMILY.get(family, _ONE_PUZZLE_ID))
 
 

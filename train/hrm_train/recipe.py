@@ -18,6 +18,7 @@ class Recipe:
 
     `curriculum` opens with up to that many cells of each puzzle revealed, and the number falls while puzzles are being
     solved; 0 shows puzzles as they are. Gradients pass through `window` segments before each update (1 as published).
+    At first a puzzle may run no longer than `window`; the limit reaches the model's after `deepening_samples`.
     `lr` and `puzzle_lr` are for a batch of `base_batch` and grow linearly with the real one (0: they hold for any).
     `lr_min_ratio` 1 keeps the rate constant after the warm-up, less ends a cosine there; `clip_norm` 0 never clips.
     `continue_loss` learns q_continue as published, for a second forward pass.
@@ -46,6 +47,7 @@ class Recipe:
     augment: bool = True
     curriculum: int = 0
     curriculum_target: float = 0.5
+    deepening_samples: int = 0
     geometric_start: bool = False
 
     def __post_init__(self) -> None:
@@ -62,6 +64,13 @@ class Recipe:
     def scaled(self, lr: float) -> float:
         """A learning rate of this recipe at its real batch."""
         return lr * self.batch_size / self.base_batch if self.base_batch else lr
+
+    def segments_at(self, samples: int, max_segments: int) -> int:
+        """How many segments a puzzle may run after so many samples: a window more after each of equal parts."""
+        if samples >= self.deepening_samples:
+            return max_segments
+        num_windows = -(-max_segments // self.window)
+        return min(max_segments, self.window * (1 + (num_windows - 1) * samples // self.deepening_samples))
 
     @property
     def digest(self) -> str:

@@ -64,12 +64,12 @@ class Slots:
     def __len__(self) -> int:
         return len(self.halted_B)
 
-    def refill(self, model: HRM, fresh: Fresh, explore: float) -> None:
-        """Gives every halted row its offer; a share `explore` of them must think for a random number of segments.
+    def refill(self, model: HRM, fresh: Fresh, explore: float, max_segments: int) -> None:
+        """Gives every halted row its offer; a share `explore` of them must think for 2 to `max_segments` segments.
 
         Selects instead of looking which rows those are, so that a device is not waited for.
         """
-        most = max(2, model.config.max_segments)
+        most = max(2, max_segments)
         longer_B = 2 + (fresh.patience_B / max(explore, 1e-9) * (most - 1)).int()
         minimum_B = torch.where(fresh.patience_B < explore, longer_B.clamp(max=most), 0)
         self.tokens_BT = self._taking(self.tokens_BT, fresh.tokens_BT)

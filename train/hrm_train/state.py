@@ -1,7 +1,7 @@
 """The trainer's own files in a checkpoint: everything an exact continuation needs, in safetensors and JSON.
 
     trainer.safetensors   raw weights (weights.*), optimiser moments (exp_avg.*, exp_avg_sq.*), slots (slots.*)
-    trainer.json          recipe, step, samples, curriculum, best validation
+    trainer.json          recipe, step, samples, curriculum
 
 `model.safetensors` beside them holds the moving average, the weights to use, and the buffers (the puzzle table). There
 are no random states: what is drawn follows from the seed and the step, and the network draws nothing.
@@ -37,8 +37,6 @@ class Progress:
     solved_share: float = 0.0
     counted_solved: int = 0
     counted_finished: int = 0
-    best_proven: float = -1.0
-    best_step: int = 0
 
 
 def write(

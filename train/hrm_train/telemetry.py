@@ -124,7 +124,7 @@ class Telemetry:
             step_ms=reading.step_ms,
             phase_ms=reading.phase_ms,
             train={name: sum(values) / len(values) for name, values in series.items()}
-            | {"revealed": progress.curriculum_level},
+            | {"revealed": progress.curriculum_level, "max_segments": self._trainer.max_segments},
             system=system,
         )
         if self._trainer.ranks.is_first:

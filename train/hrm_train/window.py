@@ -33,13 +33,25 @@ class Window(NamedTuple):
 
 
 def window_loss(
-    model: HRM, think: Think, halting: Halting, slots: Slots, puzzle_vector_BE: Tensor, recipe: Recipe
+    model: HRM,
+    think: Think,
+    halting: Halting,
+    slots: Slots,
+    puzzle_vector_BE: Tensor,
+    recipe: Recipe,
+    max_segments: int,
 ) -> Window:
-    """Moves the slots on by the recipe's window of segments; gradients pass through all of it."""
+    """Moves the slots on by the recipe's window of segments; gradients pass through all of it.
+
+    `max_segments` is the present limit on a puzzle's segments.
+    """
     totals: list[Tensor] = []
     for _ in range(recipe.window):
         output = think(slots.carry, slots.tokens_BT, puzzle_vector_BE)
-        target = _value_of_going_on(model, halting, slots, output, puzzle_vector_BE) if recipe.continue_loss else None
+        target = None
+        if recipe.continue_loss:
+            at_limit_B = slots.segments_B + 1 >= max_segments
+            target = _value_of_going_on(halting, slots, output, puzzle_vector_BE, at_limit_B)
         loss = segment_loss(
             output.logits_BTV,
             output.q_halt_B,
@@ -56,11 +68,10 @@ def window_loss(
 
 @torch.no_grad()
 def _value_of_going_on(
-    model: HRM, halting: Halting, slots: Slots, output: SegmentOutput, puzzle_vector_BE: Tensor
+    halting: Halting, slots: Slots, output: SegmentOutput, puzzle_vector_BE: Tensor, at_limit_B: Tensor
 ) -> Tensor:
     """Target of q_continue: the better of halting and going on after one more segment (at the limit: halting)."""
     q_halt_B, q_continue_B = halting(output.carry, slots.tokens_BT, puzzle_vector_BE)
-    at_limit_B = slots.segments_B + 1 >= model.config.max_segments
     return torch.where(at_limit_B, q_halt_B, torch.maximum(q_halt_B, q_continue_B)).sigmoid()
 
 
