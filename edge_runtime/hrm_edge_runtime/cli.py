@@ -20,6 +20,7 @@ solve_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 MIN_KEY_LENGTH = 16
+ENGINES_HELP = "auto, cpu, cuda, ort-tensorrt or tensorrt, and a precision it holds"
 
 
 def serve() -> None:
@@ -41,21 +42,25 @@ def serve_command(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles in one batch; 1 to 4 on a CPU.")] = 4,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine; without it, all cores.")] = None,
-    precision: Annotated[str, typer.Option(help="Which of the bundle's graphs to run.")] = "fp32",
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE[:PRECISION]", help=f"What runs the bundle: {ENGINES_HELP}.")
+    ] = "auto",
     queue_limit: Annotated[int, typer.Option(min=0, help="Puzzles that may wait for a slot; more get 503.")] = 64,
     drain_seconds: Annotated[float, typer.Option(min=0, help="Time for admitted work after SIGTERM or Ctrl-C.")] = 30.0,
     stall_seconds: Annotated[float, typer.Option(min=1, help="An engine without a step for so long is killed.")] = 60.0,
     api_key_file: Annotated[Path | None, typer.Option(help="File with one key per line; requests need one.")] = None,
 ) -> None:
     """Serve a bundle over HTTP, with a web page at / and a description at /docs."""
+    from hrm_edge_runtime.engines.engine import EngineUnavailableError
+    from hrm_edge_runtime.engines.factory import choose
     from hrm_edge_runtime.manifest import BundleError
     from hrm_edge_runtime.service.server import ServerOptions, serve_bundle
 
     try:
         opened = _opened(bundle)
-        opened.graph_path(precision)
+        choice = choose(opened, engine)
         keys = read_keys(api_key_file) if api_key_file else ()
-    except (BundleError, KeyFileError) as error:
+    except (BundleError, EngineUnavailableError, KeyFileError) as error:
         _fail("hrm-serve", error)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if host not in LOOPBACK and not keys:
@@ -66,7 +71,7 @@ def serve_command(
         port=port,
         num_slots=slots,
         num_threads=threads,
-        precision=precision,
+        choice=choice,
         queue_limit=queue_limit,
         drain_s=drain_seconds,
         stall_s=stall_seconds,
@@ -88,25 +93,29 @@ def solve_command(
     max_segments: Annotated[int | None, typer.Option(min=1, help="At most this many segments.")] = None,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles at a time.")] = 4,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine (with --bundle).")] = None,
-    precision: Annotated[str, typer.Option(help="Which of the bundle's graphs to run (with --bundle).")] = "fp32",
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE[:PRECISION]", help="What runs the bundle (with --bundle), as in hrm-serve.")
+    ] = "auto",
     api_key_file: Annotated[Path | None, typer.Option(help="File whose first line is the server's key.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print whole answers as JSON, one per line.")] = False,
 ) -> None:
     """Solve a puzzle, or many; exits with 0 where every one is solved and with 1 where one is not."""
     from hrm_edge_runtime import solving
+    from hrm_edge_runtime.engines.engine import EngineUnavailableError
+    from hrm_edge_runtime.engines.factory import choose
     from hrm_edge_runtime.manifest import BundleError
 
     try:
         if bundle is not None:
             opened = _opened(bundle)
-            opening = solving.from_bundle(opened, num_slots=slots, num_threads=threads, precision=precision)
+            opening = solving.from_bundle(opened, choose(opened, engine), num_slots=slots, num_threads=threads)
         else:
             key = read_keys(api_key_file)[0] if api_key_file else None
             opening = solving.from_server(url, api_key=key, num_at_once=slots)
         with opening as solver:
             requests = solving.read_requests(puzzle, solver.puzzle, policy=policy, max_segments=max_segments)
             raise typer.Exit(solving.solve_and_print(solver, requests, as_json=as_json))
-    except (BundleError, KeyFileError, solving.SolvingError) as error:
+    except (BundleError, EngineUnavailableError, KeyFileError, solving.SolvingError) as error:
         _fail("hrm-solve", error)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hrm_edge_runtime.batching.lane import Lane, Result
 from hrm_edge_runtime.batching.scheduler import Job
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.onnx import engine_from_bundle
+from hrm_edge_runtime.engines.factory import Choice, engine_for
 from hrm_edge_runtime.service.errors import ServiceError, engine_failed
 from hrm_edge_runtime.service.questions import Question, ServedModel, answer_from, question_from
 from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
@@ -25,16 +25,20 @@ class OfflineSolver:
     """A bundle and how to run it."""
 
     bundle: Bundle
-    precision: str = "fp32"
+    choice: Choice
     num_slots: int = 4
     num_threads: int | None = None
 
     def solve_all(self, requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Outcome]]:
         """Each request's position and its outcome, as they finish; a refused puzzle is an outcome like any other."""
-        engine = engine_from_bundle(
-            self.bundle, precision=self.precision, num_slots=self.num_slots, num_threads=self.num_threads
+        engine = engine_for(
+            self.bundle,
+            engine=self.choice.engine,
+            precision=self.choice.precision,
+            num_slots=self.num_slots,
+            num_threads=self.num_threads,
         )
-        model = ServedModel.of(self.bundle, precision=self.precision, num_slots=self.num_slots)
+        model = ServedModel.of(self.bundle, precision=self.choice.precision, num_slots=self.num_slots)
         try:
             yield from _Run(model, Lane(engine, self.bundle.puzzle, queue_limit=self.num_slots), self.bundle).all(
                 requests

@@ -18,6 +18,7 @@ from rich.progress import Progress
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.client import Client, ServerError, UnreachableError
+from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.service.errors import ServiceError
 from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
 from hrm_puzzles import registry
@@ -43,12 +44,11 @@ class Solver:
 
 
 @contextlib.contextmanager
-def from_bundle(bundle: Bundle, *, num_slots: int, num_threads: int | None, precision: str) -> Generator[Solver]:
+def from_bundle(bundle: Bundle, choice: Choice, *, num_slots: int, num_threads: int | None) -> Generator[Solver]:
     """A solver in this process."""
     from hrm_edge_runtime.offline import OfflineSolver
 
-    bundle.graph_path(precision)
-    offline = OfflineSolver(bundle=bundle, num_slots=num_slots, num_threads=num_threads, precision=precision)
+    offline = OfflineSolver(bundle=bundle, choice=choice, num_slots=num_slots, num_threads=num_threads)
     yield Solver(puzzle=bundle.puzzle, solve_all=offline.solve_all)
 
 

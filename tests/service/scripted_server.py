@@ -15,6 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
 from hrm_edge_runtime.manifest import Halting, Manifest
 from hrm_edge_runtime.service.core import Workbench
@@ -106,7 +107,7 @@ def main() -> None:
         port=given.port,
         num_slots=given.slots,
         num_threads=None,
-        precision="fp32",
+        choice=Choice(engine="cpu", precision="fp32"),
         queue_limit=given.queue_limit,
         drain_s=given.drain_s,
         stall_s=given.stall_s,

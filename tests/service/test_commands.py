@@ -132,7 +132,7 @@ def test_solve_command_reads_a_board_of_many_lines_and_writes_json(bundle: Path)
     ("name", "arguments", "said"),
     [
         ("serve", ["nowhere.bundle"], "nowhere.bundle is neither a directory nor a shipped bundle"),
-        ("serve", ["BUNDLE", "--precision", "int8"], "holds no 'int8' graph"),
+        ("serve", ["BUNDLE", "--engine", "cpu:int8"], "holds no 'int8' graph"),
         ("serve", ["BUNDLE", "--api-key-file", "nowhere"], "the key file nowhere cannot be read"),
         ("solve", [SOLVED, "--bundle", "nowhere.bundle"], "nowhere.bundle is neither a directory nor a shipped bundle"),
         ("solve", [SOLVED, "--bundle", "BUNDLE", "--policy", "guess"], "policy cannot be 'guess'"),

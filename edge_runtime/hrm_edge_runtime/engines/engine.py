@@ -14,6 +14,14 @@ Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
 
 
+class EngineUnavailableError(ValueError):
+    """An engine this machine cannot run; the text is one sentence with the remedy."""
+
+
+class EngineLostError(RuntimeError):
+    """A device that failed under way; the engine is not used again, and its process ends so that another begins."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepOutput:
     """What the host sees of one segment: rows `[0, num_active)`, views that the next `step` overwrites.

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,9 @@ from hrm_edge_runtime.service.messages import (
     ToEngine,
 )
 
+if TYPE_CHECKING:
+    from hrm_edge_runtime.engines.factory import Choice
+
 PUBLISH_EVERY_S = 0.1
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
@@ -57,14 +60,16 @@ MakeWorkbench = Callable[[], Workbench]
 
 
 def bundle_workbench(
-    *, bundle_path: Path, precision: str, num_slots: int, num_threads: int | None, queue_limit: int
+    *, bundle_path: Path, choice: Choice, num_slots: int, num_threads: int | None, queue_limit: int
 ) -> Workbench:
-    """Open a bundle on ONNX Runtime; refuses what `Bundle.open` refuses."""
+    """Open a bundle on the chosen engine; refuses what `Bundle.open` and `engine_for` refuse."""
     from hrm_edge_runtime.bundle import Bundle
-    from hrm_edge_runtime.engines.onnx import engine_from_bundle
+    from hrm_edge_runtime.engines.factory import engine_for
 
     bundle = Bundle.open(bundle_path)
-    engine = engine_from_bundle(bundle, precision=precision, num_slots=num_slots, num_threads=num_threads)
+    engine = engine_for(
+        bundle, engine=choice.engine, precision=choice.precision, num_slots=num_slots, num_threads=num_threads
+    )
     lane = Lane(engine, bundle.puzzle, queue_limit=queue_limit)
     return Workbench(engine=engine, lane=lane, puzzle_table_PE=bundle.puzzle_table)
 

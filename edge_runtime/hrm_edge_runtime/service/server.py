@@ -11,6 +11,7 @@ from types import FrameType
 import uvicorn
 
 from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.service.app import create_app
 from hrm_edge_runtime.service.core import MakeWorkbench, bundle_workbench
 from hrm_edge_runtime.service.processes import EngineProcess
@@ -67,7 +68,7 @@ class ServerOptions:
     port: int
     num_slots: int
     num_threads: int | None
-    precision: str
+    choice: Choice
     queue_limit: int
     drain_s: float
     stall_s: float
@@ -79,12 +80,12 @@ def serve_bundle(bundle: Bundle, options: ServerOptions) -> None:
     make_workbench = functools.partial(
         bundle_workbench,
         bundle_path=bundle.path,
-        precision=options.precision,
+        choice=options.choice,
         num_slots=options.num_slots,
         num_threads=options.num_threads,
         queue_limit=options.queue_limit,
     )
-    model = ServedModel.of(bundle, precision=options.precision, num_slots=options.num_slots)
+    model = ServedModel.of(bundle, precision=options.choice.precision, num_slots=options.num_slots)
     run_server(make_workbench, model, options)
 
 

@@ -1,0 +1,129 @@
+"""One way from a bundle to an engine, whatever computes behind it: `engine_for`.
+
+Engines are named as on the command line, ENGINE[:PRECISION]: `cpu`, `cuda` and `ort-tensorrt` are ONNX Runtime with
+that provider, `tensorrt` is our own TensorRT engine, `auto` the first of tensorrt, cuda and cpu that this machine runs.
+Nothing is imported that the chosen engine does not need: a Jetson has no ONNX Runtime, a desktop no TensorRT.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.engine import Engine, EngineUnavailableError
+
+if TYPE_CHECKING:
+    from hrm_edge_runtime.engines.providers import Provider
+
+ENGINES = ("auto", "cpu", "cuda", "ort-tensorrt", "tensorrt")
+PREFERRED = {"cpu": ("fp32",), "cuda": ("fp16", "fp32"), "ort-tensorrt": ("fp16", "fp32")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """An engine and the precision it runs; `engine` is never "auto"."""
+
+    engine: str
+    precision: str
+
+    def __str__(self) -> str:
+        return f"{self.engine}:{self.precision}"
+
+
+def parse_choice(text: str) -> tuple[str, str | None]:
+    """Read ENGINE[:PRECISION]; without a precision it is the engine's own choice."""
+    engine, colon, precision = text.partition(":")
+    if engine not in ENGINES or (colon and not precision):
+        raise EngineUnavailableError(f"{text!r} names no engine: write ENGINE[:PRECISION], as {', '.join(ENGINES)}.")
+    return engine, precision or None
+
+
+def choose(bundle: Bundle, engine: str = "auto", precision: str | None = None) -> Choice:
+    """The engine and precision to run; refuses an unknown engine and a precision the bundle does not hold.
+
+    `engine` may be spelled ENGINE:PRECISION.
+    Without a precision: float32 on a CPU, float16 on a GPU, and with TensorRT the fastest that was built and measured.
+    """
+    engine, stated = parse_choice(engine)
+    precision = precision or stated
+    engine = _first_that_runs() if engine == "auto" else engine
+    if precision is None:
+        precision = _preferred(bundle, engine)
+    bundle.graph_path(precision)
+    return Choice(engine=engine, precision=precision)
+
+
+def engine_for(
+    bundle: Bundle,
+    *,
+    engine: str = "auto",
+    precision: str | None = None,
+    num_slots: int,
+    num_threads: int | None = None,
+    want_logits: bool = False,
+) -> Engine:
+    """Open a bundle on the chosen engine; raises BundleError, or EngineUnavailableError with the remedy.
+
+    A TensorRT engine must have been built before (`hrm-serve` does so): this opens one and never builds.
+    """
+    choice = choose(bundle, engine, precision)
+    if choice.engine == "tensorrt":
+        raise EngineUnavailableError("the TensorRT engine is not in this version: choose --engine cpu.")
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise EngineUnavailableError(
+            "onnxruntime is not installed: install hrm-edge[serve], or on a Jetson choose --engine tensorrt."
+        )
+    from hrm_edge_runtime.engines.onnx import engine_from_bundle
+
+    return engine_from_bundle(
+        bundle,
+        precision=choice.precision,
+        num_slots=num_slots,
+        num_threads=num_threads,
+        provider=_provider(bundle, choice, num_slots),
+        want_logits=want_logits,
+    )
+
+
+def num_gpus() -> int:
+    """CUDA devices that the driver shows; 0 without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    works = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    return count.value if works else 0
+
+
+def _first_that_runs() -> str:
+    if num_gpus() == 0:
+        return "cpu"
+    if importlib.util.find_spec("tensorrt") and importlib.util.find_spec("pycuda"):
+        return "tensorrt"
+    return "cuda" if _has_cuda_provider() else "cpu"
+
+
+def _has_cuda_provider() -> bool:
+    if importlib.util.find_spec("onnxruntime") is None:
+        return False
+    import onnxruntime
+
+    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+
+
+def _preferred(bundle: Bundle, engine: str) -> str:
+    held = bundle.manifest.precisions
+    return next((one for one in PREFERRED.get(engine, ("fp16", "fp32")) if one in held), next(iter(held)))
+
+
+def _provider(bundle: Bundle, choice: Choice, num_slots: int) -> Provider:
+    from hrm_edge_runtime.engines import providers
+
+    if choice.engine == "ort-tensorrt":
+        cache = bundle.path / "engines" / "onnxruntime"
+        return providers.tensorrt_provider(bundle.manifest, choice.precision, num_slots=num_slots, cache=cache)
+    return providers.CUDA if choice.engine == "cuda" else providers.CPU

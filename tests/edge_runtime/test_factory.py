@@ -1,0 +1,87 @@
+"""One way from a bundle to an engine: names, refusals and the coats of ONNX Runtime that a CPU can run."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hrm_edge_runtime.bundle import Bundle, BundleError
+from hrm_edge_runtime.engines import providers
+from hrm_edge_runtime.engines.engine import EngineUnavailableError
+from hrm_edge_runtime.engines.factory import Choice, choose, engine_for, num_gpus, parse_choice
+from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_edge_runtime.engines.rows import DeviceRows, HostRows
+
+ON_DEVICE = providers.Provider(name="CPUExecutionProvider", device="cpu")  # the device path, in the CPU's memory
+without_gpu = pytest.mark.skipif(num_gpus() > 0, reason="this machine has a GPU")
+
+
+def test_an_engine_is_spelled_with_its_precision() -> None:
+    assert parse_choice("tensorrt:fp16") == ("tensorrt", "fp16")
+    assert parse_choice("cpu") == ("cpu", None)
+
+
+@pytest.mark.parametrize("text", ["gpu", "cpu:", "", ":fp32"])
+def test_what_names_no_engine_is_refused(text: str) -> None:
+    with pytest.raises(EngineUnavailableError, match="names no engine: write ENGINE"):
+        parse_choice(text)
+
+
+@without_gpu
+def test_auto_is_the_cpu_where_there_is_no_gpu(tiny_bundle: Path) -> None:
+    assert choose(Bundle.open(tiny_bundle)) == Choice(engine="cpu", precision="fp32")
+
+
+def test_a_precision_the_bundle_lacks_is_refused(tiny_bundle: Path) -> None:
+    with pytest.raises(BundleError, match="holds no 'int8' graph"):
+        choose(Bundle.open(tiny_bundle), "cpu:int8")
+
+
+@pytest.mark.parametrize("engine", ["cuda", "ort-tensorrt"])
+@without_gpu
+def test_a_provider_that_is_not_there_is_refused_and_not_replaced(tiny_bundle: Path, engine: str) -> None:
+    with pytest.raises(EngineUnavailableError, match="install onnxruntime-gpu"):
+        engine_for(Bundle.open(tiny_bundle), engine=engine, num_slots=1)
+
+
+def test_the_tensorrt_provider_gets_one_profile_for_every_batch(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    provider = providers.tensorrt_provider(bundle.manifest, "int8", num_slots=4, cache=tmp_path)
+    assert provider.options["trt_profile_min_shapes"] == (
+        "tokens_BT:1x16,puzzle_vector_BE:1x8,fresh_B:1,z_high_BND:1x17x8,z_low_BND:1x17x8"
+    )
+    assert provider.options["trt_profile_max_shapes"].startswith("tokens_BT:4x16,")
+    assert (provider.options["trt_fp16_enable"], provider.options["trt_int8_enable"]) == ("True", "True")
+    assert provider.behind == (providers.CUDA,)
+
+
+def test_a_carry_on_a_device_moves_like_one_in_memory() -> None:
+    rows = [HostRows((3, 2), np.float32), DeviceRows((3, 2), np.float32, "cpu")]
+    values = np.arange(6, dtype=np.float32).reshape(3, 2)
+    rows[0].array[:] = values
+    rows[1]._value.update_inplace(values)
+    for row in rows:
+        row.move(2, 0)
+    assert (rows[0].read(3) == rows[1].read(3)).all()
+    assert rows[0].read(3)[:, 0].tolist() == [4, 2, 4]
+    assert [row.address(2)[0:4] for row in rows] == [("cpu", 0, np.float32, [2, 2])] * 2
+
+
+def test_an_engine_with_its_carry_on_a_device_says_the_same(tiny_graph: Path) -> None:
+    rng = np.random.default_rng(5)
+    engines = [
+        OnnxEngine(tiny_graph, num_slots=3, num_threads=1, provider=provider, want_logits=True)
+        for provider in (providers.CPU, ON_DEVICE)
+    ]
+    for slot in range(3):
+        tokens_T, vector_E = rng.integers(0, 6, 16, dtype=np.int32), rng.normal(size=8).astype(np.float32)
+        for engine in engines:
+            engine.load(slot, tokens_T, vector_E)
+    for num_active in (3, 3, 2, 2, 1):
+        if num_active < 3:
+            for engine in engines:
+                engine.move(num_active, 0)
+        ours, theirs = (engine.step(num_active) for engine in engines)
+        assert (ours.answer_BT == theirs.answer_BT).all()
+        assert (ours.halt_margin_B == theirs.halt_margin_B).all()
+    assert all((a == b).all() for a, b in zip(*(engine.read_carry(1) for engine in engines), strict=True))
