@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from typing import Literal
 from zipfile import BadZipFile
 
 import numpy as np
@@ -56,12 +57,12 @@ class Bundle:
         if not path.is_dir():
             raise BundleError(f"{path} is no bundle directory: give the directory that hrm-export wrote.")
         manifest = read_manifest(path)
-        for name in (*manifest.precisions.values(), PUZZLE_TABLE_NAME, IDENTIFIERS_NAME):
+        for name in (*manifest.graphs, PUZZLE_TABLE_NAME, IDENTIFIERS_NAME):
             if name not in manifest.files:
                 raise BundleError(f"the manifest of {path} does not list {name}: export the bundle again.")
         for name, entry in manifest.files.items():
             _verify(path / name, entry)
-        for name in manifest.precisions.values():
+        for name in manifest.graphs:
             _refuse_outer_weights(path / name)
         return cls(
             path=path,
@@ -71,12 +72,13 @@ class Bundle:
             identifiers=_identifiers(path / IDENTIFIERS_NAME, manifest),
         )
 
-    def graph_path(self, precision: str) -> Path:
-        """The step graph of a precision; raises BundleError for one the bundle does not hold."""
+    def graph_path(self, precision: str, *, device: Literal["any", "cpu"] = "any") -> Path:
+        """The step graph of a precision, on the CPU in the form made for it; raises BundleError for one not held."""
         if precision not in self.manifest.precisions:
             held = ", ".join(self.manifest.precisions)
             raise BundleError(f"{self.path} holds no {precision!r} graph: choose one of {held}.")
-        return self.path / self.manifest.precisions[precision]
+        portable = self.manifest.precisions[precision]
+        return self.path / (self.manifest.cpu_graphs.get(precision, portable) if device == "cpu" else portable)
 
     def golden(self) -> Golden:
         """Read the golden traces; raises BundleError where they are missing or do not fit the manifest."""

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
 from hrm_puzzles import atomic
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 
@@ -29,6 +29,10 @@ def _inside(name: str) -> str:
 
 FileName = Annotated[str, AfterValidator(_inside)]
 Size = Annotated[int, Field(gt=0, lt=1 << 31)]
+Threshold = Annotated[float, Field(allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Graphs = dict[str, FileName]
+"""A file for each precision, as {"fp32": "step.fp32.onnx"}."""
 
 
 class BundleError(ValueError):
@@ -50,13 +54,34 @@ class Halting(_Strict):
     """The rule the bundle was measured under."""
 
     policy: PolicyKind
-    threshold: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    threshold: Threshold = 0.0
+
+
+class CurvePoint(_Strict):
+    """The learned rule at one threshold: shares of puzzles solved as labelled and proven, mean segments spent."""
+
+    threshold: Threshold
+    exact: Share
+    proven: Share
+    mean_segments: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+
+
+class HaltingCurve(_Strict):
+    """What stopping early costs and saves in one precision, on held-out puzzles, and the threshold chosen from it."""
+
+    num_puzzles: Size
+    threshold: Threshold
+    points: Annotated[list[CurvePoint], Field(min_length=1)]
 
 
 class Manifest(_Strict):
-    """`num_positions` is prefix + `seq_len`; `precisions` names a step graph each, as {"fp32": "step.fp32.onnx"}."""
+    """`num_positions` is prefix + `seq_len`; `precisions` names the step graph of each.
 
-    format_version: Literal[1] = FORMAT_VERSION
+    `cpu_graphs` holds the same functions in the form that ONNX Runtime's CPU kernels run faster, where there is one;
+    `unrolled` whole loops in one graph; `curves` how each precision was seen to halt.
+    """
+
+    format_version: Literal[2] = FORMAT_VERSION
     name: Annotated[str, Field(min_length=1, max_length=200)]
     puzzle: Annotated[str, Field(min_length=1, max_length=200)]
     seq_len: Size
@@ -67,13 +92,30 @@ class Manifest(_Strict):
     num_puzzle_ids: Size
     max_segments: Size
     halting: Halting
-    precisions: Annotated[dict[str, FileName], Field(min_length=1)]
+    precisions: Annotated[Graphs, Field(min_length=1)]
+    cpu_graphs: Graphs = {}
+    unrolled: Graphs = {}
+    curves: dict[str, HaltingCurve] = {}
     files: dict[FileName, FileEntry]
     provenance: dict[str, str | int | float] = {}
 
-    def halting_policy(self) -> HaltingPolicy:
-        """The rule as the lane takes it."""
-        return HaltingPolicy(kind=self.halting.policy, threshold=self.halting.threshold, max_segments=self.max_segments)
+    @model_validator(mode="after")
+    def _only_known_precisions(self) -> "Manifest":
+        for name, kept in (("cpu_graphs", self.cpu_graphs), ("unrolled", self.unrolled), ("curves", self.curves)):
+            if unknown := sorted(set(kept) - set(self.precisions)):
+                raise ValueError(f"{name} names {unknown} where the precisions are {sorted(self.precisions)}")
+        return self
+
+    @property
+    def graphs(self) -> list[str]:
+        """The names of all graph files."""
+        return [*self.precisions.values(), *self.cpu_graphs.values(), *self.unrolled.values()]
+
+    def halting_policy(self, precision: str = "fp32") -> HaltingPolicy:
+        """The rule as the lane takes it, at the threshold chosen for that precision where its curve is known."""
+        curve = self.curves.get(precision)
+        threshold = self.halting.threshold if curve is None else curve.threshold
+        return HaltingPolicy(kind=self.halting.policy, threshold=threshold, max_segments=self.max_segments)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -128,4 +170,5 @@ def _validated(path: Path, fields: Mapping[str, object]) -> Manifest:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         problem = first["msg"].removeprefix("Value error, ")
-        raise BundleError(f"the manifest of {path} is wrong at {where!r} ({problem}): export it again.") from error
+        at = f" at {where!r}" if where else ""
+        raise BundleError(f"the manifest of {path} is wrong{at} ({problem}): export it again.") from error

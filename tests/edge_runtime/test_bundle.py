@@ -93,7 +93,7 @@ def test_a_manifest_of_unreasonable_size_is_refused(bundle: Path) -> None:
     refused(bundle, "larger than")
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 1, "2", None])
 def test_an_unknown_format_version_is_refused(bundle: Path, version: object) -> None:
     edit(bundle, lambda fields: fields.update(format_version=version))
     refused(bundle, f"format version {version!r}")
@@ -199,6 +199,57 @@ def test_sizes_that_disagree_with_the_graph_are_refused(bundle: Path) -> None:
 def test_a_precision_it_does_not_hold_is_refused(tiny_bundle: Path) -> None:
     with pytest.raises(BundleError, match="no 'int8' graph: choose one of fp32"):
         Bundle.open(tiny_bundle).graph_path("int8")
+
+
+def with_graphs(bundle: Path, **graphs: str) -> None:
+    """Write the step graph again under other names, as the manifest's field -> file."""
+    for name in graphs.values():
+        shutil.copy(bundle / "step.fp32.onnx", bundle / name)
+    rewrite(bundle, **{field: {"fp32": name} for field, name in graphs.items()})
+
+
+def test_a_cpu_takes_the_form_made_for_it_and_any_other_device_the_portable_one(bundle: Path) -> None:
+    with_graphs(bundle, cpu_graphs="step.fp32.cpu.onnx")
+    opened = Bundle.open(bundle)
+    assert opened.graph_path("fp32", device="cpu").name == "step.fp32.cpu.onnx"
+    assert opened.graph_path("fp32").name == "step.fp32.onnx"
+
+
+def test_a_cpu_takes_the_portable_form_where_there_is_no_other(tiny_bundle: Path) -> None:
+    assert Bundle.open(tiny_bundle).graph_path("fp32", device="cpu").name == "step.fp32.onnx"
+
+
+@pytest.mark.parametrize("field", ["cpu_graphs", "unrolled"])
+def test_every_graph_it_names_is_verified(bundle: Path, field: str) -> None:
+    with_graphs(bundle, **{field: "other.onnx"})
+    edit(bundle, lambda fields: fields["files"].pop("other.onnx"))
+    refused(bundle, "does not list other.onnx")
+
+
+def curve(threshold: float) -> Fields:
+    point = {"threshold": threshold, "exact": 0.5, "proven": 0.5, "mean_segments": 2.0}
+    return {"num_puzzles": 100, "threshold": threshold, "points": [point]}
+
+
+def test_each_precision_halts_at_the_threshold_chosen_for_it(bundle: Path) -> None:
+    shutil.copy(bundle / "step.fp32.onnx", bundle / "step.int8.onnx")
+    precisions = {"fp32": "step.fp32.onnx", "int8": "step.int8.onnx"}
+    halting = {"policy": "learned", "threshold": 0.25}
+    rewrite(bundle, precisions=precisions, curves={"int8": curve(1.5)}, halting=halting)
+    manifest = read_manifest(bundle)
+    assert manifest.halting_policy("int8") == HaltingPolicy(kind="learned", threshold=1.5, max_segments=6)
+    assert manifest.halting_policy().threshold == 0.25
+
+
+def test_a_curve_of_a_precision_it_does_not_hold_is_refused(bundle: Path) -> None:
+    edit(bundle, lambda fields: fields.update(curves={"int8": curve(0.0)}))
+    refused(bundle, r"curves names \['int8'\] where the precisions are \['fp32'\]")
+
+
+@pytest.mark.parametrize("changes", [{"points": []}, {"threshold": float("nan")}, {"num_puzzles": 0}])
+def test_a_curve_that_says_nothing_is_refused(bundle: Path, changes: Fields) -> None:
+    edit(bundle, lambda fields: fields.update(curves={"fp32": {**curve(0.0), **changes}}))
+    refused(bundle, f"curves.fp32.{next(iter(changes))}")
 
 
 def test_golden_traces_that_are_missing_or_do_not_fit_are_refused(bundle: Path) -> None:
