@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_puzzles import arc_canvas, arc_notation
+from hrm_puzzles import arc_canvas, arc_notation, arc_voting
 from hrm_puzzles.arc_canvas import VOCAB, boxes_of_B, is_grid_B, moved_BT
 from hrm_puzzles.arc_equivalence import equivalence_hash_B
 from hrm_puzzles.arc_variants import INVERSE_TURN, TRANSPOSING, Variant, random_variant
+from hrm_puzzles.arc_voting import Prediction
 from hrm_puzzles.grid_geometry import GridShape
 from hrm_puzzles.puzzle import (
     BLANK_IDENTIFIER,
@@ -133,6 +134,20 @@ class Arc:
 
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.uint64]:
         return equivalence_hash_B(inputs_BT, labels_BT, self.side)
+
+    def pass_at(
+        self,
+        names: Sequence[str],
+        inputs_NT: IntArray,
+        labels_NT: IntArray,
+        answers_NT: IntArray,
+        q_halt_N: NDArray[np.floating],
+    ) -> dict[int, float]:
+        """Published scoring of answers to the variants `names` of test inputs (arc_voting says how)."""
+        answered = zip(names, inputs_NT, answers_NT, q_halt_N.tolist(), strict=True)
+        predictions = (Prediction(name=name, question_T=q, answer_T=a, q_halt=value) for name, q, a, value in answered)
+        truth = arc_voting.answers_of(names, inputs_NT, labels_NT, self.side)
+        return arc_voting.pass_at(arc_voting.votes(predictions, self.side), truth)
 
     def render(self, grid: Grid, question: Grid | None = None) -> str:  # noqa: ARG002
         """A text board of digits, a point for colour 0; an answer is not laid over its question."""

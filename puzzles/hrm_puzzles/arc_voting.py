@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hrm_puzzles.arc_canvas import grid_at
 from hrm_puzzles.arc_variants import variant_of
@@ -19,6 +21,22 @@ from hrm_puzzles.puzzle import Grid, IntArray
 TRIALS = (1, 2, 10, 100, 1000)  # the published values of k; ARC itself allows two attempts
 
 TestInput = tuple[str, bytes]  # a task, and one of its test inputs as a key
+
+
+@runtime_checkable
+class Voting(Protocol):
+    """What a puzzle offers whose variants vote for one answer."""
+
+    def pass_at(
+        self,
+        names: Sequence[str],
+        inputs_NT: IntArray,
+        labels_NT: IntArray,
+        answers_NT: IntArray,
+        q_halt_N: NDArray[np.floating],
+    ) -> dict[int, float]:
+        """For each k of TRIALS the share of tasks whose answer is among the first k grids voted for."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -11,6 +11,7 @@ import torch
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM, SegmentOutput
 from hrm_puzzles import registry
+from hrm_puzzles.arc_variants import Variant
 from hrm_puzzles.datasets import IGNORE
 from hrm_train.batches import Rows
 from hrm_train.evaluate import Evaluation, evaluate
@@ -131,3 +132,28 @@ def test_what_is_raised_between_batches_ends_the_evaluation() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         evaluate(HRM(SIZES), PUZZLE, rows(9), batch_size=4, between_batches=stop_at_the_second)
+
+
+def test_variants_of_a_task_vote_where_their_names_are_known() -> None:
+    arc = registry.get("arc-10x10")
+    turned = Variant(turn=1)
+    grids = [np.array([[1, 2, 3]], dtype=np.int8), turned.apply(np.array([[1, 2, 3]], dtype=np.int8))] * 2
+    tokens_BT = np.stack([arc.encode(grid) for grid in grids])
+    held = Rows(tokens_BT, tokens_BT, np.array([1, 2, 3, 4], dtype=np.int32))
+    names = ("<blank>", "a", turned.name("a"), "b", turned.name("b"))
+
+    class Echo(Scripted):
+        """Right for the first three rows."""
+
+        def segment(self, carry, tokens_BT, puzzle_ids_B) -> SegmentOutput:
+            answers_BT = torch.where((puzzle_ids_B < 4)[:, None], tokens_BT.long(), 1)
+            q_halt_B = torch.where(puzzle_ids_B == 4, 1.0, -1.0)
+            return SegmentOutput(
+                carry, torch.nn.functional.one_hot(answers_BT, 12).float(), q_halt_B, torch.zeros_like(q_halt_B)
+            )
+
+    model = Echo(tokens_BT, [1] * 4, [1] * 4)
+    result = evaluate(model, arc, held, identifiers=names)
+    assert (result.exact[-1], result.pass_at[1], result.pass_at[2]) == (0.75, 0.5, 1.0)
+    assert "pass@1 50.0 %; pass@2 100.0 %" in result.summary()
+    assert evaluate(model, arc, held).pass_at == {}

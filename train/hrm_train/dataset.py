@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ from hrm_train.batches import Rows
 class SplitSource:
     """One split of the published layout, read row by row from its memory map."""
 
-    def __init__(self, split: datasets.Split) -> None:
-        self._split = split
+    def __init__(self, path: Path, split: datasets.Split, puzzle: Puzzle) -> None:
+        self.path, self.puzzle, self._split = path, puzzle, split
 
     def __len__(self) -> int:
         return len(self._split)
@@ -28,6 +29,10 @@ class SplitSource:
     @property
     def num_puzzle_ids(self) -> int:
         return self._split.meta.num_puzzle_identifiers
+
+    def identifiers(self) -> tuple[str, ...]:
+        """The name of every puzzle id."""
+        return tuple(json.loads((self.path / "identifiers.json").read_text(encoding="utf-8")))
 
     def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:
         puzzles_B = _within(self._split.group_offsets, groups_B, chance_B2[:, 0])
@@ -58,7 +63,7 @@ def open_source(path: Path, split: str, puzzle: Puzzle) -> SplitSource:
     for name, offsets in (("group", opened.group_offsets), ("puzzle", opened.puzzle_offsets)):
         if not np.diff(offsets).all():
             raise datasets.DatasetError(f"{path / split} has a {name} without content; build the data set again")
-    return SplitSource(opened)
+    return SplitSource(path, opened, puzzle)
 
 
 def validation_rows(source: SplitSource, num_rows: int, seed: int) -> Rows:

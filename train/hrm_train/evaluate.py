@@ -5,8 +5,8 @@ Shapes: B batch, T tokens, S segments.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hrm_model.hrm import HRM
+from hrm_puzzles.arc_voting import Voting
 from hrm_puzzles.datasets import IGNORE
 from hrm_puzzles.puzzle import RIGHT, Puzzle
 from hrm_train.batches import Rows
@@ -22,6 +23,8 @@ from hrm_train.losses import LossKind, answer_loss_B
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+SHOWN_TRIALS = 2
+"""ARC allows two attempts; the published scores with more stand in the record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,7 @@ class Evaluation:
     where `proof_exists` is false). accuracy: right cells among those counted. cells: right cells among those that were
     open. halting: (q_halt >= 0) == exact, the published halting accuracy. `segments` and `halted_exact` are the mean
     number of segments and the exact share where the model itself halts; `loss` is the answer loss after the last.
+    `pass_at` k: tasks whose answer is among the k grids most voted for, of a puzzle whose variants vote (else empty).
     """
 
     num_puzzles: int
@@ -45,6 +49,7 @@ class Evaluation:
     halted_exact: float
     loss: float
     proven_B: Bools
+    pass_at: Mapping[int, float]
 
     @property
     def score(self) -> float:
@@ -63,6 +68,7 @@ class Evaluation:
             f"exact {exact} % after {'/'.join(map(str, counts))} segments{proven}, open cells "
             f"{100 * self.cells[-1]:.1f} %; halts by itself after {self.segments:.1f} segments with "
             f"{100 * self.halted_exact:.1f} % exact ({self.num_puzzles} puzzles)"
+            + "".join(f"; pass@{k} {100 * share:.1f} %" for k, share in self.pass_at.items() if k <= SHOWN_TRIALS)
         )
 
 
@@ -76,6 +82,7 @@ class _Rollout(NamedTuple):
     margin_SB: Floats
     q_halt_SB: Floats
     loss_1B: Floats
+    answers_1BT: NDArray[np.int32]
 
 
 @torch.no_grad()
@@ -86,10 +93,12 @@ def evaluate(
     *,
     batch_size: int = 128,
     loss: LossKind = "softmax",
+    identifiers: Sequence[str] = (),
     between_batches: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """Runs every row through all segments; rows without any counted cell are left out.
 
+    `identifiers` name the puzzle ids, so that variants of one task can vote.
     `between_batches` is called before each batch; what it raises ends the evaluation.
     """
     rows = _counted(rows)
@@ -97,7 +106,15 @@ def evaluate(
     for start in range(0, len(rows.tokens_BT), batch_size):
         between_batches()
         parts.append(_rollout(model, puzzle, Rows(*(part[start : start + batch_size] for part in rows)), loss))
-    return _summarised(_Rollout(*(np.concatenate(kind, axis=1) for kind in zip(*parts, strict=True))), puzzle)
+    rollout = _Rollout(*(np.concatenate(kind, axis=1) for kind in zip(*parts, strict=True)))
+    return replace(_summarised(rollout, puzzle), pass_at=_pass_at(puzzle, rows, rollout, identifiers))
+
+
+def _pass_at(puzzle: Puzzle, rows: Rows, rollout: _Rollout, identifiers: Sequence[str]) -> Mapping[int, float]:
+    if not identifiers or not isinstance(puzzle, Voting):
+        return {}
+    names = [identifiers[int(number)] for number in rows.puzzle_ids_B.tolist()]
+    return puzzle.pass_at(names, rows.tokens_BT, rows.labels_BT, rollout.answers_1BT[0], rollout.q_halt_SB[-1])
 
 
 def _counted(rows: Rows) -> Rows:
@@ -124,6 +141,7 @@ def _summarised(rollout: _Rollout, puzzle: Puzzle) -> Evaluation:
         halted_exact=float(halted_exact_B.mean()),
         loss=float(rollout.loss_1B.mean()),
         proven_B=rollout.proven_SB[-1],
+        pass_at={},
     )
 
 
@@ -147,10 +165,12 @@ def _rollout(model: HRM, puzzle: Puzzle, rows: Rows, loss: LossKind) -> _Rollout
                 margin_SB=_floats(model.margin(output)),
                 q_halt_SB=_floats(output.q_halt_B),
                 loss_1B=_floats(answer_loss_B(output.logits_BTV, labels_BT, loss)),
+                answers_1BT=answers_BT,
             )
         )
-    last_loss_1B = segments[-1].loss_1B[None]
-    return _Rollout(*(np.stack(kind) for kind in zip(*segments, strict=True)))._replace(loss_1B=last_loss_1B)
+    last = segments[-1]
+    stacked = _Rollout(*(np.stack(kind) for kind in zip(*segments, strict=True)))
+    return stacked._replace(loss_1B=last.loss_1B[None], answers_1BT=last.answers_1BT[None])
 
 
 def _compared(answers_BT: NDArray[np.int32], rows: Rows, verdicts: _Verdicts) -> tuple[Bools, Bools, Floats, Floats]:

@@ -158,7 +158,12 @@ class Run:
         progress, recipe = self.trainer.progress, self.trainer.recipe
         before = self.history.best(kind, progress.step - 1)
         evaluation = evaluate(
-            model, self.trainer.puzzle, rows, loss=recipe.loss, between_batches=self._raise_if_signalled
+            model,
+            self.trainer.puzzle,
+            rows,
+            loss=recipe.loss,
+            identifiers=self.held_out.identifiers if kind == "whole" else (),
+            between_batches=self._raise_if_signalled,
         )
         self.say(f"step {progress.step}: {evaluation.summary()}")
         self.history.add(kind, progress.step, progress.samples, evaluation, revealed=progress.curriculum_level)

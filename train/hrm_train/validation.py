@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hrm_puzzles.arc_voting import Voting
 from hrm_train.batches import Rows
 from hrm_train.dataset import SplitSource, validation_rows
 from hrm_train.evaluate import Evaluation
@@ -27,10 +28,14 @@ FIGURES = ("segments", "halted_exact", "loss", "score", "num_puzzles", "proof_ex
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """The same seeded puzzles at every validation of a run; `fast` is None where the whole set is small."""
+    """The same seeded puzzles at every validation of a run; `fast` is None where the whole set is small.
+
+    `identifiers` name the puzzle ids of the whole set where variants of a task vote.
+    """
 
     whole: Rows
     fast: Rows | None
+    identifiers: tuple[str, ...] = ()
 
 
 def held_out(source: SplitSource, most: int, seed: int) -> HeldOut:
@@ -38,7 +43,8 @@ def held_out(source: SplitSource, most: int, seed: int) -> HeldOut:
     num_whole = min(most, len(source))
     num_fast = max(LEAST_FAST, num_whole // FAST_SHARE)
     fast = validation_rows(source, num_fast, seed) if num_fast < num_whole else None
-    return HeldOut(whole=validation_rows(source, num_whole, seed), fast=fast)
+    identifiers = source.identifiers() if isinstance(source.puzzle, Voting) else ()
+    return HeldOut(whole=validation_rows(source, num_whole, seed), fast=fast, identifiers=identifiers)
 
 
 class History:
@@ -50,6 +56,7 @@ class History:
     def add(self, kind: Kind, step: int, samples: int, evaluation: Evaluation, **more: float) -> None:
         curves = {name: [round(value, 5) for value in getattr(evaluation, name)] for name in CURVES}
         figures = {name: getattr(evaluation, name) for name in FIGURES}
+        more |= {f"pass_at_{k}": round(share, 5) for k, share in evaluation.pass_at.items()}
         where = {"time": time.time(), "kind": kind, "step": step, "samples": samples}
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps({**where, **more, **figures, **curves}) + "\n")
