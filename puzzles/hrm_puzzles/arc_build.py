@@ -12,7 +12,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -36,6 +36,7 @@ class ArcRecipe:
     """What to build: up to `augment` variants of each task besides the task itself.
 
     `dataset` and `tasks` are as `arc_sources` reads them; tasks with a grid beyond `max_side` are left out.
+    `hold_out_all` keeps the test pairs of training tasks out of training as well.
     """
 
     puzzle: str
@@ -43,6 +44,7 @@ class ArcRecipe:
     tasks: str | None = None
     augment: int = 1000
     max_side: int | None = None
+    hold_out_all: bool = False
     seed: int = 0
 
 
@@ -101,7 +103,9 @@ def build_arc(
     require_free(out)
     tasks = chosen(read_tasks(recipe.dataset), recipe.tasks)
     side = min(puzzle.side, recipe.max_side or puzzle.side)
-    fitting = [task for task in tasks if task.side <= side]
+    fitting = [
+        replace(task, is_held_out=task.is_held_out or recipe.hold_out_all) for task in tasks if task.side <= side
+    ]
     _check(recipe, fitting, side)
     unfinished = out.with_name(f".{out.name}.unfinished-{_digest(recipe, fitting)}")
     plan = _begin(recipe, puzzle, fitting, unfinished)

@@ -41,7 +41,7 @@ OptionalPuzzle = Annotated[str | None, typer.Option(help="Name of the puzzle; to
 PuzzleName = Annotated[str, typer.Argument(help=f"Name of the puzzle: {', '.join(registry.names())}.")]
 Out = Annotated[Path, typer.Option(help="Directory to make; it must not exist.")]
 
-OF_ARC = ("dataset", "tasks", "augment", "max_side")
+OF_ARC = ("dataset", "tasks", "augment", "max_side", "hold_out_all")
 OF_OTHERS = (
     *("train", "test", "difficulty", "copies"),
     *("source", "csv_train", "csv_test", "csv_sample", "least_rating", "greatest_rating"),
@@ -84,6 +84,9 @@ def build(
     tasks: Annotated[str | None, typer.Option(help="ARC: so many of each split, names, or a file of names.")] = None,
     augment: Annotated[int, typer.Option(min=0, help="ARC: variants of each task besides itself.")] = 1000,
     max_side: Annotated[int | None, typer.Option(min=1, help="ARC: leave out tasks with larger grids.")] = None,
+    hold_out_all: Annotated[
+        bool, typer.Option("--hold-out-all", help="ARC: never train on test pairs, of training tasks neither.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Generate puzzles, read CSV rows or ARC tasks, and write both splits; a build that was stopped continues.
@@ -96,7 +99,15 @@ def build(
     _refuse_options(context, kind)
     start = time.perf_counter()
     if isinstance(kind, Arc):
-        of_tasks = ArcRecipe(puzzle=puzzle, dataset=dataset, tasks=tasks, augment=augment, max_side=max_side, seed=seed)
+        of_tasks = ArcRecipe(
+            puzzle=puzzle,
+            dataset=dataset,
+            tasks=tasks,
+            augment=augment,
+            max_side=max_side,
+            hold_out_all=hold_out_all,
+            seed=seed,
+        )
         with progress_shown("tasks") as progress:
             built = build_arc(of_tasks, kind, out, num_workers=workers, progress=progress)
     else:

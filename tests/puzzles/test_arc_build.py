@@ -68,6 +68,16 @@ def test_splits_follow_the_published_rules(folder: Path, tmp_path: Path) -> None
     assert not classes[0] & classes[1]
 
 
+def test_test_pairs_of_training_tasks_can_be_held_out_too(folder: Path, tmp_path: Path) -> None:
+    build_arc(recipe(folder, hold_out_all=True), SMALL, tmp_path / "data")
+    train, test = (open_split(tmp_path / "data", split) for split in ("train", "test"))
+    of_train, of_test = (
+        Counter(variant_of(name)[0] for name in names_of(tmp_path / "data", split)) for split in (train, test)
+    )
+    assert of_train == {"aaa": 63, "bbb": 63, "ccc": 63}
+    assert of_test == {"aaa": 21, "bbb": 42, "ccc": 42}
+
+
 def test_every_field_is_that_of_the_published_layout(folder: Path, tmp_path: Path) -> None:
     build_arc(recipe(folder), SMALL, tmp_path / "data")
     assert json.loads((tmp_path / "data" / "test" / "dataset.json").read_text()) == {
