@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def write_bundle(path: Path, contents: Contents) -> ParityReport:
         golden_traces.save(contents.golden, unfinished / GOLDEN_NAME)
         report = _compared(graph_path, contents)
         summary = {"max_logit_gap": report.max_logit_gap, "num_candidates": contents.num_candidates}
-        measured = {"fp32": {**asdict(report), **summary, "tolerance": LOGIT_TOLERANCE}}
+        measured = {"fp32": {**report.as_json(), **summary, "tolerance": LOGIT_TOLERANCE}}
         (unfinished / "parity.json").write_text(json.dumps(measured, indent=2) + "\n")
         write_manifest(unfinished, **_manifest_fields(contents))
         Bundle.open(unfinished)
