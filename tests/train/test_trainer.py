@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -153,3 +154,21 @@ def test_no_puzzle_outlives_the_present_limit(data: Path) -> None:
     for _ in range(5):
         trainer.step()
         assert trainer.slots.halted_B.all()
+
+
+def test_a_data_set_of_the_published_builder_trains_as_ours_does(data: Path, tmp_path: Path) -> None:
+    """Field by field as HRM writes it: int64 after augmentation, no total_puzzles, no file of ours beside it."""
+    theirs = tmp_path / "theirs"
+    for split in ("train", "test"):
+        (theirs / split).mkdir(parents=True)
+        meta = json.loads((data / split / "dataset.json").read_text())
+        published = "pad_id ignore_label_id blank_identifier_id vocab_size seq_len num_puzzle_identifiers total_groups"
+        named = [*published.split(), "mean_puzzle_examples", "sets"]
+        (theirs / split / "dataset.json").write_text(json.dumps({name: meta[name] for name in named}))
+        for kind in ("inputs", "labels"):
+            np.save(theirs / split / f"all__{kind}.npy", np.load(data / split / f"all__{kind}.npy").astype(np.int64))
+        for kind in ("puzzle_identifiers", "puzzle_indices", "group_indices"):
+            np.save(theirs / split / f"all__{kind}.npy", np.load(data / split / f"all__{kind}.npy").astype(np.int32))
+    (theirs / "identifiers.json").write_text('["<blank>"]')
+    losses = [[float(trainer.step().loss) for _ in range(3)] for trainer in (trainer_on(data), trainer_on(theirs))]
+    assert losses[0] == losses[1]
