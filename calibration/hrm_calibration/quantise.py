@@ -1,0 +1,173 @@
+"""A float step graph becomes an INT8 one: Q/DQ around the linear products and nowhere else.
+
+Symmetric and signed, as TensorRT wants it (Developer Guide, "Explicit Quantization"): weights per output channel and
+activations per tensor, with a scale for each call site. Residual sums keep reading the unquantised tensor, and nothing
+is quantised on its way out.
+
+Shapes: I inputs and O outputs of a linear layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+HEADS = frozenset({"logits_BTV", "halting/product"})
+"""Products that stay in float: a handful of outputs saves nothing, and they decide the answer and the halt."""
+LIMITS = {7: 64, 8: 127}
+"""The largest quantised weight by `weight_bits`.
+
+x86 processors without VNNI add two products of ONNX Runtime's quickest kernel in 16 bits, which saturate: 255 (64 + 64)
+still fits, 255 (127 + 127) does not (onnxruntime.ai, "Quantize ONNX models", on U8S8). Seven bits cost little, since
+most of the error comes from activations.
+"""
+SIGNED_ZERO, UNSIGNED_ZERO = "zero_int8", "zero_uint8"
+MIDDLE = 128
+
+
+class QuantisationError(ValueError):
+    """A graph or ranges that cannot be quantised; one sentence with value, expectation and remedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """One place where a linear layer is called: the node's name, the tensor it reads and the matrix it uses."""
+
+    name: str
+    tensor: str
+    weight: str
+
+
+def call_sites(graph: onnx.ModelProto) -> list[Site]:
+    """Every product with a stored matrix but the heads, in the order they run; refuses a graph without any."""
+    stored = {tensor.name for tensor in graph.graph.initializer if _is_matrix(tensor)}
+    sites = [
+        Site(name=node.name, tensor=node.input[0], weight=node.input[1])
+        for node in graph.graph.node
+        if node.op_type == "MatMul" and node.input[1] in stored and node.name not in HEADS
+    ]
+    if not sites:
+        raise QuantisationError("the graph has no product with a stored float matrix; give a step graph in float32.")
+    return sites
+
+
+def quantise(
+    graph: onnx.ModelProto, scales: Mapping[str, float], *, in_float: Collection[str] = (), weight_bits: int = 7
+) -> onnx.ModelProto:
+    """The signed Q/DQ graph; `scales` by call site, `in_float` names matrices that stay as they are.
+
+    Each matrix is stored once in INT8, however many call sites use it. Refuses a call site without a scale, a matrix of
+    `in_float` that the graph does not use, and other `weight_bits` than 7 and 8.
+    """
+    if weight_bits not in LIMITS:
+        raise QuantisationError(f"weights of {weight_bits} bits are not made; choose 7 or 8.")
+    sites = call_sites(graph)
+    _require_known(in_float, {site.weight for site in sites})
+    chosen = {site.name: site for site in sites if site.weight not in in_float}
+    missing = [name for name in chosen if not scales.get(name, 0) > 0]
+    if missing:
+        raise QuantisationError(f"call site {missing[0]} has no scale above 0; calibrate this very graph again.")
+    weights = {site.weight for site in chosen.values()}
+    nodes = list(_nodes(graph, chosen, weights))
+    site_scales = {name: scales[name] for name in chosen}
+    return _with(graph, nodes, list(_tensors(graph, weights, site_scales, LIMITS[weight_bits])))
+
+
+def unsigned(graph: onnx.ModelProto) -> onnx.ModelProto:
+    """The same function with activations in 0..255: every zero point moves by 128, and no scale changes.
+
+    round(x / s) clipped to -128..127 and round(x / s) + 128 clipped to 0..255 stand for the same number. A matrix with
+    8-bit weights moves too: beside unsigned weights no processor saturates, though the kernel is slower.
+    """
+    matrices = {tensor.name: tensor for tensor in graph.graph.initializer if _may_saturate(tensor)}
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.graph.node]
+    for node in nodes:
+        node.input[:] = [UNSIGNED_ZERO if name == SIGNED_ZERO else name for name in node.input]
+        if node.input[0] in matrices:
+            node.input.append(f"{node.input[0]}/zero")
+    kept = [tensor for tensor in graph.graph.initializer if tensor.name not in {SIGNED_ZERO, *matrices}]
+    moved = [part for tensor in matrices.values() for part in _moved(tensor)]
+    return _with(graph, nodes, [*kept, *moved, numpy_helper.from_array(np.array(MIDDLE, np.uint8), UNSIGNED_ZERO)])
+
+
+def quantised_matrix(weight_IO: NDArray[np.float32], limit: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """The matrix in -`limit`..`limit` with the scale of each output channel."""
+    largest_O = np.abs(weight_IO).max(axis=0)
+    scale_O = np.where(largest_O > 0, largest_O / limit, 1).astype(np.float32)
+    return np.rint(weight_IO / scale_O).clip(-limit, limit).astype(np.int8), scale_O
+
+
+def _nodes(graph: onnx.ModelProto, chosen: Mapping[str, Site], weights: set[str]) -> Iterator[onnx.NodeProto]:
+    """The graph's nodes in order, weights made float again first and each call site's input on the way to it."""
+    for weight in sorted(weights):
+        inputs = [_stored(weight), _scale(weight)]
+        yield helper.make_node("DequantizeLinear", inputs, [weight], name=f"{weight}/dequantize", axis=1)
+    for node in graph.graph.node:
+        site = chosen.get(node.name)
+        if site is None:
+            yield node
+            continue
+        grid = [_scale(site.name), SIGNED_ZERO]
+        small, back = f"{site.name}/quantized", f"{site.name}/dequantized"
+        yield helper.make_node("QuantizeLinear", [site.tensor, *grid], [small], name=f"{site.name}/quantize")
+        yield helper.make_node("DequantizeLinear", [small, *grid], [back], name=f"{site.name}/dequantize")
+        yield helper.make_node("MatMul", [back, site.weight], list(node.output), name=node.name)
+
+
+def _tensors(
+    graph: onnx.ModelProto, weights: set[str], scales: Mapping[str, float], limit: int
+) -> Iterator[TensorProto]:
+    for tensor in graph.graph.initializer:
+        if tensor.name not in weights:
+            yield tensor
+            continue
+        matrix_IO, scale_O = quantised_matrix(numpy_helper.to_array(tensor), limit)
+        yield numpy_helper.from_array(matrix_IO, _stored(tensor.name))
+        yield numpy_helper.from_array(scale_O, _scale(tensor.name))
+    for name, scale in scales.items():
+        yield numpy_helper.from_array(np.array(scale, np.float32), _scale(name))
+    if scales:
+        yield numpy_helper.from_array(np.array(0, np.int8), SIGNED_ZERO)
+
+
+def _may_saturate(tensor: TensorProto) -> bool:
+    is_matrix = tensor.data_type == TensorProto.INT8 and len(tensor.dims) == 2
+    return is_matrix and bool(np.abs(numpy_helper.to_array(tensor).astype(np.int16)).max() > LIMITS[7])
+
+
+def _moved(tensor: TensorProto) -> Iterator[TensorProto]:
+    matrix_IO = numpy_helper.to_array(tensor).astype(np.int16) + MIDDLE
+    yield numpy_helper.from_array(matrix_IO.astype(np.uint8), tensor.name)
+    yield numpy_helper.from_array(np.full(matrix_IO.shape[1], MIDDLE, np.uint8), f"{tensor.name}/zero")
+
+
+def _require_known(in_float: Collection[str], weights: set[str]) -> None:
+    unknown = sorted(set(in_float) - weights)
+    if unknown:
+        raise QuantisationError(f"{unknown[0]} is no matrix of a linear layer; choose among {sorted(weights)}.")
+
+
+def _is_matrix(tensor: TensorProto) -> bool:
+    return tensor.data_type == TensorProto.FLOAT and len(tensor.dims) == 2
+
+
+def _stored(weight: str) -> str:
+    return f"{weight}/int8"
+
+
+def _scale(name: str) -> str:
+    return f"{name}/scale"
+
+
+def _with(graph: onnx.ModelProto, nodes: list[onnx.NodeProto], tensors: list[TensorProto]) -> onnx.ModelProto:
+    """The graph with other insides; what it takes, gives and is written in stays."""
+    old = graph.graph
+    inner = helper.make_graph(nodes, old.name, old.input, old.output, initializer=tensors)
+    return helper.make_model(
+        inner, opset_imports=graph.opset_import, ir_version=graph.ir_version, producer_name=graph.producer_name
+    )

@@ -1,0 +1,75 @@
+"""Small real step graphs, puzzles for them, and how to run them.
+
+Shapes: B puzzles, N puzzles, T tokens, N positions, D hidden, E puzzle-vector width.
+"""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import torch
+
+from hrm_calibration.questions import Questions
+from hrm_export.segment import segment_graph
+from hrm_model.config import HRMConfig
+from hrm_model.hrm import HRM
+from hrm_puzzles import registry
+
+SUDOKU = registry.get("sudoku-4x4")
+
+
+def small_model(*, seed: int = 0, **changes: Any) -> HRM:
+    """Two heads of width 16 on 4x4 Sudoku; each low matrix has four call sites and each high one two."""
+    torch.manual_seed(seed)
+    sizes = {"vocab_size": 6, "seq_len": 16, "hidden_size": 32, "num_heads": 2, "puzzle_vector_size": 32}
+    model = HRM(HRMConfig(**{**sizes, "num_puzzle_ids": 3, "high_layers": 1, "low_layers": 1, **changes}))
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            if "level" in name:
+                weights *= 0.7  # a fresh model amplifies rounding, a trained one does not
+        model.q_head.weight.normal_()
+        model.puzzle_table.normal_()
+    return model.eval()
+
+
+def small_graph(**changes: Any) -> onnx.ModelProto:
+    return segment_graph(small_model(**changes))
+
+
+def table(rows: int = 3) -> np.ndarray:
+    return np.random.default_rng(5).normal(size=(rows, 32)).astype(np.float32)
+
+
+def questions(count: int, seed: int = 0) -> Questions:
+    rng = np.random.default_rng(seed)
+    examples = [SUDOKU.generate(rng, "easy") for _ in range(count)]
+    return Questions(
+        tokens_NT=np.stack([SUDOKU.encode(example.question) for example in examples]),
+        labels_NT=np.stack([SUDOKU.encode(example.answer) for example in examples]),
+        puzzle_ids_N=np.arange(count, dtype=np.int32) % 3,
+        ratings_N=None,
+    )
+
+
+def random_inputs(count: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """A carry that is under way, and every third row fresh."""
+    rng = np.random.default_rng(seed)
+    return {
+        "tokens_BT": rng.integers(1, 6, (count, 16), dtype=np.int32),
+        "puzzle_vector_BE": rng.normal(size=(count, 32)).astype(np.float32),
+        "fresh_B": np.arange(count) % 3 == 0,
+        "z_high_BND": rng.normal(size=(count, 17, 32)).astype(np.float32),
+        "z_low_BND": rng.normal(size=(count, 17, 32)).astype(np.float32),
+    }
+
+
+def run(graph: onnx.ModelProto, inputs: dict[str, np.ndarray], *, optimised: bool = False) -> dict[str, np.ndarray]:
+    """One run by names, node by node as written or with ONNX Runtime's own kernels."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    if not optimised:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
