@@ -1,4 +1,4 @@
-"""An ONNX graph written node by node, and what must hold of every graph this project hands out.
+"""An ONNX graph written node by node, read again and changed.
 
 Opset 20 and IR 10 are the newest that the TensorRT 10.3 parser (JetPack 6) and the ONNX Runtime builds for it read.
 """
@@ -6,7 +6,7 @@ Opset 20 and IR 10 are the newest that the TensorRT 10.3 parser (JetPack 6) and 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,25 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 OPSET, IR_VERSION = 20, 10
-
-_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})
-_PLAIN = _FLOATS | {TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
-TENSORRT_OPERATORS: Mapping[str, frozenset[int]] = {
-    **dict.fromkeys(("Add", "Div", "Mul", "Pow", "Sub"), _FLOATS),
-    **dict.fromkeys(("MatMul", "Pad", "ReduceMean", "Sigmoid", "Softmax", "Sqrt"), _FLOATS),
-    **dict.fromkeys(("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Split"), _PLAIN),
-    **dict.fromkeys(("Transpose", "Unsqueeze", "Where"), _PLAIN),
-    "ArgMax": frozenset({TensorProto.INT64}),
-}
-"""The operators a graph may use, each with the types it may give out.
-
-All of them stand in docs/operators.md of github.com/onnx/onnx-tensorrt since 8.5 (commit 6d0ab7b); 10.0 added INT64,
-and the parser has only grown since. The list is what we use: look a new operator up there before adding it here.
-"""
-
-
-class GraphError(ValueError):
-    """A graph that must not leave this program; the message names the rule it breaks."""
+FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})
 
 
 class GraphWriter:
@@ -85,47 +67,29 @@ class GraphWriter:
         return helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION, producer_name="hrm-export")
 
 
-def check_graph(model: onnx.ModelProto, stored: Mapping[str, int]) -> None:
-    """Raises GraphError for a graph that is not valid ONNX, not for TensorRT, or holds other arrays than it should.
-
-    `stored` gives the number of elements of every weight and table: each must be there once, and no other.
-    """
-    try:
-        onnx.checker.check_model(model, full_check=True)
-    except (onnx.checker.ValidationError, shape_inference.InferenceError) as error:
-        reason = " ".join(str(error).split())
-        raise GraphError(f"the graph is not valid ONNX ({reason}); this is a fault of the exporter") from error
-    _check_versions(model)
-    _check_operators(model)
-    _check_stored(model.graph, stored)
-
-
-def _check_versions(model: onnx.ModelProto) -> None:
-    found = (model.ir_version, [(entry.domain, entry.version) for entry in model.opset_import])
-    if found != (IR_VERSION, [("", OPSET)]):
-        raise GraphError(f"the graph has IR and opsets {found}; write IR {IR_VERSION} and opset {OPSET}")
-
-
-def _check_operators(model: onnx.ModelProto) -> None:
+def element_types(model: onnx.ModelProto) -> dict[str, int]:
+    """The element type of every value: inputs, stored arrays and whatever a node makes."""
     graph = shape_inference.infer_shapes(model, strict_mode=True).graph
-    types = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)}
-    for node in graph.node:
-        found = {types[output] for output in node.output}
-        if not found <= TENSORRT_OPERATORS.get(node.op_type, frozenset()):
-            names = ", ".join(TensorProto.DataType.Name(code) for code in sorted(found))
-            raise GraphError(
-                f"{node.name} is {node.op_type} giving {names}, which TensorRT 10.3 may not read; use one that it reads"
-            )
+    values = (*graph.input, *graph.value_info, *graph.output)
+    stored = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    return stored | {value.name: value.type.tensor_type.elem_type for value in values}
 
 
-def _check_stored(graph: onnx.GraphProto, stored: Mapping[str, int]) -> None:
-    """A weight stored twice fills the device; one that is turned at run time is no weight to a quantiser."""
-    sizes = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer if tensor.data_type in _FLOATS}
-    found = {name: size for name, size in sizes.items() if size > 1}
-    if found != stored:
-        odd = sorted(name for name in {*found, *stored} if found.get(name) != stored.get(name))[:3]
-        detail = "; ".join(f"{name}: expected {stored.get(name)}, found {found.get(name)}" for name in odd)
-        raise GraphError(f"the graph does not hold every weight exactly once ({detail}); share its initialisers")
-    for node in graph.node:
-        if node.op_type == "Transpose" and node.input[0] in sizes:
-            raise GraphError(f"{node.name} turns the weight {node.input[0]}; store it as it is used")
+def stored_sizes(model: onnx.ModelProto) -> dict[str, int]:
+    """Elements of every stored float array that is no lone number: the weights and tables of a float graph."""
+    floats = (tensor for tensor in model.graph.initializer if tensor.data_type in FLOATS)
+    return {tensor.name: size for tensor in floats if (size := math.prod(tensor.dims)) > 1}
+
+
+def with_nodes(
+    model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], tensors: Iterable[TensorProto]
+) -> onnx.ModelProto:
+    """The model with other nodes and stored arrays; arrays that no node uses are left out."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for field in ("node", "initializer", "value_info"):
+        changed.graph.ClearField(field)
+    changed.graph.node.extend(nodes)
+    used = {name for node in changed.graph.node for name in node.input}
+    changed.graph.initializer.extend(tensor for tensor in tensors if tensor.name in used)
+    return changed

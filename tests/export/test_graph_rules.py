@@ -8,20 +8,16 @@ import pytest
 from export_tools import small_model
 from onnx import helper, numpy_helper
 
-from hrm_export.onnx_graph import GraphError, check_graph
+from hrm_export.graph_rules import GraphError, check_graph
+from hrm_export.onnx_graph import stored_sizes
 from hrm_export.segment import segment_graph
 
 WEIGHT = "lm_head.weight"
 
 
-def stored_in(graph: onnx.GraphProto) -> dict[str, int]:
-    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    return {name: array.size for name, array in arrays.items() if array.dtype == np.float32 and array.size > 1}
-
-
 def refused(change: Callable[[onnx.ModelProto], object], saying: str) -> None:
     model = segment_graph(small_model())
-    stored = stored_in(model.graph)
+    stored = stored_sizes(model)
     check_graph(model, stored)
     change(model)
     with pytest.raises(GraphError, match=saying):
@@ -71,3 +67,29 @@ def test_a_newer_ir_is_refused() -> None:
 
 def test_a_value_from_nowhere_is_refused() -> None:
     refused(lambda model: add_node(model, "Sqrt", "nowhere"), "not valid ONNX")
+
+
+def test_a_half_that_meets_a_float_is_refused() -> None:
+    def halve(model: onnx.ModelProto) -> None:
+        add_node(model, "Cast", "logits_BTV")
+        model.graph.node[-1].attribute.append(helper.make_attribute("to", onnx.TensorProto.FLOAT16))
+        model.graph.node.append(helper.make_node("Add", ["surplus", "logits_BTV"], ["sum"], name="meeting"))
+
+    refused(halve, "meeting mixes types|not valid ONNX")
+
+
+def test_an_asymmetric_quantiser_is_refused() -> None:
+    def quantise(model: onnx.ModelProto) -> None:
+        stored = {"one/scale": np.array(1, np.float32), "three": np.array(3, np.int8)}
+        model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in stored.items())
+        add_node(model, "QuantizeLinear", "logits_BTV", "one/scale", "three")
+
+    refused(quantise, "surplus has another zero point")
+
+
+def test_a_matrix_in_int8_beside_its_float_original_is_refused() -> None:
+    def quantise(model: onnx.ModelProto) -> None:
+        matrix = numpy_helper.to_array(initializer(model, WEIGHT)).astype(np.int8)
+        model.graph.initializer.append(numpy_helper.from_array(matrix, f"{WEIGHT}/int8"))
+
+    refused(quantise, f"{WEIGHT}: expected 192, found 384")

@@ -1,0 +1,136 @@
+"""Float16 with float32 islands: the same function within float16's rounding, in a file of half the size.
+
+Shapes: B puzzles, S segments, T tokens, V vocabulary.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from export_tools import engine_of, random_inputs, random_questions, small_model
+from onnx import TensorProto
+from onnx.reference import ReferenceEvaluator
+
+from hrm_calibration.quantise import call_sites, quantise
+from hrm_calibration.questions import Questions
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_export.golden import record
+from hrm_export.graph_rules import check_graph
+from hrm_export.half import half_graph
+from hrm_export.islands import Range, islands, record_ranges
+from hrm_export.onnx_graph import element_types, stored_sizes
+from hrm_export.segment import segment_graph
+from hrm_model.hrm import HRM
+from hrm_puzzles import registry
+
+NORMS = {"square", "mean", "steady", "rms", "norm"}
+LOGIT_TOLERANCE = 0.1  # a hundred roundings to 11 bits of values near 4, in each of 16 segments
+
+
+def large_model() -> HRM:
+    """What its second normalisation squares does not fit into float16."""
+    model = small_model()
+    for level in (model.low_level, model.high_level):
+        for block in level.blocks:
+            block.mlp.down_proj.weight.data *= 4000
+    return model
+
+
+def ranges_of(model: HRM) -> dict[str, Range]:
+    asked = random_questions(model, 6)
+    questions = Questions(
+        tokens_NT=asked.tokens_BT, labels_NT=asked.labels_BT, puzzle_ids_N=asked.puzzle_ids_B, ratings_N=None
+    )
+    policy = HaltingPolicy(kind="fixed", max_segments=4)
+    table = model.puzzle_table.numpy()
+    return record_ranges(segment_graph(model), registry.get("sudoku-4x4"), table, questions, policy)
+
+
+def computed_in_float(model: onnx.ModelProto) -> set[str]:
+    types = element_types(model)
+    nodes = (node for node in model.graph.node if node.op_type != "Cast")
+    return {node.name for node in nodes if types[node.output[0]] == TensorProto.FLOAT}
+
+
+@pytest.mark.parametrize("positions", ["rope", "learned"])
+def test_every_weight_is_stored_once_in_half_the_bytes(positions: str) -> None:
+    graph = segment_graph(small_model(positions=positions, hidden_size=64, high_layers=2))
+    half = half_graph(graph, ())
+    check_graph(half, stored_sizes(graph))
+    weights_bytes = 4 * sum(stored_sizes(graph).values())
+    saved = len(graph.SerializeToString()) - len(half.SerializeToString())
+    assert saved == pytest.approx(weights_bytes / 2, rel=0.05)
+
+
+def test_without_islands_every_node_computes_in_half() -> None:
+    assert computed_in_float(half_graph(segment_graph(small_model()), ())) == set()
+
+
+def test_the_graph_takes_and_gives_what_it_did() -> None:
+    graph = segment_graph(small_model())
+    half = half_graph(graph, ())
+    assert list(half.graph.input) == list(graph.graph.input)
+    assert list(half.graph.output) == list(graph.graph.output)
+
+
+def test_it_says_nearly_what_pytorch_says_after_every_segment(tmp_path: Path) -> None:
+    model = small_model()
+    questions = random_questions(model, 5)
+    graph = segment_graph(model)
+    engine = engine_of(half_graph(graph, islands(graph, ranges_of(model))), model, questions, tmp_path)
+    for logits_BTV in record(model, questions).logits_SBTV:
+        output = engine.step(5)
+        assert output.logits_BTV is not None
+        assert np.abs(output.logits_BTV - logits_BTV).max() <= LOGIT_TOLERANCE
+
+
+def test_ranges_within_half_need_no_island() -> None:
+    model = small_model()
+    assert islands(segment_graph(model), ranges_of(model)) == frozenset()
+
+
+def test_squares_beyond_half_make_their_normalisation_an_island() -> None:
+    model = large_model()
+    found = islands(segment_graph(model), ranges_of(model))
+    assert {name.rpartition("/")[2] for name in found} == NORMS
+    assert {name.rpartition("/")[0].rpartition("/")[2] for name in found} == {"mlp"}
+
+
+def test_an_island_keeps_finite_what_would_overflow() -> None:
+    model = large_model()
+    graph, inputs = segment_graph(model), random_inputs(model, 2)
+    truth = ReferenceEvaluator(graph).run(["logits_BTV"], inputs)[0]
+    with np.errstate(over="ignore"):
+        spoilt = ReferenceEvaluator(half_graph(graph, ())).run(["logits_BTV"], inputs)[0]
+    kept = ReferenceEvaluator(half_graph(graph, islands(graph, ranges_of(model)))).run(["logits_BTV"], inputs)[0]
+    assert np.abs(spoilt - truth).max() > 5 * LOGIT_TOLERANCE
+    assert np.abs(kept - truth).max() <= LOGIT_TOLERANCE
+
+
+def test_a_constant_that_half_would_lose_makes_an_island_where_it_matters() -> None:
+    model = small_model()
+    graph, ranges = segment_graph(model), ranges_of(model)
+    scope = "low_1/layer_0/mlp"
+    quiet = {**ranges, f"{scope}/steady": Range(low=2e-5, high=1.0)}  # beside which 1e-5 is half of everything
+    assert islands(graph, quiet) == {f"{scope}/{name}" for name in NORMS}
+
+
+def test_a_quantised_graph_becomes_half_around_its_integers() -> None:
+    graph = segment_graph(small_model())
+    signed = quantise(graph, {site.name: 0.05 for site in call_sites(graph)})
+    half = half_graph(signed, islands(signed, {}))
+    check_graph(half, stored_sizes(graph))
+    assert computed_in_float(half) == set()
+
+
+def test_a_scale_too_small_for_half_stays_float() -> None:
+    graph = segment_graph(small_model())
+    sites = [site.name for site in call_sites(graph)]
+    signed = quantise(graph, {**dict.fromkeys(sites, 0.05), sites[0]: 1e-6})
+    assert islands(signed, {}) == {f"{sites[0]}/quantize", f"{sites[0]}/dequantize"}
+
+
+def test_an_island_that_is_no_node_is_refused() -> None:
+    with pytest.raises(ValueError, match="no node 'nowhere'"):
+        half_graph(segment_graph(small_model()), {"nowhere"})
