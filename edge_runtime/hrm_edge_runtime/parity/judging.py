@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hrm_edge_runtime.parity.gates import EndLimits, Gates, SegmentLimits
-from hrm_edge_runtime.parity.tally import Column, Paired
+from hrm_edge_runtime.parity.gates import EndLimits, Gates, Measure, SegmentLimits
+from hrm_edge_runtime.parity.tally import Column, How, Paired
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.parity.report import ParityReport
@@ -48,12 +48,13 @@ def breaks(report: ParityReport, gates: Gates) -> list[Break]:
 
 
 def _segment_breaks(columns: Mapping[str, Column], limits: SegmentLimits, last: int) -> Iterator[Break]:
-    for how, limit_of in (("worst", limits.worst), ("mean", limits.mean)):
+    kinds: tuple[tuple[How, Mapping[Measure, float]], ...] = (("worst", limits.worst), ("mean", limits.mean))
+    for how, limit_of in kinds:
         for name, limit in limit_of.items():
             if name not in columns:
                 continue  # an engine that keeps its carry to itself
             column = columns[name]
-            value_S = (column.worst_S if how == "worst" else column.mean_S)[:last]
+            value_S = column.by(how)[:last]
             broken_S = np.flatnonzero((value_S > limit) & (column.count_S[:last] > 0))
             for index in broken_S[:1].tolist():
                 yield Break(

@@ -14,7 +14,20 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.parity.gates import GOLDEN_FP32, Gates
 from hrm_edge_runtime.parity.judging import breaks
-from hrm_edge_runtime.parity.tally import Column, Paired, Tally
+from hrm_edge_runtime.parity.tally import Column, How, Paired, Tally
+
+SHOWN: dict[str, How] = {
+    "logit_gap": "worst",
+    "logit_drift": "mean",
+    "halting_gap": "worst",
+    "different_cells": "mean",
+    "different_answers": "mean",
+    "different_stops": "mean",
+    "carry_drift": "mean",
+    "carry_turn": "mean",
+    "carry_growth": "mean",
+}
+"""What a reader is shown of each measure; `measures.py` says what they are."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -126,3 +139,23 @@ def _solves(paired: Paired) -> str:
     shares = (100 * solved / max(1, paired.num_puzzles) for solved in (paired.reference, paired.candidate))
     arrow = " → ".join(f"{share:.1f} %" for share in shares)
     return f"{arrow}; lost {paired.loss_points:.2f} points (95 %: {low:.2f} to {high:.2f})"
+
+
+def segment_rows(report: ParityReport) -> Iterator[list[str]]:
+    """A table with its head: one line for each measure, after the segments 1, 2, 4 ... and the last."""
+    shown = shown_segments(report.num_segments)
+    yield ["after segment", *map(str, shown)]
+    counts_S = report.columns["logit_gap"].count_S
+    yield ["puzzles", *(str(counts_S[segment - 1]) for segment in shown)]
+    for name, how in SHOWN.items():
+        if name in report.columns:
+            cells = (_cell(report.columns[name], how, segment - 1) for segment in shown)
+            yield [f"{name.replace('_', ' ')}, {how}", *cells]
+
+
+def shown_segments(num_segments: int) -> list[int]:
+    return sorted({*(2**power for power in range(num_segments.bit_length())), num_segments})
+
+
+def _cell(column: Column, how: How, index: int) -> str:
+    return f"{column.by(how)[index]:.1e}" if column.count_S[index] else "–"

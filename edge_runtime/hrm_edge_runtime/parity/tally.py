@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+How = Literal["mean", "worst"]
 Z_95 = 1.959964
 
 
@@ -86,6 +87,9 @@ class Column:
     @property
     def mean_S(self) -> NDArray[np.float64]:
         return self.sum_S / np.maximum(self.count_S, 1)
+
+    def by(self, how: How) -> NDArray[np.float64]:
+        return self.mean_S if how == "mean" else self.worst_S
 
     def first(self, num_segments: int) -> Column:
         """The same, of so many segments."""
