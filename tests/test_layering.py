@@ -21,7 +21,7 @@ FOLDERS = {
     "hrm_calibration": "calibration",
     "hrm_export": "export",
     "hrm_benchmarks": "benchmarks",
-    "hrm_benchmarks.training": "benchmarks",
+    "hrm_benchmarks.desktop": "benchmarks",
 }
 MAY_IMPORT = {
     "hrm_puzzles": set[str](),
@@ -31,9 +31,9 @@ MAY_IMPORT = {
     "hrm_calibration": {"hrm_puzzles", "hrm_edge_runtime"},
     "hrm_export": {"hrm_puzzles", "hrm_model", "hrm_edge_runtime", "hrm_calibration"},
     "hrm_benchmarks": {"hrm_puzzles", "hrm_edge_runtime"},
-    "hrm_benchmarks.training": {"hrm_benchmarks", "hrm_puzzles", "hrm_model", "hrm_train"},
+    "hrm_benchmarks.desktop": {"hrm_benchmarks", "hrm_puzzles", "hrm_edge_runtime", "hrm_model", "hrm_train"},
 }
-TORCH_ROOMS = {"hrm_model", "hrm_train", "hrm_export", "hrm_benchmarks.training"}
+TORCH_ROOMS = {"hrm_model", "hrm_train", "hrm_export", "hrm_benchmarks.desktop"}
 TORCH = {"torch", "safetensors", "onnxscript"}
 
 

@@ -99,7 +99,7 @@ def train(
     """Train by the published step, written plainly, and by our trainer, in turns and with equal losses."""
     settings = dict[str, object](locals())
     try:
-        from hrm_benchmarks.training import contest, figures
+        from hrm_benchmarks.desktop import contest, figures
     except ModuleNotFoundError as error:
         print(f"hrm-bench train needs {error.name}: run pip install 'hrm-edge[train,serve]'.", file=sys.stderr)
         raise typer.Exit(1) from error

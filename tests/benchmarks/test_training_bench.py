@@ -11,8 +11,9 @@ import torch
 from typer.testing import CliRunner
 
 from hrm_benchmarks.commands import app
-from hrm_benchmarks.training.contest import LOSS_TOLERANCE, Contestant, Turn, contestants, measure, stepper
-from hrm_benchmarks.training.figures import speeds
+from hrm_benchmarks.desktop.contest import LOSS_TOLERANCE, Contestant, contestants, measure, stepper
+from hrm_benchmarks.desktop.figures import speeds
+from hrm_benchmarks.turns import Turn
 
 TINY = {"hidden_size": 32, "num_heads": 2, "puzzle_vector_size": 32}
 

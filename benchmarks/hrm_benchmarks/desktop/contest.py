@@ -1,24 +1,22 @@
-"""Trainers side by side: each in a process of its own, taking turns, so that neither allocator nor caches are shared.
+"""Trainers side by side, with equal losses where the work is said to be equal.
 
 Read `measure` first. Shapes: B batch, N puzzles, T tokens.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hrm_benchmarks.desktop.plain_model import PlainHRM
+from hrm_benchmarks.desktop.plain_step import PlainTrainer
 from hrm_benchmarks.questions import Questions, generated
-from hrm_benchmarks.training.plain_model import PlainHRM
-from hrm_benchmarks.training.plain_step import PlainTrainer
+from hrm_benchmarks.turns import Turn, take_turns
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
@@ -54,12 +52,6 @@ class Contestant:
         return self.recipe.batch_size * self.recipe.window
 
 
-class Turn(NamedTuple):
-    steps: int
-    wall_s: float
-    cpu_s: float
-
-
 def contestants(
     preset: str, puzzle_name: str, *, batch_size: int, num_threads: int | None, compiled: bool
 ) -> list[Contestant]:
@@ -92,19 +84,14 @@ def measure(
 ) -> list[list[Turn]]:
     """Turns by round and contestant. Refuses (ValueError) where equal work does not give equal losses."""
     tell(f"starting {len(all_of)} trainers and comparing their first {CHECKED_STEPS} losses")
-    workers = [_Worker(one) for one in all_of]
-    try:
-        _require_equal_losses(all_of, [worker.first_losses() for worker in workers])
-        for worker in workers:
-            worker.turn(0)  # what the first steps allocate and tune is not counted
-        turns: list[list[Turn]] = []
-        for number in range(1, rounds + 1):
-            tell(f"round {number} of {rounds}")
-            turns.append([worker.turn(turn_s) for worker in workers])
-        return turns
-    finally:
-        for worker in workers:
-            worker.close()
+    return take_turns(
+        _prepared,
+        all_of,
+        rounds=rounds,
+        turn_s=turn_s,
+        tell=tell,
+        greeted=lambda losses: _require_equal_losses(all_of, losses),
+    )
 
 
 def _require_equal_losses(all_of: Sequence[Contestant], losses: Sequence[Sequence[float]]) -> None:
@@ -117,51 +104,13 @@ def _require_equal_losses(all_of: Sequence[Contestant], losses: Sequence[Sequenc
             )
 
 
-class _Worker:
-    """A contestant in a process of its own."""
-
-    def __init__(self, contestant: Contestant) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, contestant), daemon=True)
-        self._process.start()
-        theirs.close()  # so that a worker's death ends our waiting
-
-    def first_losses(self) -> list[float]:
-        return self._pipe.recv()
-
-    def turn(self, seconds: float) -> Turn:
-        self._pipe.send(seconds)
-        return self._pipe.recv()
-
-    def close(self) -> None:
-        self._pipe.close()
-        self._process.join(timeout=10)
-        if self._process.is_alive():
-            self._process.kill()
-
-
-def _serve(pipe: Connection, contestant: Contestant) -> None:
+def _prepared(contestant: Contestant) -> tuple[list[float], Callable[[], float]]:
+    """The first losses, and the step."""
     torch.set_num_threads(contestant.num_threads)
     step = stepper(contestant)
     if contestant.kind == "ours":
         allocator.keep_freed_memory()
-    pipe.send([step() for _ in range(CHECKED_STEPS)])
-    while True:
-        try:
-            seconds = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(_turn(step, seconds))
-
-
-def _turn(step: Callable[[], float], seconds: float) -> Turn:
-    """Steps until the time is over, at least one."""
-    steps, wall_s, cpu_s = 0, time.perf_counter(), time.process_time()
-    while steps == 0 or time.perf_counter() - wall_s < seconds:
-        step()
-        steps += 1
-    return Turn(steps, time.perf_counter() - wall_s, time.process_time() - cpu_s)
+    return [step() for _ in range(CHECKED_STEPS)], step
 
 
 def stepper(contestant: Contestant) -> Callable[[], float]:

@@ -11,8 +11,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from hrm_benchmarks.desktop.contest import LOSS_TOLERANCE, Contestant
 from hrm_benchmarks.report import environment
-from hrm_benchmarks.training.contest import LOSS_TOLERANCE, Contestant, Turn
+from hrm_benchmarks.turns import Turn, spread, spread_text, step_seconds
 
 LEGEND = (
     "sample: one puzzle for one segment; ratio: samples/s beside the plain step of the same round, median and (in "
@@ -36,7 +37,7 @@ class Speed:
 
 def speeds(all_of: Sequence[Contestant], turns: Sequence[Sequence[Turn]], *, cpu_clock: bool) -> list[Speed]:
     """The first contestant is what the others are compared with."""
-    seconds = np.array([[(turn.cpu_s if cpu_clock else turn.wall_s) / turn.steps for turn in one] for one in turns])
+    seconds = step_seconds(turns, cpu_clock=cpu_clock)
     rates = np.array([one.samples_per_step for one in all_of]) / seconds
     ratios = rates / rates[:, :1]
     return [
@@ -45,9 +46,7 @@ def speeds(all_of: Sequence[Contestant], turns: Sequence[Sequence[Turn]], *, cpu
             equal_work=one.equal_work,
             samples_per_s=float(np.median(rates[:, index])),
             step_ms=1e3 * float(np.median(seconds[:, index])),
-            ratio=float(np.median(ratios[:, index])),
-            ratio_low=float(np.quantile(ratios[:, index], 0.25)),
-            ratio_high=float(np.quantile(ratios[:, index], 0.75)),
+            **dict(zip(("ratio", "ratio_low", "ratio_high"), spread(ratios[:, index]), strict=True)),
         )
         for index, one in enumerate(all_of)
     ]
@@ -59,7 +58,7 @@ def print_speeds(title: str, found: Sequence[Speed], console: Console) -> None:
     for column in ("equal work", "samples/s", "ms a step", "ratio"):
         table.add_column(column, justify="right")
     for one in found:
-        ratio = f"{one.ratio:.2f} ({one.ratio_low:.2f} to {one.ratio_high:.2f})"
+        ratio = spread_text(one.ratio, one.ratio_low, one.ratio_high)
         equal = "yes" if one.equal_work else "no"
         table.add_row(one.name, equal, f"{one.samples_per_s:.1f}", f"{one.step_ms:.1f}", ratio)
     console.print(table)
