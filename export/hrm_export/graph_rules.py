@@ -13,7 +13,9 @@ from hrm_export.onnx_graph import FLOATS, IR_VERSION, OPSET, element_types
 _PLAIN = FLOATS | {TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
 _STORED = FLOATS | {TensorProto.INT8}
 TENSORRT_OPERATORS: Mapping[str, frozenset[int]] = {
-    **dict.fromkeys(("Add", "Div", "Mul", "Pow", "Sub"), FLOATS),
+    **dict.fromkeys(("Div", "Mul", "Pow", "Sub"), FLOATS),
+    "Add": FLOATS | {TensorProto.INT32},
+    **dict.fromkeys(("And", "Greater", "Not"), frozenset({TensorProto.BOOL})),
     **dict.fromkeys(("MatMul", "Pad", "ReduceMean", "Sigmoid", "Softmax", "Sqrt"), FLOATS),
     **dict.fromkeys(("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Split"), _PLAIN),
     **dict.fromkeys(("Transpose", "Unsqueeze", "Where"), _PLAIN),

@@ -30,6 +30,11 @@ class GraphWriter:
         self._nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
         return name
 
+    def copy(self, nodes: Iterable[onnx.NodeProto], tensors: Iterable[TensorProto] = ()) -> None:
+        """Takes over finished nodes and stored arrays."""
+        self._nodes.extend(nodes)
+        self._tensors.update((tensor.name, tensor) for tensor in tensors)
+
     def split(self, name: str, value: str, sizes: Sequence[int], axis: int) -> list[str]:
         """Cuts a value into parts of the given sizes."""
         parts = [f"{name}.{index}" for index in range(len(sizes))]
@@ -62,9 +67,22 @@ class GraphWriter:
     def model(
         self, name: str, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
     ) -> onnx.ModelProto:
-        graph = helper.make_graph(self._nodes, name, inputs, outputs, initializer=list(self._tensors.values()))
+        """The nodes that the outputs need, and the arrays that these use."""
+        nodes = _needed(self._nodes, {value.name for value in outputs})
+        used = {name for node in nodes for name in node.input}
+        tensors = [tensor for tensor in self._tensors.values() if tensor.name in used]
+        graph = helper.make_graph(nodes, name, inputs, outputs, initializer=tensors)
         imports = [helper.make_opsetid("", OPSET)]
         return helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION, producer_name="hrm-export")
+
+
+def _needed(nodes: Sequence[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
+    kept: list[onnx.NodeProto] = []
+    for node in reversed(nodes):
+        if wanted & set(node.output):
+            kept.append(node)
+            wanted = wanted | set(node.input)
+    return kept[::-1]
 
 
 def element_types(model: onnx.ModelProto) -> dict[str, int]:

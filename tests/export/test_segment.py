@@ -28,7 +28,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "transformer-learned": {"arch": "transformer", "max_segments": 1, "positions": "learned", "halt_rule": "q_halt"},
     "other-sizes": {"vocab_size": 11, "seq_len": 81, "hidden_size": 48, "num_heads": 3, "expansion": 2.0},
 }
-ADDED_LATER = {"QuantizeLinear", "DequantizeLinear"}  # by quantising
+ADDED_LATER = {"QuantizeLinear", "DequantizeLinear", "And", "Greater", "Not"}  # by quantising and unrolling
 LOGIT_TOLERANCE = 1e-4  # float32 sums in another order, carried through 16 segments
 
 

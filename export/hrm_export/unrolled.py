@@ -1,0 +1,144 @@
+"""The whole solver loop as one graph: N segments in a row, and each row of the batch halts for itself.
+
+Made from the finished step graph, in whatever precision, by repeating its nodes; weights, and what does not depend on
+the carry, stay there once. A row whose margin exceeds the threshold keeps its answer, its halting values and its number
+of segments from then on: the learned rule of `halting.py`. Every segment is computed all the same, since a graph
+without a loop cannot end early; and no proof can stop it.
+
+Shapes: B batch, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_export.onnx_graph import GraphWriter
+
+FRESH, CARRIES = "fresh_B", ("z_high_BND", "z_low_BND")
+ANSWER, MARGIN, Q_HALT, SEGMENTS = "answer_BT", "halt_margin_B", "q_halt_B", "segments_B"
+NEVER = float(np.finfo(np.float32).max)
+"""A threshold that no margin exceeds: the fixed policy."""
+
+
+def unrolled_graph(step: onnx.ModelProto, policy: HaltingPolicy, num_segments: int) -> onnx.ModelProto:
+    """From tokens_BT and puzzle_vector_BE to answer_BT, segments_B, halt_margin_B and q_halt_B, in one call.
+
+    A `verified` policy halts as a learned one does, since a graph proves nothing. Refuses fewer than one segment.
+    """
+    if num_segments < 1:
+        raise ValueError(f"an unrolled graph of {num_segments} segments answers nothing; give 1 or more")
+    threshold = NEVER if policy.kind == "fixed" else _in_float32(policy.threshold)
+    body, graph = _Body(step), GraphWriter()
+    graph.copy(body.shared, step.graph.initializer)
+    graph.copy(body.segment(1))
+    row = _first(graph, threshold)
+    for segment in range(2, num_segments + 1):
+        graph.copy(body.segment(segment))
+        row = _frozen(graph, segment, threshold, row)
+    outputs = [value for value in step.graph.output if value.name in (ANSWER, MARGIN, Q_HALT)]
+    outputs.insert(1, helper.make_tensor_value_info(SEGMENTS, TensorProto.INT32, ["B"]))
+    for value, name in zip(row.values, (ANSWER, MARGIN, Q_HALT, SEGMENTS), strict=True):
+        graph.publish(value, name)
+    inputs = [value for value in step.graph.input if value.name not in (FRESH, *CARRIES)]
+    model = graph.model("hrm_unrolled", inputs, outputs)
+    helper.set_model_props(model, {"num_segments": str(num_segments), "threshold": repr(threshold)})
+    return model
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """Names of what each row has kept, and of whether it still goes on."""
+
+    answer: str
+    margin: str
+    q_halt: str
+    segments: str
+    running: str
+
+    @property
+    def values(self) -> tuple[str, str, str, str]:
+        return self.answer, self.margin, self.q_halt, self.segments
+
+
+def _first(graph: GraphWriter, threshold: float) -> _Row:
+    running, one = _goes_on(graph, 1, threshold), graph.tensor("one", np.array(1, np.int32))
+    segments = graph.node(f"{_in(1)}/segments", "Where", running, one, one)  # a 1 for each row of the batch
+    answer, margin, q_halt = (f"{_in(1)}/{name}" for name in (ANSWER, MARGIN, Q_HALT))
+    return _Row(answer=answer, margin=margin, q_halt=q_halt, segments=segments, running=running)
+
+
+def _frozen(graph: GraphWriter, segment: int, threshold: float, before: _Row) -> _Row:
+    """What a segment says, for the rows that still went on; what was, for the others."""
+    scope, running = _in(segment), before.running
+    running_B1 = graph.node(f"{scope}/running_B1", "Unsqueeze", running, graph.ints(1))
+    counted = graph.node(f"{scope}/counted", "Cast", running, to=TensorProto.INT32)
+    goes_on = _goes_on(graph, segment, threshold)
+    return _Row(
+        answer=graph.node(f"{scope}/kept_answer", "Where", running_B1, f"{scope}/{ANSWER}", before.answer),
+        margin=graph.node(f"{scope}/kept_margin", "Where", running, f"{scope}/{MARGIN}", before.margin),
+        q_halt=graph.node(f"{scope}/kept_q_halt", "Where", running, f"{scope}/{Q_HALT}", before.q_halt),
+        segments=graph.node(f"{scope}/segments", "Add", before.segments, counted),
+        running=graph.node(f"{scope}/running", "And", running, goes_on),
+    )
+
+
+def _goes_on(graph: GraphWriter, segment: int, threshold: float) -> str:
+    scope = _in(segment)
+    halts = graph.node(f"{scope}/halts", "Greater", f"{scope}/{MARGIN}", graph.number(threshold))
+    return graph.node(f"{scope}/goes_on", "Not", halts)
+
+
+class _Body:
+    """The step graph's nodes: `shared` ones that no carry reaches, and the others for each segment."""
+
+    def __init__(self, step: onnx.ModelProto) -> None:
+        fresh = _reached(step, {FRESH}, by_all={tensor.name for tensor in step.graph.initializer})
+        self.renamed = _reached(step, {FRESH, *CARRIES})
+        self.shared = [node for node in step.graph.node if not self.renamed & set(node.output)]
+        own = [node for node in step.graph.node if self.renamed & set(node.output) and not fresh & set(node.output)]
+        self.starts = {node.output[0]: node for node in own if node.op_type == "Where" and node.input[0] in fresh}
+        self.nodes = [node for node in own if node.output[0] not in self.starts]
+
+    def segment(self, number: int) -> Iterator[onnx.NodeProto]:
+        for node in self.nodes:
+            ours = onnx.NodeProto()
+            ours.CopyFrom(node)
+            ours.name = f"{_in(number)}/{node.name}"
+            ours.input[:] = [self.name(value, number) for value in node.input]
+            ours.output[:] = [self.name(value, number) for value in node.output]
+            yield ours
+
+    def name(self, value: str, segment: int) -> str:
+        """The first segment starts from the initial state, each other one from the carry before it."""
+        if value in self.starts:
+            _, initial, carry = self.starts[value].input
+            return initial if segment == 1 else self.name(carry, segment)
+        if value in CARRIES:
+            return self.name(f"{value}_next", segment - 1)
+        return f"{_in(segment)}/{value}" if value in self.renamed else value
+
+
+def _reached(step: onnx.ModelProto, start: set[str], by_all: set[str] | None = None) -> set[str]:
+    """Values that depend on those of `start`; with `by_all`, on nothing but them and these."""
+    reached = set(start)
+    for node in step.graph.node:
+        inputs = set(node.input)
+        if reached & inputs and (by_all is None or inputs <= reached | by_all):
+            reached |= set(node.output)
+    return reached
+
+
+def _in(segment: int) -> str:
+    return f"segment_{segment}"
+
+
+def _in_float32(threshold: float) -> float:
+    """The greatest float32 not above it: a float32 margin exceeds the one exactly where it exceeds the other."""
+    nearest = np.float32(threshold)
+    return float(nearest if float(nearest) <= threshold else np.nextafter(nearest, np.float32(-np.inf)))
