@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hrm_benchmarks import segments as segments_bench
 from hrm_benchmarks.benches import Bench, Cost, bundle_bench, measure, questions_for, scripted_bench
 from hrm_benchmarks.report import as_json, print_table
 from hrm_edge_runtime.batching.halting import PolicyKind
@@ -82,6 +83,51 @@ def _run(made: Bench, settings: dict[str, object], rounds: int, *, as_table: boo
         print_table(made.title, outcome.by_policy, Console())
     else:
         print(as_json({"title": made.title, **settings}, outcome.by_policy, outcome.histograms))
+
+
+@app.command(epilog="Example: hrm-bench segment --checkpoint model/checkpoints/sudoku --batch 1 --batch 8")
+def segment(
+    bundle: Annotated[str | None, typer.Option(help="Bundle's directory or shipped name; else the default.")] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="ENGINE[:PRECISION], may be repeated; else cpu in each precision.")
+    ] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Also PyTorch, eager and compiled, with its weights.")] = None,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Puzzles in a step, may be repeated. [1, 8]")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of every engine.")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each takes its turn; figures are medians.")] = 9,
+    turn_s: Annotated[float, typer.Option(min=0, help="Seconds of one turn, at least a step.")] = 0.5,
+    cpu_clock: Annotated[bool, typer.Option(help="Count CPU seconds, for a machine with other work.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")] = False,
+) -> None:
+    """Time one segment on every engine in turns, and show by operator where a CPU's time goes."""
+    settings = dict[str, object](locals())
+    progress, batches = Console(stderr=True), batch or [1, 8]
+    try:
+        path = find_bundle(bundle)
+        opened = Bundle.open(path)
+        engines = engine or [f"cpu:{precision}" for precision in opened.manifest.precisions]
+        all_of = segments_bench.entries(path, engines, batches, num_threads=threads, checkpoint=checkpoint)
+        costs = segments_bench.measure(
+            all_of,
+            rounds=rounds,
+            turn_s=turn_s,
+            cpu_clock=cpu_clock,
+            tell=lambda line: progress.print(line, style="dim"),
+        )
+        operators = {
+            precision: segments_bench.operator_ms(opened, precision, batches[-1], threads)
+            for precision in opened.manifest.precisions
+        }
+    except ValueError as error:
+        print(f"hrm-bench: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    if json:
+        print(segments_bench.as_json(settings, costs, operators))
+        return
+    clock = "CPU" if cpu_clock else "wall"
+    title = f"{opened.manifest.name}, {threads} threads, {rounds} rounds, {clock} seconds"
+    segments_bench.print_costs(title, costs, Console())
+    segments_bench.print_operators(operators, Console())
 
 
 @app.command(epilog="Example: hrm-bench train --preset small --threads 1 --rounds 9 --compile")

@@ -1,0 +1,39 @@
+"""Engines in turns: every one is measured beside the first of its batch, on the same puzzles."""
+
+from __future__ import annotations
+
+import json
+
+from typer.testing import CliRunner
+
+from hrm_benchmarks.commands import app
+from hrm_benchmarks.segments import Entry, _costs
+from hrm_benchmarks.turns import Turn
+from hrm_edge_runtime.bundle import find_bundle
+
+
+def test_a_ratio_says_how_many_times_as_fast_as_the_first_engine() -> None:
+    path = find_bundle("sudoku-6x6")
+    pair = [Entry(bundle=path, engine=name, batch=2, num_threads=1) for name in ("cpu:fp32", "cpu:int8")]
+    first, second = _costs(
+        pair, [[Turn(2, 2.0, 8.0), Turn(4, 2.0, 4.0)], [Turn(1, 1.0, 4.0), Turn(4, 1.0, 1.0)]], False
+    )
+    assert (first.segment_ms, first.ratio) == (1000.0, 1.0)
+    assert (second.segment_ms, second.ratio_low, second.ratio, second.ratio_high) == (375.0, 2.5, 3.0, 3.5)
+
+
+def test_a_segment_is_timed_on_every_engine_with_the_operators_that_cost() -> None:
+    options = ["--bundle", "sudoku-6x6", "--engine", "cpu:fp32", "--engine", "cpu", "--batch", "2"]
+    result = CliRunner().invoke(app, ["segment", *options, "--rounds", "1", "--turn-s", "0", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [(run["engine"], run["batch"]) for run in found["runs"]] == [("cpu:fp32", 2), ("cpu", 2)]
+    assert found["runs"][0]["ratio"] == 1.0
+    assert all(run["segment_ms"] > 0 for run in found["runs"])
+    assert found["operator_ms"]["fp32"]["MatMul"] > 0
+
+
+def test_an_engine_the_bundle_does_not_hold_is_refused_in_one_sentence() -> None:
+    result = CliRunner().invoke(app, ["segment", "--bundle", "sudoku-6x6", "--engine", "cpu:int3"])
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "int3" in result.stderr
