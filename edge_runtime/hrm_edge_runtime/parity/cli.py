@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -108,7 +109,7 @@ def _show(bundle: Bundle, findings: Findings, *, as_json: bool) -> None:
     console, report = Console(), findings.report
     title = f"{bundle.manifest.name}: {report.candidate} against {report.reference}"
     head, *rows = segment_rows(report)
-    table = Table(*head, title=title, title_justify="left")
+    table = Table(*head, title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in rows:
         table.add_row(*row)
     console.print(table)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.factory import Choice, choose, engine_for
+from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.parity import desk
 from hrm_edge_runtime.parity.diagnosis import reasons_of
 from hrm_edge_runtime.parity.gates import DEFAULT_FILE, Gates, read_gates
@@ -32,8 +32,8 @@ class Request:
     against: Choice | Path | None
     source: Source
     is_golden_source: bool
+    num_slots: int
     gates_file: Path = DEFAULT_FILE
-    num_slots: int = 16
     num_threads: int | None = None
     bisect: bool = False
 
@@ -80,16 +80,17 @@ def request_of(
     data: Path | None,
     puzzles: int | None,
     seed: int,
+    num_slots: int,
     **more: Any,
 ) -> Request:
     """Read the options together; refuses what contradicts itself."""
     if against is not None and checkpoint is not None:
         raise ValueError("a comparison has one reference; give either --against or --checkpoint.")
-    candidate = choose(bundle, engine)
-    reference = choose(bundle, against) if against is not None else checkpoint
+    candidate = prepare(bundle, engine, num_slots=num_slots)
+    reference = prepare(bundle, against, num_slots=num_slots) if against is not None else checkpoint
     is_golden_source = data is None and puzzles is None
     if reference is None and not is_golden_source:
-        reference = choose(bundle, "cpu:fp32")
+        reference = prepare(bundle, "cpu:fp32", num_slots=num_slots)
     if reference == candidate:
         raise ValueError(f"{candidate} would be compared with itself; give --against or --checkpoint.")
     return Request(
@@ -98,6 +99,7 @@ def request_of(
         against=reference,
         source=_source(bundle, data, puzzles, seed),
         is_golden_source=is_golden_source,
+        num_slots=num_slots,
         **more,
     )
 

@@ -15,6 +15,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from hrm_edge_runtime.parity.tally import How
+
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Measure = Literal[
     "logit_gap",
@@ -42,6 +44,9 @@ class SegmentLimits(_Strict):
 
     mean: dict[Measure, Limit] = {}
     worst: dict[Measure, Limit] = {}
+
+    def by(self, how: How) -> dict[Measure, Limit]:
+        return self.mean if how == "mean" else self.worst
 
 
 class EndLimits(_Strict):

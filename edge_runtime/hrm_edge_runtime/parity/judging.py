@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hrm_edge_runtime.parity.gates import EndLimits, Gates, Measure, SegmentLimits
-from hrm_edge_runtime.parity.tally import Column, How, Paired
+from hrm_edge_runtime.parity.gates import EndLimits, Gates, SegmentLimits
+from hrm_edge_runtime.parity.tally import HOW, Column, Paired
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.parity.report import ParityReport
@@ -48,9 +48,8 @@ def breaks(report: ParityReport, gates: Gates) -> list[Break]:
 
 
 def _segment_breaks(columns: Mapping[str, Column], limits: SegmentLimits, last: int) -> Iterator[Break]:
-    kinds: tuple[tuple[How, Mapping[Measure, float]], ...] = (("worst", limits.worst), ("mean", limits.mean))
-    for how, limit_of in kinds:
-        for name, limit in limit_of.items():
+    for how in HOW:
+        for name, limit in limits.by(how).items():
             if name not in columns:
                 continue  # an engine that keeps its carry to itself
             column = columns[name]

@@ -51,7 +51,7 @@ def golden_source(golden: Golden) -> Source:
         for index, (tokens_T, labels_T, puzzle_id) in enumerate(columns):
             yield Asked(index=index, tokens_T=tokens_T, labels_T=labels_T, puzzle_id=puzzle_id)
 
-    return Source(name="golden puzzles", count=len(golden.tokens_BT), begin=begin)
+    return Source(name="golden traces", count=len(golden.tokens_BT), begin=begin)
 
 
 def held_out_source(directory: Path, bundle: Bundle, count: int, seed: int) -> Source:
@@ -91,4 +91,4 @@ def generated_source(puzzle: Puzzle, count: int, seed: int) -> Source:
             tokens_T, labels_T = puzzle.encode(example.question), puzzle.encode(example.answer)
             yield Asked(index=index, tokens_T=tokens_T, labels_T=labels_T, puzzle_id=0)
 
-    return Source(name=f"fresh {puzzle.name} puzzles (seed {seed})", count=count, begin=begin)
+    return Source(name=f"fresh, seed {seed}", count=count, begin=begin)

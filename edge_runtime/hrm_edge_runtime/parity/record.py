@@ -23,7 +23,8 @@ def write_findings(bundle: Bundle, findings: Findings) -> None:
     report = findings.report
     known = _known(bundle)
     known[f"{report.candidate} against {report.reference} on {report.puzzles}"] = findings.as_json()
-    text = json.dumps(known, indent=2) + "\n"
+    lines = (f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in known.items())
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
     others = {name: entry for name, entry in bundle.manifest.files.items() if name != PARITY_NAME}
     _write_manifest(bundle, others)
     atomic.write_text(bundle.path / PARITY_NAME, text)

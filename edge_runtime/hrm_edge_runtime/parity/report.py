@@ -16,6 +16,7 @@ from hrm_edge_runtime.parity.gates import GOLDEN_FP32, Gates
 from hrm_edge_runtime.parity.judging import breaks
 from hrm_edge_runtime.parity.tally import Column, How, Paired, Tally
 
+MOST_SHOWN = 6
 SHOWN: dict[str, How] = {
     "logit_gap": "worst",
     "logit_drift": "mean",
@@ -126,7 +127,7 @@ def mean_segments(halts_S: NDArray[np.int64]) -> float:
 def summary_rows(report: ParityReport) -> Iterator[tuple[str, str]]:
     """The end of a comparison in a few lines, each with its title."""
     share = 100 * report.num_different_halts / report.num_puzzles
-    yield "compared on", f"{report.num_puzzles} {report.puzzles}, {report.num_segments} segments"
+    yield "compared on", f"{report.num_puzzles} puzzles ({report.puzzles}), up to {report.num_segments} segments"
     for title, paired in (("exact solves", report.exact), ("proven solves", report.proven)):
         if paired is not None:
             yield title, _solves(paired)
@@ -142,7 +143,7 @@ def _solves(paired: Paired) -> str:
 
 
 def segment_rows(report: ParityReport) -> Iterator[list[str]]:
-    """A table with its head: one line for each measure, after the segments 1, 2, 4 ... and the last."""
+    """A table with its head: one line for each measure, after the first segment, some and the last."""
     shown = shown_segments(report.num_segments)
     yield ["after segment", *map(str, shown)]
     counts_S = report.columns["logit_gap"].count_S
@@ -154,8 +155,14 @@ def segment_rows(report: ParityReport) -> Iterator[list[str]]:
 
 
 def shown_segments(num_segments: int) -> list[int]:
-    return sorted({*(2**power for power in range(num_segments.bit_length())), num_segments})
+    """As many as a terminal is wide."""
+    by_two, by_four = ({*(base**power for power in range(12) if base**power < num_segments)} for base in (2, 4))
+    return sorted({*(by_two if len(by_two) < MOST_SHOWN else by_four), num_segments})
 
 
 def _cell(column: Column, how: How, index: int) -> str:
-    return f"{column.by(how)[index]:.1e}" if column.count_S[index] else "–"
+    return _number(column.by(how)[index]) if column.count_S[index] else "–"
+
+
+def _number(value: float) -> str:
+    return f"{value:.1e}" if value else "0"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 How = Literal["mean", "worst"]
+HOW: tuple[How, ...] = ("worst", "mean")
 Z_95 = 1.959964
 
 
