@@ -1,0 +1,154 @@
+"""hrm-parity over a real bundle: what it exits with, prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.manifest import read_manifest, write_manifest
+from hrm_edge_runtime.parity.cli import app
+from hrm_edge_runtime.parity.gates import DEFAULT_FILE
+from hrm_puzzles import datasets, registry
+
+SUDOKU = registry.get("sudoku-4x4")
+
+
+def parity(bundle: Path, *arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(bundle), "--threads", "1", *map(str, arguments)])
+
+
+def fields_of(bundle: Path) -> dict[str, object]:
+    return read_manifest(bundle).model_dump(exclude={"files"})
+
+
+@pytest.fixture
+def copied(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """A bundle to change."""
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "copied.bundle"))
+
+
+@pytest.fixture
+def two_precisions(copied: Path) -> Path:
+    """The same graph under another precision's name."""
+    shutil.copy(copied / "step.fp32.onnx", copied / "step.fp16.onnx")
+    fields = fields_of(copied)
+    fields["precisions"] = {"fp32": "step.fp32.onnx", "fp16": "step.fp16.onnx"}
+    write_manifest(copied, **fields)
+    return copied
+
+
+def turn_rows(bundle: Path) -> None:
+    """Write the rows of the puzzle table in another order, as a faulty export would: with hashes that fit."""
+    table = np.load(bundle / "puzzle_table.npy")
+    np.save(bundle / "puzzle_table.npy", np.roll(table, 1, axis=0))
+    write_manifest(bundle, **fields_of(bundle))
+
+
+def test_an_honest_bundle_passes(tiny_bundle: Path) -> None:
+    ended = parity(tiny_bundle)
+    assert ended.exit_code == 0, ended.output
+    assert "PASSED: every gate holds" in ended.output
+    assert "5 puzzles (golden traces)" in ended.output
+
+
+def test_a_turned_puzzle_table_is_an_exit_code_of_1_with_the_row(copied: Path) -> None:
+    turn_rows(copied)
+    ended = parity(copied)
+    assert ended.exit_code == 1
+    assert "BROKEN: worst logit_gap in segment 1, puzzle" in ended.output
+    assert "the two sides do not read the same row" in ended.output
+
+
+def test_fresh_puzzles_and_a_data_set_go_through_two_engines(two_precisions: Path, tmp_path: Path) -> None:
+    inputs_NT = np.random.default_rng(0).integers(1, 6, (20, 16), dtype=np.int32)
+    datasets.write_split(tmp_path / "data", "test", inputs_NT, inputs_NT, puzzle=SUDOKU)
+    for more, source in ((["--puzzles", 6], "fresh, seed 1"), (["--data", tmp_path / "data"], "test split of data")):
+        ended = parity(two_precisions, "--engine", "cpu:fp16", *more, "--json")
+        found = json.loads(ended.output)
+        assert ended.exit_code == 0
+        assert (found["passed"], found["puzzles"]) == (True, source)
+        assert (found["candidate"], found["reference"]) == ("cpu:fp16", "cpu:fp32")
+    assert found["num_puzzles"] == 20
+
+
+def test_a_data_set_of_another_puzzle_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    inputs_NT = np.ones((4, 36), np.int32)
+    datasets.write_split(tmp_path / "data", "test", inputs_NT, inputs_NT, puzzle=registry.get("sudoku-6x6"))
+    ended = parity(tiny_bundle, "--against", "cpu:fp32", "--data", tmp_path / "data")
+    assert ended.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--puzzles", "4"], "compared with itself"),
+        (["--against", "cpu:fp32", "--checkpoint", "x"], "one reference"),
+        (["--engine", "cpu:int8"], "holds no 'int8' graph"),
+        (["--bisect"], "golden traces know no nodes"),
+        (["--gates", "nowhere.json"], "start from"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_sentence(tiny_bundle: Path, arguments: list[str], said: str) -> None:
+    ended = parity(tiny_bundle, "--engine", "cpu", *arguments)  # of two --engine the last counts
+    assert ended.exit_code == 1
+    assert said in ended.stderr
+    assert ended.stderr.startswith("hrm-parity: ")
+
+
+def test_gates_come_from_a_file_and_unknown_names_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    gates = json.loads(DEFAULT_FILE.read_text())
+    file = tmp_path / "gates.json"
+    gates["fp32"]["golden"]["every_segment"]["worst"] = {"logit_drift": 0.5}
+    file.write_text(json.dumps(gates))
+    assert json.loads(parity(tiny_bundle, "--gates", file, "--json").output)["gates"]["every_segment"]["worst"] == {
+        "logit_drift": 0.5
+    }
+    gates["fp32"]["golden"]["every_segment"]["worst"] = {"logit_drfit": 0.5}
+    file.write_text(json.dumps(gates))
+    assert "logit_drfit" in parity(tiny_bundle, "--gates", file).stderr
+
+
+def test_findings_are_kept_in_a_bundle_that_still_opens(copied: Path) -> None:
+    before = Bundle.open(copied).manifest
+    assert parity(copied, "--write").exit_code == 0
+    assert parity(copied, "--write").exit_code == 0
+    after = Bundle.open(copied).manifest
+    kept = json.loads((copied / "parity.json").read_text())
+    assert list(kept) == ["cpu:fp32 against PyTorch (golden traces) on golden traces"]
+    assert {name: entry for name, entry in after.files.items() if name != "parity.json"} == before.files
+    assert after.model_copy(update={"files": {}}) == before.model_copy(update={"files": {}})
+
+
+def test_findings_that_cannot_be_written_leave_the_bundle_whole(copied: Path) -> None:
+    (copied / "parity.json").mkdir()  # nothing can take its place
+    assert parity(copied, "--write").exit_code == 1
+    assert Bundle.open(copied).manifest.name == "tiny"
+
+
+def test_a_desktop_part_that_is_missing_names_the_line_to_install_it(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "desk-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: desk\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[hrm_edge.parity]\ncheckpoint = no_such_package:open\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ended = parity(tiny_bundle, "--checkpoint", tmp_path)
+    assert ended.exit_code == 1
+    assert "needs no_such_package, which is not installed: pip install 'hrm-edge[export]'" in ended.stderr
+
+
+def test_the_page_stands_alone(copied: Path, tmp_path: Path) -> None:
+    turn_rows(copied)
+    parity(copied, "--html", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Broken" in page
+    assert "do not read the same row" in page
+    assert page.count("<svg") == 5
+    assert not [mark for mark in ("<script", "src=", "@import") if mark in page]

@@ -1,0 +1,218 @@
+"""Two engines side by side: what an honest pair and each faulty one look like, and where the fault is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.engine import Engine, StepOutput
+from hrm_edge_runtime.engines.onnx import engine_from_bundle
+from hrm_edge_runtime.parity.diagnosis import reasons_of
+from hrm_edge_runtime.parity.gates import GOLDEN_FP32
+from hrm_edge_runtime.parity.golden import golden_side
+from hrm_edge_runtime.parity.judging import Break, breaks
+from hrm_edge_runtime.parity.questions import Source, generated_source, golden_source
+from hrm_edge_runtime.parity.report import ParityReport, report_of
+from hrm_edge_runtime.parity.tally import Column, Paired
+from hrm_edge_runtime.parity.walk import Course, Side, walk
+
+MAX_SEGMENTS = 6
+
+
+class Begun:
+    """An engine that forgets the carry before its `at`-th segment of every puzzle."""
+
+    def __init__(self, inner: Engine, at: int) -> None:
+        self.inner, self.at = inner, at
+        self.num_slots, self.seq_len = inner.num_slots, inner.seq_len
+        self.loaded: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.segments = dict.fromkeys(range(inner.num_slots), 0)
+
+    def load(self, slot: int, tokens_T: np.ndarray, puzzle_vector_E: np.ndarray) -> None:
+        self.loaded[slot], self.segments[slot] = (tokens_T, puzzle_vector_E), 0
+        self.inner.load(slot, tokens_T, puzzle_vector_E)
+
+    def move(self, source: int, target: int) -> None:
+        self.loaded[target], self.segments[target] = self.loaded[source], self.segments[source]
+        self.inner.move(source, target)
+
+    def step(self, num_active: int) -> StepOutput:
+        for slot in range(num_active):
+            self.segments[slot] += 1
+            if self.segments[slot] == self.at:
+                self.inner.load(slot, *self.loaded[slot])
+        return self.inner.step(num_active)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def side(bundle: Bundle, num_slots: int = 3, name: str = "engine") -> Side:
+    engine = engine_from_bundle(bundle, num_slots=num_slots, num_threads=1, want_logits=True)
+    return Side(name=name, engine=engine, puzzle_table=bundle.puzzle_table, policy=bundle.manifest.halting_policy())
+
+
+def golden_of(bundle: Bundle, num_slots: int = 3) -> Side:
+    return golden_side(bundle.golden(), num_slots, bundle.manifest.halting_policy())
+
+
+def report_on(reference: Side, candidate: Side, source: Source, bundle: Bundle, *, to_the_end: bool) -> ParityReport:
+    course = Course(num_segments=MAX_SEGMENTS, to_the_end=to_the_end)
+    tally = walk(reference, candidate, source, bundle.puzzle, course)
+    return report_of(tally, reference="one", candidate="other", puzzles=source.name, proof_exists=True)
+
+
+def test_the_report_does_not_depend_on_the_number_of_slots(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    source = generated_source(bundle.puzzle, 7, seed=3)
+    reports = []
+    for num_slots in (1, 2, 7):
+        faulty = side(bundle, num_slots)
+        faulty = replace(faulty, engine=Begun(faulty.engine, at=2))
+        reports.append(report_on(side(bundle, num_slots), faulty, source, bundle, to_the_end=True))
+    for other in reports[1:]:
+        assert np.allclose(other.columns["logit_gap"].worst_S, reports[0].columns["logit_gap"].worst_S, atol=1e-6)
+        assert np.array_equal(other.columns["logit_gap"].count_S, [7] * MAX_SEGMENTS)
+        assert np.array_equal(other.candidate_halts_S, reports[0].candidate_halts_S)
+
+
+def test_an_engine_beside_itself_differs_in_nothing(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    report = report_on(side(bundle), side(bundle), generated_source(bundle.puzzle, 8, seed=0), bundle, to_the_end=False)
+    assert report.num_puzzles == 8
+    assert report.num_different_halts == report.num_different_answers == report.max_logit_gap == 0
+    assert report.columns["carry_drift"].worst_S.max() == 0
+    assert np.array_equal(report.reference_halts_S, report.candidate_halts_S)
+
+
+def test_fresh_puzzles_run_until_both_sides_have_halted(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    learned = replace(bundle.manifest.halting_policy(), kind="learned")
+    early, late = replace(side(bundle), policy=learned), replace(side(bundle), policy=replace(learned, threshold=2.0))
+    source = generated_source(bundle.puzzle, 20, seed=0)
+    report = report_on(early, late, source, bundle, to_the_end=False)
+    halts = np.cumsum(report.candidate_halts_S)  # the later of the two
+    running = report.columns["logit_gap"].count_S
+    assert running.tolist() == [20, *(20 - halts[:-1]).tolist()]
+    assert report.num_different_halts > 0
+
+
+def test_the_golden_traces_stand_in_for_an_engine(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    source = golden_source(bundle.golden())
+    report = report_on(golden_of(bundle, 2), side(bundle, 2), source, bundle, to_the_end=True)
+    assert report.passes()
+    assert "carry_drift" not in report.columns  # traces hold no carry
+
+
+@pytest.mark.parametrize("segment", [2, 4])
+def test_a_carry_begun_anew_is_named_by_its_segment(tiny_bundle: Path, segment: int) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    source, reference, candidate = golden_source(bundle.golden()), golden_of(bundle), side(bundle)
+    candidate = replace(candidate, engine=Begun(candidate.engine, at=segment))
+    report = report_on(reference, candidate, source, bundle, to_the_end=True)
+    first = breaks(report, GOLDEN_FP32)[0]
+    assert first.segment == segment
+    (reason,) = reasons_of(first, reference, candidate, source, bundle)
+    assert f"in segment {segment} the candidate says again what it said in segment 1" in reason
+
+
+def test_a_carry_begun_anew_shows_as_a_jump_of_its_drift(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    faulty = Handing(side(bundle).engine, at=3)
+    report = report_on(
+        side(bundle),
+        replace(side(bundle), engine=faulty),
+        generated_source(bundle.puzzle, 5, seed=0),
+        bundle,
+        to_the_end=True,
+    )
+    assert report.columns["carry_drift"].worst_S[:2].max() == 0
+    assert report.columns["carry_drift"].mean_S[2] > 0.1
+
+
+class Handing(Begun):
+    """The same, and its carry may be looked at."""
+
+    def read_carry(self, num_active: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.inner.read_carry(num_active)  # type: ignore[attr-defined]
+
+
+def test_a_puzzle_vector_from_the_wrong_row_is_named_by_puzzle_and_row(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    golden = bundle.golden()
+    shifted = np.array(bundle.puzzle_table)
+    shifted[[1, 2]] = shifted[[2, 1]]
+    source, reference, candidate = golden_source(golden), golden_of(bundle), side(bundle)
+    candidate = replace(candidate, puzzle_table=shifted)
+    report = report_on(reference, candidate, source, bundle, to_the_end=True)
+    first = breaks(report, GOLDEN_FP32)[0]
+    assert first.segment == 1
+    assert first.puzzle_id == golden.puzzle_ids_B[first.puzzle]
+    assert first.puzzle_id in (1, 2)
+    (reason,) = reasons_of(first, reference, candidate, source, bundle)
+    other = 3 - first.puzzle_id
+    assert f"given row {other} of the puzzle table (task-{other}) instead of row {first.puzzle_id}" in reason
+
+
+def test_a_fault_of_another_kind_is_blamed_on_neither(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    source, reference = golden_source(bundle.golden()), golden_of(bundle)
+    candidate = replace(side(bundle), puzzle_table=np.array(bundle.puzzle_table) * 3)
+    report = report_on(reference, candidate, source, bundle, to_the_end=True)
+    first = breaks(report, GOLDEN_FP32)[0]
+    assert first.segment == 1
+    assert reasons_of(first, reference, candidate, source, bundle) == []
+
+
+def test_the_worst_row_of_a_segment_is_kept_with_its_puzzle() -> None:
+    column = Column.empty(2)
+    index_B, ids_B = np.array([0, 0, 1, 0]), np.zeros(4, np.int64)
+    column.take(index_B, np.array([7, 8, 9, 10]), ids_B, np.array([2.0, 5.0, np.nan, 3.0]))
+    column.take(index_B[:1], np.array([11]), ids_B[:1], np.array([4.0]))
+    assert (column.worst_S[0], column.question_S[0], column.mean_S[0]) == (5.0, 8, 3.5)
+    assert column.as_json()["worst"] == [5.0, None]
+
+
+def paired(num_puzzles: int, lost: int, won: int) -> Paired:
+    return Paired(
+        num_puzzles=num_puzzles, reference=num_puzzles - won, candidate=num_puzzles - lost, lost=lost, won=won
+    )
+
+
+def test_a_loss_is_counted_in_pairs_and_its_interval_narrows_with_their_number() -> None:
+    assert paired(100, 7, 2).loss_points == 5.0
+    low, high = paired(100, 0, 0).interval_points
+    assert low == -high < 0
+    widths = [np.ptp(paired(count, count // 20, count // 50).interval_points) for count in (100, 1000, 10000)]
+    assert widths[0] > 3 * widths[1] > 9 * widths[2]
+
+
+@pytest.mark.parametrize(
+    ("num_puzzles", "lost", "is_broken"),
+    [(100, 3, False), (100, 20, True), (2000, 9, False), (2000, 11, True)],
+)
+def test_a_loss_breaks_its_gate_once_it_is_certain_or_measured_on_enough(
+    tiny_bundle: Path, num_puzzles: int, lost: int, is_broken: bool
+) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    report = report_on(side(bundle), side(bundle), golden_source(bundle.golden()), bundle, to_the_end=True)
+    report = replace(report, exact=paired(num_puzzles, lost, 0))
+    gates = GOLDEN_FP32.model_copy(update={"end": GOLDEN_FP32.end.model_copy(update={"exact_loss": 0.5})})
+    expected = [f"points of exact_loss at the end: {100 * lost / num_puzzles:.4g} where 0.5 is allowed"]
+    assert [str(one) for one in breaks(report, gates)] == (expected if is_broken else [])
+
+
+def test_a_break_says_gate_segment_puzzle_value_and_limit() -> None:
+    told = str(Break(gate="worst logit_gap", value=0.25, limit=1e-4, segment=3, puzzle=5, puzzle_id=2))
+    assert told == "worst logit_gap in segment 3, puzzle 5 (row 2 of the puzzle table): 0.25 where 0.0001 is allowed"
+
+
+def test_no_puzzle_is_no_comparison(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    with pytest.raises(ValueError, match="no puzzle"):
+        report_on(side(bundle), side(bundle), generated_source(bundle.puzzle, 0, seed=0), bundle, to_the_end=False)
