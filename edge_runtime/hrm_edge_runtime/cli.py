@@ -52,13 +52,13 @@ def serve_command(
 ) -> None:
     """Serve a bundle over HTTP, with a web page at / and a description at /docs."""
     from hrm_edge_runtime.engines.engine import EngineUnavailableError
-    from hrm_edge_runtime.engines.factory import choose
+    from hrm_edge_runtime.engines.factory import prepare
     from hrm_edge_runtime.manifest import BundleError
     from hrm_edge_runtime.service.server import ServerOptions, serve_bundle
 
     try:
         opened = _opened(bundle)
-        choice = choose(opened, engine)
+        choice = prepare(opened, engine, num_slots=slots)
         keys = read_keys(api_key_file) if api_key_file else ()
     except (BundleError, EngineUnavailableError, KeyFileError) as error:
         _fail("hrm-serve", error)
@@ -102,13 +102,15 @@ def solve_command(
     """Solve a puzzle, or many; exits with 0 where every one is solved and with 1 where one is not."""
     from hrm_edge_runtime import solving
     from hrm_edge_runtime.engines.engine import EngineUnavailableError
-    from hrm_edge_runtime.engines.factory import choose
+    from hrm_edge_runtime.engines.factory import prepare
     from hrm_edge_runtime.manifest import BundleError
 
     try:
         if bundle is not None:
             opened = _opened(bundle)
-            opening = solving.from_bundle(opened, choose(opened, engine), num_slots=slots, num_threads=threads)
+            opening = solving.from_bundle(
+                opened, prepare(opened, engine, num_slots=slots), num_slots=slots, num_threads=threads
+            )
         else:
             key = read_keys(api_key_file)[0] if api_key_file else None
             opening = solving.from_server(url, api_key=key, num_at_once=slots)

@@ -29,12 +29,12 @@ def test_what_names_no_engine_is_refused(text: str) -> None:
 
 @without_gpu
 def test_auto_is_the_cpu_where_there_is_no_gpu(tiny_bundle: Path) -> None:
-    assert choose(Bundle.open(tiny_bundle)) == Choice(engine="cpu", precision="fp32")
+    assert choose(Bundle.open(tiny_bundle), num_slots=1) == Choice(engine="cpu", precision="fp32")
 
 
 def test_a_precision_the_bundle_lacks_is_refused(tiny_bundle: Path) -> None:
     with pytest.raises(BundleError, match="holds no 'int8' graph"):
-        choose(Bundle.open(tiny_bundle), "cpu:int8")
+        choose(Bundle.open(tiny_bundle), "cpu:int8", num_slots=1)
 
 
 @pytest.mark.parametrize("engine", ["cuda", "ort-tensorrt"])

@@ -41,19 +41,31 @@ def parse_choice(text: str) -> tuple[str, str | None]:
     return engine, precision or None
 
 
-def choose(bundle: Bundle, engine: str = "auto", precision: str | None = None) -> Choice:
+def choose(bundle: Bundle, engine: str = "auto", precision: str | None = None, *, num_slots: int = 1) -> Choice:
     """The engine and precision to run; refuses an unknown engine and a precision the bundle does not hold.
 
-    `engine` may be spelled ENGINE:PRECISION.
-    Without a precision: float32 on a CPU, float16 on a GPU, and with TensorRT the fastest that was built and measured.
+    `engine` may be spelled ENGINE:PRECISION. Without a precision: float32 on a CPU, float16 on a GPU, and with TensorRT
+    the one measured fastest among the engines that were built for so many slots or more.
     """
-    engine, stated = parse_choice(engine)
-    precision = precision or stated
-    engine = _first_that_runs() if engine == "auto" else engine
-    if precision is None:
-        precision = _preferred(bundle, engine)
+    named, stated = parse_choice(engine)
+    named = _first_that_runs() if named == "auto" else named
+    precision = precision or stated or _preferred(bundle, named, num_slots)
     bundle.graph_path(precision)
-    return Choice(engine=engine, precision=precision)
+    return Choice(engine=named, precision=precision)
+
+
+def prepare(bundle: Bundle, engine: str = "auto", *, num_slots: int) -> Choice:
+    """Like `choose`, once every TensorRT engine that this needs is built; that takes minutes the first time."""
+    named, precision = parse_choice(engine)
+    named = _first_that_runs() if named == "auto" else named
+    if named != "tensorrt":
+        return choose(bundle, named, precision, num_slots=num_slots)
+    if precision is not None:
+        bundle.graph_path(precision)
+    from hrm_edge_runtime.engines import tensorrt_plan
+
+    built = tensorrt_plan.prepare(bundle, precision=precision, num_slots=num_slots)
+    return Choice(engine=named, precision=built)
 
 
 def engine_for(
@@ -67,11 +79,13 @@ def engine_for(
 ) -> Engine:
     """Open a bundle on the chosen engine; raises BundleError, or EngineUnavailableError with the remedy.
 
-    A TensorRT engine must have been built before (`hrm-serve` does so): this opens one and never builds.
+    A TensorRT engine must have been built before (see `prepare`): this opens one and never builds.
     """
-    choice = choose(bundle, engine, precision)
+    choice = choose(bundle, engine, precision, num_slots=num_slots)
     if choice.engine == "tensorrt":
-        raise EngineUnavailableError("the TensorRT engine is not in this version: choose --engine cpu.")
+        from hrm_edge_runtime.engines.tensorrt_open import open_engine
+
+        return open_engine(bundle, precision=choice.precision, num_slots=num_slots, want_logits=want_logits)
     if importlib.util.find_spec("onnxruntime") is None:
         raise EngineUnavailableError(
             "onnxruntime is not installed: install hrm-edge[serve], or on a Jetson choose --engine tensorrt."
@@ -115,9 +129,13 @@ def _has_cuda_provider() -> bool:
     return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
-def _preferred(bundle: Bundle, engine: str) -> str:
+def _preferred(bundle: Bundle, engine: str, num_slots: int) -> str:
+    if engine == "tensorrt":
+        from hrm_edge_runtime.engines.tensorrt_open import fastest
+
+        return fastest(bundle, num_slots=num_slots)
     held = bundle.manifest.precisions
-    return next((one for one in PREFERRED.get(engine, ("fp16", "fp32")) if one in held), next(iter(held)))
+    return next((one for one in PREFERRED[engine] if one in held), next(iter(held)))
 
 
 def _provider(bundle: Bundle, choice: Choice, num_slots: int) -> Provider:

@@ -1,0 +1,146 @@
+"""From a step graph to a TensorRT plan, on the device that will run it: strongly typed, one profile for each bucket.
+
+On an 8 GB board the builder needs more memory than everything after it, so `prepare` starts the command
+`tensorrt_build` as a process of its own and waits for its end; what it held is then free. Not run on a GPU yet; the
+same code runs on TensorRT-RTX in the check without a GPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines import jetson, tensorrt_api, tensorrt_cache, tensorrt_progress
+from hrm_edge_runtime.engines.engine import EngineUnavailableError
+from hrm_edge_runtime.engines.step_graph import input_shapes
+from hrm_edge_runtime.engines.tensorrt_cache import Built, EngineKey
+from hrm_edge_runtime.manifest import Manifest
+
+HEADLESS = "stop the desktop (sudo systemctl isolate multi-user.target), add swap, or lower --workspace-mb"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildSettings:
+    """How hard the builder tries; level 3 and half a gigabyte are meant for a board of 8 GB."""
+
+    workspace_mb: int = 512
+    optimization_level: int = 3
+
+
+def plan_from_onnx(
+    trt: Any,
+    graph: Path,
+    manifest: Manifest,
+    buckets: tuple[int, ...],
+    *,
+    settings: BuildSettings,
+    phases: tensorrt_progress.Phases,
+    timing_cache: Path | None,
+    adjust: Callable[[Any], None] | None = None,
+) -> bytes:
+    """Build a plan with one profile for each bucket; raises ValueError with TensorRT's own last words.
+
+    `adjust` may change the builder's configuration last: the check on a machine without a GPU names its target there.
+    """
+    words = tensorrt_api.Words()
+    logger = tensorrt_api.logger_for(trt, words)
+    builder = trt.Builder(logger)
+    network = tensorrt_api.network_from_onnx(trt, builder, logger, graph)
+    config = _config(trt, builder, settings)
+    monitor = tensorrt_progress.monitor_for(trt, phases)  # the configuration does not keep it alive
+    config.progress_monitor = monitor
+    for bucket in buckets:
+        config.add_optimization_profile(_profile(builder, manifest, bucket))
+    if timing_cache is not None:
+        _attach_timing_cache(config, timing_cache)
+    if adjust is not None:
+        adjust(config)
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise ValueError(f"TensorRT {trt.__version__} builds no engine from {graph} ({words.last()}): {HEADLESS}.")
+    if timing_cache is not None:
+        _keep_timing_cache(config, timing_cache)
+    return bytes(plan)
+
+
+def build_engine(bundle: Bundle, key: EngineKey, *, settings: BuildSettings, phases: tensorrt_progress.Phases) -> Built:
+    """Build the engine of a key and store it with its page."""
+    trt = tensorrt_api.load()
+    graph, folder = bundle.graph_path(key.precision), tensorrt_cache.engine_dir(bundle)
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    timing_cache = folder / f"timing-sm{key.compute_capability}-trt{key.tensorrt}.cache"
+    plan = plan_from_onnx(
+        trt, graph, bundle.manifest, key.buckets, settings=settings, phases=phases, timing_cache=timing_cache
+    )
+    built = Built(
+        key=key,
+        plan_sha256=hashlib.sha256(plan).hexdigest(),
+        plan_bytes=len(plan),
+        graph_bytes=graph.stat().st_size,
+        build_seconds=round(time.monotonic() - began, 1),
+        workspace_mb=settings.workspace_mb,
+        optimization_level=settings.optimization_level,
+    )
+    tensorrt_cache.write(folder, built, plan)
+    return built
+
+
+def check_memory(graph: Path, settings: BuildSettings) -> None:
+    """Refuse a build that would bring the machine to its knees; raises EngineUnavailableError with the remedy."""
+    memory = jetson.read_memory()
+    needs_mb = jetson.build_needs_mb(graph.stat().st_size, settings.workspace_mb)
+    if memory is not None and memory.allocatable_mb < needs_mb:
+        raise EngineUnavailableError(
+            f"building an engine takes about {needs_mb} MB and this machine can give {memory.allocatable_mb} MB: "
+            f"{HEADLESS}; --force tries it all the same."
+        )
+
+
+def prepare(bundle: Bundle, *, precision: str | None, num_slots: int) -> str:
+    """Build what is not built yet in a process of its own; the precision to run, the fastest where none is given.
+
+    The process shows its progress on standard error. Neither TensorRT nor CUDA is loaded into this process.
+    """
+    command = [*tensorrt_cache.build_command(bundle, precision=precision, num_slots=num_slots), "--json"]
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise EngineUnavailableError(f"no TensorRT engine was built (status {done.returncode}): see the line above.")
+    return str(json.loads(done.stdout)["chosen"])
+
+
+def _config(trt: Any, builder: Any, settings: BuildSettings) -> Any:
+    config = builder.create_builder_config()
+    config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb << 20)
+    config.builder_optimization_level = settings.optimization_level
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # the fused attention kernels are counted by name
+    config.clear_flag(trt.BuilderFlag.TF32)  # on by default; float32 would keep ten bits of each factor
+    return config
+
+
+def _profile(builder: Any, manifest: Manifest, bucket: int) -> Any:
+    """One batch size and no other: the narrowest profile lets the builder choose best."""
+    profile = builder.create_optimization_profile()
+    for name, shape in input_shapes(manifest, bucket).items():
+        profile.set_shape(name, shape, shape, shape)
+    return profile
+
+
+def _attach_timing_cache(config: Any, file: Path) -> None:
+    kept = file.read_bytes() if file.is_file() else b""
+    config.set_timing_cache(config.create_timing_cache(kept), False)
+
+
+def _keep_timing_cache(config: Any, file: Path) -> None:
+    cache = config.get_timing_cache()
+    if cache is not None:
+        temporary = file.with_suffix(".tmp")
+        temporary.write_bytes(bytes(cache.serialize()))
+        temporary.replace(file)

@@ -1,0 +1,324 @@
+"""A stand-in for TensorRT's Python module: exactly the names of one real version, computing with ONNX Runtime.
+
+The lists in `tensorrt_api/` were taken from NVIDIA's own bindings. Whatever the program asks of an object is looked up
+in the list of the version in FAKE_TENSORRT_VERSION first, so a name that version lacks fails as it would on the device;
+a name that is there and that the stand-in does not play fails too. Tensor addresses are real addresses: a segment binds
+them to ONNX Runtime, so what the engine around it computes is right or wrong as a whole. What it cannot show is
+TensorRT's own numbers, times and memory, and what the driver does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+import pycuda.driver as cuda
+
+__version__ = os.environ.get("FAKE_TENSORRT_VERSION", "10.3.0")
+LISTS = Path(__file__).parents[1] / "tensorrt_api"
+SCRATCH_BYTES = 4096
+
+
+def _names(version: str) -> dict[str, list[str]]:
+    lines = (LISTS / f"{version}.txt").read_text(encoding="ascii").splitlines()[1:]
+    return {name: members.split() for name, _, members in (line.partition(":") for line in lines)}
+
+
+NAMES = _names(__version__)
+
+
+class Guard:
+    """Shows an object under a TensorRT class's name, with that class's members and no others."""
+
+    def __init__(self, kind: str, player: object) -> None:
+        assert kind in NAMES, f"TensorRT {__version__} has no class {kind}"
+        object.__setattr__(self, "_kind", kind)
+        object.__setattr__(self, "_player", player)
+
+    def _look_up(self, name: str) -> None:
+        if name not in NAMES[self._kind]:
+            raise AttributeError(f"TensorRT {__version__}: {self._kind} has no {name}")
+
+    def __getattr__(self, name: str) -> Any:
+        self._look_up(name)
+        return getattr(self._player, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self._look_up(name)
+        assert hasattr(self._player, name), f"the stand-in does not play {self._kind}.{name}"
+        setattr(self._player, name, value)
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._player)  # type: ignore[call-overload]
+
+
+def _enum(name: str) -> type[IntEnum]:
+    members = [member for member in NAMES[name] if member.isupper() or member[0].isupper()]
+    return IntEnum(name, {member: value for value, member in enumerate(members)})
+
+
+BuilderFlag = _enum("BuilderFlag")
+ExecutionContextAllocationStrategy = _enum("ExecutionContextAllocationStrategy")
+LayerInformationFormat = _enum("LayerInformationFormat")
+MemoryPoolType = _enum("MemoryPoolType")
+NetworkDefinitionCreationFlag = _enum("NetworkDefinitionCreationFlag")
+ProfilingVerbosity = _enum("ProfilingVerbosity")
+
+
+class ILogger:
+    """Base class; a program's own may define what TensorRT calls and nothing else of public name."""
+
+    Severity = _enum("ILogger.Severity")
+
+    def __init_subclass__(cls) -> None:
+        _check_overrides(cls, "ILogger")
+
+
+class IProgressMonitor:
+    def __init_subclass__(cls) -> None:
+        _check_overrides(cls, "IProgressMonitor")
+
+
+def _check_overrides(kind: type, name: str) -> None:
+    own = {member for member in vars(kind) if not member.startswith("_")}
+    assert own <= set(NAMES[name]), f"TensorRT {__version__}: {name} has no {own - set(NAMES[name])}"
+
+
+def Builder(logger: ILogger) -> Guard:
+    return Guard("Builder", _Builder(logger))
+
+
+def OnnxParser(network: Guard, logger: ILogger) -> Guard:
+    assert logger is None or isinstance(logger, ILogger)
+    return Guard("OnnxParser", _Parser(network._player))
+
+
+def Runtime(logger: ILogger) -> Guard:
+    return Guard("Runtime", _Runtime(logger))
+
+
+class _Builder:
+    def __init__(self, logger: ILogger) -> None:
+        self.logger = logger
+
+    def create_network(self, flags: int) -> Guard:
+        strongly = 1 << int(NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+        assert flags == strongly, "only strongly typed networks exist in every version"
+        return Guard("INetworkDefinition", _Network())
+
+    def create_builder_config(self) -> Guard:
+        return Guard("IBuilderConfig", _Config())
+
+    def create_optimization_profile(self) -> Guard:
+        return Guard("IOptimizationProfile", _Profile())
+
+    def build_serialized_network(self, network: Guard, config: Guard) -> Guard | None:
+        return _build(network._player, config._player, self.logger)
+
+
+class _Network:
+    onnx = b""
+
+
+class _Profile:
+    def __init__(self) -> None:
+        self.shapes: dict[str, list[int]] = {}
+
+    def set_shape(self, name: str, low: Any, best: Any, high: Any) -> None:
+        assert tuple(low) <= tuple(best) <= tuple(high)
+        self.shapes[name] = list(high)
+
+
+class _Config:
+    def __init__(self) -> None:
+        self.builder_optimization_level = 3
+        self.profiling_verbosity = None
+        self.progress_monitor: Any = None
+        self.profiles: list[dict[str, list[int]]] = []
+        self.flags = {BuilderFlag.TF32}
+        self.limits: dict[Any, int] = {}
+        self.timing: Guard | None = None
+
+    def set_memory_pool_limit(self, pool: Any, num_bytes: int) -> None:
+        self.limits[pool] = num_bytes
+
+    def clear_flag(self, flag: Any) -> None:
+        self.flags.discard(flag)
+
+    def add_optimization_profile(self, profile: Guard) -> int:
+        self.profiles.append(profile._player.shapes)
+        return len(self.profiles) - 1
+
+    def create_timing_cache(self, kept: bytes) -> Guard:
+        return Guard("ITimingCache", _TimingCache(kept))
+
+    def set_timing_cache(self, cache: Guard, ignore_mismatch: bool) -> bool:
+        assert not ignore_mismatch
+        self.timing = cache
+        return True
+
+    def get_timing_cache(self) -> Guard | None:
+        return self.timing
+
+
+class _TimingCache:
+    def __init__(self, kept: bytes) -> None:
+        self.timings = kept
+
+    def serialize(self) -> bytes:
+        return self.timings + b"timed "
+
+
+class _Parser:
+    def __init__(self, network: _Network) -> None:
+        self._network = network
+        self.errors: list[Guard] = []
+
+    @property
+    def num_errors(self) -> int:
+        return len(self.errors)
+
+    def parse_from_file(self, path: str) -> bool:
+        self._network.onnx = Path(path).read_bytes()
+        if b"DynamicQuantizeLinear" in self._network.onnx:
+            self.errors.append(Guard("ParserError", _ParserError()))
+        return not self.errors
+
+    def get_error(self, index: int) -> Guard:
+        return self.errors[index]
+
+
+class _ParserError:
+    def desc(self) -> str:
+        return "no importer for this operator"
+
+    def node_name(self) -> str:
+        return "a_node"
+
+    def node_operator(self) -> str:
+        return "DynamicQuantizeLinear"
+
+
+class _Bytes:
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.nbytes = len(content)
+
+    def __bytes__(self) -> bytes:
+        return self.content
+
+
+def _build(network: _Network, config: _Config, logger: ILogger) -> Guard | None:
+    assert BuilderFlag.TF32 not in config.flags
+    monitor, phase = config.progress_monitor, "Building Engine"
+    monitor.phase_start(phase, None, len(config.profiles))
+    for step in range(len(config.profiles)):
+        if not monitor.step_complete(phase, step):
+            return None
+    monitor.phase_finish(phase)
+    if os.environ.get("FAKE_TENSORRT_FAILS") == "build":
+        logger.log(ILogger.Severity.ERROR, "Error Code 2: OutOfMemory\n(no further information)")
+        return None
+    head = json.dumps({"version": __version__, "profiles": config.profiles}).encode()
+    return Guard("IHostMemory", _Bytes(head + b"\n" + network.onnx))
+
+
+class _Runtime:
+    def __init__(self, logger: ILogger) -> None:
+        self._logger = logger
+
+    def deserialize_cuda_engine(self, plan: bytes) -> Guard | None:
+        head, _, onnx = plan.partition(b"\n")
+        described = json.loads(head)
+        if described["version"] != __version__:
+            self._logger.log(ILogger.Severity.ERROR, "The engine plan file is not compatible with this version")
+            return None
+        return Guard("ICudaEngine", _Engine(onnx, described["profiles"]))
+
+
+class _Engine:
+    def __init__(self, onnx: bytes, profiles: list[dict[str, list[int]]]) -> None:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = ort.InferenceSession(onnx, options, providers=["CPUExecutionProvider"])
+        self.profiles = profiles
+        self.device_memory_size_v2 = SCRATCH_BYTES
+        self._names = [node.name for node in (*self.session.get_inputs(), *self.session.get_outputs())]
+        self.digest = hashlib.sha256(onnx).hexdigest()
+
+    @property
+    def num_io_tensors(self) -> int:
+        return len(self._names)
+
+    @property
+    def num_optimization_profiles(self) -> int:
+        return len(self.profiles)
+
+    def get_tensor_name(self, index: int) -> str:
+        return self._names[index]
+
+    def create_execution_context(self, strategy: Any) -> Guard:
+        assert strategy == ExecutionContextAllocationStrategy.USER_MANAGED
+        return Guard("IExecutionContext", _Context(self))
+
+    def create_engine_inspector(self) -> Guard:
+        return Guard("EngineInspector", _Inspector())
+
+
+class _Inspector:
+    def get_engine_information(self, kind: Any) -> str:
+        assert kind == LayerInformationFormat.JSON
+        return '{"Layers": ["_gemm_mha_v2_0x0123456789abcdef", "another"]}'
+
+
+class _Context:
+    def __init__(self, engine: _Engine) -> None:
+        self._engine = engine
+        self._addresses: dict[str, int] = {}
+        self._shapes: dict[str, list[int]] = {}
+        self._profile: dict[str, list[int]] = {}
+        self._has_memory = False
+
+    def set_device_memory(self, address: int, num_bytes: int) -> None:
+        assert address
+        assert num_bytes >= SCRATCH_BYTES
+        self._has_memory = True
+
+    def set_optimization_profile_async(self, profile: int, stream: int) -> bool:
+        assert stream
+        self._profile = self._engine.profiles[profile]
+        return True
+
+    def set_input_shape(self, name: str, shape: Any) -> bool:
+        self._shapes[name] = list(shape)
+        return self._profile[name] == list(shape)
+
+    def set_tensor_address(self, name: str, address: int) -> bool:
+        assert address, name
+        self._addresses[name] = address
+        return True
+
+    def execute_async_v3(self, stream: int) -> bool:
+        assert self._has_memory
+        if os.environ.get("FAKE_TENSORRT_FAILS") == "step":
+            return False
+        assert set(self._addresses) == set(self._engine._names), "every tensor needs an address"
+        addresses = dict(self._addresses)
+        cuda.enqueue(stream, lambda: self._run(addresses))
+        return True
+
+    def _run(self, addresses: dict[str, int]) -> None:
+        num_rows = self._shapes["tokens_BT"][0]
+        binding = self._engine.session.io_binding()
+        for node in self._engine.session.get_inputs():
+            dtype = cuda.NUMPY_OF[node.type]
+            binding.bind_input(node.name, "cpu", 0, dtype, [num_rows, *node.shape[1:]], addresses[node.name])
+        for node in self._engine.session.get_outputs():
+            dtype = cuda.NUMPY_OF[node.type]
+            binding.bind_output(node.name, "cpu", 0, dtype, [num_rows, *node.shape[1:]], addresses[node.name])
+        self._engine.session.run_with_iobinding(binding)

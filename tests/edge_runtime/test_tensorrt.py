@@ -1,0 +1,364 @@
+"""The TensorRT engine and its builder over a stand-in made from the real API lists of 10.3, 10.16 and 11.4.
+
+The engine's and builder's own code runs whole, against every version, on an integrated GPU and on a card: what it asks
+of TensorRT must exist there, and the answers must be ONNX Runtime's, bit for bit. TensorRT's own arithmetic, times and
+memory are not shown here, nor what a driver does.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from shutil import copytree
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines import factory, jetson, tensorrt_build, tensorrt_cache, tensorrt_open, tensorrt_plan
+from hrm_edge_runtime.engines.cuda import PycudaGpu
+from hrm_edge_runtime.engines.engine import Engine, EngineLostError, EngineUnavailableError
+from hrm_edge_runtime.engines.onnx import engine_from_bundle
+from hrm_edge_runtime.engines.tensorrt import TensorRTEngine
+from hrm_edge_runtime.engines.tensorrt_cache import Built, EngineKey, Machine
+from hrm_edge_runtime.service.core import Workbench, run
+from hrm_edge_runtime.service.messages import Failed
+
+FAKES = Path(__file__).parent / "fakes"
+VERSIONS = sorted(file.stem for file in (Path(__file__).parent / "tensorrt_api").glob("*.txt"))
+FAKE_MODULES = ("tensorrt", "pycuda", "pycuda.driver")
+SLOTS = 3
+
+SetUp = Callable[..., None]
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SetUp]:
+    """Sets up the stand-ins: `device(version="11.4.0.106", FAKE_CUDA_INTEGRATED="0")`."""
+    monkeypatch.syspath_prepend(str(FAKES))
+    monkeypatch.setenv("PYTHONPATH", str(FAKES))
+
+    monkeypatch.setattr(tensorrt_build, "MEASURE_S", 0.0)
+
+    def set_up(version: str = "10.3.0", **settings: str) -> None:
+        for name in FAKE_MODULES:
+            sys.modules.pop(name, None)
+        for name, value in {"FAKE_TENSORRT_VERSION": version, **settings}.items():
+            monkeypatch.setenv(name, value)
+
+    set_up()
+    yield set_up
+    for name in FAKE_MODULES:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
+    return Bundle.open(copytree(tiny_bundle, tmp_path / "tiny.bundle"))
+
+
+def build(bundle: Bundle, *more: str) -> Any:
+    return CliRunner().invoke(tensorrt_build.app, [str(bundle.path), "--slots", str(SLOTS), *more])
+
+
+def fake_driver() -> ModuleType:
+    import pycuda.driver
+
+    return pycuda.driver
+
+
+def opened(bundle: Bundle, library: Any = None) -> TensorRTEngine:
+    gpu = PycudaGpu(library=library or fake_driver().Library())
+    return tensorrt_open.open_engine(bundle, precision="fp32", num_slots=SLOTS, want_logits=True, gpu=gpu)
+
+
+def same_course(ours: Engine, theirs: Engine, bundle: Bundle) -> None:
+    """Loads, moves and steps of every batch, said alike by both."""
+    rng = np.random.default_rng(2)
+    left = 0
+    for num_active in (1, 2, 3, 3, 2, 1, 3):
+        others = rng.permutation(left)[: rng.integers(0, left + 1)].tolist()
+        for slot in (*others, *range(left, SLOTS)):  # who sat out a step has no state any more
+            tokens_T = rng.integers(0, 6, 16, dtype=np.int32)
+            for engine in (ours, theirs):
+                engine.load(slot, tokens_T, bundle.puzzle_table[slot % 3])
+        said_alike(ours, theirs, SLOTS)
+        for engine in (ours, theirs):
+            engine.move(SLOTS - 1, 0)
+        said_alike(ours, theirs, num_active)
+        left = num_active
+
+
+def said_alike(ours: Engine, theirs: Engine, num_active: int) -> None:
+    one, other = ours.step(num_active), theirs.step(num_active)
+    assert (one.answer_BT == other.answer_BT).all()
+    assert (one.halt_margin_B == other.halt_margin_B).all()
+    assert (one.q_halt_B == other.q_halt_B).all()
+
+
+def lane_answers(engine: Engine, bundle: Bundle) -> dict[int, tuple[object, ...]]:
+    """What a lane says about forty puzzles that come and go."""
+    lane, rng = Lane(engine, bundle.puzzle, queue_limit=40), np.random.default_rng(4)
+    for number in range(40):
+        lane.submit(
+            Job(
+                job_id=number,
+                tokens_T=rng.integers(0, 6, 16, dtype=np.int32),
+                puzzle_vector_E=bundle.puzzle_table[number % 3],
+                policy=HaltingPolicy(kind="learned", max_segments=9),
+                arrival_s=0.0,
+            )
+        )
+    results = [result for _ in range(400) if lane.has_work for result in lane.step()]
+    return {one.job_id: (one.segments, one.margin, np.asarray(one.answer_T).tobytes()) for one in results}
+
+
+@pytest.mark.parametrize("is_integrated", ["1", "0"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_builds_and_answers_as_onnx_runtime_does(
+    bundle: Bundle, device: SetUp, version: str, is_integrated: str
+) -> None:
+    device(version, FAKE_CUDA_INTEGRATED=is_integrated)
+    assert build(bundle).exit_code == 0
+    library = fake_driver().Library()
+    engine = opened(bundle, library)
+    same_course(engine, engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1), bundle)
+    assert library.launches == 14
+    engine.close()
+    assert fake_driver().Context.depth == 0
+
+
+def test_a_lane_over_it_gives_every_puzzle_the_answer_it_gets_alone(bundle: Bundle, device: SetUp) -> None:
+    device()
+    build(bundle)
+    ours = lane_answers(opened(bundle), bundle)
+    assert len(ours) == 40
+    assert ours == lane_answers(engine_from_bundle(bundle, num_slots=1, num_threads=1), bundle)
+
+
+@pytest.mark.parametrize("call", ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate"])
+def test_without_a_cuda_graph_the_answers_are_the_same(bundle: Bundle, device: SetUp, call: str) -> None:
+    device()
+    build(bundle)
+    engine = opened(bundle, fake_driver().Library(fails=call))
+    same_course(engine, engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1), bundle)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_stand_in_refuses_names_its_version_lacks(device: SetUp, version: str) -> None:
+    device(version)
+    import tensorrt
+
+    config = tensorrt.Builder(None).create_builder_config()
+    with pytest.raises(AttributeError, match=f"TensorRT {version}: IBuilderConfig has no max_workspace_size"):
+        config.max_workspace_size = 1
+    if version.startswith("11"):
+        with pytest.raises(AttributeError, match="EXPLICIT_BATCH"):
+            _ = tensorrt.NetworkDefinitionCreationFlag.EXPLICIT_BATCH
+
+
+def test_an_engine_not_built_is_refused_with_the_command_that_builds_it(bundle: Bundle, device: SetUp) -> None:
+    device()
+    with pytest.raises(EngineUnavailableError, match="there is no TensorRT engine") as refused:
+        factory.engine_for(bundle, engine="tensorrt:fp32", num_slots=SLOTS)
+    command = shlex.split(str(refused.value).split("`")[1])
+    subprocess.run(command, check=True, capture_output=True)
+    engine = factory.engine_for(bundle, engine="tensorrt", num_slots=SLOTS)
+    engine.load(0, np.zeros(16, np.int32), bundle.puzzle_table[0])
+    assert len(engine.step(1).answer_BT) == 1
+
+
+def test_prepare_builds_once_and_chooses_the_measured_precision(bundle: Bundle, device: SetUp) -> None:
+    device()
+    choice = factory.prepare(bundle, "tensorrt", num_slots=SLOTS)
+    assert str(choice) == "tensorrt:fp32"
+    plan = next((bundle.path / "engines").glob("*.plan"))
+    written_ns = plan.stat().st_mtime_ns
+    assert factory.prepare(bundle, "tensorrt:fp32", num_slots=SLOTS) == choice
+    assert plan.stat().st_mtime_ns == written_ns
+    page = json.loads(plan.with_suffix(".json").read_text())
+    assert page["fused_attention"] == 1
+    assert sorted(page["step_ms"]) == ["1", "2", "3"]
+    assert Bundle.open(bundle.path).manifest == bundle.manifest
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "told"),
+    [
+        ("FAKE_TENSORRT_VERSION", "10.16.1.11", "tensorrt 10.3.0 and not 10.16.1.11"),
+        ("FAKE_CUDA_NAME", "Thor", "gpu Orin and not Thor"),
+    ],
+)
+def test_an_engine_of_another_machine_is_refused(
+    bundle: Bundle, device: SetUp, setting: str, value: str, told: str
+) -> None:
+    device()
+    build(bundle)
+    device(**{"version": "10.3.0", setting: value} if setting != "FAKE_TENSORRT_VERSION" else {"version": value})
+    with pytest.raises(EngineUnavailableError, match=f"was built for {told}: build it with `"):
+        factory.engine_for(bundle, engine="tensorrt:fp32", num_slots=SLOTS)
+
+
+def test_a_larger_engine_serves_fewer_slots(bundle: Bundle, device: SetUp) -> None:
+    device()
+    build(bundle)
+    engine = tensorrt_open.open_engine(bundle, precision="fp32", num_slots=2)
+    assert engine.num_slots == 2
+    with pytest.raises(EngineUnavailableError, match="slots"):
+        tensorrt_open.open_engine(bundle, precision="fp32", num_slots=4)
+
+
+def test_a_changed_plan_is_refused(bundle: Bundle, device: SetUp) -> None:
+    device()
+    build(bundle)
+    plan = next((bundle.path / "engines").glob("*.plan"))
+    plan.write_bytes(plan.read_bytes() + b" ")
+    with pytest.raises(EngineUnavailableError, match="is not what was built"):
+        opened(bundle)
+
+
+def test_a_bundle_that_cannot_be_written_keeps_its_engines_in_the_cache(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # noqa: ARG005
+    assert tensorrt_cache.engine_dir(bundle) == tmp_path / "cache" / "hrm-edge" / "engines" / "tiny"
+
+
+def test_a_build_that_fails_is_one_sentence_and_leaves_no_engine(bundle: Bundle, device: SetUp) -> None:
+    device(FAKE_TENSORRT_FAILS="build")
+    done = build(bundle)
+    assert done.exit_code == 1
+    assert "builds no engine" in done.stderr
+    assert "Error Code 2: OutOfMemory (no further information)" in done.stderr
+    assert list((bundle.path / "engines").glob("*.plan")) == []
+
+
+def test_a_node_the_parser_refuses_is_named(device: SetUp, tmp_path: Path, bundle: Bundle) -> None:
+    device()
+    import tensorrt
+
+    graph = tmp_path / "step.onnx"
+    graph.write_bytes(bundle.graph_path("fp32").read_bytes() + b"DynamicQuantizeLinear")
+    with pytest.raises(ValueError, match="node 'a_node' of type DynamicQuantizeLinear: no importer"):
+        tensorrt_plan.tensorrt_api.network_from_onnx(tensorrt, tensorrt.Builder(None), None, graph)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("FAKE_TENSORRT_FAILS", "step"), ("FAKE_CUDA_FAILS", "wait"), ("LIBRARY", "cuGraphLaunch")]
+)
+def test_a_device_that_fails_ends_the_engine_process(
+    bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch, setting: str, value: str
+) -> None:
+    device()
+    build(bundle)
+    library = fake_driver().Library(fails=value if setting == "LIBRARY" else "cuStreamBeginCapture")
+    engine = opened(bundle, library)
+    monkeypatch.setenv(setting, value)
+    with pytest.raises(EngineLostError):
+        engine.step(1)
+
+    class Pipe:
+        sent: list[object] = []  # noqa: RUF012
+
+        def send(self, message: object) -> None:
+            self.sent.append(message)
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None: ...
+
+    pipe: Any = Pipe()
+    lane = Lane(engine, bundle.puzzle, queue_limit=1)
+    run(lambda: Workbench(engine=engine, lane=lane, puzzle_table_PE=bundle.puzzle_table), pipe)
+    assert isinstance(pipe.sent[-1], Failed)
+    assert pipe.sent[-1].message.startswith("EngineLostError: ")
+
+
+def test_too_little_device_memory_is_told_before_anything_runs(bundle: Bundle, device: SetUp) -> None:
+    device()
+    build(bundle)
+    device(FAKE_CUDA_BYTES="100")
+    with pytest.raises(EngineUnavailableError, match=r"the GPU gives no .* fewer --slots"):
+        opened(bundle)
+    assert fake_driver().Context.depth == 0
+
+
+@pytest.mark.parametrize("version", ["8.6.1", "10.0.1", "12.0.0"])
+def test_a_version_out_of_range_is_refused(device: SetUp, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device()
+    import tensorrt
+
+    monkeypatch.setattr(tensorrt, "__version__", version)
+    with pytest.raises(EngineUnavailableError, match=f"TensorRT {version} is not one this program knows"):
+        tensorrt_plan.tensorrt_api.load()
+
+
+def test_without_tensorrt_or_pycuda_the_remedy_is_named(bundle: Bundle) -> None:
+    with pytest.raises(EngineUnavailableError, match="TensorRT is not installed for this Python"):
+        factory.engine_for(bundle, engine="tensorrt:fp32", num_slots=1)
+    with pytest.raises(EngineUnavailableError, match="PyCUDA is not installed"):
+        PycudaGpu()
+
+
+MEMINFO = """MemTotal:        7802880 kB
+MemFree:         1000000 kB
+MemAvailable:    5120000 kB
+SwapFree:        {swap} kB
+NvMapMemUsed:     204800 kB
+"""
+
+
+@pytest.mark.parametrize(("swap", "allocatable_mb"), [(0, 5000 + 0), (1024000, 6000), (99999999, 7420)])
+def test_swap_counts_for_what_the_host_can_give_up(tmp_path: Path, swap: int, allocatable_mb: int) -> None:
+    file = tmp_path / "meminfo"
+    file.write_text(MEMINFO.format(swap=swap))
+    memory = jetson.read_memory(file)
+    assert memory is not None
+    assert memory.allocatable_mb == allocatable_mb
+
+
+def test_a_build_that_memory_cannot_bear_is_refused(
+    bundle: Bundle, device: SetUp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device()
+    file = tmp_path / "meminfo"
+    file.write_text("MemTotal: 2000000 kB\nMemAvailable: 1000000 kB\n")
+    small = jetson.read_memory(file)
+    monkeypatch.setattr(jetson, "read_memory", lambda: small)
+    refused = build(bundle)
+    assert refused.exit_code == 1
+    assert "takes about 2512 MB and this machine can give 976 MB: stop the desktop" in refused.stderr
+    assert build(bundle, "--force").exit_code == 0
+
+
+def test_int8_slower_than_fp16_is_told_and_not_chosen(bundle: Bundle) -> None:
+    machine = Machine(gpu="Orin", compute_capability="8.7", tensorrt="10.3.0", power_mode="15W")
+    key = EngineKey.of(bundle, machine, precision="fp32", num_slots=4)
+    assert key.buckets == (1, 2, 4)
+
+    def page(precision: str, step_ms: float) -> Built:
+        return Built(
+            key=EngineKey(**{**vars(key), "precision": precision}),
+            plan_sha256="0" * 64,
+            plan_bytes=1,
+            graph_bytes=1,
+            build_seconds=1,
+            workspace_mb=512,
+            optimization_level=3,
+            step_ms={4: step_ms},
+        )
+
+    slower, faster = [page("int8", 4.0), page("fp16", 3.0)], [page("int8", 2.0), page("fp16", 3.0)]
+    assert tensorrt_open.fastest_of(slower, 4) == "fp16"
+    assert "INT8 is no faster than FP16 on this device: fp16 is chosen" in tensorrt_open.verdict(slower, 4)
+    assert tensorrt_open.verdict(faster, 4).endswith("takes int8 2.00 ms, fp16 3.00 ms: int8 is chosen.")
