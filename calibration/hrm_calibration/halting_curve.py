@@ -89,7 +89,7 @@ def roll_out(
 
 def score_policy(rollout: Rollout, policy: HaltingPolicy) -> PolicyScore:
     """Where each puzzle would have stopped, and what it had answered by then."""
-    last_N = _last_segment_N(rollout, policy)
+    last_N = last_segment_N(rollout, policy)
     puzzles_N = np.arange(len(last_N))
     exact_N = rollout.exact_SN[last_N, puzzles_N]
     proven_N = rollout.verdict_SN[last_N, puzzles_N] == RIGHT
@@ -139,7 +139,7 @@ def choose(curve: Iterable[PolicyScore], exact_after_all: float, max_loss: float
     return min(good, key=lambda point: (point.total.mean_segments, -point.total.exact))
 
 
-def _last_segment_N(rollout: Rollout, policy: HaltingPolicy) -> NDArray[np.intp]:
+def last_segment_N(rollout: Rollout, policy: HaltingPolicy) -> NDArray[np.intp]:
     """Index of the segment after which each puzzle stops."""
     num_puzzles = rollout.margin_SN.shape[1]
     columns = columns_of(policy, num_puzzles)

@@ -1,19 +1,27 @@
-"""Held-out puzzles with their labels, from a data set or a CSV file.
+"""Held-out puzzles with their labels: from a data set, from a CSV file, or made for the purpose.
 
 Shapes: N puzzles, T tokens.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_puzzles.csv_rows import read_csv
-from hrm_puzzles.datasets import DatasetError, open_split
+from hrm_puzzles.datasets import RECIPE, DatasetError, open_split
+from hrm_puzzles.generation import MIXED, chunks_of, generate_chunks, read_chunk
 from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.work import Progress
+
+SEED = 20_017
+"""Of puzzles made for calibration; whatever the seed, they are of classes that no training split holds."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,17 +38,63 @@ class Questions:
 
     def sample(self, count: int, seed: int = 0) -> Questions:
         """A seeded choice of `count`, in the order of the source; all where there are no more."""
-        chosen = np.sort(np.random.default_rng(seed).permutation(len(self))[:count])
+        return self.at(np.sort(np.random.default_rng(seed).permutation(len(self))[:count]))
+
+    def at(self, rows: NDArray[np.integer]) -> Questions:
         return Questions(
-            tokens_NT=self.tokens_NT[chosen],
-            labels_NT=self.labels_NT[chosen],
-            puzzle_ids_N=self.puzzle_ids_N[chosen],
-            ratings_N=None if self.ratings_N is None else self.ratings_N[chosen],
+            tokens_NT=self.tokens_NT[rows],
+            labels_NT=self.labels_NT[rows],
+            puzzle_ids_N=self.puzzle_ids_N[rows],
+            ratings_N=None if self.ratings_N is None else self.ratings_N[rows],
         )
+
+    def fingerprint(self) -> str:
+        """sha256 of what a solver sees of them and what it is held to."""
+        digest = hashlib.sha256()
+        for array in (self.tokens_NT, self.labels_NT, self.puzzle_ids_N):
+            digest.update(f"{array.shape}".encode() + np.ascontiguousarray(array, np.int32).tobytes())
+        return digest.hexdigest()
+
+
+def find_questions(
+    source: str, puzzle: Puzzle, *, count: int, data: Path | None = None, num_workers: int = 1, progress: Progress
+) -> Questions:
+    """At most `count` held-out puzzles from a name (sudoku, maze, arc, logistics ...) or the path of a data set or CSV.
+
+    A name makes fresh ones, or takes them from `data` where that is given (ARC tasks cannot be made). Refuses a name
+    and a data set of another puzzle than the model's.
+    """
+    path = Path(source)
+    if path.exists():
+        return (questions_from_csv if path.is_file() else questions_from_data)(path, puzzle).sample(count)
+    family = puzzle.name.partition("-")[0]
+    if source not in {family, puzzle.name}:
+        raise ValueError(
+            f"{source} is no path and not the puzzle of the model, which is {puzzle.name}; give {family} or the path "
+            f"of a data set of {puzzle.name}"
+        )
+    if data is not None:
+        return questions_from_data(data, puzzle).sample(count)
+    return questions_made(puzzle, count, num_workers=num_workers, progress=progress)
+
+
+def questions_made(puzzle: Puzzle, count: int, *, num_workers: int = 1, progress: Progress) -> Questions:
+    """Fresh puzzles of all difficulties that are quick to make; refuses puzzles that are made by people."""
+    chunks = chunks_of(puzzle.name, MIXED, SEED, is_test=True, count=count)
+    with TemporaryDirectory() as directory:
+        generate_chunks(chunks, Path(directory), num_workers=num_workers, progress=progress)
+        parts = [read_chunk(chunk, Path(directory)) for chunk in chunks]
+    return Questions(
+        tokens_NT=np.concatenate([part.inputs_NT for part in parts]).astype(np.int32),
+        labels_NT=np.concatenate([part.labels_NT for part in parts]).astype(np.int32),
+        puzzle_ids_N=np.zeros(count, np.int32),
+        ratings_N=np.concatenate([part.ratings_N for part in parts]),
+    )
 
 
 def questions_from_data(path: Path, puzzle: Puzzle) -> Questions:
-    """The test split of a data set; refuses one of another size than the puzzle."""
+    """The test split of a data set; refuses one of another puzzle or of another size."""
+    _require_same_puzzle(path, puzzle)
     split = open_split(path, "test")
     found, expected = (split.meta.seq_len, split.meta.vocab_size), (puzzle.seq_len, puzzle.vocab_size)
     if found != expected:
@@ -66,3 +120,13 @@ def questions_from_csv(path: Path, puzzle: Puzzle) -> Questions:
         puzzle_ids_N=np.zeros(len(rows), np.int32),
         ratings_N=rows.ratings_N,
     )
+
+
+def _require_same_puzzle(path: Path, puzzle: Puzzle) -> None:
+    """What the recipe says, where there is one: puzzles of one size can share a vocabulary."""
+    recipe = path / RECIPE
+    stated = json.loads(recipe.read_text(encoding="utf-8")).get("puzzle") if recipe.exists() else None
+    if stated is not None and stated != puzzle.name:
+        raise DatasetError(
+            f"{path} holds {stated} where the model is for {puzzle.name}; give a data set of {puzzle.name}."
+        )

@@ -1,0 +1,105 @@
+"""What a calibration found, whole: enough to quantise again, to judge the result, and to draw it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from hrm_calibration.paired import Paired
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Solves(_Strict):
+    """Shares of puzzles whose last answer equals the label, or carries a proof, and the mean of segments spent."""
+
+    exact: float
+    proven: float
+    mean_segments: float
+
+
+class SiteRange(_Strict):
+    """A call site, the largest magnitude it was given, and the scale that each method chose."""
+
+    name: str
+    weight: str
+    largest: float
+    scales: dict[str, float]
+
+
+class MethodScore(_Strict):
+    """A method by what its graph solves of the choice puzzles; `drift` is the carry's after one segment."""
+
+    method: str
+    solves: Solves
+    drift: float
+
+
+class LayerDrift(_Strict):
+    """A matrix and how far quantising it alone moves the carry in one segment."""
+
+    weight: str
+    drift: float
+
+
+class BudgetStep(_Strict):
+    """What is lost of the choice puzzles with that many of the most sensitive matrices left in float."""
+
+    num_in_float: int
+    loss: float
+
+
+class Judged(_Strict):
+    """INT8 against float32 on puzzles that took part in no choice, under the same halting rule."""
+
+    float32: Solves
+    int8: Solves
+    exact: Paired
+    proven: Paired
+
+
+class Int8Report(_Strict):
+    """`reach[s]` counts the calibration puzzles that ran more than s segments; `key` says what all this belongs to."""
+
+    key: str
+    weight_bits: int
+    num_calibration: int
+    num_choice: int
+    reach: list[int]
+    sites: list[SiteRange]
+    float32: Solves
+    methods: list[MethodScore]
+    chosen: str
+    sensitivity: list[LayerDrift]
+    budget: float | None
+    budget_steps: list[BudgetStep]
+    in_float: list[str]
+    judged: Judged
+    size_bytes: dict[str, int]
+
+    @property
+    def scales(self) -> dict[str, float]:
+        """The chosen scale of each call site."""
+        return {site.name: site.scales[self.chosen] for site in self.sites}
+
+    @property
+    def size_ratio(self) -> float:
+        """The INT8 file in units of the float32 file."""
+        return self.size_bytes["int8"] / self.size_bytes["fp32"]
+
+    def as_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+    def summary(self) -> str:
+        """The outcome in one line."""
+        exact, num_float = self.judged.exact, len(self.in_float)
+        shares = (exact.ours, exact.reference, exact.loss, exact.low, exact.high)
+        ours, reference, loss, low, high = (100 * share for share in shares)
+        return (
+            f"{self.chosen}, {num_float} of {len(self.sensitivity)} matrices in float: exact solves {ours:.1f} % against "
+            f"{reference:.1f} % in float32 on {exact.num_puzzles} other puzzles, a loss of {loss:.2f} points "
+            f"({low:.2f} to {high:.2f} at 95 %), file {self.size_ratio:.3f} of float32"
+        )

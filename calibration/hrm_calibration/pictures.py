@@ -1,0 +1,90 @@
+"""A calibration in pictures, drawn from its report alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from hrm_calibration.int8_report import Int8Report
+
+WIDTH, ROW_HEIGHT = 9.0, 0.22
+
+
+def save(report: Int8Report, directory: Path) -> list[Path]:
+    """One PNG for each question a reader may have; gives the files in that order."""
+    directory.mkdir(parents=True, exist_ok=True)
+    drawings: dict[str, tuple[float, Callable[[Axes, Int8Report], None]]] = {
+        "methods": (3.5, draw_methods),
+        "layers": (1.5 + ROW_HEIGHT * len(report.sensitivity), draw_layers),
+        "ranges": (1.5 + ROW_HEIGHT * len(report.sites), draw_ranges),
+        "reach": (3.5, draw_reach),
+        **({"budget": (3.5, draw_budget)} if report.budget is not None else {}),
+    }
+    return [_drawn(directory / f"{name}.png", height, draw, report) for name, (height, draw) in drawings.items()]
+
+
+def draw_methods(axes: Axes, report: Int8Report) -> None:
+    """What each method solves, beside float32."""
+    names = ["float32", *(score.method for score in report.methods)]
+    shares = [100 * solves.exact for solves in (report.float32, *(score.solves for score in report.methods))]
+    colors = ["0.6", *("C0" if score.method == report.chosen else "C7" for score in report.methods)]
+    axes.bar(names, shares, color=colors)
+    axes.set_ylim(max(0.0, min(shares) - 5), min(100.0, max(shares) + 2))
+    axes.set_ylabel("exact solves (%)")
+    axes.set_title(f"{report.num_choice} puzzles; chosen: {report.chosen}")
+    axes.tick_params(axis="x", labelrotation=15)
+
+
+def draw_layers(axes: Axes, report: Int8Report) -> None:
+    """How far each matrix moves the carry, the worst on top."""
+    layers = list(reversed(report.sensitivity))
+    colors = ["C1" if layer.weight in report.in_float else "C0" for layer in layers]
+    axes.barh([layer.weight for layer in layers], [layer.drift for layer in layers], color=colors)
+    axes.set_xlabel("relative drift of the carry in one segment")
+    axes.set_title(f"one matrix quantised at a time; {len(report.in_float)} left in float")
+
+
+def draw_ranges(axes: Axes, report: Int8Report) -> None:
+    """The largest value of each call site and where each method clips."""
+    sites = list(reversed(report.sites))
+    rows = range(len(sites))
+    axes.barh([site.name for site in sites], [site.largest for site in sites], color="0.85", label="largest seen")
+    for index, score in enumerate(report.methods):
+        clips = [127 * site.scales[score.method] for site in sites]
+        size = 30 if score.method == report.chosen else 10
+        axes.scatter(clips, rows, s=size, color=f"C{index}", label=score.method, zorder=2)
+    axes.set_xscale("log")
+    axes.set_xlabel("magnitude")
+    axes.legend(fontsize="small")
+    axes.set_title("what each call site reads, and where it is clipped")
+
+
+def draw_reach(axes: Axes, report: Int8Report) -> None:
+    """How many calibration puzzles ran each segment: the weight its states have."""
+    axes.bar(range(1, len(report.reach) + 1), report.reach, color="C0")
+    axes.set_xlabel("segment")
+    axes.set_ylabel("puzzles that ran it")
+    axes.set_title(f"states of {report.num_calibration} calibration puzzles")
+
+
+def draw_budget(axes: Axes, report: Int8Report) -> None:
+    """The loss as matrices go back to float."""
+    steps = report.budget_steps
+    axes.plot([step.num_in_float for step in steps], [100 * step.loss for step in steps], marker="o")
+    axes.axhline(100 * (report.budget or 0.0), color="C3", linestyle="--", label="budget")
+    axes.set_xlabel("matrices left in float")
+    axes.set_ylabel("exact solves lost (points)")
+    axes.legend()
+    axes.set_title(f"{report.num_choice} puzzles")
+
+
+def _drawn(path: Path, height: float, draw: Callable[[Axes, Int8Report], None], report: Int8Report) -> Path:
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    draw(figure.subplots(), report)
+    figure.savefig(path, dpi=110)
+    return path
