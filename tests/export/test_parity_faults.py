@@ -1,0 +1,192 @@
+"""Faults put into real bundles: hrm-parity must catch each and name the place, and an honest bundle must pass.
+
+The bundles hold a small random model with several rows in its puzzle table, in float32, float16 and INT8.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from export_tools import random_inputs, random_questions, small_model
+from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
+
+from hrm_calibration.quantise import call_sites, quantise
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.manifest import read_manifest, write_manifest
+from hrm_edge_runtime.parity.cli import app
+from hrm_export.golden import golden_traces
+from hrm_export.half import half_graph
+from hrm_export.segment import segment_graph
+from hrm_model import checkpoint
+from hrm_model.hrm import HRM
+
+QKV = "low_level.layers.0.self_attn.qkv_proj.weight"
+SITE = "low_0/layer_0/attention/qkv"
+SWAPPED = ("low_3/layer_0/attention/qkv", "low_3/layer_1/attention/o")
+ENTRY_POINTS = """[hrm_edge.parity]
+checkpoint = hrm_export.torch_engine:open_checkpoint
+bisect = hrm_export.bisect:bisect
+"""
+
+
+def scales_of(graph: onnx.ModelProto, model: HRM) -> dict[str, float]:
+    """Min-max scales of every call site over one segment of random puzzles."""
+    sites = call_sites(graph)
+    shown = onnx.ModelProto()
+    shown.CopyFrom(graph)
+    for tensor in {site.tensor for site in sites}:
+        shown.graph.output.append(helper.make_tensor_value_info(tensor, TensorProto.FLOAT, None))
+    fed = {**random_inputs(model, 32), "fresh_B": np.ones(32, np.bool_)}
+    session = ort.InferenceSession(shown.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_outputs()]
+    values = dict(zip(names, session.run(names, fed), strict=True))
+    return {site.name: float(np.abs(values[site.tensor]).max()) / 127 for site in sites}
+
+
+def write_bundle(path: Path, model: HRM) -> None:
+    path.mkdir()
+    graph = segment_graph(model)
+    graphs = {"fp32": graph, "fp16": half_graph(graph, ()), "int8": quantise(graph, scales_of(graph, model))}
+    for precision, one in graphs.items():
+        (path / f"step.{precision}.onnx").write_bytes(one.SerializeToString())
+    np.save(path / "puzzle_table.npy", model.puzzle_table.numpy())
+    (path / "identifiers.json").write_text('["<blank>", "one", "two"]')
+    golden, _ = golden_traces(model, random_questions(model, 24), 0.0, 6)
+    np.savez(path / "golden.npz", allow_pickle=False, **vars(golden))
+    config = model.config
+    policy = HaltingPolicy(kind="learned", max_segments=config.max_segments)
+    write_manifest(
+        path,
+        name="small",
+        puzzle="sudoku-4x4",
+        **{name: getattr(config, name) for name in ("seq_len", "vocab_size", "num_positions", "hidden_size")},
+        **{name: getattr(config, name) for name in ("puzzle_vector_size", "num_puzzle_ids", "max_segments")},
+        halting={"policy": policy.kind, "threshold": policy.threshold},
+        precisions={precision: f"step.{precision}.onnx" for precision in graphs},
+    )
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint, the bundle made from it, and the entry points as an installation has them."""
+    folder = tmp_path_factory.mktemp("desk")
+    model = small_model(max_segments=4)
+    checkpoint.save(folder / "checkpoint", model, {"puzzle": "sudoku-4x4"})
+    write_bundle(folder / "honest.bundle", model)
+    info = folder / "desk-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: desk\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _installed(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(desk))
+
+
+def parity(bundle: Path, *arguments: object) -> dict[str, object]:
+    ended = CliRunner().invoke(app, [str(bundle), "--threads", "1", "--json", *map(str, arguments)])
+    assert ended.stdout, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["passed"] == (ended.exit_code == 0)
+    return found
+
+
+def faulty(desk: Path, tmp_path: Path, precision: str, change: Callable[[dict[str, TensorProto]], None]) -> Path:
+    """The honest bundle with one graph's stored arrays changed, and hashes that fit."""
+    path = Path(shutil.copytree(desk / "honest.bundle", tmp_path / "faulty.bundle"))
+    file = path / f"step.{precision}.onnx"
+    graph = onnx.load(file)
+    change({tensor.name: tensor for tensor in graph.graph.initializer})
+    file.write_bytes(graph.SerializeToString())
+    write_manifest(path, **read_manifest(path).model_dump(exclude={"files"}))
+    return path
+
+
+def flip_bit(tensor: TensorProto, bit: int, index: int = 77) -> None:
+    words = np.frombuffer(tensor.raw_data, f"u{numpy_helper.to_array(tensor).itemsize}").copy()
+    words[index] ^= words.dtype.type(1 << bit)
+    tensor.raw_data = words.tobytes()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_an_honest_bundle_passes_and_no_node_diverges(desk: Path, precision: str) -> None:
+    found = parity(
+        *(desk / "honest.bundle", "--engine", f"cpu:{precision}", "--checkpoint", desk / "checkpoint", "--bisect")
+    )
+    assert found["passed"], found["breaks"]
+    assert str(found["bisection"]).startswith("no node diverges")
+
+
+def test_an_honest_bundle_says_what_its_golden_traces_say(desk: Path) -> None:
+    assert parity(desk / "honest.bundle", "--engine", "cpu:fp32")["passed"]
+
+
+@pytest.mark.parametrize("bit", [22, 23, 30])  # the mantissa's first, the exponent's lowest and its highest
+def test_a_flipped_bit_of_a_weight_is_caught_and_named(desk: Path, tmp_path: Path, bit: int) -> None:
+    bundle = faulty(desk, tmp_path, "fp32", lambda stored: flip_bit(stored[QKV], bit))
+    assert not parity(bundle, "--engine", "cpu:fp32")["passed"]  # the golden traces alone see it
+    found = parity(bundle, "--engine", "cpu:fp32", "--checkpoint", desk / "checkpoint", "--bisect")
+    assert not found["passed"]
+    assert "in segment 1" in found["breaks"][0]
+    assert found["bisection"].startswith(f"{SITE} (MatMul) is off by")
+    assert f"1 of 3072 values of {QKV} are not the reference's, first at [0, 77]" in found["bisection"]
+
+
+def test_a_flipped_sign_of_a_quantised_weight_is_named(desk: Path, tmp_path: Path) -> None:
+    bundle = faulty(desk, tmp_path, "int8", lambda stored: flip_bit(stored[f"{QKV}/int8"], 7))
+    found = parity(bundle, "--engine", "cpu:int8", "--against", "cpu:fp32", "--bisect")
+    assert found["bisection"].startswith(f"{SITE} (MatMul) is off by")
+    assert f"1 of 3072 values of {QKV} are not the reference's, first at [0, 77]" in found["bisection"]
+
+
+def test_swapped_scales_of_two_call_sites_are_caught_and_named(desk: Path, tmp_path: Path) -> None:
+    def swap(stored: dict[str, TensorProto]) -> None:
+        one, other = (stored[f"{site}/scale"] for site in SWAPPED)
+        one.raw_data, other.raw_data = other.raw_data, one.raw_data
+
+    bundle = faulty(desk, tmp_path, "int8", swap)
+    found = parity(bundle, "--engine", "cpu:int8", "--against", "cpu:fp32", "--bisect")
+    assert not found["passed"]
+    assert "in segment 1" in found["breaks"][0]
+    assert found["bisection"].startswith(f"{SWAPPED[0]} (MatMul) is off by")
+    assert "clips" in found["bisection"]
+
+
+def test_a_puzzle_table_in_another_order_than_the_checkpoints_is_named_by_its_row(desk: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(desk / "honest.bundle", tmp_path / "turned.bundle"))
+    np.save(bundle / "puzzle_table.npy", np.load(bundle / "puzzle_table.npy")[[0, 2, 1]])
+    write_manifest(bundle, **read_manifest(bundle).model_dump(exclude={"files"}))
+    found = parity(bundle, "--engine", "cpu:fp32", "--checkpoint", desk / "checkpoint", "--bisect")
+    assert "in segment 1" in found["breaks"][0]
+    (reason,) = found["reasons"]
+    assert "given row 1 of the puzzle table (one) instead of row 2 (two)" in reason or (
+        "given row 2 of the puzzle table (two) instead of row 1 (one)" in reason
+    )
+    assert found["bisection"].startswith("no node diverges in segment 1")  # the graphs are not to blame
+
+
+def test_a_wrong_head_late_in_the_graph_is_named_and_nothing_before_it(desk: Path, tmp_path: Path) -> None:
+    def double(stored: dict[str, TensorProto]) -> None:
+        head = stored["lm_head.weight"]
+        head.raw_data = (2 * numpy_helper.to_array(head)).tobytes()
+
+    bundle = faulty(desk, tmp_path, "fp32", double)
+    found = parity(bundle, "--engine", "cpu:fp32", "--checkpoint", desk / "checkpoint", "--bisect")
+    assert found["bisection"].startswith("logits_BTV (MatMul) is off by 1 of its norm")
+
+
+def test_a_checkpoint_of_other_sizes_is_refused(desk: Path, tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "other", small_model(num_puzzle_ids=5), {"puzzle": "sudoku-4x4"})
+    ended = CliRunner().invoke(app, [str(desk / "honest.bundle"), "--checkpoint", str(tmp_path / "other")])
+    assert ended.exit_code == 1
+    assert "num_puzzle_ids 5 where the bundle small has 3" in ended.stderr
