@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hrm_puzzles import arc_canvas, arc_notation, arc_voting
 from hrm_puzzles.arc_canvas import VOCAB, boxes_of_B, is_grid_B, moved_BT
 from hrm_puzzles.arc_equivalence import equivalence_hash_B
-from hrm_puzzles.arc_variants import INVERSE_TURN, TRANSPOSING, Variant, random_variant
+from hrm_puzzles.arc_variants import INVERSE_TURN, TRANSPOSING, Variant, random_variant, variant_of
 from hrm_puzzles.arc_voting import Prediction
 from hrm_puzzles.grid_geometry import GridShape
 from hrm_puzzles.puzzle import (
@@ -104,6 +104,11 @@ class Arc:
 
     def symmetry(self, rng: np.random.Generator) -> ArcSymmetry:
         return ArcSymmetry(side=self.side, variant=random_variant(rng))
+
+    def variant_of(self, name: str) -> tuple[str, ArcSymmetry]:
+        """The task behind an identifier, and the symmetry that makes this variant of its questions."""
+        task, variant = variant_of(name)
+        return task, ArcSymmetry(side=self.side, variant=variant)
 
     def augment_BT(
         self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray

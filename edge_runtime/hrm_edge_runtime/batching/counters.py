@@ -6,7 +6,8 @@ from typing import Literal
 
 from hrm_edge_runtime.batching.halting import HaltReason
 
-Outcome = Literal[HaltReason, "cancelled", "deadline", "failed"]
+Outcome = Literal[HaltReason, "cancelled", "outrun", "deadline", "failed"]
+"""How a job ends; one is outrun where another attempt at its question settled the answer first."""
 HALTED: frozenset[Outcome] = frozenset(("proven", "learned", "max_segments"))
 
 _MEMORY = 1 / 32  # weight of the newest value in the running means: about the last thirty steps or puzzles

@@ -15,7 +15,7 @@ from hrm_edge_runtime.batching.halting import decide
 from hrm_edge_runtime.batching.result import Result, result_of, result_without_slot
 from hrm_edge_runtime.batching.scheduler import Departure, Job, Plan, Scheduler, Tenant
 from hrm_edge_runtime.batching.seats import Seats
-from hrm_edge_runtime.engines.engine import Engine, StepOutput
+from hrm_edge_runtime.engines.engine import Engine, Int32, StepOutput
 
 __all__ = ["Checker", "Lane", "Result"]
 
@@ -58,26 +58,41 @@ class Lane:
 
     def submit(self, job: Job) -> None:
         """Put a job in line; raises QueueFull, or ValueError for tokens the model does not know."""
-        tokens_T, vocab_size = job.tokens_T, self._puzzle.vocab_size
+        self.check_tokens(job.tokens_T)
+        self._scheduler.submit(job)
+
+    def check_tokens(self, tokens_T: Int32) -> None:
+        """Raise ValueError for tokens the model does not know."""
+        vocab_size = self._puzzle.vocab_size
         if tokens_T.shape != (self._engine.seq_len,) or tokens_T.min() < 0 or tokens_T.max() >= vocab_size:
             raise ValueError(
-                f"job {job.job_id} has tokens of shape {tokens_T.shape} in {tokens_T.min()}..{tokens_T.max()}: "
+                f"tokens of shape {tokens_T.shape} in {tokens_T.min()}..{tokens_T.max()} do not fit this model: "
                 f"give {self._engine.seq_len} tokens in 0..{vocab_size - 1}."
             )
-        self._scheduler.submit(job)
 
     def cancel(self, job_id: int) -> bool:
         """End a job wherever it stands; the next `step` reports it and refills its slot. False where it is unknown."""
+        is_known = self._scheduler.holds(job_id)
+        if is_known:
+            self._results.append(self.drop(job_id, "cancelled"))
+        return is_known
+
+    def drop(self, job_id: int, outcome: Outcome) -> Result:
+        """End a job that is here at once; its result is handed back instead of reported, its slot refilled next."""
         departure = self._scheduler.cancel(job_id)
-        if departure is not None:
-            self._depart(departure, "cancelled", self._clock())
-        return departure is not None
+        assert departure is not None, f"job {job_id} is not here"
+        return self._depart(departure, outcome, self._clock())
+
+    def look(self, job_id: int) -> Result | None:
+        """How a job in its slot would end if it were dropped now; None for one that is not in a slot."""
+        slot = self._scheduler.slot_of(job_id)
+        return None if slot is None else self._result(slot, "cancelled", self._clock())
 
     def step(self) -> list[Result]:
         """Run one segment over all live puzzles and hand out every result since the last call."""
         started = self._clock()
         for departure in self._scheduler.expire(started):
-            self._depart(departure, "deadline", started)
+            self._results.append(self._depart(departure, "deadline", started))
         self._prepare(self._scheduler.admit(), started)
         if self._scheduler.num_running:
             self._segment(started)
@@ -137,7 +152,7 @@ class Lane:
             outcome = decide(seat.margin, seat.segments, seat.verdict, seat.job.policy) if is_sound else "failed"
             if outcome is not None:
                 self._scheduler.release(slot)
-                self._finish(slot, outcome, now)
+                self._results.append(self._finish(slot, outcome, now))
 
     def _garbled(self, output: StepOutput) -> set[int]:
         """The slots with a token out of the vocabulary, mostly none at all."""
@@ -168,17 +183,18 @@ class Lane:
             return False
         return True
 
-    def _depart(self, departure: Departure, outcome: Outcome, now: float) -> None:
-        if departure.slot is None:
-            self._counters.count_outcome(outcome, 0)
-            self._results.append(result_without_slot(departure.job, outcome, now))
-        else:
-            self._finish(departure.slot, outcome, now)
+    def _depart(self, departure: Departure, outcome: Outcome, now: float) -> Result:
+        if departure.slot is not None:
+            return self._finish(departure.slot, outcome, now)
+        self._counters.count_outcome(outcome, 0)
+        return result_without_slot(departure.job, outcome, now)
 
-    def _finish(self, slot: int, outcome: Outcome, now: float) -> None:
-        seat = self._seats[slot]
-        self._counters.count_outcome(outcome, seat.segments)
-        self._results.append(result_of(seat, self._seats.answers_BT[slot], outcome, now))
+    def _finish(self, slot: int, outcome: Outcome, now: float) -> Result:
+        self._counters.count_outcome(outcome, self._seats[slot].segments)
+        return self._result(slot, outcome, now)
+
+    def _result(self, slot: int, outcome: Outcome, now: float) -> Result:
+        return result_of(self._seats[slot], self._seats.answers_BT[slot], outcome, now)
 
     def _view(self, slot: int, tenant: Tenant | None) -> SlotView:
         generation = self._scheduler.generation(slot)

@@ -107,7 +107,7 @@ class Scheduler:
 
     def submit(self, job: Job) -> None:
         """Put a job in line; raises QueueFull, or ValueError for an id that is still alive."""
-        if job.job_id in self._waiting or job.job_id in self._slot_of:
+        if self.holds(job.job_id):
             raise ValueError(f"job {job.job_id} is already here: give every job its own id.")
         if self.num_waiting + self.num_running >= self.queue_limit + self.num_slots:
             raise QueueFull(self.queue_limit)
@@ -116,6 +116,14 @@ class Scheduler:
         self._line.join(job.job_id, self._rank(job))
         if job.deadline_s is not None:
             self._deadlines.join(job.job_id, (job.deadline_s,))
+
+    def holds(self, job_id: int) -> bool:
+        """Whether a job is here, in the line or in a slot."""
+        return job_id in self._waiting or job_id in self._slot_of
+
+    def slot_of(self, job_id: int) -> int | None:
+        """The slot of a running job."""
+        return self._slot_of.get(job_id)
 
     def cancel(self, job_id: int) -> Departure | None:
         """Take a job out of the line or out of its slot; None where it is not here (any more)."""

@@ -1,0 +1,63 @@
+"""What goes into `Attempts` and what comes out: plain frozen data, fit to cross a pipe.
+
+Shapes: T tokens.
+"""
+
+from dataclasses import dataclass
+
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.batching.result import Result
+from hrm_edge_runtime.engines.engine import Int32
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ask:
+    """One question and how hard to try; `watched` asks for a `Glimpse` of every attempt after each of its segments.
+
+    Times are seconds of the lane's clock; a greater `priority` is more urgent.
+    """
+
+    ask_id: int
+    tokens_T: Int32
+    policy: HaltingPolicy
+    arrival_s: float
+    deadline_s: float | None = None
+    priority: int = 0
+    puzzle_id: int = 0
+    num_attempts: int = 1
+    watched: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Glimpse:
+    """What one attempt says after one segment, turned back into the frame of whoever asked."""
+
+    ask_id: int
+    attempt: int
+    segment: int
+    answer_T: Int32
+    margin: float
+    verified: bool | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Conclusion:
+    """The one end of a question: the result of the attempt that answers, turned back.
+
+    `num_attempts` ran at least one segment, and all of them together `total_segments`; `votes` is how many gave this
+    answer, None where answers can be proven or there is none.
+    """
+
+    ask_id: int
+    result: Result
+    num_attempts: int
+    total_segments: int
+    votes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Turn:
+    """What one step brought: questions concluded, and what the watched ones look like now."""
+
+    conclusions: tuple[Conclusion, ...] = ()
+    glimpses: tuple[Glimpse, ...] = ()

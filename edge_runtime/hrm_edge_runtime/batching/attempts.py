@@ -1,0 +1,193 @@
+"""Questions tried as several attempts over one lane: copies under the puzzle's symmetries, each in a slot of its own.
+
+The first proven answer wins. Where no proof exists the attempts vote, and the vote is closed as soon as the voters to
+come cannot change it. Either way the attempts that remain are dropped before the very next segment. Every question is
+concluded exactly once.
+
+Attempts after a question's first stand behind the first attempts of all others in line, so trying harder takes slots
+that nobody else asks for.
+
+Shapes: T tokens, P rows of the puzzle table.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hrm_edge_runtime.batching.asks import Ask, Conclusion, Glimpse, Turn
+from hrm_edge_runtime.batching.ballot import Winner, winner
+from hrm_edge_runtime.batching.counters import LaneSnapshot
+from hrm_edge_runtime.batching.frames import Frame, Framed, Framer
+from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.batching.result import Result
+from hrm_edge_runtime.batching.scheduler import Job, QueueFull
+from hrm_edge_runtime.engines.engine import Engine, Int32
+from hrm_puzzles.puzzle import RIGHT
+
+
+@dataclass(kw_only=True, eq=False)
+class _Party:
+    """A question under way: the attempts that live, by job, and the results of those that have ended."""
+
+    ask: Ask
+    frames: list[Frame]
+    living: dict[int, int] = field(default_factory=dict[int, int])
+    ended: list[Result] = field(default_factory=list[Result])
+
+
+class Attempts:
+    """Asks in, conclusions out; whoever calls `step` owns the lane beneath.
+
+    At most `num_slots + queue_limit` questions live at once, each with at most `max_attempts` attempts.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        puzzle: Framed,
+        puzzle_table_PE: NDArray[np.float32],
+        *,
+        queue_limit: int,
+        max_attempts: int = 1,
+        identifiers: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._puzzle = puzzle
+        self._puzzle_table_PE = puzzle_table_PE
+        self._queue_limit = queue_limit
+        self._max_attempts = max_attempts
+        self._framer = Framer(puzzle, identifiers)
+        num_jobs = (engine.num_slots + queue_limit) * max_attempts
+        self._lane = Lane(engine, puzzle, queue_limit=num_jobs, clock=clock)
+        self._job_ids = count()
+        self._parties: dict[int, _Party] = {}
+        self._party_of: dict[int, _Party] = {}
+        self._conclusions: list[Conclusion] = []
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    @property
+    def has_work(self) -> bool:
+        """True while a call of `step` would do something: a question lives, or its end waits to be handed out."""
+        return bool(self._parties or self._conclusions)
+
+    def submit(self, ask: Ask) -> None:
+        """Take a question with all its attempts or not at all; raises QueueFull, or ValueError for what cannot be."""
+        if ask.ask_id in self._parties or not 1 <= ask.num_attempts <= self._max_attempts:
+            raise ValueError(
+                f"ask {ask.ask_id} with {ask.num_attempts} attempts cannot be taken: give every ask its own id and "
+                f"1 to {self._max_attempts} attempts."
+            )
+        if len(self._parties) >= self._engine.num_slots + self._queue_limit:
+            raise QueueFull(self._queue_limit)
+        self._lane.check_tokens(ask.tokens_T)
+        party = _Party(ask=ask, frames=self._framer.frames(ask.tokens_T, ask.puzzle_id, ask.num_attempts))
+        self._parties[ask.ask_id] = party
+        for attempt in range(len(party.frames)):
+            job = self._job(party, attempt)
+            self._lane.submit(job)
+            party.living[job.job_id] = attempt
+            self._party_of[job.job_id] = party
+
+    def cancel(self, ask_id: int) -> bool:
+        """End a question; the next `step` reports it and refills its slots. False where it is unknown."""
+        party = self._parties.get(ask_id)
+        if party is not None:
+            self._conclude(party, None)
+        return party is not None
+
+    def step(self) -> Turn:
+        """Run one segment over all living attempts and hand out every end since the last call."""
+        touched: dict[int, _Party] = {}
+        glimpses: list[Glimpse] = []
+        for result in self._lane.step():
+            party = self._party_of.pop(result.job_id)
+            attempt = party.living.pop(result.job_id)
+            turned = self._turned_back(party, attempt, result)
+            party.ended.append(turned)
+            touched[party.ask.ask_id] = party
+            glimpses += _glimpse(party, attempt, turned)
+        glimpses += self._glimpses_of_the_living()
+        for party in touched.values():
+            chosen = winner(
+                party.ended, len(party.living), proof_exists=self._puzzle.proof_exists, decode=self._puzzle.decode
+            )
+            if chosen is not None:
+                self._conclude(party, chosen)
+        conclusions, self._conclusions = self._conclusions, []
+        return Turn(conclusions=tuple(conclusions), glimpses=tuple(glimpses))
+
+    def snapshot(self) -> LaneSnapshot:
+        """The lane beneath, with the limit that holds for questions; its queue counts attempts."""
+        return replace(self._lane.snapshot(), queue_limit=self._queue_limit)
+
+    def _job(self, party: _Party, attempt: int) -> Job:
+        ask, frame = party.ask, party.frames[attempt]
+        return Job(
+            job_id=next(self._job_ids),
+            tokens_T=frame.tokens_T,
+            puzzle_vector_E=self._puzzle_table_PE[frame.puzzle_id],
+            policy=ask.policy,
+            arrival_s=ask.arrival_s,
+            priority=ask.priority - (attempt > 0),
+            deadline_s=ask.deadline_s,
+        )
+
+    def _turned_back(self, party: _Party, attempt: int, result: Result) -> Result:
+        """A result in the frame of its question; one whose way back is broken counts as failed."""
+        if attempt == 0 or result.answer_T is None:
+            return result
+        try:
+            answer_T = party.frames[attempt].turn_back(result.answer_T)
+            holds = not result.verified or self._is_right(party.ask.tokens_T, answer_T)
+        except Exception:  # a third party's symmetry, over an answer that may be anything
+            holds, answer_T = False, None
+        if not holds:
+            return replace(result, answer_T=None, verified=None, halted_by="failed")
+        return replace(result, answer_T=answer_T)
+
+    def _is_right(self, tokens_T: Int32, answer_T: Int32) -> bool:
+        return bool(self._puzzle.check_BT(tokens_T[None], answer_T[None])[0] == RIGHT)
+
+    def _glimpses_of_the_living(self) -> Iterator[Glimpse]:
+        for party in self._parties.values():
+            for job_id, attempt in party.living.items() if party.ask.watched else ():
+                if (now := self._lane.look(job_id)) is not None:
+                    yield from _glimpse(party, attempt, self._turned_back(party, attempt, now))
+
+    def _conclude(self, party: _Party, chosen: Winner | None) -> None:
+        """Tell how a question ended and drop what is left of it; without a winner it is cancelled."""
+        dropped = [self._lane.drop(job_id, "outrun" if chosen else "cancelled") for job_id in party.living]
+        everything = [*party.ended, *dropped]
+        self._conclusions.append(
+            Conclusion(
+                ask_id=party.ask.ask_id,
+                result=chosen.result if chosen else dropped[0],
+                num_attempts=sum(result.segments > 0 for result in everything),
+                total_segments=sum(result.segments for result in everything),
+                votes=chosen.votes if chosen else None,
+            )
+        )
+        for job_id in party.living:
+            del self._party_of[job_id]
+        del self._parties[party.ask.ask_id]
+
+
+def _glimpse(party: _Party, attempt: int, turned: Result) -> Iterator[Glimpse]:
+    """What a watcher sees of an attempt that has run a segment."""
+    if party.ask.watched and turned.answer_T is not None:
+        yield Glimpse(
+            ask_id=party.ask.ask_id,
+            attempt=attempt,
+            segment=turned.segments,
+            answer_T=turned.answer_T,
+            margin=turned.margin,
+            verified=turned.verified,
+        )

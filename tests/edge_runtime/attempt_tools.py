@@ -1,0 +1,98 @@
+"""A puzzle with ten symmetries and an engine that knows the course of every question, for tests of attempts.
+
+Tokens run to 99 and a symmetry adds tens, so a question 3 has the frames 3, 13, 23 ... The right answer is 50 more than
+the question, round the hundred. Shapes: B slots, T tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hrm_edge_runtime.engines.engine import StepOutput
+from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
+from hrm_puzzles.puzzle import RIGHT, UNKNOWN, WRONG
+
+SEQ_LEN = 3
+
+
+def tokens(value: int) -> np.ndarray:
+    return np.full(SEQ_LEN, value, np.int32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shift:
+    """Adds `by` to every token, round the hundred."""
+
+    by: int
+
+    def apply(self, tokens_BT: np.ndarray) -> np.ndarray:
+        return (tokens_BT + self.by) % 100
+
+    def invert(self, tokens_BT: np.ndarray) -> np.ndarray:
+        return (tokens_BT - self.by) % 100
+
+
+class Tens:
+    """The puzzle; `proof_exists` says whether its check tells."""
+
+    vocab_size = 100
+
+    def __init__(self, *, proof_exists: bool) -> None:
+        self.proof_exists = proof_exists
+
+    def check_BT(self, inputs_BT: np.ndarray, answers_BT: np.ndarray) -> np.ndarray:
+        is_right_B = (answers_BT == (inputs_BT + 50) % 100).all(axis=1)
+        return (
+            np.where(is_right_B, RIGHT, WRONG).astype(np.int8)
+            if self.proof_exists
+            else np.full(len(inputs_BT), UNKNOWN, np.int8)
+        )
+
+    def symmetry(self, rng: np.random.Generator) -> Shift:
+        return Shift(by=10 * int(rng.integers(10)))
+
+    def decode(self, tokens_T: np.ndarray) -> np.ndarray:
+        return tokens_T.astype(np.int8)
+
+
+class NamedTens(Tens):
+    """The same with its symmetries as names: "task+30" is the task 30 further on."""
+
+    def variant_of(self, name: str) -> tuple[str, Shift]:
+        task, _, by = name.partition("+")
+        return task, Shift(by=int(by or 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """From segment `segments` on the model is content with `answer`, in the frame of its question."""
+
+    segments: int
+    answer: int
+
+
+class Seer(ScriptedEngine):
+    """Plays a course for each first token and remembers which questions each step computed."""
+
+    def __init__(self, courses: dict[int, Course], *, num_slots: int) -> None:
+        def play(tokens_T: np.ndarray) -> Script:
+            course = courses[int(tokens_T[0])]
+            return Script(answer_T=tokens(course.answer), segments=course.segments)
+
+        super().__init__(num_slots=num_slots, seq_len=SEQ_LEN, play=play)
+        self.loaded: list[int] = [0] * num_slots
+        self.steps: list[list[int]] = []
+
+    def load(self, slot: int, tokens_T: np.ndarray, puzzle_vector_E: np.ndarray) -> None:
+        super().load(slot, tokens_T, puzzle_vector_E)
+        self.loaded[slot] = int(tokens_T[0])
+
+    def move(self, source: int, target: int) -> None:
+        super().move(source, target)
+        self.loaded[target] = self.loaded[source]
+
+    def step(self, num_active: int) -> StepOutput:
+        self.steps.append(self.loaded[:num_active])
+        return super().step(num_active)
