@@ -9,39 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_puzzles import (
-    grid_curriculum,
     grid_equivalence,
     grid_notation,
-    grid_symmetry,
     logistics_generator,
     logistics_notation,
     logistics_render,
     logistics_rules,
 )
-from hrm_puzzles.grid_geometry import GridShape
-from hrm_puzzles.grid_symmetry import GridSymmetry
+from hrm_puzzles.grid_puzzle import GridPuzzle
 from hrm_puzzles.logistics_board import CUSTOMER_TOKEN, TOKEN_OF_VALUE, TOUR, VALUE_OF_TOKEN, VOCAB_SIZE
-from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed
+from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Grid, IntArray, Notation, Parsed
 
 SIDES = range(5, 31)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Logistics:
+class Logistics(GridPuzzle):
     """Cities of `rows` x `cols` cells; `puzzle.Puzzle` says what each method promises."""
 
-    name: str
-    rows: int
-    cols: int
-
-    num_puzzle_ids = 1
-    proof_exists = True
     vocab_size = VOCAB_SIZE
     difficulties = tuple(logistics_generator.NUM_CUSTOMERS)
 
@@ -49,22 +39,10 @@ class Logistics:
         if self.rows not in SIDES or self.cols not in SIDES:
             raise ValueError(f"a city of {self.rows}x{self.cols} cannot be made; choose sides from 5 to 30.")
 
-    @cached_property
-    def shape(self) -> GridShape:
-        return GridShape(rows=self.rows, cols=self.cols)
-
-    @property
-    def seq_len(self) -> int:
-        return self.shape.num_cells
-
     @property
     def palette(self) -> Mapping[int, str]:
         """The colour of each value of a grid, as #rrggbb."""
         return logistics_render.PALETTE
-
-    @property
-    def geometry(self) -> Geometry:
-        return self.shape.geometry
 
     def parse(self, notation: object) -> Parsed:
         """Read any notation; refuses what is no board, and cities without one depot and 1 to 8 customers in reach.
@@ -102,19 +80,6 @@ class Logistics:
         """RIGHT where the city is kept and the marked roads hold a cheapest tour, each of them needed; else WRONG."""
         is_right_B = logistics_rules.is_cheapest_tour_B(self.shape, inputs_BT, answers_BT)
         return np.where(is_right_B, RIGHT, WRONG).astype(np.int8)
-
-    def symmetry(self, rng: np.random.Generator) -> GridSymmetry:
-        return grid_symmetry.random_symmetry(self.shape, rng)
-
-    def augment_BT(
-        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        return grid_symmetry.augmented_BT(self.shape, rng, inputs_BT, labels_BT)
-
-    def reveal_BT(
-        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray, num_revealed_B: IntArray
-    ) -> NDArray[np.int32]:
-        return grid_curriculum.revealed_BT(rng, inputs_BT, labels_BT, num_revealed_B)
 
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.uint64]:  # noqa: ARG002
         """The question decides, whatever is revealed of its tour."""

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_puzzles import (
-    grid_curriculum,
     grid_equivalence,
     grid_notation,
-    grid_symmetry,
     maze_generator,
     maze_notation,
     maze_render,
     maze_rules,
 )
-from hrm_puzzles.grid_geometry import GridShape
-from hrm_puzzles.grid_symmetry import GridSymmetry
+from hrm_puzzles.grid_puzzle import GridPuzzle
 from hrm_puzzles.maze_board import (
     GOAL_TOKEN,
     OPEN_TOKEN,
@@ -33,21 +29,15 @@ from hrm_puzzles.maze_board import (
     VALUE_OF_TOKEN,
     VOCAB_SIZE,
 )
-from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed
+from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Grid, IntArray, Notation, Parsed
 
 SIDES = range(4, 31)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Maze:
+class Maze(GridPuzzle):
     """Mazes of `rows` x `cols` cells; `puzzle.Puzzle` says what each method promises."""
 
-    name: str
-    rows: int
-    cols: int
-
-    num_puzzle_ids = 1
-    proof_exists = True
     vocab_size = VOCAB_SIZE
     difficulties = maze_generator.DIFFICULTIES
 
@@ -55,22 +45,10 @@ class Maze:
         if self.rows not in SIDES or self.cols not in SIDES:
             raise ValueError(f"a maze of {self.rows}x{self.cols} cannot be made; choose sides from 4 to 30.")
 
-    @cached_property
-    def shape(self) -> GridShape:
-        return GridShape(rows=self.rows, cols=self.cols)
-
-    @property
-    def seq_len(self) -> int:
-        return self.shape.num_cells
-
     @property
     def palette(self) -> Mapping[int, str]:
         """The colour of each value of a grid, as #rrggbb."""
         return maze_render.PALETTE
-
-    @property
-    def geometry(self) -> Geometry:
-        return self.shape.geometry
 
     def parse(self, notation: object) -> Parsed:
         """Read any notation; refuses what is no board, and boards without one start, one goal and a way."""
@@ -109,19 +87,6 @@ class Maze:
         """RIGHT where all cells are kept and the marks are a shortest path, any of them; else WRONG."""
         is_right_B = maze_rules.is_shortest_path_B(self.shape, inputs_BT, answers_BT)
         return np.where(is_right_B, RIGHT, WRONG).astype(np.int8)
-
-    def symmetry(self, rng: np.random.Generator) -> GridSymmetry:
-        return grid_symmetry.random_symmetry(self.shape, rng)
-
-    def augment_BT(
-        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        return grid_symmetry.augmented_BT(self.shape, rng, inputs_BT, labels_BT)
-
-    def reveal_BT(
-        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray, num_revealed_B: IntArray
-    ) -> NDArray[np.int32]:
-        return grid_curriculum.revealed_BT(rng, inputs_BT, labels_BT, num_revealed_B)
 
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.uint64]:  # noqa: ARG002
         """The question decides, whatever is revealed of its path, and a maze walked backwards is the same."""

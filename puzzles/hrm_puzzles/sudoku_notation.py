@@ -12,6 +12,7 @@ from typing import cast
 
 import numpy as np
 
+from hrm_puzzles.grid_notation import shown
 from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
 from hrm_puzzles.sudoku_board import Board
 
@@ -27,7 +28,7 @@ def parsed(board: Board, notation: object) -> Parsed:
         return _from_text(board, notation)
     if isinstance(notation, list):
         return _from_list(board, cast("list[object]", notation))
-    raise PuzzleError(f"{_shown(notation)} is not a puzzle", "not-a-puzzle", _forms(board))
+    raise PuzzleError(f"{shown(notation)} is not a puzzle", "not-a-puzzle", _forms(board))
 
 
 def written(grid: Grid, notation: Notation) -> object:
@@ -51,7 +52,7 @@ def from_row(board: Board, text: str) -> Grid:
     digits = _DIGIT_OF_CHARACTER[np.frombuffer(text.encode("ascii", errors="replace"), dtype=np.uint8)]
     if digits.max() > board.side:
         cell = int(np.argmax(digits > board.side))
-        raise _bad_character(_shown(text[cell]), board.cell_name(cell), f"use 1 to {board.side} and . for a blank")
+        raise _bad_character(shown(text[cell]), board.cell_name(cell), f"use 1 to {board.side} and . for a blank")
     return digits.reshape(board.side, board.side)
 
 
@@ -82,7 +83,7 @@ def _from_list(board: Board, values: list[object]) -> Parsed:
 
 def _row(board: Board, row: int, cells: object) -> list[object]:
     if not isinstance(cells, list):
-        raise _wrong_length(board, f"row {row + 1} is {_shown(cells)} where a list is expected", row)
+        raise _wrong_length(board, f"row {row + 1} is {shown(cells)} where a list is expected", row)
     _expect(board, cast("list[object]", cells), board.side, f"row {row + 1}", "values", row)
     return cast("list[object]", cells)
 
@@ -99,7 +100,7 @@ def _digit(board: Board, cell: int, value: object) -> int:
     if type(value) is int and 0 <= value <= board.side:  # bool is an int to isinstance, but no digit to a person
         return value
     remedy = f"use the whole numbers 1 to {board.side}, and 0 or null for a blank"
-    raise _bad_character(_shown(value), board.cell_name(cell), remedy)
+    raise _bad_character(shown(value), board.cell_name(cell), remedy)
 
 
 # Text
@@ -165,7 +166,7 @@ def _check_characters(board: Board, lines: list[_Line]) -> None:
     for cell, character in _named_cells(board, lines):
         if character not in allowed:
             remedy = f"use the digits 1 to {board.side}, and one of {' '.join(BLANKS)} for a blank"
-            raise _bad_character(_shown(character), cell, remedy)
+            raise _bad_character(shown(character), cell, remedy)
 
 
 def _named_cells(board: Board, lines: list[_Line]) -> Iterator[tuple[tuple[int, int], str]]:
@@ -197,23 +198,13 @@ def _wrong_length(board: Board, problem: str, row: int | None = None) -> PuzzleE
     return PuzzleError(problem, "wrong-length", _forms(board), None if row is None else (row + 1, 1))
 
 
-def _bad_character(shown: str, cell: tuple[int, int], remedy: str) -> PuzzleError:
-    return PuzzleError(f"{shown} stands at row {cell[0]}, column {cell[1]}", "bad-character", remedy, cell)
+def _bad_character(what: str, cell: tuple[int, int], remedy: str) -> PuzzleError:
+    return PuzzleError(f"{what} stands at row {cell[0]}, column {cell[1]}", "bad-character", remedy, cell)
 
 
 def _forms(board: Board) -> str:
     side, count = board.side, board.num_cells
     return f"send {count} characters with . for a blank, {side} lines of {side}, or {side} lists of {side} numbers"
-
-
-def _shown(value: object) -> str:
-    """A value as an error may quote it: short, whatever was sent."""
-    if isinstance(value, str):
-        return ascii(value[:20])
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    is_printable = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**9)
-    return str(value) if is_printable else f"a value of type {type(value).__name__}"
 
 
 def _grid(board: Board, digits: list[int]) -> Grid:
