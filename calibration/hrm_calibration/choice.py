@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hrm_calibration.drift import carries_after, drift
 from hrm_calibration.int8_report import BudgetStep, MethodScore, Solves
+from hrm_calibration.paired import paired
 from hrm_calibration.quantise import quantise, unsigned
 from hrm_calibration.questions import Questions
 from hrm_calibration.recording import slots_for
@@ -63,17 +64,19 @@ class Bench:
                 engine.close()
 
     def score_methods(
-        self, scales_of: Mapping[str, Mapping[str, float]], questions: Questions, states: States
+        self, scales_of: Mapping[str, Mapping[str, float]], questions: Questions, states: States, float32: Outcome
     ) -> list[MethodScore]:
-        """Each method's solves and drift, in the order given."""
+        """Each method's solves and drift, in the order given; `float32` is how the same puzzles ended without it."""
         num_rows = slots_for(self.graph)
         reference = carries_after(self.graph, states, num_rows=num_rows, num_threads=self.num_threads)
         scores: list[MethodScore] = []
         for method, scales in scales_of.items():
             graph = self.quantised(scales)
             ours = carries_after(graph, states, num_rows=num_rows, num_threads=self.num_threads)
-            solves = solves_of(self.outcome(graph, questions, f"trying {method}"))
-            scores.append(MethodScore(method=method, solves=solves, drift=drift(ours, reference)))
+            outcome = self.outcome(graph, questions, f"trying {method}")
+            exact = paired(float32.exact_N, outcome.exact_N)
+            moved = drift(ours, reference)
+            scores.append(MethodScore(method=method, solves=solves_of(outcome), exact=exact, drift=moved))
         return scores
 
     def budget_steps(
@@ -81,16 +84,15 @@ class Bench:
         scales: Mapping[str, float],
         ranking: Sequence[str],
         questions: Questions,
-        exact: float,
-        lost: float,
+        without: MethodScore,
         budget: float | None,
     ) -> list[BudgetStep]:
         """One more of the most sensitive matrices in float at a time, until at most the share `budget` is lost.
 
-        `exact` is the share that float32 solves, `lost` what is lost of it with none in float; that is all there is
-        without a budget. Refuses where not even one matrix can be quantised.
+        `without` is the score with none in float, which without a budget is all there is. Refuses where not even one
+        matrix can be quantised.
         """
-        steps = [BudgetStep(num_in_float=0, loss=lost)]
+        steps = [BudgetStep(num_in_float=0, loss=without.exact.loss)]
         while budget is not None and steps[-1].loss > budget + 1e-9:
             count = len(steps)
             if count == len(ranking):
@@ -100,7 +102,7 @@ class Bench:
                 )
             graph = self.quantised(scales, ranking[:count])
             solves = solves_of(self.outcome(graph, questions, f"{count} matrices in float"))
-            steps.append(BudgetStep(num_in_float=count, loss=exact - solves.exact))
+            steps.append(BudgetStep(num_in_float=count, loss=without.exact.reference - solves.exact))
         return steps
 
 

@@ -2,6 +2,7 @@
 
 hrm-calibrate halting sudoku.bundle --csv test.csv
 hrm-calibrate halting sudoku.bundle --data data/sudoku --markdown
+hrm-calibrate int8 sudoku-6x6 --calib sudoku --out sudoku-int8
 """
 
 from __future__ import annotations
@@ -10,24 +11,28 @@ import json
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import onnx
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from hrm_calibration.halting_curve import Rollout, roll_out
-from hrm_calibration.questions import Questions, questions_from_csv, questions_from_data
+from hrm_calibration.int8 import Calibrated, Int8Settings, calibrate
+from hrm_calibration.questions import Questions, find_questions, questions_from_csv, questions_from_data
 from hrm_calibration.report import Report, report_on
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
+from hrm_puzzles.atomic import new_directory, require_free
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 
 
 @app.callback()
-def calibrate() -> None:
+def commands() -> None:
     """Measure on held-out puzzles what a bundle's settings cost and save."""
 
 
@@ -57,6 +62,51 @@ def halting(
         sys.stderr.write(f"hrm-calibrate: {error}\n")
         raise typer.Exit(1) from error
     _show(report, as_json=as_json, as_markdown=as_markdown)
+
+
+@app.command(epilog="Example: hrm-calibrate int8 sudoku-6x6 --calib sudoku --out sudoku-int8 --budget 0.5")
+def int8(
+    bundle_name: Annotated[
+        str, typer.Argument(metavar="BUNDLE", help="Bundle directory, or the name of a shipped one.")
+    ],
+    calib: Annotated[str, typer.Option(help="sudoku, maze, arc or logistics for fresh puzzles, or a data set or CSV.")],
+    out: Annotated[Path, typer.Option(help="Directory for the graphs, the report and its pictures.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Data set that a name stands for, where puzzles are not made.")
+    ] = None,
+    puzzles: Annotated[int, typer.Option(min=4, help="Puzzles to record, choose and judge by.")] = 3000,
+    budget: Annotated[
+        float | None, typer.Option(min=0, max=100, help="Points of exact solves that may be lost; else no limit.")
+    ] = None,
+    weight_bits: Annotated[int, typer.Option(min=7, max=8, help="8 is for TensorRT: slower on some CPUs.")] = 7,
+    cache: Annotated[Path | None, typer.Option(help="File that keeps the calibration for the next time.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of the engine.")] = 1,
+) -> None:
+    """The INT8 forms of a bundle's float32 graph, and what they lose."""
+    settings = Int8Settings(weight_bits=weight_bits, budget=None if budget is None else budget / 100)
+    try:
+        require_free(out)
+        bundle = Bundle.open(find_bundle(bundle_name))
+        with _stages() as progress:
+            questions = find_questions(
+                calib, bundle.puzzle, count=puzzles, data=data, progress=partial(progress, "making puzzles")
+            )
+            calibrated = calibrate(
+                onnx.load(bundle.graph_path("fp32")),
+                bundle.puzzle,
+                bundle.puzzle_table,
+                bundle.manifest.halting_policy(),
+                questions,
+                settings=settings,
+                progress=progress,
+                cache=cache,
+                num_threads=threads,
+            )
+        _save(calibrated, out)
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"hrm-calibrate: {error}\n")
+        raise typer.Exit(1) from error
+    print(f"{out}: {calibrated.report.summary()}")
 
 
 def main() -> None:
@@ -89,10 +139,33 @@ def _rolled_out(bundle: Bundle, questions: Questions, precision: str, slots: int
 @contextmanager
 def _progress(total: int) -> Generator[Callable[[int], None]]:
     """A bar on a terminal, nothing in a pipe."""
+    with _stages() as progress:
+        yield lambda done: progress("puzzles", done, total)
+
+
+@contextmanager
+def _stages() -> Generator[Callable[[str, int, int], None]]:
+    """A bar for each stage on a terminal; in a pipe a line as each begins."""
     console = Console(stderr=True)
+    tasks: dict[str, TaskID] = {}
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("puzzles", total=total)
-        yield lambda done: bar.update(task, completed=done)
+
+        def progress(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+                if not console.is_terminal:
+                    sys.stderr.write(f"{stage} ({total})\n")
+            bar.update(tasks[stage], completed=done)
+
+        yield progress
+
+
+def _save(calibrated: Calibrated, out: Path) -> None:
+    with new_directory(out) as unfinished:
+        onnx.save(calibrated.signed, unfinished / "step.int8.onnx")
+        onnx.save(calibrated.unsigned, unfinished / "step.int8.cpu.onnx")
+        (unfinished / "calibration.json").write_text(json.dumps(calibrated.report.as_json(), indent=1) + "\n")
+        calibrated.save_pictures(unfinished)
 
 
 def _show(report: Report, *, as_json: bool, as_markdown: bool) -> None:

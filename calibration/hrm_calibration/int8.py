@@ -109,13 +109,12 @@ def _measured(bench: Bench, questions: Questions, settings: Int8Settings, key: s
     recording = _recorded(bench, to_record, settings)
     sites = _sites(bench.graph, recording, settings.methods)
     scales_of = {method: {site.name: site.scales[method] for site in sites} for method in settings.methods}
-    float32 = solves_of(bench.outcome(bench.graph, to_choose, "float32"))
-    methods = bench.score_methods(scales_of, to_choose, recording.states)
+    float32 = bench.outcome(bench.graph, to_choose, "float32")
+    methods = bench.score_methods(scales_of, to_choose, recording.states, float32)
     best, scales = best_of(methods), scales_of[best_of(methods).method]
     ranking = _ranking(bench, scales, recording)
     worst_first = [layer.weight for layer in ranking]
-    lost = float32.exact - best.solves.exact
-    steps = bench.budget_steps(scales, worst_first, to_choose, float32.exact, lost, settings.budget)
+    steps = bench.budget_steps(scales, worst_first, to_choose, best, settings.budget)
     in_float = worst_first[: steps[-1].num_in_float]
     final = bench.quantised(scales, in_float)
     return Int8Report(
@@ -125,7 +124,7 @@ def _measured(bench: Bench, questions: Questions, settings: Int8Settings, key: s
         num_choice=len(to_choose),
         reach=_reach(recording),
         sites=sites,
-        float32=float32,
+        float32=solves_of(float32),
         methods=methods,
         chosen=best.method,
         sensitivity=ranking,

@@ -35,6 +35,7 @@ class MethodScore(_Strict):
 
     method: str
     solves: Solves
+    exact: Paired
     drift: float
 
 
@@ -99,7 +100,7 @@ class Int8Report(_Strict):
         shares = (exact.ours, exact.reference, exact.loss, exact.low, exact.high)
         ours, reference, loss, low, high = (100 * share for share in shares)
         return (
-            f"{self.chosen}, {num_float} of {len(self.sensitivity)} matrices in float: exact solves {ours:.1f} % against "
-            f"{reference:.1f} % in float32 on {exact.num_puzzles} other puzzles, a loss of {loss:.2f} points "
+            f"{self.chosen}, {num_float} of {len(self.sensitivity)} matrices in float: exact solves {ours:.1f} % "
+            f"against {reference:.1f} % in float32 on {exact.num_puzzles} other puzzles, a loss of {loss:.2f} points "
             f"({low:.2f} to {high:.2f} at 95 %), file {self.size_ratio:.3f} of float32"
         )

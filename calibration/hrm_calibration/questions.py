@@ -80,6 +80,8 @@ def find_questions(
 
 def questions_made(puzzle: Puzzle, count: int, *, num_workers: int = 1, progress: Progress) -> Questions:
     """Fresh puzzles of all difficulties that are quick to make; refuses puzzles that are made by people."""
+    if not puzzle.difficulties:
+        raise ValueError(f"{puzzle.name} puzzles are made by people; give the path of a data set (see hrm-data build).")
     chunks = chunks_of(puzzle.name, MIXED, SEED, is_test=True, count=count)
     with TemporaryDirectory() as directory:
         generate_chunks(chunks, Path(directory), num_workers=num_workers, progress=progress)

@@ -24,7 +24,10 @@ MAX_SLOTS = 8
 CARRIES = ("z_high_BND", "z_low_BND")
 
 Observer = Callable[[Mapping[str, NDArray[Any]]], object]
-"""Hears of each segment: the graph's inputs and the tensors shown, by name, one row for each live puzzle."""
+"""Hears of each segment: the graph's inputs and the tensors shown, by name, one row for each live puzzle.
+
+The arrays are the engine's own, which the next segment overwrites.
+"""
 
 
 class RecordingEngine:

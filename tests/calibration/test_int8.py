@@ -1,0 +1,292 @@
+"""A whole calibration of a small random model: parts kept apart, a budget that is kept, a cache that refuses."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from calibration_tools import SUDOKU, questions, random_inputs, run, small_graph, table
+from typer.testing import CliRunner
+
+from hrm_calibration import cache as kept
+from hrm_calibration.cache import StaleCacheError
+from hrm_calibration.choice import Bench, best_of
+from hrm_calibration.cli import app
+from hrm_calibration.drift import carries_after, drift
+from hrm_calibration.int8 import Calibrated, Int8Settings, calibrate, parts_of
+from hrm_calibration.int8_report import MethodScore, Solves
+from hrm_calibration.paired import paired
+from hrm_calibration.quantise import call_sites, quantise, unsigned
+from hrm_calibration.questions import Questions
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.bundle import write_manifest
+
+GRAPH = small_graph(high_cycles=1, low_cycles=1)
+POLICY = HaltingPolicy(kind="verified", max_segments=3)
+SETTINGS = Int8Settings(methods=("min-max", "mse"))
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Nobody listens."""
+
+
+def calibrated(asked: Questions | None = None, cache: Path | None = None, **changes: Any) -> Calibrated:
+    return calibrate(
+        GRAPH,
+        SUDOKU,
+        table(),
+        POLICY,
+        asked or questions(16),
+        settings=dataclasses.replace(SETTINGS, **changes),
+        progress=silent,
+        cache=cache,
+    )
+
+
+@pytest.fixture(scope="module")
+def result() -> Calibrated:
+    return calibrated()
+
+
+def test_the_two_forms_are_one_function(result: Calibrated) -> None:
+    inputs = random_inputs(4)
+    one, other = run(result.signed, inputs), run(result.unsigned, inputs)
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_the_report_is_enough_to_quantise_again(result: Calibrated) -> None:
+    report = result.report
+    again = quantise(GRAPH, report.scales, in_float=report.in_float, weight_bits=report.weight_bits)
+    assert again == result.signed
+
+
+def test_every_call_site_has_a_range_and_every_matrix_a_rank(result: Calibrated) -> None:
+    sites = call_sites(GRAPH)
+    assert [site.name for site in result.report.sites] == [site.name for site in sites]
+    drifts = [layer.drift for layer in result.report.sensitivity]
+    assert {layer.weight for layer in result.report.sensitivity} == {site.weight for site in sites}
+    assert drifts == sorted(drifts, reverse=True)
+    assert drifts[-1] > 0
+
+
+def test_no_puzzle_is_in_two_parts() -> None:
+    asked = questions(40)
+    asked.puzzle_ids_N[:] = np.arange(40)
+    parts = parts_of(asked, Int8Settings(num_calibration=7, num_choice=100))
+    assert [len(part) for part in parts] == [7, 10, 23]
+    assert sorted(np.concatenate([part.puzzle_ids_N for part in parts]).tolist()) == list(range(40))
+
+
+def test_reach_counts_the_puzzles_that_ran_each_segment(result: Calibrated) -> None:
+    assert result.report.reach[0] == result.report.num_calibration == 4
+    assert result.report.reach == sorted(result.report.reach, reverse=True)
+    assert len(result.report.reach) <= POLICY.max_segments
+
+
+def score(method: str, exact: float, moved: float) -> MethodScore:
+    nothing = paired(np.ones(1, np.bool_), np.ones(1, np.bool_))
+    solves = Solves(exact=exact, proven=exact, mean_segments=1.0)
+    return MethodScore(method=method, solves=solves, exact=nothing, drift=moved)
+
+
+def test_the_method_of_most_solves_wins_and_of_equals_the_one_that_drifts_least() -> None:
+    scores = [score("a", 0.8, 0.01), score("b", 0.9, 0.05), score("c", 0.9, 0.02)]
+    assert best_of(scores).method == "c"
+
+
+def bench(policy: HaltingPolicy = POLICY) -> Bench:
+    return Bench(
+        graph=GRAPH,
+        puzzle=SUDOKU,
+        puzzle_table=table(),
+        policy=policy,
+        weight_bits=7,
+        num_threads=1,
+        progress=silent,
+    )
+
+
+def own_answers(asked: Questions) -> Questions:
+    """The same puzzles labelled with what the float graph answers, so that it solves them all and INT8 must agree."""
+    inputs = random_inputs(len(asked))
+    inputs.update(tokens_BT=asked.tokens_NT, puzzle_vector_BE=table()[asked.puzzle_ids_N])
+    inputs["fresh_B"][:] = True
+    answers_NT = run(GRAPH, inputs, optimised=True)["answer_BT"]
+    return dataclasses.replace(asked, labels_NT=answers_NT)
+
+
+def test_the_worst_matrices_go_back_to_float_until_the_budget_is_kept() -> None:
+    """Scales far too coarse for two matrices: with those in float nothing is lost, with them nearly everything."""
+    asked, one_segment = own_answers(questions(24)), HaltingPolicy(kind="fixed", max_segments=1)
+    weights = sorted({site.weight for site in call_sites(GRAPH)})
+    broken = set(weights[:2])
+    scales = {site.name: 50.0 if site.weight in broken else 0.002 for site in call_sites(GRAPH)}
+    at_hand = bench(one_segment)
+    float32 = at_hand.outcome(GRAPH, asked, "float32")
+    states = {**random_inputs(4)}
+    without = at_hand.score_methods({"given": scales}, asked, states, float32)[0]
+    steps = at_hand.budget_steps(scales, weights, asked, without, 0.6)
+    assert float32.exact_N.all()
+    assert steps[0].loss > 0.6 >= steps[-1].loss
+    assert [step.num_in_float for step in steps] == list(range(len(steps)))
+    assert steps[-1].num_in_float <= 2 + 1
+
+
+def test_without_a_budget_all_matrices_are_quantised(result: Calibrated) -> None:
+    assert result.report.in_float == []
+    assert [step.num_in_float for step in result.report.budget_steps] == [0]
+
+
+def test_a_budget_no_graph_keeps_is_refused() -> None:
+    asked = own_answers(questions(8))
+    scales = {site.name: 1000.0 for site in call_sites(GRAPH)}
+    at_hand = bench(HaltingPolicy(kind="fixed", max_segments=1))
+    float32 = at_hand.outcome(GRAPH, asked, "float32")
+    without = at_hand.score_methods({"given": scales}, asked, random_inputs(3), float32)[0]
+    weights = sorted({site.weight for site in call_sites(GRAPH)})
+    with pytest.raises(ValueError, match="allow a greater loss or export without INT8"):
+        at_hand.budget_steps(scales, weights, asked, without, 0.0)
+
+
+def test_drift_is_none_against_itself_and_grows_with_the_scale() -> None:
+    states = random_inputs(5)
+    reference = carries_after(GRAPH, states, num_rows=2)
+    assert drift(reference, carries_after(GRAPH, states, num_rows=5)) < 1e-5
+    drifts: list[float] = []
+    for scale in (0.1, 0.4, 1.6):  # none of them clips
+        rounded = unsigned(quantise(GRAPH, {site.name: scale for site in call_sites(GRAPH)}))
+        drifts.append(drift(carries_after(rounded, states, num_rows=5), reference))
+    assert drifts == sorted(drifts)
+
+
+def test_a_cache_spares_the_work_and_gives_the_same_graph(tmp_path: Path, result: Calibrated) -> None:
+    file = tmp_path / "int8.json"
+    first = calibrated(cache=file)
+    assert first.report == result.report
+    stages: list[str] = []
+    second = calibrate(
+        GRAPH,
+        SUDOKU,
+        table(),
+        POLICY,
+        questions(16),
+        settings=SETTINGS,
+        progress=lambda stage, *_: stages.append(stage),
+        cache=file,
+    )
+    assert stages == []
+    assert second.signed == first.signed
+
+
+@pytest.mark.parametrize("change", ["puzzles", "settings", "policy", "graph", "table"])
+def test_a_cache_of_anything_else_is_refused(tmp_path: Path, result: Calibrated, change: str) -> None:
+    file = tmp_path / "int8.json"
+    kept.write(file, result.report)
+    other_graph = small_graph(high_cycles=1, low_cycles=1, seed=1)
+    with pytest.raises(StaleCacheError, match="made for another graph, other puzzles or other settings"):
+        calibrate(
+            other_graph if change == "graph" else GRAPH,
+            SUDOKU,
+            table() * 2 if change == "table" else table(),
+            dataclasses.replace(POLICY, max_segments=2) if change == "policy" else POLICY,
+            questions(16, seed=int(change == "puzzles")),
+            settings=dataclasses.replace(SETTINGS, weight_bits=8) if change == "settings" else SETTINGS,
+            progress=silent,
+            cache=file,
+        )
+
+
+@pytest.mark.parametrize("text", ["", "{}", "{]"])
+def test_a_damaged_cache_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "int8.json"
+    file.write_text(text)
+    with pytest.raises(StaleCacheError, match="remove it or name another file"):
+        calibrated(cache=file)
+
+
+def test_a_report_survives_json(result: Calibrated) -> None:
+    assert type(result.report).model_validate(json.loads(json.dumps(result.report.as_json()))) == result.report
+
+
+def test_every_picture_is_drawn(result: Calibrated, tmp_path: Path) -> None:
+    files = result.save_pictures(tmp_path / "pictures")
+    assert [file.name for file in files] == ["methods.png", "layers.png", "ranges.png", "reach.png"]
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
+
+
+def test_progress_is_heard_of_every_stage() -> None:
+    heard: dict[str, tuple[int, int]] = {}
+    calibrate(
+        GRAPH,
+        SUDOKU,
+        table(),
+        POLICY,
+        questions(8),
+        settings=Int8Settings(methods=("min-max",)),
+        progress=lambda stage, done, total: heard.update({stage: (done, total)}),
+    )
+    assert list(heard) == [
+        "recording ranges",
+        "float32",
+        "trying min-max",
+        "ranking layers",
+        "judging float32",
+        "judging int8",
+    ]
+    assert all(done == total for done, total in heard.values())
+
+
+def test_too_few_puzzles_and_unknown_tasks_are_refused() -> None:
+    with pytest.raises(ValueError, match="too few"):
+        calibrated(questions(3))
+    asked = questions(8)
+    asked.puzzle_ids_N[0] = 3
+    with pytest.raises(ValueError, match="the model knows 3"):
+        calibrated(asked)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundles") / "small.bundle"
+    path.mkdir()
+    onnx.save(GRAPH, path / "step.fp32.onnx")
+    np.save(path / "puzzle_table.npy", table(1))
+    (path / "identifiers.json").write_text('["<blank>"]\n')
+    write_manifest(
+        path,
+        name="small",
+        puzzle="sudoku-4x4",
+        seq_len=16,
+        vocab_size=6,
+        num_positions=17,
+        hidden_size=32,
+        puzzle_vector_size=32,
+        num_puzzle_ids=1,
+        max_segments=3,
+        halting={"policy": "verified"},
+        precisions={"fp32": "step.fp32.onnx"},
+    )
+    return path
+
+
+def test_the_command_writes_graphs_report_and_pictures(bundle: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ["--calib", "sudoku", "--puzzles", "12", "--out", str(out)]
+    ended = CliRunner().invoke(app, ["int8", str(bundle), *options])
+    assert ended.exit_code == 0, ended.output
+    assert "exact solves" in ended.stdout
+    names = {"step.int8.onnx", "step.int8.cpu.onnx", "calibration.json", "methods.png"}
+    assert names <= {file.name for file in out.iterdir()}
+    again = CliRunner().invoke(app, ["int8", str(bundle), *options])
+    assert again.exit_code == 1
+    assert "exists already" in again.stderr
+
+
+def test_the_command_refuses_another_puzzle_in_one_sentence(bundle: Path, tmp_path: Path) -> None:
+    ended = CliRunner().invoke(app, ["int8", str(bundle), "--calib", "maze", "--out", str(tmp_path / "out")])
+    assert ended.exit_code == 1
+    assert ended.stderr.count("\n") == 1
+    assert "give sudoku" in ended.stderr

@@ -1,0 +1,141 @@
+"""What is recorded is what serving passes through: the same answers, each segment as often as it is reached."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from calibration_tools import SUDOKU, questions, run, small_graph, small_model, table
+
+from hrm_calibration import recording, rollouts
+from hrm_calibration.halting_curve import roll_out, score_policy
+from hrm_calibration.quantise import call_sites
+from hrm_calibration.recording import RecordingEngine, slots_for
+from hrm_calibration.rollouts import Outcome, record, solve
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
+from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_export.segment import segment_graph
+
+GRAPH = small_graph()
+LEARNED = HaltingPolicy(kind="learned", max_segments=4)
+
+
+def onnx_engine(path: Path, num_slots: int) -> OnnxEngine:
+    file = path / "step.onnx"
+    file.write_bytes(GRAPH.SerializeToString())
+    return OnnxEngine(file, num_slots=num_slots, num_threads=1)
+
+
+def same(one: Outcome, other: Outcome) -> bool:
+    return all(
+        np.array_equal(getattr(one, name), getattr(other, name)) for name in ("exact_N", "proven_N", "segments_N")
+    )
+
+
+def test_the_recording_engine_answers_like_the_engine_that_serves(tmp_path: Path) -> None:
+    asked = questions(20)
+    served = solve(onnx_engine(tmp_path, 3), SUDOKU, table(), asked, LEARNED)
+    recorded = record(GRAPH, SUDOKU, table(), asked, LEARNED).outcome
+    assert same(served, recorded)
+    assert len(set(recorded.segments_N.tolist())) > 1  # some stop early, so that the lane really refills
+
+
+def test_solving_in_the_lane_is_the_policy_applied_to_whole_rollouts(tmp_path: Path) -> None:
+    asked = questions(20)
+    whole = score_policy(roll_out(onnx_engine(tmp_path, 4), SUDOKU, table(), asked, 4), LEARNED).total
+    lane = solve(onnx_engine(tmp_path, 3), SUDOKU, table(), asked, LEARNED)
+    assert lane.segments_N.mean() == pytest.approx(whole.mean_segments)
+    assert lane.exact_N.mean() == pytest.approx(whole.exact)
+
+
+def test_puzzles_keep_their_order_and_their_labels() -> None:
+    asked = questions(5)
+    answers = asked.labels_NT.copy()
+    answers[2, 0] = 1
+    scripts = {
+        tokens_T.tobytes(): Script(answer_T=answer_T, segments=count)
+        for tokens_T, answer_T, count in zip(asked.tokens_NT, answers, (3, 1, 2, 4, 1), strict=True)
+    }
+    engine = ScriptedEngine(num_slots=2, seq_len=16, play=lambda tokens_T: scripts[tokens_T.tobytes()])
+    outcome = solve(engine, SUDOKU, np.zeros((3, 1), np.float32), asked, LEARNED)
+    assert outcome.segments_N.tolist() == [3, 1, 2, 4, 1]
+    assert outcome.exact_N.tolist() == [True, True, False, True, True]
+    assert outcome.proven_N.tolist() == [True, True, False, True, True]
+
+
+def test_each_segment_is_recorded_as_often_as_it_is_reached() -> None:
+    recorded = record(GRAPH, SUDOKU, table(), questions(12), LEARNED)
+    num_rows = int(recorded.outcome.segments_N.sum())
+    counted = {name: int(histogram.counts.sum()) for name, histogram in recorded.histograms.items()}
+    assert counted == {site.name: num_rows * 17 * len(weight_of(site.name)) for site in call_sites(GRAPH)}
+
+
+def weight_of(site: str) -> np.ndarray:
+    weight = next(each.weight for each in call_sites(GRAPH) if each.name == site)
+    return onnx.numpy_helper.to_array(next(t for t in GRAPH.graph.initializer if t.name == weight))
+
+
+def test_what_is_recorded_is_what_the_linear_layer_reads() -> None:
+    """One fresh puzzle, one segment: the first low layer reads the sum of state, input and high state."""
+    seen: list[Mapping[str, Any]] = []
+    engine = RecordingEngine(
+        GRAPH, num_threads=1, observe=lambda arrays: seen.append({name: array.copy() for name, array in arrays.items()})
+    )
+    engine.load(0, questions(1).tokens_NT[0], table()[0])
+    engine.step(1)
+    first = call_sites(GRAPH)[0]
+    shown = onnx.ModelProto()
+    shown.CopyFrom(GRAPH)
+    shown.graph.output.append(onnx.helper.make_empty_tensor_value_info(first.tensor))
+    inputs = {name: seen[0][name] for name in rollouts.INPUTS}
+    assert inputs["fresh_B"].all()
+    assert np.allclose(seen[0][first.tensor], run(shown, inputs)[first.tensor], atol=1e-5)
+
+
+def test_states_are_drawn_from_all_segments_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollouts, "MAX_STATES", 7)
+    states = record(GRAPH, SUDOKU, table(), questions(30), HaltingPolicy(kind="fixed", max_segments=4)).states
+    assert {name: len(rows) for name, rows in states.items()} == dict.fromkeys(rollouts.INPUTS, 7)
+    assert 0 < states["fresh_B"].sum() < 7
+
+
+def test_long_sequences_run_few_puzzles_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert slots_for(GRAPH) == recording.MAX_SLOTS
+    row_bytes = 8 * 17 * sum(len(weight_of(site.name)) for site in call_sites(GRAPH))
+    monkeypatch.setattr(recording, "MEMORY_BYTES", 3 * row_bytes)
+    assert slots_for(GRAPH) == 3
+    monkeypatch.setattr(recording, "MEMORY_BYTES", 1)
+    assert slots_for(GRAPH) == 1
+
+
+CALIBRATE_LONG = """
+import resource, sys
+import numpy as np, onnx
+from hrm_calibration.int8 import Int8Settings, calibrate
+from hrm_calibration.questions import questions_made
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_puzzles import registry
+puzzle = registry.get("maze")
+calibrate(
+    onnx.load(sys.argv[1]), puzzle, np.ones((1, 256), np.float32), HaltingPolicy(kind="verified", max_segments=3),
+    questions_made(puzzle, 8, progress=lambda done, total: None),
+    settings=Int8Settings(methods=("min-max", "entropy", "mse")), progress=lambda stage, done, total: None,
+)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+def test_nine_hundred_tokens_take_less_than_two_gigabytes(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 6, "seq_len": 900, "hidden_size": 256, "num_heads": 4, "puzzle_vector_size": 256}
+    graph = segment_graph(small_model(**sizes, high_layers=4, low_layers=4))
+    (tmp_path / "step.onnx").write_bytes(graph.SerializeToString())
+    ended = subprocess.run(
+        [sys.executable, "-c", CALIBRATE_LONG, str(tmp_path / "step.onnx")], capture_output=True, text=True, check=True
+    )
+    assert int(ended.stdout.split()[-1]) < 2 << 30
