@@ -22,7 +22,7 @@ from hrm_edge_runtime.service.desk import ClientGoneError, Desk, unless_client_l
 from hrm_edge_runtime.service.errors import ServiceError, stalled, unavailable
 from hrm_edge_runtime.service.middleware import CountRequests, RequireKey
 from hrm_edge_runtime.service.questions import ServedModel
-from hrm_edge_runtime.service.responses import AsciiJSON, error_response, page
+from hrm_edge_runtime.service.responses import AsciiJSON, WebFiles, error_response, page
 from hrm_edge_runtime.service.schema import (
     ErrorAnswer,
     LiveAnswer,
@@ -148,6 +148,7 @@ def create_app(supervisor: Supervisor, model: ServedModel, *, api_keys: Collecti
     )
     app.state.desk = desk
     app.include_router(router)
+    app.mount("/web", WebFiles())
     app.add_exception_handler(ServiceError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_route)
     app.add_exception_handler(ClientGoneError, _client_gone)

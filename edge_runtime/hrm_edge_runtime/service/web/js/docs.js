@@ -1,0 +1,84 @@
+// The description of every route, from /openapi.json.
+
+import { $ } from "./dom.js";
+
+function element(tag, text, ...children) {
+  const made = document.createElement(tag);
+  if (text) made.textContent = text;
+  made.append(...children);
+  return made;
+}
+
+function typeOf(schema) {
+  if (!schema) return "";
+  if (schema.$ref) return schema.$ref.split("/").pop();
+  if (schema.anyOf) return schema.anyOf.map(typeOf).join(" | ");
+  if (schema.enum) return schema.enum.map((value) => JSON.stringify(value)).join(" | ");
+  if (schema.const !== undefined) return JSON.stringify(schema.const);
+  if (schema.prefixItems) return `[${schema.prefixItems.map(typeOf).join(", ")}]`;
+  if (schema.type === "array") return `${typeOf(schema.items) || "any"}[]`;
+  if (schema.type === "object" && schema.additionalProperties) return `{name: ${typeOf(schema.additionalProperties)}}`;
+  return schema.type || "any";
+}
+
+function limitsOf(schema) {
+  const inner = schema.anyOf ? schema.anyOf[0] : schema, said = [];
+  if (inner.minimum !== undefined) said.push(`at least ${inner.minimum}`);
+  if (inner.maximum !== undefined) said.push(`at most ${inner.maximum}`);
+  if (inner.maxLength !== undefined) said.push(`at most ${inner.maxLength} characters`);
+  return said.join(", ");
+}
+
+function fieldTable(schema) {
+  const rows = Object.entries(schema.properties || {}).map(([name, field]) => {
+    const needed = (schema.required || []).includes(name) ? "" : "optional";
+    const about = [field.description, limitsOf(field), needed].filter(Boolean).join(" · ");
+    return element("tr", "", element("td", "", element("code", name)), element("td", "", element("code", typeOf(field))), element("td", about));
+  });
+  const head = element("tr", "", ...["Field", "Type", "Meaning"].map((text) => element("th", text)));
+  const wrap = element("div", "", element("table", "", element("thead", "", head), element("tbody", "", ...rows)));
+  wrap.className = "wide";
+  return wrap;
+}
+
+function contentSchema(part) {
+  const content = part && part.content && Object.values(part.content)[0];
+  return content ? content.schema : null;
+}
+
+function operation(path, method, described) {
+  const summary = element("summary", ""), name = element("span", method.toUpperCase());
+  name.className = "method";
+  summary.append(name, element("code", path), ` ${(described.description || described.summary || "").split("\n")[0]}`);
+  const made = element("details", "", summary), body = contentSchema(described.requestBody);
+  if (body) made.append(element("p", "Request, application/json"), fieldTable(body));
+  const rows = Object.entries(described.responses).sort().map(([status, response]) =>
+    element("tr", "", element("td", status), element("td", response.description), element("td", "", element("code", typeOf(contentSchema(response))))));
+  const wrap = element("div", "", element("table", "", element("tbody", "", ...rows)));
+  wrap.className = "wide";
+  made.append(element("p", "Answers"), wrap);
+  made.open = path === "/solve";
+  return made;
+}
+
+function schemaDetails([name, schema]) {
+  const about = element("p", schema.description || "");
+  about.className = "quiet";
+  const made = element("details", "", element("summary", name), about);
+  if (schema.properties) made.append(fieldTable(schema));
+  return made;
+}
+
+async function start() {
+  let api;
+  try { api = await (await fetch("/openapi.json")).json(); }
+  catch { $("about").textContent = "The server cannot be reached; reload when it is back."; return; }
+  $("title").textContent = `${api.info.title}: API`;
+  $("about").textContent = api.info.description;
+  const example = api.paths["/solve"].post.requestBody.content["application/json"].schema.properties.puzzle.examples[0];
+  $("example").textContent = `curl ${location.origin}/solve -H 'content-type: application/json' -d '${JSON.stringify({ puzzle: example })}'`;
+  $("paths").append(...Object.entries(api.paths).flatMap(([path, methods]) =>
+    Object.entries(methods).map(([method, described]) => operation(path, method, described))));
+  $("schemas").append(...Object.entries(api.components.schemas).map(schemaDetails));
+}
+start();

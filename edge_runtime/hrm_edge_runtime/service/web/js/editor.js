@@ -1,0 +1,143 @@
+// The puzzle as a person makes it: drawn, typed, pasted or taken from the samples. Knows nothing of solving.
+
+import { Board } from "./board.js";
+import { $, element } from "./dom.js";
+import { copied, gridOf, isSame, resized } from "./grids.js";
+import { valueOf } from "./notation.js";
+import { brushes, pad } from "./palette.js";
+import { still } from "./picture.js";
+
+const MOST_UNDONE = 200;
+
+export class Editor {
+  /** `onChange()` hears of every change by the person, `onSolve()` of Enter, `onUnread(value)` of what cannot be drawn. */
+  constructor(kind, { onChange, onSolve, onUnread }) {
+    this.kind = kind;
+    this.heard = { onChange, onSolve, onUnread };
+    this.state = { grid: gridOf(kind.rows, kind.cols, kind.open), task: "", shown: [] };
+    this.undone = [];
+    this.brush = kind.marks[0].value;
+    const onPaint = kind.paints ? (cell, isFirst) => this.#paint(cell, isFirst) : null;
+    this.board = new Board(kind, `${kind.title} board`, { onKey: (key, cell) => this.#key(key, cell), onPaint });
+    const tools = kind.paints ? brushes(kind, (value) => { this.brush = value; }) : null;
+    this.tools = tools ? tools.node : pad(kind, (value) => this.#write(this.board.current, value));
+    this.chooseBrush = tools?.choose;
+    $("board").replaceChildren(this.board.node);
+    $("tools").replaceChildren(this.tools, ...(kind.isApart ? this.#arcTools() : []));
+    this.#show();
+  }
+
+  /** Takes a JSON value or a text in any notation; says whether it could be drawn without a doubt. */
+  take(value) {
+    const read = this.kind.read(typeof value === "string" ? valueOf(value) : value);
+    if (read) this.#become({ ...this.state, shown: [], ...read });
+    if (!read?.isSound) this.heard.onUnread(value);
+    return Boolean(read?.isSound);
+  }
+
+  clear() {
+    const { rows, cols, open } = { ...this.kind, rows: this.state.grid.length, cols: this.state.grid[0].length };
+    this.#become({ ...this.state, grid: gridOf(rows, cols, open) });
+  }
+
+  undo() {
+    const before = this.undone.pop();
+    if (before) this.#set(before);
+  }
+
+  get question() {
+    return this.kind.question(this.state);
+  }
+
+  get text() {
+    return this.kind.written(this.state);
+  }
+
+  /** Draws the question alone, or with an answer on it. */
+  draw(answer = null, flash = {}) {
+    this.board.draw(this.kind.picture(this.state.grid, this.kind.isApart ? null : answer), flash);
+  }
+
+  #become(state) {
+    if (isSame(state, this.state)) return;
+    this.undone = [...this.undone.slice(-MOST_UNDONE), this.state];
+    this.#set(state);
+  }
+
+  #set(state) {
+    this.state = state;
+    this.#show();
+    this.heard.onChange();
+  }
+
+  #show() {
+    this.board.absolve();
+    this.draw();
+    if (!this.kind.isApart) return;
+    this.task.value = this.state.task;
+    [this.numRows.value, this.numCols.value] = [this.state.grid.length, this.state.grid[0].length];
+    this.shown.replaceChildren(...this.state.shown.map((pair, number) => demonstration(this.kind, pair, number + 1)));
+  }
+
+  #key(key, cell) {
+    const mark = this.kind.marks.find(({ keys }) => keys.includes(key));
+    if (mark) {
+      this.#write(cell, mark.value);
+      const end = this.board.rows * this.board.cols - 1;
+      this.board.focus(key === "Backspace" ? Math.max(0, cell - 1) : Math.min(end, cell + 1));
+    } else if (key === " ") this.#write(cell, this.brush);
+    else if (key === "Enter") this.heard.onSolve();
+    else return false;
+    return true;
+  }
+
+  /** A first touch on a cell that has the brush's mark already takes it away, and so do the cells dragged over. */
+  #paint(cell, isFirst) {
+    const [row, col] = [Math.floor(cell / this.board.cols), cell % this.board.cols];
+    if (isFirst) this.stroke = this.state.grid[row][col] === this.brush ? this.kind.open : this.brush;
+    this.#write(cell, this.stroke);
+  }
+
+  #write(cell, value) {
+    const grid = copied(this.state.grid);
+    if (this.kind.marks.find((mark) => mark.value === value)?.once) {
+      grid.forEach((line, row) => { grid[row] = line.map((old) => (old === value ? this.kind.open : old)); });
+    }
+    grid[Math.floor(cell / this.board.cols)][cell % this.board.cols] = value;
+    this.#become({ ...this.state, grid });
+  }
+
+  // What only ARC has: a size, the name of the task, and what the task shows.
+
+  #arcTools() {
+    const number = (label, change) => element("input",
+      { type: "number", min: "1", max: `${this.kind.most}`, inputmode: "numeric", "aria-label": label, on: { change } });
+    this.numRows = number("Rows", () => this.#resize());
+    this.numCols = number("Columns", () => this.#resize());
+    this.task = element("input", { type: "text", id: "task", maxlength: "100", autocomplete: "off", spellcheck: "false",
+      on: { change: () => this.#become({ ...this.state, task: this.task.value.trim() }) } });
+    this.shown = element("div", { class: "demonstrations" });
+    const signs = element("input", { type: "checkbox", on: { change: () => document.body.classList.toggle("numbers") } });
+    return [
+      element("div", { class: "row fields" },
+        element("label", {}, "Task ", this.task),
+        element("span", { class: "size" }, "Size ", this.numRows, " × ", this.numCols),
+        element("label", { class: "check" }, signs, "Numbers")),
+      this.shown,
+    ];
+  }
+
+  #resize() {
+    const [rows, cols] = [this.numRows, this.numCols].map(({ value }) =>
+      Math.max(1, Math.min(this.kind.most, Math.round(Number(value)) || 1)));
+    this.#become({ ...this.state, grid: resized(this.state.grid, rows, cols, this.kind.open) });
+    this.#show();
+  }
+}
+
+function demonstration(kind, { input, output }, number) {
+  return element("figure", { class: "demonstration" },
+    still(kind.board, kind.picture(input, null), `Demonstration ${number}, input`),
+    element("span", { class: "arrow", "aria-hidden": "true" }, "→"),
+    still(kind.board, kind.picture(output, null), `Demonstration ${number}, output`));
+}

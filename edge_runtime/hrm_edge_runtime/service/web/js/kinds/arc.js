@@ -1,0 +1,56 @@
+// ARC: grids of the colours 0 to 9, at most as large as the model's canvas, and the name of their task.
+
+import { cellsOf } from "../grids.js";
+import { sizeOf } from "./size.js";
+
+const COLOURS = ["black", "blue", "red", "green", "yellow", "grey", "magenta", "orange", "sky blue", "maroon"];
+const NAME_KEYS = ["task", "id", "name"];
+const FIRST_SIDE = 3;
+
+export function arc(model) {
+  const most = sizeOf(model).rows;
+  const side = Math.min(FIRST_SIDE, most);
+  return {
+    title: "ARC", board: "arc", rows: side, cols: side, most, open: 0, paints: true, isApart: true,
+    marks: COLOURS.map((name, value) => ({ value, name, keys: value ? [`${value}`] : ["0", ".", "Delete", "Backspace"] })),
+    read: (value) => read(value, most),
+    written: (state) => JSON.stringify(question(state)),
+    question,
+    picture,
+    proven: "",
+    disproven: "",
+    help: "Paint with a finger or the mouse. Keys: arrows to move, 0 to 9 to colour, space to paint, Enter to solve.",
+  };
+}
+
+const question = ({ grid, task }) => ({ task, input: grid });
+
+/** A question, a whole task (whose demonstrations are shown), or rows alone. */
+function read(value, most) {
+  const isObject = typeof value === "object" && !Array.isArray(value);
+  const asked = isObject ? value.input ?? value.test?.[value.index ?? 0]?.input : value;
+  const found = rowsOf(asked, most);
+  if (!found) return null;
+  const task = isObject ? NAME_KEYS.map((key) => value[key]).find((name) => typeof name === "string") : undefined;
+  const pairs = isObject && Array.isArray(value.train) ? value.train : [];
+  const shown = pairs.map((pair) => ({ input: rowsOf(pair?.input, 30)?.grid, output: rowsOf(pair?.output, 30)?.grid }));
+  return { ...found, ...(task ? { task } : {}), shown: shown.filter(({ input, output }) => input && output) };
+}
+
+function rowsOf(value, most) {
+  const lines = typeof value === "string" ? value.split(/\r?\n/).filter((line) => line.trim()) : value;
+  if (!Array.isArray(lines)) return null;
+  const rows = lines.map((line) => (typeof line === "string" ? [...line.replace(/[ ,\t]/g, "")] : line));
+  const cols = rows[0]?.length;
+  const isDrawable = rows.every((row) => Array.isArray(row) && row.length === cols) && rows.length <= most && cols <= most;
+  if (!isDrawable || !cols) return null;
+  const isColour = (cell) => /^[0-9]$/.test(`${cell}`);
+  const grid = rows.map((row) => row.map((cell) => (isColour(cell) ? Number(cell) : 0)));
+  return { grid, isSound: rows.flat().every(isColour) };
+}
+
+function picture(asked, said) {
+  const grid = said ?? asked;
+  const cells = cellsOf(grid).map((value) => ({ text: `${value}`, look: `colour-${value}`, label: COLOURS[value] }));
+  return { rows: grid.length, cols: grid[0]?.length ?? 0, cells, line: "" };
+}

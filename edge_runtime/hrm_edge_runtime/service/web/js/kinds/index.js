@@ -1,0 +1,25 @@
+// What the page knows of each kind of puzzle. A kind is a plain object:
+//
+//   title, board          its name, and the class of its boards in board.css
+//   rows, cols, open      the size of a new board and the value of an open cell
+//   marks                 what can stand in a cell: {value, name, keys, sign}; `once` where it stands only once
+//   paints                whether a pointer draws with the chosen mark, or chooses a cell to write into
+//   read(value)           {grid, isSound, ...} of a JSON value or a text; null where nothing can be drawn
+//   written(state)        the puzzle as text, for people
+//   question(state)       the puzzle as JSON, for the server, whose answer comes back as a grid of the same numbers
+//   picture(asked, said)  what to draw: {rows, cols, cells: [{text, look, label}], line}; `said` is an answer or null
+//   isApart               whether an answer has a board of its own
+//   proven, disproven     what a verdict means, in a sentence
+
+import { arc } from "./arc.js";
+import { logistics } from "./logistics.js";
+import { maze } from "./maze.js";
+import { sudoku } from "./sudoku.js";
+
+const FAMILIES = new Map(Object.entries({ sudoku, maze, logistics, arc }));
+
+/** The kind of a model, or null where this page has no board for it. */
+export function kindOf(model) {
+  const family = FAMILIES.get(model.kind.split("-")[0]);
+  return family ? family(model) : null;
+}

@@ -1,0 +1,55 @@
+// Cities: 0 building; 1, 2 and 4 what a road costs; 5 depot, 6 customer; 11, 12 and 14 roads on the tour.
+
+import { cellsOf, lineThrough } from "../grids.js";
+import { readCells, readObject } from "../notation.js";
+import { sizeOf } from "./size.js";
+
+const [BUILDING, ROAD, BUSY, JAMMED, DEPOT, CUSTOMER, ON_TOUR] = [0, 1, 2, 4, 5, 6, 10];
+const NAMES = { [BUILDING]: "building", [ROAD]: "road", [BUSY]: "busy road", [JAMMED]: "jammed road", [DEPOT]: "depot",
+  [CUSTOMER]: "customer" };
+const LOOKS = { [BUILDING]: "building", [ROAD]: "road", [BUSY]: "road busy", [JAMMED]: "road jammed",
+  [DEPOT]: "road depot", [CUSTOMER]: "road customer" };
+const WRITTEN = { 0: "#", 1: ".", 2: "2", 4: "4", 5: "D", 6: "C", 11: "o", 12: "t", 14: "f" };
+const MARKS = { tour: (road) => (road % ON_TOUR) + ON_TOUR, depot: () => DEPOT, customers: () => CUSTOMER };
+
+export function logistics(model) {
+  const size = sizeOf(model);
+  const form = { ...size, numbers: Object.keys(WRITTEN).map(Number), open: ROAD };
+  const characters = Object.fromEntries(Object.entries(WRITTEN).map(([value, sign]) => [sign, Number(value)]));
+  return {
+    title: "City", board: "city", ...size, open: ROAD, paints: true, isApart: false,
+    marks: [
+      { value: BUILDING, name: "Building", keys: ["#", "b", "0"] },
+      { value: ROAD, name: "Road", keys: [".", "1", "Delete", "Backspace"] },
+      { value: BUSY, name: "Busy, 2", keys: ["2"], sign: "2" },
+      { value: JAMMED, name: "Jammed, 4", keys: ["4"], sign: "4" },
+      { value: DEPOT, name: "Depot", keys: ["d", "D"], once: true },
+      { value: CUSTOMER, name: "Customer", keys: ["c", "C"] },
+    ],
+    read: (value) => Array.isArray(value) || typeof value === "string"
+      ? readCells(value, { ...form, characters })
+      : readObject(value, { ...form, marks: MARKS }),
+    written: ({ grid }) => grid.map((row) => row.map((value) => WRITTEN[value]).join("")).join("\n"),
+    question: ({ grid }) => grid,
+    picture,
+    proven: "The tour leads through every customer and back, none is cheaper, and no marked road is spare.",
+    disproven: "What the model marked is no cheapest tour.",
+    help: "Draw roads and buildings, place one depot and up to 8 customers. Keys: # . 2 4 D C, space, Enter to solve.",
+  };
+}
+
+function picture(asked, said) {
+  const questions = cellsOf(asked);
+  const cells = cellsOf(said ?? asked).map((value, cell) => {
+    const isOnTour = value > ON_TOUR;
+    const bare = isOnTour ? value - ON_TOUR : value;
+    const isKept = bare === questions[cell] || value === questions[cell];
+    const under = isKept ? bare : questions[cell] % ON_TOUR;
+    const name = `${NAMES[under]}${isOnTour ? ", on the tour" : ""}`;
+    const sign = under === BUSY || under === JAMMED ? `${under}` : "";
+    return { text: isKept ? sign : "✗", look: `${LOOKS[under]}${isKept ? "" : " broken"}`, label: isKept ? name : `${name}, not kept` };
+  });
+  const hasTour = cellsOf(said ?? asked).some((value) => value > ON_TOUR);
+  const line = hasTour ? lineThrough(said ?? asked, (value) => value >= DEPOT) : "";
+  return { rows: asked.length, cols: asked[0].length, cells, line };
+}

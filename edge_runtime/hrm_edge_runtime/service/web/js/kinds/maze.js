@@ -1,0 +1,46 @@
+// Mazes: 0 open, 1 wall, 2 start, 3 goal, 4 path.
+
+import { cellsOf, lineThrough } from "../grids.js";
+import { readCells, readObject } from "../notation.js";
+import { sizeOf } from "./size.js";
+
+const [OPEN, WALL, START, GOAL, PATH] = [0, 1, 2, 3, 4];
+const CHARACTERS = { "#": WALL, "█": WALL, " ": OPEN, ".": OPEN, S: START, G: GOAL, o: PATH };
+const WRITTEN = [".", "#", "S", "G", "o"];
+const LOOKS = ["open", "wall", "start", "goal", "path"];
+const MARKS = { path: () => PATH, start: () => START, goal: () => GOAL };
+
+export function maze(model) {
+  const size = sizeOf(model);
+  const form = { ...size, numbers: [OPEN, WALL, START, GOAL, PATH], open: OPEN };
+  return {
+    title: "Maze", board: "maze", ...size, open: OPEN, paints: true, isApart: false,
+    marks: [
+      { value: WALL, name: "Wall", keys: ["#", "w", "1"] },
+      { value: OPEN, name: "Open", keys: [".", "0", "Delete", "Backspace"] },
+      { value: START, name: "Start", keys: ["s", "S"], once: true },
+      { value: GOAL, name: "Goal", keys: ["g", "G"], once: true },
+    ],
+    read: (value) => Array.isArray(value) || typeof value === "string"
+      ? readCells(value, { ...form, characters: CHARACTERS, padsLines: true })
+      : readObject(value, { ...form, marks: MARKS }),
+    written: ({ grid }) => grid.map((row) => row.map((value) => WRITTEN[value]).join("")).join("\n"),
+    question: ({ grid }) => grid,
+    picture,
+    proven: "The marked way leads from start to goal, and no way is shorter.",
+    disproven: "What the model marked is no shortest way from start to goal.",
+    help: "Draw with a finger or the mouse. Keys: arrows to move, space to draw, # . S G to write, Enter to solve.",
+  };
+}
+
+function picture(asked, said) {
+  const questions = cellsOf(asked);
+  const cells = cellsOf(said ?? asked).map((value, cell) => {
+    const isKept = value === questions[cell] || (value === PATH && questions[cell] === OPEN);
+    const look = LOOKS[isKept ? value : questions[cell]];
+    return { text: isKept ? "" : "✗", look: isKept ? look : `${look} broken`, label: isKept ? look : `${look}, not kept` };
+  });
+  const isOnWay = (value) => value >= START;
+  const hasWay = cellsOf(said ?? asked).includes(PATH);
+  return { rows: asked.length, cols: asked[0].length, cells, line: hasWay ? lineThrough(said ?? asked, isOnWay) : "" };
+}

@@ -1,0 +1,148 @@
+// Solving, and watching it: asks the server, plays what comes segment by segment, and says what came out.
+
+import { Refusal, post, streamed } from "./api.js";
+import { Attempts } from "./attempts.js";
+import { Board } from "./board.js";
+import { Curve } from "./curve.js";
+import { $, element } from "./dom.js";
+import { Player, Run } from "./run.js";
+import { figuresOf, verdictOf } from "./verdict.js";
+
+export class Thinking {
+  /** Solves what `editor` holds with `model`; `onAnswer(question, answer)` hears of each answer. */
+  constructor(model, kind, editor, onAnswer) {
+    Object.assign(this, { model, kind, editor, onAnswer });
+    this.run = null;
+    this.chosen = null;
+    this.abort = null;
+    this.player = new Player({ onMove: (segment) => this.#show(segment), onEnd: () => this.#conclude() });
+    this.curve = new Curve($("curve"), model.halting.threshold);
+    this.attempts = new Attempts($("attempts"), kind, (attempt) => this.#choose(attempt));
+    this.apart = kind.isApart ? new Board(kind, "Answer board", { onKey: () => false }) : null;
+    $("answer-board").replaceChildren(...(this.apart ? [this.apart.node] : []));
+    $("segment").oninput = () => { this.player.stop(); this.#show(Number($("segment").value)); };
+    $("play").onclick = () => this.player.play(this.run, { isPaced: true });
+    this.forget();
+  }
+
+  /** Back to the question alone. */
+  forget() {
+    this.abort?.abort();
+    this.player.stop();
+    this.run = null;
+    this.chosen = null;
+    this.#busy(false);
+    this.#say("", "", "");
+    this.attempts.forget();
+    this.curve.draw(new Map(), null, 0);
+    $("playback").hidden = true;
+    $("figures").replaceChildren();
+    $("answer-board").hidden = true;
+    $("intro").hidden = false;
+    this.editor.draw();
+  }
+
+  async solve(options) {
+    if (this.abort) return;
+    this.forget();
+    this.editor.board.absolve();
+    $("intro").hidden = true;
+    this.#busy(true);
+    this.#say("busy", "Thinking …", "");
+    const { question } = this.editor;
+    this.asked = { question, grid: this.editor.state.grid };
+    this.run = new Run();
+    this.player.play(this.run, { isPaced: $("paced").checked });
+    await this.#listen({ puzzle: question, model: this.model.name, ...options });
+  }
+
+  stop() {
+    if (!this.abort) return;
+    this.forget();
+    this.#say("", "Stopped", "The puzzle was cancelled, and its slot is free.");
+  }
+
+  /** Lets the server say what is wrong with something that this page cannot draw. */
+  async explain(puzzle) {
+    try {
+      await post("/solve", { puzzle, model: this.model.name, max_segments: 1 });
+      this.#say("bad", "Not drawn", "The server reads this, but this page cannot draw it; send it with hrm-solve.");
+    } catch (error) {
+      this.#refuse(error);
+    }
+  }
+
+  async #listen(body) {
+    const abort = this.abort;
+    const run = this.run;
+    try {
+      for await (const { name, data } of streamed(body, abort.signal)) {
+        if (name === "segment") run.note(data);
+        if (name === "answer") run.end(data);
+      }
+      if (!this.player.run) this.#conclude();  // somebody took the slider before the answer came
+    } catch (error) {
+      if (abort.signal.aborted) return;
+      if (!(error instanceof Refusal)) throw error;
+      this.#refuse(error);
+    }
+  }
+
+  #show(segment) {
+    const run = this.run;
+    this.chosen ??= [...run.attempts.keys()][0];
+    const frame = run.frame(this.chosen, segment);
+    this.#draw(frame.solution, { changed: frame.changed, beat: segment });
+    this.curve.draw(run.attempts, this.chosen, segment);
+    this.attempts.draw(run, this.asked.grid, this.chosen, segment);
+    $("playback").hidden = false;
+    $("segment").max = run.length;
+    $("segment").value = segment;
+    $("segment-now").textContent = `${segment}`;
+    this.segment = segment;
+  }
+
+  #draw(solution, flash = {}) {
+    if (!this.apart) return this.editor.draw(solution, flash);
+    $("answer-board").hidden = !solution.length;
+    if (solution.length) this.apart.draw(this.kind.picture(solution, null), flash);
+  }
+
+  /** Another attempt on the board, at the segment that is shown. */
+  #choose(attempt) {
+    this.chosen = attempt;
+    this.#show(this.segment);
+  }
+
+  #conclude() {
+    const { answer, elapsedMs, winner, length } = this.run;
+    if (winner !== null) this.#choose(winner);
+    if (!length) this.#draw(answer.solution);
+    const { mood, title, text } = verdictOf(answer, this.kind);
+    this.#busy(false);
+    this.#say(mood, title, text);
+    $("figures").replaceChildren(...figuresOf(answer, this.model, elapsedMs).flatMap(([name, value]) =>
+      [element("dt", {}, name), element("dd", {}, value)]));
+    this.onAnswer(this.asked.question, answer);
+  }
+
+  #refuse(refusal) {
+    this.forget();
+    $("intro").hidden = true;
+    this.#say("bad", refusal.reason === "bad-puzzle" ? "Not a puzzle" : "No answer", refusal.message);
+    this.editor.board.accuse(refusal.cell, refusal.message);
+  }
+
+  #busy(isBusy) {
+    this.abort = isBusy ? new AbortController() : null;
+    $("solve").disabled = isBusy;
+    $("stop").hidden = !isBusy;
+    $("thinking").setAttribute("aria-busy", `${isBusy}`);
+  }
+
+  #say(mood, title, text) {
+    $("verdict").className = `verdict ${mood}`;
+    $("verdict-title").textContent = title;
+    $("verdict-text").textContent = text;
+  }
+}

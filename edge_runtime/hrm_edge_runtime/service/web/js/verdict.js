@@ -1,0 +1,34 @@
+// What an answer means, in words: proven, not proven, or beyond proof; and why the model stopped.
+
+const HALTED = {
+  proven: "A proof: the answer keeps every rule",
+  learned: "Its own wish: the margin was high enough",
+  max_segments: "The limit of segments",
+  deadline: "The deadline",
+  cancelled: "Cancelled",
+  failed: "A fault of the engine",
+};
+
+/** The mood (good, bad or open), a title and a sentence. */
+export function verdictOf(answer, kind) {
+  if (answer.verified === true) return { mood: "good", title: "Proven", text: kind.proven };
+  if (answer.verified === false) return { mood: "bad", title: "Not proven", text: kind.disproven };
+  const content = answer.halted_by === "learned" ? "The model itself was content with it." : "The model itself was not content with it.";
+  const text = `Nobody can prove an ${kind.title} answer: what a task asks for is written nowhere. ${content}`;
+  return { mood: "open", title: "Beyond proof", text };
+}
+
+/** Name and value of each figure of an answer. */
+export function figuresOf(answer, model, elapsedMs) {
+  return [
+    ["Stopped by", HALTED[answer.halted_by] ?? answer.halted_by],
+    ["Segments", `${answer.segments} of at most ${model.max_segments}`],
+    ["Halting margin", answer.margin.toFixed(2).replace("-", "−")],
+    ...(answer.attempts > 1 ? [["Attempts", `${answer.attempts}`]] : []),
+    ["In the queue", inMs(answer.queue_ms)],
+    ["Computing", inMs(answer.compute_ms)],
+    ["Seen from here", inMs(elapsedMs)],
+  ];
+}
+
+const inMs = (ms) => (ms < 1000 ? `${ms.toFixed(1)} ms` : `${(ms / 1000).toFixed(2)} s`);
