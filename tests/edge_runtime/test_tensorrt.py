@@ -30,7 +30,7 @@ from hrm_edge_runtime.engines.engine import Engine, EngineLostError, EngineUnava
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.engines.tensorrt import TensorRTEngine
 from hrm_edge_runtime.engines.tensorrt_cache import Built, EngineKey, Machine
-from hrm_edge_runtime.service.core import Workbench, run
+from hrm_edge_runtime.service.core import run
 from hrm_edge_runtime.service.messages import Failed
 
 FAKES = Path(__file__).parent / "fakes"
@@ -278,8 +278,8 @@ def test_a_device_that_fails_ends_the_engine_process(
         def __exit__(self, *_: object) -> None: ...
 
     pipe: Any = Pipe()
-    lane = Lane(engine, bundle.puzzle, queue_limit=1)
-    run(lambda: Workbench(engine=engine, lane=lane, puzzle_table_PE=bundle.puzzle_table), pipe)
+    step: Any = lambda: engine.step(1)  # noqa: E731
+    run(step, pipe)
     assert isinstance(pipe.sent[-1], Failed)
     assert pipe.sent[-1].message.startswith("EngineLostError: ")
 

@@ -57,6 +57,24 @@ def read_memory(file: Path = MEMINFO) -> Memory | None:
     )
 
 
+def resident_mb(file: Path = Path("/proc/self/status")) -> int | None:
+    """Memory that this process holds."""
+    lines = file.read_text(encoding="ascii").splitlines() if file.is_file() else []
+    held = [int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS")]
+    return held[0] if held else None
+
+
+def temperature_c() -> float | None:
+    """Of the hottest zone; zones that are switched off do not read."""
+    degrees: list[float] = []
+    for file in Path("/sys/class/thermal").glob("thermal_zone*/temp"):
+        try:
+            degrees.append(int(file.read_text(encoding="ascii")) / 1000)
+        except (OSError, ValueError):
+            continue
+    return max(degrees, default=None)
+
+
 def build_needs_mb(graph_bytes: int, workspace_mb: int) -> int:
     """An estimate of what building an engine takes."""
     return BUILDER_MB + COPIES_OF_GRAPH * graph_bytes // 10**6 + workspace_mb

@@ -11,7 +11,7 @@ import hashlib
 import json
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,8 @@ from typing import Any
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines import jetson, tensorrt_api, tensorrt_cache, tensorrt_progress
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
-from hrm_edge_runtime.engines.step_graph import input_shapes
+from hrm_edge_runtime.engines.step_graph import Shape, input_shapes
 from hrm_edge_runtime.engines.tensorrt_cache import Built, EngineKey
-from hrm_edge_runtime.manifest import Manifest
 
 HEADLESS = "stop the desktop (sudo systemctl isolate multi-user.target), add swap, or lower --workspace-mb"
 
@@ -37,17 +36,17 @@ class BuildSettings:
 def plan_from_onnx(
     trt: Any,
     graph: Path,
-    manifest: Manifest,
-    buckets: tuple[int, ...],
+    profiles: Sequence[Mapping[str, Shape]],
     *,
     settings: BuildSettings,
     phases: tensorrt_progress.Phases,
     timing_cache: Path | None,
     adjust: Callable[[Any], None] | None = None,
 ) -> bytes:
-    """Build a plan with one profile for each bucket; raises ValueError with TensorRT's own last words.
+    """Build a plan; raises ValueError with TensorRT's own last words.
 
-    `adjust` may change the builder's configuration last: the check on a machine without a GPU names its target there.
+    Each of the `profiles` fixes the shape of every input: the narrowest profile lets the builder choose best. `adjust`
+    may change the builder's configuration last: the check on a machine without a GPU names its target there.
     """
     words = tensorrt_api.Words()
     logger = tensorrt_api.logger_for(trt, words)
@@ -56,8 +55,8 @@ def plan_from_onnx(
     config = _config(trt, builder, settings)
     monitor = tensorrt_progress.monitor_for(trt, phases)  # the configuration does not keep it alive
     config.progress_monitor = monitor
-    for bucket in buckets:
-        config.add_optimization_profile(_profile(builder, manifest, bucket))
+    for shapes in profiles:
+        config.add_optimization_profile(_profile(builder, shapes))
     if timing_cache is not None:
         _attach_timing_cache(config, timing_cache)
     if adjust is not None:
@@ -77,9 +76,8 @@ def build_engine(bundle: Bundle, key: EngineKey, *, settings: BuildSettings, pha
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     timing_cache = folder / f"timing-sm{key.compute_capability}-trt{key.tensorrt}.cache"
-    plan = plan_from_onnx(
-        trt, graph, bundle.manifest, key.buckets, settings=settings, phases=phases, timing_cache=timing_cache
-    )
+    profiles = [input_shapes(bundle.manifest, bucket) for bucket in key.buckets]
+    plan = plan_from_onnx(trt, graph, profiles, settings=settings, phases=phases, timing_cache=timing_cache)
     built = Built(
         key=key,
         plan_sha256=hashlib.sha256(plan).hexdigest(),
@@ -125,10 +123,9 @@ def _config(trt: Any, builder: Any, settings: BuildSettings) -> Any:
     return config
 
 
-def _profile(builder: Any, manifest: Manifest, bucket: int) -> Any:
-    """One batch size and no other: the narrowest profile lets the builder choose best."""
+def _profile(builder: Any, shapes: Mapping[str, Shape]) -> Any:
     profile = builder.create_optimization_profile()
-    for name, shape in input_shapes(manifest, bucket).items():
+    for name, shape in shapes.items():
         profile.set_shape(name, shape, shape, shape)
     return profile
 

@@ -1,0 +1,240 @@
+"""One command that says whether a device does what it should: parity, a bench, a soak, and one JSON of it all.
+
+    python3 -m hrm_edge_runtime.acceptance model.bundle --soak-minutes 30 --out acceptance.json
+
+Made for a Jetson (`make check-jetson`), where nobody of this project has run it yet; it runs on any engine. It fails
+where parity breaks its gates, where a puzzle comes back without an answer, and where the process grows while it soaks.
+Times stand there with the power mode, clocks and temperature under which they were taken, since those decide them.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.batching.lane import Lane, Result
+from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.bundle import Bundle, Golden, find_bundle
+from hrm_edge_runtime.engines import jetson
+from hrm_edge_runtime.engines.engine import Engine
+from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
+from hrm_edge_runtime.engines.tensorrt_cache import buckets_for
+from hrm_puzzles import atomic
+
+MEASURE_S, MIN_STEPS = 2.0, 20
+SAMPLE_EVERY_S = 5.0
+MAX_GROWTH_MB = 64
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+Tell = Callable[[str], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The machine at one moment of the soak; None where it does not tell."""
+
+    at_s: float
+    step_ms: float
+    rss_mb: int | None
+    available_mb: int | None
+    temperature_c: float | None
+    gpu_mhz: str | None
+
+
+@app.command(epilog="Example: python3 -m hrm_edge_runtime.acceptance model.bundle --engine tensorrt:fp16")
+def accept_command(
+    bundle: Annotated[
+        str | None, typer.Argument(help="Bundle directory or the name of a shipped one; without it the default.")
+    ] = None,
+    engine: Annotated[str, typer.Option(metavar="ENGINE[:PRECISION]", help="As in hrm-serve.")] = "auto",
+    slots: Annotated[int, typer.Option(min=1, max=64, help="Puzzles in one batch.")] = 4,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads on a CPU; without it, all cores.")] = None,
+    soak_minutes: Annotated[float, typer.Option(min=0, help="How long the device solves without a pause.")] = 10.0,
+    out: Annotated[Path, typer.Option(help="Where the findings go.")] = Path("acceptance.json"),
+) -> None:
+    """Check parity, speed and endurance on this device; exits with 1 where one fails."""
+    console = Console(stderr=True)
+
+    def tell(text: str) -> None:
+        console.print(text, markup=False, highlight=False)
+
+    try:
+        opened = Bundle.open(find_bundle(bundle))
+        choice = prepare(opened, engine, num_slots=slots)
+        findings = accept(opened, choice, num_slots=slots, num_threads=threads, soak_s=60 * soak_minutes, tell=tell)
+    except ValueError as error:
+        sys.stderr.write(f"acceptance: {error}\n")
+        raise typer.Exit(1) from error
+    atomic.write_text(out, json.dumps(findings, indent=1) + "\n")
+    tell(f"{'passed' if findings['passed'] else 'FAILED: ' + '; '.join(findings['faults'])}: {out}")
+    raise typer.Exit(0 if findings["passed"] else 1)
+
+
+def accept(
+    bundle: Bundle, choice: Choice, *, num_slots: int, num_threads: int | None, soak_s: float, tell: Tell
+) -> dict[str, Any]:
+    """Run all three and say what is wrong, if anything is."""
+    tell(f"{bundle.manifest.name} on {choice}: parity with PyTorch's golden traces")
+    parity = _parity(bundle, choice, num_slots, num_threads)
+    with closing(
+        engine_for(
+            bundle, engine=choice.engine, precision=choice.precision, num_slots=num_slots, num_threads=num_threads
+        )
+    ) as engine:
+        tell("bench")
+        bench = _bench(bundle, engine)
+        tell(f"soak of {soak_s:.0f} s")
+        soak = _soak(bundle, choice, engine, soak_s)
+    faults = [*parity["breaks"], *soak["faults"]]
+    return {
+        "passed": not faults,
+        "faults": faults,
+        "bundle": {"name": bundle.manifest.name, "provenance": bundle.manifest.provenance},
+        "engine": {"choice": str(choice), "slots": num_slots, "versions": _versions()},
+        "device": {**jetson.board(), "machine": platform.machine(), "python": platform.python_version()},
+        "parity": parity,
+        "bench": bench,
+        "soak": soak,
+    }
+
+
+def _parity(bundle: Bundle, choice: Choice, num_slots: int, num_threads: int | None) -> dict[str, Any]:
+    from hrm_edge_runtime.parity.comparison import compare_engines, request_of
+
+    request = request_of(
+        bundle,
+        engine=str(choice),
+        against=None,
+        checkpoint=None,
+        data=None,
+        puzzles=None,
+        seed=0,
+        num_slots=num_slots,
+        num_threads=num_threads,
+    )
+    return compare_engines(request).as_json()
+
+
+def _bench(bundle: Bundle, engine: Engine) -> dict[str, Any]:
+    """Median time of a segment for each batch, with every active slot on a real puzzle."""
+    golden = bundle.golden()
+    for slot in range(engine.num_slots):
+        puzzle = slot % len(golden.tokens_BT)
+        engine.load(slot, golden.tokens_BT[puzzle], bundle.puzzle_table[golden.puzzle_ids_B[puzzle]])
+    return {"step_ms": {batch: round(_step_ms(engine, batch), 3) for batch in buckets_for(engine.num_slots)}}
+
+
+def _step_ms(engine: Engine, num_active: int) -> float:
+    engine.step(num_active)
+    times_s: list[float] = []
+    while len(times_s) < MIN_STEPS or sum(times_s) < MEASURE_S:
+        began = time.perf_counter()
+        engine.step(num_active)
+        times_s.append(time.perf_counter() - began)
+    return 1e3 * statistics.median(times_s)
+
+
+def _soak(bundle: Bundle, choice: Choice, engine: Engine, soak_s: float) -> dict[str, Any]:
+    """Solve the golden puzzles over and over, at least once each, and watch the machine."""
+    golden, policy = bundle.golden(), bundle.manifest.halting_policy(choice.precision)
+    lane = Lane(engine, bundle.puzzle, queue_limit=2 * engine.num_slots)
+    jobs = _jobs(golden, bundle, policy)
+    seen = _Seen(num_puzzles=len(golden.tokens_BT))
+    samples: list[Sample] = []
+    began = sampled = time.monotonic()
+    while (now := time.monotonic()) - began < soak_s or seen.count < seen.num_puzzles:
+        while lane.num_queued < engine.num_slots:
+            lane.submit(next(jobs))
+        seen.take(lane.step())
+        if not samples or now - sampled >= SAMPLE_EVERY_S:
+            samples.append(_sample(now - began, 1e3 * lane.snapshot().mean_step_s))
+            sampled = now
+    samples.append(_sample(time.monotonic() - began, 1e3 * lane.snapshot().mean_step_s))
+    return _account(seen, samples)
+
+
+def _jobs(golden: Golden, bundle: Bundle, policy: HaltingPolicy) -> Iterator[Job]:
+    number = 0
+    while True:
+        puzzle = number % len(golden.tokens_BT)
+        yield Job(
+            job_id=number,
+            tokens_T=golden.tokens_BT[puzzle],
+            puzzle_vector_E=bundle.puzzle_table[golden.puzzle_ids_B[puzzle]],
+            policy=policy,
+            arrival_s=time.monotonic(),
+        )
+        number += 1
+
+
+class _Seen:
+    """Results counted and dropped: a soak that kept them would grow by itself.
+
+    An answer may change with the company it was computed in, since batches have kernels of their own.
+    """
+
+    def __init__(self, num_puzzles: int) -> None:
+        self.num_puzzles = num_puzzles
+        self.count = self.failed = self.verified = self.segments = self.changed = 0
+        self._first: dict[int, bytes] = {}
+
+    def take(self, results: list[Result]) -> None:
+        for result in results:
+            said = b"" if result.answer_T is None else result.answer_T.tobytes()
+            self.changed += self._first.setdefault(result.job_id % self.num_puzzles, said) != said
+            self.failed += result.halted_by == "failed"
+            self.verified += result.verified is True
+            self.segments += result.segments
+        self.count += len(results)
+
+
+def _account(seen: _Seen, samples: list[Sample]) -> dict[str, Any]:
+    growth_mb = (samples[-1].rss_mb or 0) - (samples[min(1, len(samples) - 1)].rss_mb or 0)
+    faults = [f"{seen.failed} puzzles came back without an answer"] if seen.failed else []
+    faults += [f"the process grew by {growth_mb} MB while it soaked"] if growth_mb > MAX_GROWTH_MB else []
+    seconds = samples[-1].at_s
+    return {
+        "faults": faults,
+        "seconds": round(seconds, 1),
+        "puzzles": seen.count,
+        "puzzles_per_s": round(seen.count / max(seconds, 0.1), 2),
+        "verified": seen.verified,
+        "mean_segments": round(seen.segments / seen.count, 3),
+        "changed_answers": seen.changed,
+        "growth_mb": growth_mb,
+        "samples": [asdict(sample) for sample in samples],
+    }
+
+
+def _sample(at_s: float, step_ms: float) -> Sample:
+    memory = jetson.read_memory()
+    return Sample(
+        at_s=round(at_s, 1),
+        step_ms=round(step_ms, 3),
+        rss_mb=jetson.resident_mb(),
+        available_mb=None if memory is None else memory.available_mb,
+        temperature_c=jetson.temperature_c(),
+        gpu_mhz=jetson.board().get("gpu_cur_mhz"),
+    )
+
+
+def _versions() -> dict[str, str]:
+    """Of what is loaded, so that nothing is loaded for their sake."""
+    loaded = ((name, sys.modules.get(name)) for name in ("numpy", "onnxruntime", "tensorrt", "pycuda"))
+    return {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded if module is not None}
+
+
+if __name__ == "__main__":
+    app()

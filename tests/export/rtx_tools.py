@@ -1,0 +1,189 @@
+"""NVIDIA's own parser and strongly typed builder without a GPU: TensorRT-RTX, whose ahead-of-time build needs none.
+
+    PYTHONPATH=WHEELS python tests/export/rtx_tools.py
+
+prints the table of docs/tensorrt.md. WHEELS is a directory with the two wheels of REQUIREMENTS, installed without their
+dependencies. The plans fit no Jetson: RTX compiles for GeForce cards, and the nearest relative of Orin it knows is the
+Ampere card of compute capability 8.6.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import logging
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+from hrm_calibration.quantise import call_sites, quantise
+from hrm_calibration.questions import Questions
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.engines.step_graph import Shape
+from hrm_edge_runtime.engines.tensorrt_plan import BuildSettings, plan_from_onnx
+from hrm_export.half import half_graph
+from hrm_export.islands import Range, islands, record_ranges
+from hrm_export.segment import segment_graph
+from hrm_export.unrolled import unrolled_graph
+from hrm_model.config import HRMConfig
+from hrm_model.hrm import HRM
+from hrm_puzzles import registry
+
+REQUIREMENTS = ("tensorrt-rtx-cu13-bindings==1.7.1.116", "onnxruntime-ep-nv-tensorrt-rtx-cu13==0.5.0")
+LIBRARIES = ("libtensorrt_rtx.so.*", "libtensorrt_onnxparser_rtx.so.*")
+BUCKETS = (1, 8)
+NUM_UNROLLED = 2
+FUSED_ATTENTION = re.compile(rb"_gemm_mha_v2_0x[0-9a-f]+")
+NAMES_PER_KERNEL = 3  # the plan spells a kernel's name so often
+TOLD = {"weights": re.compile(r"Total Weights Memory: (\d+)"), "scratch": re.compile(r"Max Scratch Memory: (\d+)")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """One plan; sizes as the builder's log tells them, fused attention kernels counted for one profile."""
+
+    form: str
+    graph_bytes: int
+    plan_bytes: int
+    weights_bytes: int
+    scratch_bytes: int
+    num_fused_attention: int
+    seconds: float
+
+
+class Silent:
+    """Nobody hears of phases."""
+
+    def start(self, name: str, parent: str | None, num_steps: int) -> None: ...
+
+    def step(self, name: str, step: int) -> bool:
+        del name, step
+        return True
+
+    def finish(self, name: str) -> None: ...
+
+
+def is_installed() -> bool:
+    return all(map(importlib.util.find_spec, ("tensorrt_rtx_bindings", "onnxruntime_ep_nv_tensorrt_rtx")))
+
+
+def load_rtx() -> Any:
+    """The bindings, with the libraries of the other wheel opened for them first."""
+    spec = importlib.util.find_spec("onnxruntime_ep_nv_tensorrt_rtx")
+    assert spec is not None
+    assert spec.origin is not None
+    for pattern in LIBRARIES:
+        ctypes.CDLL(str(min(Path(spec.origin).parent.glob(pattern))), mode=ctypes.RTLD_GLOBAL)
+    import tensorrt_rtx_bindings
+
+    return tensorrt_rtx_bindings
+
+
+def full_size_graphs() -> Iterator[tuple[str, onnx.ModelProto]]:
+    """Every form of a random 27 M model for 9x9 Sudokus, as hrm-export makes them, and one for 30x30 mazes."""
+    torch.manual_seed(0)
+    config = _config("sudoku")
+    step = segment_graph(HRM(config).eval())
+    ranges = _ranges(step, config)
+    signed = quantise(step, _scales(step, ranges))
+    kept = islands(step, ranges)
+    half, half_int8 = half_graph(step, kept), half_graph(signed, islands(signed, ranges))
+    yield "fp32", step
+    yield "fp16", half
+    yield "int8, rest fp16", half_int8
+    yield "int8, rest fp32", signed
+    policy = HaltingPolicy(kind="learned", max_segments=NUM_UNROLLED)
+    yield f"fp16, unrolled {NUM_UNROLLED} times", unrolled_graph(half, policy, NUM_UNROLLED)
+    yield f"int8, unrolled {NUM_UNROLLED} times", unrolled_graph(half_int8, policy, NUM_UNROLLED)
+    yield "fp16, 900 cells", half_graph(segment_graph(HRM(_config("maze")).eval()), kept)
+
+
+def _config(puzzle_name: str) -> HRMConfig:
+    puzzle = registry.get(puzzle_name)
+    return HRMConfig(vocab_size=puzzle.vocab_size, seq_len=puzzle.seq_len)
+
+
+def build(trt: Any, form: str, graph: onnx.ModelProto) -> Figures:
+    """Parse and build with the product's own builder, for the nearest target there is."""
+    heard: list[str] = []
+    handler = logging.Handler(logging.DEBUG)
+    handler.emit = lambda record: heard.append(record.getMessage())
+    log = logging.getLogger("hrm_edge_runtime.tensorrt")
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "graph.onnx"
+        onnx.save(graph, file)
+        began = time.process_time()
+        try:
+            plan = plan_from_onnx(
+                trt,
+                file,
+                [_shapes(graph, bucket) for bucket in BUCKETS],
+                settings=BuildSettings(),
+                phases=Silent(),
+                timing_cache=None,  # RTX would look for a GPU
+                adjust=lambda config: _aim(trt, config),
+            )
+        finally:
+            log.removeHandler(handler)
+        return Figures(
+            form=form,
+            graph_bytes=file.stat().st_size,
+            plan_bytes=len(plan),
+            weights_bytes=_told(heard, "weights"),
+            scratch_bytes=_told(heard, "scratch"),
+            num_fused_attention=len(FUSED_ATTENTION.findall(plan)) // (NAMES_PER_KERNEL * len(BUCKETS)),
+            seconds=time.process_time() - began,
+        )
+
+
+def _aim(trt: Any, config: Any) -> None:
+    config.set_compute_capability(trt.ComputeCapability.SM86, 0)
+
+
+def _told(heard: list[str], what: str) -> int:
+    """The largest of all profiles."""
+    return max(int(match[1]) for text in heard if (match := TOLD[what].search(text)))
+
+
+def _shapes(graph: onnx.ModelProto, num_rows: int) -> Mapping[str, Shape]:
+    sizes = {value.name: [size.dim_value for size in value.type.tensor_type.shape.dim] for value in graph.graph.input}
+    return {name: (num_rows, *shape[1:]) for name, shape in sizes.items()}
+
+
+def _ranges(step: onnx.ModelProto, config: HRMConfig) -> dict[str, Range]:
+    puzzle = registry.get("sudoku")
+    tokens_NT = np.random.default_rng(0).integers(1, config.vocab_size, (2, config.seq_len), dtype=np.int32)
+    questions = Questions(tokens_NT=tokens_NT, labels_NT=tokens_NT, puzzle_ids_N=np.zeros(2, np.int32), ratings_N=None)
+    table = np.zeros((1, config.puzzle_vector_size), np.float32)
+    return record_ranges(step, puzzle, table, questions, HaltingPolicy(kind="fixed", max_segments=1))
+
+
+def _scales(step: onnx.ModelProto, ranges: Mapping[str, Range]) -> dict[str, float]:
+    return {site.name: ranges[site.tensor].high / 127 if site.tensor in ranges else 1.0 for site in call_sites(step)}
+
+
+def main() -> None:
+    trt = load_rtx()
+    print("| form | graph | plan | weights | scratch, batch <= 8 | fused attention | CPU time |")
+    print("|---|---|---|---|---|---|---|")
+    for form, graph in full_size_graphs():
+        one = build(trt, form, graph)
+        sizes = (one.graph_bytes, one.plan_bytes, one.weights_bytes, one.scratch_bytes)
+        told = " | ".join(f"{size / 1e6:.1f} MB" for size in sizes)
+        print(f"| {one.form} | {told} | {one.num_fused_attention} | {one.seconds:.0f} s |")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Every form of a full-size graph through NVIDIA's own parser and strongly typed builder (`make check-rtx`).
+
+Runs where the two TensorRT-RTX wheels can be imported (`rtx_tools.REQUIREMENTS`). It is necessary and not sufficient:
+RTX 1.7 is a compiler of the TensorRT 11 family for another Ampere card, and nothing is executed.
+"""
+
+import pytest
+from rtx_tools import NUM_UNROLLED, Figures, build, full_size_graphs, is_installed, load_rtx
+
+NUM_ATTENTIONS = 24  # a segment runs four layers six times
+FORMS = 7
+
+pytestmark = [
+    pytest.mark.rtx,
+    pytest.mark.slow,
+    pytest.mark.skipif(not is_installed(), reason="the TensorRT-RTX wheels are not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, Figures]:
+    trt = load_rtx()
+    return {form: build(trt, form, graph) for form, graph in full_size_graphs()}
+
+
+def test_every_form_parses_and_builds(figures: dict[str, Figures]) -> None:
+    assert len(figures) == FORMS
+
+
+def test_no_weight_stands_in_a_plan_six_times(figures: dict[str, Figures]) -> None:
+    assert {form for form, one in figures.items() if one.weights_bytes > 1.5 * one.graph_bytes} == set()
+    assert figures["int8, rest fp16"].weights_bytes < 0.3 * figures["fp32"].weights_bytes
+
+
+def test_every_attention_is_one_fused_kernel_in_float16(figures: dict[str, Figures]) -> None:
+    fused = {form: one.num_fused_attention for form, one in figures.items()}
+    assert {fused["fp16"], fused["int8, rest fp16"], fused["fp16, 900 cells"]} == {NUM_ATTENTIONS}
+    unrolled = {count for form, count in fused.items() if "unrolled" in form}
+    assert unrolled == {NUM_UNROLLED * NUM_ATTENTIONS}
