@@ -1,71 +1,114 @@
-"""hrm-export: a checkpoint becomes a bundle, compared with PyTorch before it is written.
+"""hrm-export: a checkpoint becomes a bundle, in the precisions asked for, each measured before it is written.
 
 hrm-export runs/sudoku/best --out sudoku.bundle
-hrm-export runs/sudoku/best --out sudoku.bundle --data data/sudoku --policy learned --threshold 0.5
+hrm-export runs/sudoku/best --fp16 --int8 --calib data/sudoku --data data/sudoku --int8-budget 0.5
+hrm-export --int8 --calib maze
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 import sys
-import time
 from pathlib import Path
-from statistics import median
 from typing import Annotated, cast
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
-from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_edge_runtime.parity import ParityReport
-from hrm_export.golden import Questions, generated_questions, golden_traces, held_out_questions
-from hrm_export.packing import Contents, num_parameters, write_bundle
+from hrm_export import summary
+from hrm_export.options import (
+    Options,
+    bundle_name,
+    data_of,
+    find_checkpoint,
+    find_puzzles,
+    identifiers_of,
+    parse_loop,
+    puzzle_of,
+)
+from hrm_export.packing import write_bundle
+from hrm_export.results import Contents, Result
 from hrm_export.segment import segment_graph
+from hrm_export.stages import Stages, stages_on
 from hrm_model import checkpoint
-from hrm_model.hrm import HRM
-from hrm_puzzles import datasets, registry
-from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.atomic import require_free
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-console = Console()
-
-MEASURED_BATCHES = (1, 8)
-MEASURE_S = 0.5
-CANDIDATES = 4
-"""Puzzles tried for each golden trace, since not every trace survives rounding."""
 
 
-@app.command(epilog="Example: hrm-export runs/sudoku/best --out sudoku.bundle --data data/sudoku")
+@app.command(epilog="Example: hrm-export runs/sudoku/best --fp16 --int8 --calib sudoku --data data/sudoku")
 def export(
-    source: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Checkpoint, or a run's file latest or best.")],
-    out: Annotated[Path, typer.Option(help="Bundle directory to make; it must not exist.")],
+    source: Annotated[
+        Path | None,
+        typer.Argument(metavar="CHECKPOINT", help="Checkpoint, or a run's file latest or best; else runs/CALIB/best."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Bundle directory to make, not there yet; else RUN.bundle.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the model; without it, that of the directory.")] = None,
+    fp16: Annotated[bool, typer.Option("--fp16", help="Add a float16 graph.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Calibrate; add an INT8 graph and its CPU form.")] = False,
+    calib: Annotated[
+        str | None, typer.Option(help="Puzzles: sudoku, maze, arc, logistics (made, or from --data), or a path.")
+    ] = None,
+    int8_budget: Annotated[
+        float | None, typer.Option(min=0, help="Points INT8 may lose; the worst layers stay float until it holds.")
+    ] = None,
+    cache: Annotated[Path | None, typer.Option(help="File that keeps the calibration for the next time.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Directory for the calibration's report and pictures.")] = None,
+    loop: Annotated[
+        str, typer.Option(help="host; or unrolled[=N] to add a graph of N segments that halts by itself.")
+    ] = "host",
+    engine: Annotated[bool, typer.Option("--engine", help="Build TensorRT engines for this machine's GPU.")] = False,
     policy: Annotated[
         str | None, typer.Option(help="When to stop: verified, learned or fixed; verified where a proof exists.")
     ] = None,
-    threshold: Annotated[float, typer.Option(help="Halting margin above which the model stops.")] = 0.0,
+    threshold: Annotated[
+        float | None, typer.Option(help="Halting margin above which the model stops; else chosen by the curve.")
+    ] = None,
     max_segments: Annotated[
         int | None, typer.Option(min=1, help="Segments a puzzle may run; without it, as many as in training.")
     ] = None,
-    puzzles: Annotated[int, typer.Option(min=1, help="Puzzles to compare on, at most.")] = 16,
     data: Annotated[
-        Path | None, typer.Option(help="Data set whose test split gives the puzzles; else they are generated.")
+        Path | None, typer.Option(help="Data set whose test split gives the held-out puzzles; else they are made.")
     ] = None,
+    held_out: Annotated[int, typer.Option(min=1, help="Puzzles to measure every precision on, at most.")] = 2000,
+    max_loss: Annotated[float, typer.Option(help="Points of exact solves a precision may lose against fp32.")] = 1.0,
+    puzzles: Annotated[int, typer.Option(min=1, help="Golden puzzles to compare with PyTorch on, at most.")] = 16,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
-    """Make a bundle: step graph, puzzle table and golden traces, compared with PyTorch over all segments."""
+    """Make a bundle: step graphs, puzzle table and golden traces, measured and compared with PyTorch first."""
     try:
-        contents = _contents(
-            checkpoint.resolve(source), name or out.stem, policy, threshold, max_segments, puzzles, data
+        source = find_checkpoint(source, calib)
+        options = Options(
+            source=source,
+            out=out or Path(f"{bundle_name(source)}.bundle"),
+            name=name,
+            policy=policy,
+            threshold=threshold,
+            max_segments=max_segments,
+            puzzles=puzzles,
+            data=data,
+            fp16=fp16,
+            int8=int8,
+            calib=calib,
+            int8_budget=int8_budget,
+            cache=cache,
+            report=report,
+            unrolled=parse_loop(loop),
+            held_out=held_out,
+            max_loss=max_loss,
         )
-        report = write_bundle(out, contents)
-        _print_summary(out, contents, report)
+        with stages_on(Console(stderr=True)) as stages:
+            contents = _contents(options, stages)
+            results = write_bundle(options.out, contents, options, stages)
+        _show(options.out, contents, results, as_json=as_json)
     except (ValueError, OSError) as error:
         sys.stderr.write(f"hrm-export: {error}\n")
         raise typer.Exit(1) from error
+    if engine:
+        raise typer.Exit(_build_engines(options.out))
 
 
 def main() -> None:
@@ -73,114 +116,45 @@ def main() -> None:
     app()
 
 
-def _contents(
-    source: Path,
-    name: str,
-    policy: str | None,
-    threshold: float,
-    max_segments: int | None,
-    num_puzzles: int,
-    data: Path | None,
-) -> Contents:
-    model, meta = checkpoint.load(source)
-    puzzle = _puzzle_of(model, meta.get("puzzle"), source)
-    kind = policy or ("verified" if puzzle.proof_exists else "learned")
-    trained_segments = model.config.max_segments
-    limit = max_segments or trained_segments
-    if model.config.arch == "transformer" and limit > 1:
+def _contents(options: Options, stages: Stages) -> Contents:
+    require_free(options.out)
+    model, meta = checkpoint.load(checkpoint.resolve(options.source))
+    config, puzzle = model.config, puzzle_of(model.config, meta.get("puzzle"), options.source)
+    limit = options.max_segments or config.max_segments
+    if config.arch == "transformer" and limit > 1:
         raise ValueError(f"--max-segments {limit} asks a transformer to go on, which it cannot; leave the option away")
-    model.config = dataclasses.replace(model.config, max_segments=min(limit, trained_segments))  # what traces cover
-    questions = _questions(model, puzzle, data, CANDIDATES * num_puzzles)
-    golden, num_candidates = golden_traces(model, questions, threshold, num_puzzles)
+    kind = options.policy or ("verified" if puzzle.proof_exists else "learned")
+    policy = HaltingPolicy(kind=cast("PolicyKind", kind), threshold=options.threshold or 0.0, max_segments=limit)
+    data = data_of(options, config)
+    identifiers = identifiers_of(data, config.num_puzzle_ids)
+    calibration, held_out = find_puzzles(options, config, puzzle, data, stages)
+    model.config = dataclasses.replace(config, max_segments=min(limit, config.max_segments))  # what traces cover
     return Contents(
-        name=name,
+        name=options.name or options.out.stem,
         model=model,
         graph=segment_graph(model),
         puzzle=puzzle,
-        policy=HaltingPolicy(
-            kind=cast("PolicyKind", kind),
-            threshold=threshold,
-            max_segments=limit,
-        ),
-        golden=golden,
-        num_candidates=num_candidates,
-        identifiers=_identifiers(model, data),
-        meta={"checkpoint": source.name, **meta},
+        policy=policy,
+        calibration=calibration,
+        held_out=held_out,
+        identifiers=identifiers,
+        meta={"checkpoint": checkpoint.resolve(options.source).name, **meta},
     )
 
 
-def _puzzle_of(model: HRM, name: object, source: Path) -> Puzzle:
-    if not isinstance(name, str):
-        raise ValueError(f"{source} does not say its puzzle ({name!r}); write it again with hrm-train or hrm-import")
-    puzzle = registry.get(name)
-    found, expected = (model.config.seq_len, model.config.vocab_size), (puzzle.seq_len, puzzle.vocab_size)
-    if found != expected:
-        raise ValueError(
-            f"{source} has {found[0]} positions of {found[1]} tokens but {name} has {expected[0]} of {expected[1]}; "
-            "export it with the version of the puzzle it was trained on"
-        )
-    return puzzle
+def _show(out: Path, contents: Contents, results: list[Result], *, as_json: bool) -> None:
+    rows = summary.rows_of(out, contents, results)
+    if as_json:
+        print(json.dumps(summary.as_json(out, contents, results, rows)))
+    else:
+        console = Console()
+        console.print(summary.table(out, contents, rows))
+        console.print(summary.footnote(contents, results), highlight=False, soft_wrap=True)
 
 
-def _questions(model: HRM, puzzle: Puzzle, data: Path | None, count: int) -> Questions:
-    if data is None:
-        return generated_questions(puzzle, count)
-    questions = held_out_questions(data, count)
-    config = model.config
-    fits = questions.tokens_BT.shape[1] == config.seq_len and questions.tokens_BT.max() < config.vocab_size
-    if not fits or questions.puzzle_ids_B.max() >= config.num_puzzle_ids:
-        raise datasets.DatasetError(f"{data} does not fit the checkpoint; give the data set it was trained on")
-    return questions
-
-
-def _identifiers(model: HRM, data: Path | None) -> list[str]:
-    """Names of the puzzle table's rows, in its order."""
-    expected = model.config.num_puzzle_ids
-    if data is None and expected > 1:
-        raise ValueError(
-            f"the puzzle table has {expected} rows whose names only the data set knows; give it with --data"
-        )
-    names = [datasets.BLANK_IDENTIFIER] if data is None else json.loads((data / "identifiers.json").read_text())
-    if len(names) != expected:
-        raise ValueError(f"{data} names {len(names)} puzzles but the table has {expected} rows; give its own data set")
-    return names
-
-
-def _print_summary(out: Path, contents: Contents, report: ParityReport) -> None:
-    bundle = Bundle.open(out)
-    sizes = {name: entry.size_bytes for name, entry in bundle.manifest.files.items()}
-    graph_name = bundle.manifest.precisions["fp32"]
-    table = Table(title=f"{out} ({contents.puzzle.name})", show_header=False, title_justify="left")
-    table.add_row("bundle", f"{sum(sizes.values()):,} bytes in {len(sizes)} files")
-    table.add_row("graph", f"{sizes[graph_name]:,} bytes, {len(contents.graph.graph.node):,} nodes")
-    table.add_row("parameters", f"{num_parameters(contents.model):,}")
-    table.add_row("halting", f"{contents.policy.kind}, threshold {contents.policy.threshold:g}")
-    table.add_row("compared on", _compared_on(contents, report))
-    table.add_row("largest logit gap", f"{report.max_logit_gap:.1e}, same answers, same halting")
-    for batch in MEASURED_BATCHES:
-        table.add_row(f"segment, batch {batch}", f"{_segment_ms(bundle, batch):.2f} ms on this machine")
-    console.print(table)
-
-
-def _compared_on(contents: Contents, report: ParityReport) -> str:
-    puzzles = f"{report.num_puzzles} of {contents.num_candidates} puzzles (others may amplify rounding)"
-    return f"{puzzles}, all {len(report.logit_gap_by_segment)} segments"
-
-
-def _segment_ms(bundle: Bundle, batch: int) -> float:
-    """Median over about MEASURE_S of whole steps with every slot in use, all cores."""
-    engine = engine_from_bundle(bundle, num_slots=batch)
-    golden = bundle.golden()
-    for slot in range(batch):
-        engine.load(slot, golden.tokens_BT[slot % len(golden.tokens_BT)], bundle.puzzle_table[0])
-    engine.step(batch)
-    times_s: list[float] = []
-    while len(times_s) < 5 or sum(times_s) < MEASURE_S:
-        started = time.perf_counter()
-        engine.step(batch)
-        times_s.append(time.perf_counter() - started)
-    engine.close()
-    return 1000 * median(times_s)
+def _build_engines(out: Path) -> int:
+    """In a process of its own, whose memory is free again when the engines are built."""
+    return subprocess.run([sys.executable, "-m", "hrm_edge_runtime.engines.tensorrt_build", str(out)]).returncode
 
 
 if __name__ == "__main__":

@@ -4,25 +4,23 @@ A recurrent model may amplify rounding: two correct engines then part ways on a 
 says nothing about an engine. So every puzzle also runs with the matrix products in float64, and only those whose trace
 survives this other rounding are kept.
 
-Shapes: B puzzles, S segments, T tokens, V vocabulary.
+Shapes: B (N where they are only asked) puzzles, S segments, T tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hrm_calibration.questions import Questions
 from hrm_edge_runtime.bundle import Golden
 from hrm_edge_runtime.parity import LOGIT_TOLERANCE
 from hrm_model.hrm import HRM
-from hrm_puzzles import datasets
-from hrm_puzzles.generation import MIXED, difficulties_of
-from hrm_puzzles.puzzle import Puzzle
 
 MAX_BYTES = 1_500_000
 """Of logits in one file; a bundle travels, and 16 segments of 900 cells are already 0.7 MB a puzzle."""
@@ -31,41 +29,6 @@ FAR = 4.0
 
 Of 64 puzzles on several checkpoints, another rounding was never more than three times as far from PyTorch.
 """
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Questions:
-    """Puzzles with their labels, as tokens."""
-
-    tokens_BT: NDArray[np.int32]
-    puzzle_ids_B: NDArray[np.int32]
-    labels_BT: NDArray[np.int32]
-
-    def at(self, rows: slice | list[int]) -> Questions:
-        return Questions(
-            tokens_BT=self.tokens_BT[rows], puzzle_ids_B=self.puzzle_ids_B[rows], labels_BT=self.labels_BT[rows]
-        )
-
-
-def held_out_questions(directory: Path, count: int, seed: int = 0) -> Questions:
-    """A seeded choice from the test split of a data set."""
-    split = datasets.open_split(directory, "test")
-    indices_B = np.sort(np.random.default_rng(seed).permutation(len(split))[:count])
-    return Questions(
-        tokens_BT=split.inputs(indices_B), puzzle_ids_B=split.puzzle_ids_N[indices_B], labels_BT=split.labels(indices_B)
-    )
-
-
-def generated_questions(puzzle: Puzzle, count: int, seed: int = 0) -> Questions:
-    """Fresh puzzles, going round the difficulties that are quick to make."""
-    rng = np.random.default_rng(seed)
-    names = difficulties_of(puzzle, MIXED)
-    examples = [puzzle.generate(rng, names[index % len(names)]) for index in range(count)]
-    return Questions(
-        tokens_BT=np.stack([puzzle.encode(example.question) for example in examples]),
-        puzzle_ids_B=np.zeros(count, np.int32),
-        labels_BT=np.stack([puzzle.encode(example.answer) for example in examples]),
-    )
 
 
 def golden_traces(
@@ -81,33 +44,33 @@ def golden_traces(
     other_rounding = copy.deepcopy(model).double()
     steady: list[int] = []
     num_tried = 0
-    for start in range(0, len(candidates.tokens_BT), count):
+    for start in range(0, len(candidates), count):
         if len(steady) < count:
-            part = candidates.at(slice(start, start + count))
-            num_tried += len(part.tokens_BT)
+            part = candidates.at(np.arange(start, min(start + count, len(candidates))))
+            num_tried += len(part)
             golden, other = record(model, part), record(other_rounding, part)
             steady += (start + np.flatnonzero(survives_rounding_B(golden, other, threshold))).tolist()
     if not steady:
         raise ValueError(
-            f"rounding alone changes what the model says about each of {len(candidates.tokens_BT)} puzzles within "
+            f"rounding alone changes what the model says about each of {len(candidates)} puzzles within "
             f"{config.max_segments} segments, so no graph of it can be compared; train it further or give more puzzles"
         )
-    return record(model, candidates.at(steady[:count])), num_tried
+    return record(model, candidates.at(np.array(steady[:count]))), num_tried
 
 
 @torch.no_grad()
 def record(model: HRM, questions: Questions) -> Golden:
     """Runs every puzzle through all segments, in the model's own number format; results are float32."""
-    tokens_BT, ids_B = torch.from_numpy(questions.tokens_BT), torch.from_numpy(questions.puzzle_ids_B).long()
+    tokens_BT, ids_B = torch.from_numpy(questions.tokens_NT), torch.from_numpy(questions.puzzle_ids_N).long()
     carry, outputs = model.start(len(tokens_BT)), []
     for _ in range(model.config.max_segments):
         outputs.append(model.segment(carry, tokens_BT, ids_B))
         carry = outputs[-1].carry
     logits_SBTV = torch.stack([output.logits_BTV for output in outputs])
     return Golden(
-        tokens_BT=questions.tokens_BT,
-        puzzle_ids_B=questions.puzzle_ids_B,
-        labels_BT=questions.labels_BT,
+        tokens_BT=questions.tokens_NT,
+        puzzle_ids_B=questions.puzzle_ids_N,
+        labels_BT=questions.labels_NT,
         answer_SBT=logits_SBTV.argmax(-1).int().numpy(),
         halt_margin_SB=torch.stack([model.margin(output) for output in outputs]).float().numpy(),
         q_halt_SB=torch.stack([output.q_halt_B for output in outputs]).float().numpy(),

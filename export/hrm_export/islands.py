@@ -8,7 +8,7 @@ passes there unseen: hence a rule on ranges and not on answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,7 @@ def record_ranges(
     policy: HaltingPolicy,
     *,
     num_threads: int = 1,
+    progress: Callable[[int], object] | None = None,
 ) -> dict[str, Range]:
     """The range of every float value over all segments that the puzzles reach under the policy."""
     types = element_types(graph)
@@ -66,7 +67,7 @@ def record_ranges(
     shown = [f"{name}/{end}" for name in values for end in ("low", "high")]
     engine = RecordingEngine(_with_ranges(graph, values), num_threads=num_threads, observe=observe, shown=shown)
     try:
-        solve(engine, puzzle, puzzle_table, questions, policy)
+        solve(engine, puzzle, puzzle_table, questions, policy, progress=progress)
     finally:
         engine.close()
     return {name: Range(low=low[name], high=high[name]) for name in values}

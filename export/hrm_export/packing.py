@@ -1,97 +1,95 @@
-"""From a model to a bundle on disk: written beside its name, compared with PyTorch through the real engine, then named.
+"""From a model to a bundle on disk: written beside its name, measured through the real engine, and only then named.
 
-Whatever fails or dies on the way leaves nothing under the bundle's name.
+Whatever fails, is refused or dies on the way leaves nothing under the bundle's name.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
-import torch
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import GOLDEN_NAME, PUZZLE_TABLE_NAME, Bundle, Golden, write_manifest
-from hrm_edge_runtime.engines.onnx import OnnxEngine
-from hrm_edge_runtime.parity import LOGIT_TOLERANCE, ParityReport, compare
+from hrm_edge_runtime.parity import LOGIT_TOLERANCE
 from hrm_export import golden as golden_traces
-from hrm_model.hrm import HRM
+from hrm_export.graph_rules import check_graph
+from hrm_export.onnx_graph import stored_sizes
+from hrm_export.options import Options
+from hrm_export.precisions import Bench, Form, lower_precisions
+from hrm_export.provenance import provenance
+from hrm_export.results import Contents, Judge, Result
+from hrm_export.stages import Stages
+from hrm_export.unrolled import unrolled_graph
 from hrm_puzzles.atomic import new_directory
-from hrm_puzzles.puzzle import Puzzle
 
-GRAPH_NAME = "step.fp32.onnx"
-
-
-class ParityError(ValueError):
-    """A graph that does not say what PyTorch says."""
+CANDIDATES = 4
+"""Puzzles tried for each golden trace, since not every trace survives rounding."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Contents:
-    """All that goes into a bundle; `meta` is the checkpoint's, `identifiers` name the rows of the puzzle table.
+def write_bundle(path: Path, contents: Contents, options: Options, stages: Stages) -> list[Result]:
+    """Writes the bundle whole or not at all, float32 first.
 
-    `num_candidates` puzzles were tried for the golden traces; those left out amplify rounding.
-    """
-
-    name: str
-    model: HRM
-    graph: onnx.ModelProto
-    puzzle: Puzzle
-    policy: HaltingPolicy
-    golden: Golden
-    num_candidates: int
-    identifiers: Sequence[str]
-    meta: Mapping[str, Any]
-
-
-def write_bundle(path: Path, contents: Contents) -> ParityReport:
-    """Writes the bundle whole or not at all.
-
-    Refuses a path that is taken (FileExistsError), and a graph that differs from PyTorch on the golden traces in an
-    answer, in a halt or by more than LOGIT_TOLERANCE in a logit or a margin after any segment (ParityError).
+    Refuses a path that is taken (FileExistsError); a float32 graph that differs from PyTorch on the golden traces in an
+    answer, in a halt or by more than LOGIT_TOLERANCE in a logit or a margin after any segment, and another precision
+    that loses more exact solves than `max_loss` (ParityError).
     """
     with new_directory(path) as unfinished:
-        graph_path = unfinished / GRAPH_NAME
-        graph_path.write_bytes(contents.graph.SerializeToString(deterministic=True))
-        np.save(unfinished / PUZZLE_TABLE_NAME, contents.model.puzzle_table.float().numpy())
+        np.save(unfinished / PUZZLE_TABLE_NAME, contents.puzzle_table)
         (unfinished / "identifiers.json").write_text(json.dumps(list(contents.identifiers)) + "\n")
-        golden_traces.save(contents.golden, unfinished / GOLDEN_NAME)
-        report = _compared(graph_path, contents)
-        summary = {"max_logit_gap": report.max_logit_gap, "num_candidates": contents.num_candidates}
-        measured = {"fp32": {**report.as_json(), **summary, "tolerance": LOGIT_TOLERANCE}}
-        (unfinished / "parity.json").write_text(json.dumps(measured, indent=2) + "\n")
-        write_manifest(unfinished, **_manifest_fields(contents))
+        judge = Judge(directory=unfinished, contents=contents, options=options, stages=stages)
+        form = Form(precision="fp32", portable=contents.graph, origin={"tolerance": LOGIT_TOLERANCE})
+        measured = judge.write_and_measure(form)
+        golden = _golden(unfinished, contents, measured.policy.threshold, options.puzzles)
+        single = judge.single(form, measured, golden)
+        lower = lower_precisions(_bench(contents, measured.policy), options, stages)
+        results = [single, *(judge.lower(form, single, golden) for form in lower)]
+        unrolled = _write_unrolled(unfinished, results, contents, options)
+        pages = {result.form.precision: result.as_json() for result in results}
+        (unfinished / "parity.json").write_text(json.dumps(pages, indent=2) + "\n")
+        write_manifest(unfinished, **_manifest_fields(contents, results, unrolled))
         Bundle.open(unfinished)
-    return report
+    return results
 
 
-def _compared(graph_path: Path, contents: Contents) -> ParityReport:
-    golden = contents.golden
-    engine = OnnxEngine(graph_path, num_slots=len(golden.tokens_BT), want_logits=True)
-    table = contents.model.puzzle_table.float().numpy()
-    try:
-        report = compare(golden, engine, puzzle_table=table, puzzle=contents.puzzle, policy=contents.policy)
-    finally:
-        engine.close()
-    if not report.passes():
-        raise ParityError(
-            f"the graph differs from PyTorch over {report.num_puzzles} puzzles (largest gap of logits "
-            f"{report.max_logit_gap:.1e} and of halting values {report.max_halting_gap:.1e} where {LOGIT_TOLERANCE} is "
-            f"allowed, {report.num_different_answers} other answers, {report.num_different_halts} other halts), so "
-            "nothing was written; report the checkpoint's config.json as a fault"
-        )
-    return report
+def _bench(contents: Contents, policy: HaltingPolicy) -> Bench:
+    """Calibration runs under the rule that float32 is served with."""
+    return Bench(
+        graph=contents.graph,
+        puzzle=contents.puzzle,
+        puzzle_table=contents.puzzle_table,
+        questions=contents.calibration,
+        policy=policy,
+    )
 
 
-def _manifest_fields(contents: Contents) -> dict[str, Any]:
-    config = contents.model.config
+def _golden(directory: Path, contents: Contents, threshold: float, count: int) -> Golden:
+    candidates = contents.held_out.at(np.arange(min(CANDIDATES * count, len(contents.held_out))))
+    golden, _ = golden_traces.golden_traces(contents.model, candidates, threshold, count)
+    golden_traces.save(golden, directory / GOLDEN_NAME)
+    return golden
+
+
+def _write_unrolled(directory: Path, results: Sequence[Result], contents: Contents, options: Options) -> dict[str, str]:
+    """The unrolled form of every precision, where it is asked for; file names by precision."""
+    names: dict[str, str] = {}
+    if options.unrolled is None:
+        return names
+    for result in results:
+        policy, precision = result.measured.policy, result.form.precision
+        graph = unrolled_graph(result.form.portable, policy, options.unrolled or policy.max_segments)
+        check_graph(graph, stored_sizes(contents.graph))
+        names[precision] = f"unrolled.{precision}.onnx"
+        (directory / names[precision]).write_bytes(graph.SerializeToString(deterministic=True))
+    return names
+
+
+def _manifest_fields(contents: Contents, results: Sequence[Result], unrolled: Mapping[str, str]) -> dict[str, Any]:
+    config, forms = contents.model.config, [result.form for result in results]
+    policy = results[0].measured.policy
     return {
         "name": contents.name,
         "puzzle": contents.puzzle.name,
@@ -101,30 +99,11 @@ def _manifest_fields(contents: Contents) -> dict[str, Any]:
         "hidden_size": config.hidden_size,
         "puzzle_vector_size": config.puzzle_vector_size,
         "num_puzzle_ids": config.num_puzzle_ids,
-        "max_segments": contents.policy.max_segments,
-        "halting": {"policy": contents.policy.kind, "threshold": contents.policy.threshold},
-        "precisions": {"fp32": GRAPH_NAME},
-        "provenance": provenance(contents),
+        "max_segments": policy.max_segments,
+        "halting": {"policy": policy.kind, "threshold": policy.threshold},
+        "precisions": {form.precision: next(iter(form.graphs)) for form in forms},
+        "cpu_graphs": {form.precision: list(form.graphs)[-1] for form in forms if form.cpu is not None},
+        "unrolled": unrolled,
+        "curves": {result.form.precision: result.measured.halting_curve() for result in results},
+        "provenance": provenance(contents.model, contents.meta),
     }
-
-
-def provenance(contents: Contents) -> dict[str, str | int | float]:
-    """Where the weights come from, and with what they were exported; no path and no time of this machine."""
-    meta = {key: value for key, value in contents.meta.items() if _is_plain(value)}
-    versions = {"torch": torch.__version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__}
-    return {
-        **meta,
-        "num_parameters": num_parameters(contents.model),
-        **{f"exported_with_{name}": str(version) for name, version in versions.items()},
-    }
-
-
-def num_parameters(model: HRM) -> int:
-    """Weights that the graph holds; the puzzle table is counted by its rows instead."""
-    return sum(tensor.numel() for name, tensor in model.state_dict().items() if name != "puzzle_table")
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, str | int) and not isinstance(value, bool)

@@ -1,6 +1,7 @@
 """Small real models and what to do with their graphs.
 
-Shapes: B puzzles, T tokens, N positions, D hidden, E puzzle-vector width, V vocabulary. 4x4 Sudoku: T = 16, V = 6.
+Shapes: B puzzles (N where they are only asked), T tokens, N positions, D hidden, E puzzle-vector width, V vocabulary.
+4x4 Sudoku: T = 16, V = 6.
 """
 
 from pathlib import Path
@@ -11,10 +12,11 @@ import onnx
 import onnxruntime as ort
 import torch
 
+from hrm_calibration.questions import Questions, questions_made
 from hrm_edge_runtime.engines.onnx import OnnxEngine
-from hrm_export.golden import Questions
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
+from hrm_puzzles.puzzle import Puzzle
 
 GAIN = 0.7
 """On all matrices: a fresh model amplifies rounding (a trained one does not), and would drown what is compared here."""
@@ -36,19 +38,24 @@ def small_model(*, seed: int = 0, gain: float = GAIN, **changes: Any) -> HRM:
 
 def random_questions(model: HRM, count: int, seed: int = 0) -> Questions:
     rng, config = np.random.default_rng(seed), model.config
-    tokens_BT = rng.integers(1, config.vocab_size, (count, config.seq_len), dtype=np.int32)
-    ids_B = rng.integers(0, config.num_puzzle_ids, count, dtype=np.int32)
-    return Questions(tokens_BT=tokens_BT, puzzle_ids_B=ids_B, labels_BT=tokens_BT)
+    tokens_NT = rng.integers(1, config.vocab_size, (count, config.seq_len), dtype=np.int32)
+    ids_N = rng.integers(0, config.num_puzzle_ids, count, dtype=np.int32)
+    return Questions(tokens_NT=tokens_NT, puzzle_ids_N=ids_N, labels_NT=tokens_NT, ratings_N=None)
+
+
+def made_questions(puzzle: Puzzle, count: int) -> Questions:
+    """Real puzzles."""
+    return questions_made(puzzle, count, progress=lambda _done, _total: None)
 
 
 def engine_of(graph: onnx.ModelProto, model: HRM, questions: Questions, path: Path) -> OnnxEngine:
     """The real engine with every question loaded."""
     file = path / "step.onnx"
     file.write_bytes(graph.SerializeToString())
-    engine = OnnxEngine(file, num_slots=len(questions.tokens_BT), num_threads=1, want_logits=True)
+    engine = OnnxEngine(file, num_slots=len(questions), num_threads=1, want_logits=True)
     table = model.puzzle_table.numpy()
-    for slot, puzzle_id in enumerate(questions.puzzle_ids_B.tolist()):
-        engine.load(slot, questions.tokens_BT[slot], table[puzzle_id])
+    for slot, puzzle_id in enumerate(questions.puzzle_ids_N.tolist()):
+        engine.load(slot, questions.tokens_NT[slot], table[puzzle_id])
     return engine
 
 
@@ -67,8 +74,8 @@ def random_inputs(model: HRM, count: int, seed: int = 0) -> dict[str, np.ndarray
     questions = random_questions(model, count, seed)
     carry = (count, config.num_positions, config.hidden_size)
     return {
-        "tokens_BT": questions.tokens_BT,
-        "puzzle_vector_BE": model.puzzle_table.numpy()[questions.puzzle_ids_B],
+        "tokens_BT": questions.tokens_NT,
+        "puzzle_vector_BE": model.puzzle_table.numpy()[questions.puzzle_ids_N],
         "fresh_B": np.zeros(count, np.bool_),
         "z_high_BND": rng.normal(size=carry).astype(np.float32),
         "z_low_BND": rng.normal(size=carry).astype(np.float32),

@@ -3,11 +3,12 @@
 Shapes: T tokens.
 """
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from export_tools import small_model
+from export_tools import made_questions, small_model
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.batching.lane import Lane
@@ -16,10 +17,11 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.parity import replay
 from hrm_export.cli import app
-from hrm_export.golden import generated_questions, record
+from hrm_export.golden import record
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles import datasets, registry
+from hrm_puzzles.puzzle import Puzzle
 
 SUDOKU = registry.get("sudoku-4x4")
 
@@ -29,8 +31,15 @@ def saved(path: Path, *, puzzle: object = "sudoku-4x4", model: HRM | None = None
     return path
 
 
+def data_set(path: Path, count: int, puzzle: Puzzle = SUDOKU) -> Path:
+    questions = made_questions(puzzle, count)
+    datasets.write_split(path, "test", questions.tokens_NT, questions.labels_NT, puzzle=puzzle)
+    datasets.write_identifiers(path)
+    return path
+
+
 def exported(source: Path, out: Path, *options: str) -> Result:
-    return CliRunner().invoke(app, [str(source), "--out", str(out), "--puzzles", "4", *options])
+    return CliRunner().invoke(app, [str(source), "--out", str(out), "--puzzles", "4", "--held-out", "40", *options])
 
 
 def refused(source: Path, out: Path, *options: str, saying: str) -> None:
@@ -76,11 +85,11 @@ def test_a_puzzle_may_run_longer_or_shorter_than_in_training(tmp_path: Path, lim
 
 
 def assert_lane_answers_as_pytorch_does(bundle: Bundle, model: HRM) -> None:
-    questions = generated_questions(SUDOKU, 5, seed=3)
+    questions = made_questions(SUDOKU, 5)
     truth = record(model, questions)
     lane = Lane(engine_from_bundle(bundle, num_slots=2, num_threads=1), SUDOKU, queue_limit=8)
     policy = bundle.manifest.halting_policy()
-    for job_id, tokens_T in enumerate(questions.tokens_BT):
+    for job_id, tokens_T in enumerate(questions.tokens_NT):
         row_E = bundle.puzzle_table[0]
         lane.submit(Job(job_id=job_id, tokens_T=tokens_T, puzzle_vector_E=row_E, policy=policy, arrival_s=0.0))
     results = [result for _ in range(20) for result in lane.step()]
@@ -103,14 +112,61 @@ def test_name_policy_and_threshold_stand_in_the_manifest(tmp_path: Path) -> None
 
 
 def test_golden_puzzles_may_come_from_a_data_set(tmp_path: Path) -> None:
-    questions = generated_questions(SUDOKU, 9, seed=5)
-    datasets.write_split(tmp_path / "data", "test", questions.tokens_BT, questions.labels_BT, puzzle=SUDOKU)
-    datasets.write_identifiers(tmp_path / "data")
-    options = ("--data", str(tmp_path / "data"))
+    options = ("--data", str(data_set(tmp_path / "data", 9)))
     assert exported(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", *options).exit_code == 0
     golden = Bundle.open(tmp_path / "tiny.bundle").golden()
-    held_out = {tokens_T.tobytes() for tokens_T in questions.tokens_BT}
+    held_out = {tokens_T.tobytes() for tokens_T in made_questions(SUDOKU, 9).tokens_NT}
     assert {tokens_T.tobytes() for tokens_T in golden.tokens_BT} <= held_out
+
+
+def test_every_precision_is_one_column_and_one_object(tmp_path: Path) -> None:
+    model = small_model(num_puzzle_ids=1, max_segments=2, high_cycles=1, low_cycles=1, low_layers=1)
+    data = data_set(tmp_path / "data", 80)
+    options = ("--fp16", "--int8", "--calib", "sudoku", "--data", str(data), "--max-loss", "100")
+    source, report = saved(tmp_path / "step_12", model=model), tmp_path / "report"
+    cache = ("--cache", str(tmp_path / "kept.json"))
+    shown = exported(source, tmp_path / "one.bundle", *options, *cache, "--report", str(report))
+    assert shown.exit_code == 0, shown.output
+    for word in ("fp32", "fp16", "int8", "of fp32", "logit gap", "exact", "lost", "verified", "mean", "batch 8"):
+        assert word in shown.stdout, word
+    assert {"calibration.json", "methods.png"} <= {file.name for file in report.iterdir()}
+    found = json.loads(exported(source, tmp_path / "two.bundle", *options, *cache, "--json").stdout)
+    assert [row["precision"] for row in found["precisions"]] == ["fp32", "fp16", "int8"]
+    assert found["num_held_out"] == 40
+    assert [row["ratio"] for row in found["precisions"]] == sorted(row["ratio"] for row in found["precisions"])[::-1]
+    assert {"1", "8"} == set(found["precisions"][2]["segment_ms"])
+
+
+def test_the_run_of_the_puzzle_is_exported_where_no_checkpoint_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint.point(Path("runs/sudoku/best"), saved(tmp_path / "runs" / "sudoku" / "step_12"))
+    result = CliRunner().invoke(app, ["--calib", "sudoku", "--puzzles", "4", "--held-out", "40"])
+    assert result.exit_code == 0, result.output
+    assert Bundle.open(tmp_path / "sudoku.bundle").manifest.name == "sudoku"
+
+
+@pytest.mark.parametrize(
+    ("options", "saying"),
+    [
+        (("--calib", "maze"), "give sudoku or the path of a data set of sudoku-4x4"),
+        (("--int8", "--calib", "arc"), "give sudoku or the path of a data set of sudoku-4x4"),
+        (("--int8-budget", "0.5"), "add --int8 or leave it away"),
+        (("--loop", "unrolled=0"), "give host, unrolled or unrolled=N"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path: Path, options: tuple[str, ...], saying: str) -> None:
+    refused(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", *options, saying=saying)
+
+
+def test_without_a_checkpoint_or_a_puzzle_it_says_what_to_give() -> None:
+    result = CliRunner().invoke(app, ["--int8"])
+    assert result.exit_code == 1
+    assert "give CHECKPOINT, or --calib NAME" in result.stderr
+    missing = CliRunner().invoke(app, ["--int8", "--calib", "nowhere"])
+    assert missing.exit_code == 1
+    assert "runs/nowhere/best, which --calib nowhere stands for, is not there" in missing.stderr
 
 
 def test_something_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -146,11 +202,8 @@ def test_many_puzzle_ids_need_the_data_set_that_names_them(tmp_path: Path) -> No
 
 
 def test_a_data_set_of_another_puzzle_is_refused(tmp_path: Path) -> None:
-    other = registry.get("sudoku-6x6")
-    questions = generated_questions(other, 4)
-    datasets.write_split(tmp_path / "data", "test", questions.tokens_BT, questions.labels_BT, puzzle=other)
-    options = ("--data", str(tmp_path / "data"))
-    refused(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", *options, saying="does not fit the checkpoint")
+    options = ("--data", str(data_set(tmp_path / "data", 4, registry.get("sudoku-6x6"))))
+    refused(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", *options, saying="give a data set of sudoku-4x4")
 
 
 def test_a_model_that_amplifies_rounding_is_refused(tmp_path: Path) -> None:

@@ -4,24 +4,13 @@ Shapes: B puzzles, S segments, T tokens, V vocabulary.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from export_tools import random_questions, small_model
 
-from hrm_export.golden import (
-    generated_questions,
-    golden_traces,
-    held_out_questions,
-    record,
-    survives_rounding_B,
-)
-from hrm_puzzles import datasets, registry
-from hrm_puzzles.puzzle import RIGHT
-
-SUDOKU = registry.get("sudoku-4x4")
+from hrm_export.golden import golden_traces, record, survives_rounding_B
 
 
 def test_a_trace_runs_all_segments_from_the_models_own_start() -> None:
@@ -79,19 +68,3 @@ def test_a_model_that_amplifies_rounding_everywhere_is_refused() -> None:
     model = small_model(gain=8.0)
     with pytest.raises(ValueError, match="rounding alone changes"):
         golden_traces(model, random_questions(model, 4), 0.0, 4)
-
-
-def test_generated_questions_are_real_puzzles_and_the_same_each_time() -> None:
-    one, other = (generated_questions(SUDOKU, 6) for _ in range(2))
-    assert np.array_equal(one.tokens_BT, other.tokens_BT)
-    assert (SUDOKU.check_BT(one.tokens_BT, one.labels_BT) == RIGHT).all()
-
-
-def test_held_out_questions_come_from_the_test_split(tmp_path: Path) -> None:
-    inputs_NT = np.random.default_rng(0).integers(1, 6, (20, 16), dtype=np.int32)
-    datasets.write_split(tmp_path, "test", inputs_NT, inputs_NT, puzzle=SUDOKU)
-    questions = held_out_questions(tmp_path, 8)
-    assert {tokens_T.tobytes() for tokens_T in questions.tokens_BT} < {row_T.tobytes() for row_T in inputs_NT}
-    assert questions.tokens_BT.shape == (8, 16)
-    assert questions.labels_BT.dtype == questions.tokens_BT.dtype == np.int32
-    assert len(held_out_questions(tmp_path, 100).tokens_BT) == 20

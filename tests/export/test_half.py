@@ -13,7 +13,6 @@ from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 from hrm_calibration.quantise import call_sites, quantise
-from hrm_calibration.questions import Questions
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_export.golden import record
 from hrm_export.graph_rules import check_graph
@@ -38,13 +37,9 @@ def large_model() -> HRM:
 
 
 def ranges_of(model: HRM) -> dict[str, Range]:
-    asked = random_questions(model, 6)
-    questions = Questions(
-        tokens_NT=asked.tokens_BT, labels_NT=asked.labels_BT, puzzle_ids_N=asked.puzzle_ids_B, ratings_N=None
-    )
     policy = HaltingPolicy(kind="fixed", max_segments=4)
     table = model.puzzle_table.numpy()
-    return record_ranges(segment_graph(model), registry.get("sudoku-4x4"), table, questions, policy)
+    return record_ranges(segment_graph(model), registry.get("sudoku-4x4"), table, random_questions(model, 6), policy)
 
 
 def computed_in_float(model: onnx.ModelProto) -> set[str]:

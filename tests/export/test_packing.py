@@ -1,11 +1,13 @@
 """A bundle is written whole or not at all, and only where its graph says what PyTorch says."""
 
+import json
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,50 +18,131 @@ from onnx import numpy_helper
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_edge_runtime.parity import replay
-from hrm_export.golden import golden_traces
-from hrm_export.packing import Contents, ParityError, provenance, write_bundle
+from hrm_edge_runtime.parity import ParityReport, replay
+from hrm_export.options import Options
+from hrm_export.packing import write_bundle
+from hrm_export.provenance import provenance
+from hrm_export.results import Contents, ParityError, Result
 from hrm_export.segment import segment_graph
+from hrm_export.stages import Stages
 from hrm_puzzles import registry
 
+OPTIONS = Options(source=Path("small"), out=Path("small.bundle"), puzzles=4)
 
-def small_contents() -> Contents:
-    model = small_model(max_segments=6)
+
+def small_contents(**changes: Any) -> Contents:
+    model = small_model(max_segments=6, **changes)
     return Contents(
         name="small",
         model=model,
         graph=segment_graph(model),
         puzzle=registry.get("sudoku-4x4"),
-        policy=HaltingPolicy(kind="learned", threshold=0.25, max_segments=6),
-        golden=golden_traces(model, random_questions(model, 16), 0.25, 4)[0],
-        num_candidates=4,
+        policy=HaltingPolicy(kind="learned", max_segments=6),
+        calibration=random_questions(model, 32, seed=1),
+        held_out=random_questions(model, 24),
         identifiers=["<blank>", "one", "two"],
         meta={"step": 7, "puzzle": "sudoku-4x4", "best_loss": float("inf"), "final": True, "nested": {}},
     )
 
 
+def written(path: Path, contents: Contents | None = None, **changes: Any) -> list[Result]:
+    return write_bundle(path, contents or small_contents(), replace(OPTIONS, **changes), Stages())
+
+
+def replayed(bundle: Bundle, precision: str) -> ParityReport:
+    return replay(
+        bundle, lambda slots: engine_from_bundle(bundle, precision=precision, num_slots=slots, want_logits=True)
+    )
+
+
 def test_what_is_written_opens_and_replays(tmp_path: Path) -> None:
     contents = small_contents()
-    report = write_bundle(tmp_path / "small.bundle", contents)
+    (result,) = written(tmp_path / "small.bundle", contents, threshold=0.25)
     bundle = Bundle.open(tmp_path / "small.bundle")
-    assert report.passes()
-    assert replay(bundle, lambda slots: engine_from_bundle(bundle, num_slots=slots, want_logits=True)).passes()
+    assert result.parity["step.fp32.onnx"].passes()
+    assert replayed(bundle, "fp32").passes()
     assert np.array_equal(bundle.puzzle_table, contents.model.puzzle_table.numpy())
-    assert bundle.manifest.halting_policy() == contents.policy
+    assert bundle.manifest.halting_policy() == HaltingPolicy(kind="learned", threshold=0.25, max_segments=6)
     assert set(bundle.manifest.files) == {
         *("step.fp32.onnx", "golden.npz", "identifiers.json", "parity.json", "puzzle_table.npy")
     }
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Every precision in every form."""
+    path = tmp_path_factory.mktemp("bundles") / "small.bundle"
+    contents = small_contents(high_cycles=1, low_cycles=1, low_layers=1)
+    written(path, contents, fp16=True, int8=True, unrolled=3, max_loss=100.0)
+    return Bundle.open(path)
+
+
+def test_every_precision_stands_in_the_manifest_in_every_form(whole: Bundle) -> None:
+    manifest = whole.manifest
+    assert manifest.precisions == {name: f"step.{name}.onnx" for name in ("fp32", "fp16", "int8")}
+    assert manifest.cpu_graphs == {"int8": "step.int8.cpu.onnx"}
+    assert manifest.unrolled == {name: f"unrolled.{name}.onnx" for name in ("fp32", "fp16", "int8")}
+    assert set(manifest.curves) == {"fp32", "fp16", "int8"}
+
+
+def test_each_precision_says_nearly_what_pytorch_says(whole: Bundle) -> None:
+    gaps = {precision: replayed(whole, precision).logit_gap_by_segment[0] for precision in whole.manifest.precisions}
+    assert gaps["fp32"] <= 1e-4
+    assert gaps["fp16"] <= 0.05
+    assert gaps["int8"] <= 0.5
+
+
+def test_the_two_forms_of_int8_are_one_function(whole: Bundle) -> None:
+    """But for what the portable one rounds to float16 in between."""
+    pages = json.loads((whole.path / "parity.json").read_text())["int8"]["golden"]
+    gaps = [pages[name]["segments"]["logit_gap"]["worst"][0] for name in ("step.int8.onnx", "step.int8.cpu.onnx")]
+    assert gaps[0] == pytest.approx(gaps[1], abs=0.05)
+
+
+def test_the_bundle_says_what_each_precision_lost_and_how_sure_that_is(whole: Bundle) -> None:
+    pages = json.loads((whole.path / "parity.json").read_text())
+    assert "lost_against_fp32" not in pages["fp32"]["held_out"]
+    for precision in ("fp16", "int8"):
+        lost = pages[precision]["held_out"]["lost_against_fp32"]["exact"]
+        assert lost["num_puzzles"] == 24
+        assert lost["low"] <= lost["loss"] <= lost["high"]
+
+
+def test_the_unrolled_graph_halts_at_the_threshold_of_its_precision(whole: Bundle) -> None:
+    for precision, name in whole.manifest.unrolled.items():
+        stated = {entry.key: entry.value for entry in onnx.load(whole.path / name).metadata_props}
+        assert stated["num_segments"] == "3"
+        assert float(stated["threshold"]) == whole.manifest.halting_policy(precision).threshold
+
+
+def test_a_threshold_that_is_not_given_is_chosen_from_the_curve(tmp_path: Path) -> None:
+    for name, given in (("chosen", None), ("given", 0.5)):
+        written(tmp_path / name, threshold=given)
+    chosen, given = (Bundle.open(tmp_path / name).manifest for name in ("chosen", "given"))
+    assert given.curves["fp32"].threshold == given.halting.threshold == 0.5
+    curve = chosen.curves["fp32"]
+    assert chosen.halting.threshold == curve.threshold
+    last = max(curve.points, key=lambda point: point.threshold)  # nobody stops before the last segment
+    point = next(point for point in curve.points if point.threshold == curve.threshold)
+    assert point.exact >= last.exact - 0.005
+    assert point.mean_segments <= last.mean_segments == 6
+
+
+def test_a_precision_that_loses_too_much_is_refused_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    with pytest.raises(ParityError, match=r"fp16 loses .* points of exact solves .* --max-loss allows -1"):
+        written(tmp_path / "small.bundle", fp16=True, max_loss=-1.0)
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_same_checkpoint_gives_the_same_files(tmp_path: Path) -> None:
     for name in ("one", "other"):
-        write_bundle(tmp_path / name, small_contents())
+        written(tmp_path / name, fp16=True)
     for file in (tmp_path / "one").iterdir():
         assert file.read_bytes() == (tmp_path / "other" / file.name).read_bytes(), file.name
 
 
 def test_provenance_holds_what_the_manifest_can_say() -> None:
-    said = provenance(small_contents())
+    said = provenance(small_model(), small_contents().meta)
     assert said["step"] == 7
     assert said["num_parameters"] == sum(tensor.numel() for tensor in small_model().parameters()) + 2 * 32
     assert {"exported_with_torch", "exported_with_onnxruntime"} <= set(said)
@@ -72,21 +155,21 @@ def test_a_corrupted_graph_is_refused_and_nothing_is_left_behind(tmp_path: Path,
     tensor = next(tensor for tensor in contents.graph.graph.initializer if tensor.name == name)
     tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(1.01), name))
     with pytest.raises(ParityError, match="differs from PyTorch"):
-        write_bundle(tmp_path / "small.bundle", contents)
+        written(tmp_path / "small.bundle", contents)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_graph_for_another_model_is_refused_and_nothing_is_left_behind(tmp_path: Path) -> None:
     contents = replace(small_contents(), graph=onnx.ModelProto())
     with pytest.raises(ValueError, match="does not load"):
-        write_bundle(tmp_path / "small.bundle", contents)
+        written(tmp_path / "small.bundle", contents)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_bundle_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "small.bundle").mkdir()
     with pytest.raises(FileExistsError, match="exists already"):
-        write_bundle(tmp_path / "small.bundle", small_contents())
+        written(tmp_path / "small.bundle")
     assert not list((tmp_path / "small.bundle").iterdir())
 
 
@@ -95,12 +178,11 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import torch
-from test_packing import small_contents
-from hrm_export.packing import write_bundle
+from test_packing import small_contents, written
 torch.set_num_threads(1)
 contents = small_contents()
 for number in range(10_000):
-    write_bundle(Path(sys.argv[2]) / f"{number}.bundle", contents)
+    written(Path(sys.argv[2]) / f"{number}.bundle", contents)
     print(number, flush=True)
 """
 
@@ -115,7 +197,7 @@ def test_a_kill_during_writing_leaves_no_half_bundle(tmp_path: Path) -> None:
             assert process.poll() is None
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
-    written = sorted(tmp_path.glob("*.bundle"))
-    assert len(written) >= 3
-    for path in written:
+    bundles = sorted(tmp_path.glob("*.bundle"))
+    assert len(bundles) >= 3
+    for path in bundles:
         Bundle.open(path)

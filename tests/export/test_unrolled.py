@@ -13,15 +13,16 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from export_tools import engine_of, random_inputs, random_questions, run_once, small_model
+from export_tools import engine_of, made_questions, random_inputs, random_questions, run_once, small_model
 from onnx import numpy_helper
 
 from hrm_calibration.quantise import call_sites, quantise
+from hrm_calibration.questions import Questions
 from hrm_edge_runtime.batching.halting import HaltingPolicy, columns_of, decide_B
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_export.golden import Questions, generated_questions, record
+from hrm_export.golden import record
 from hrm_export.graph_rules import check_graph
 from hrm_export.half import half_graph
 from hrm_export.onnx_graph import stored_sizes
@@ -33,7 +34,7 @@ Outputs = dict[str, np.ndarray]
 
 
 def inputs_of(questions: Questions, table: np.ndarray) -> Outputs:
-    return {"tokens_BT": questions.tokens_BT, "puzzle_vector_BE": table[questions.puzzle_ids_B]}
+    return {"tokens_BT": questions.tokens_NT, "puzzle_vector_BE": table[questions.puzzle_ids_N]}
 
 
 def looped(engine: Engine, inputs: Outputs, policy: HaltingPolicy) -> Outputs:
@@ -92,7 +93,7 @@ def test_rows_halt_where_the_loop_halts_them(changes: dict[str, Any], tmp_path: 
 def test_a_trained_model_answers_in_one_call_as_in_the_loop(kind: Any) -> None:
     bundle = Bundle.open(find_bundle("sudoku-6x6"))
     policy = HaltingPolicy(kind=kind, threshold=0.0, max_segments=8)
-    inputs = inputs_of(generated_questions(bundle.puzzle, 48), bundle.puzzle_table)
+    inputs = inputs_of(made_questions(bundle.puzzle, 48), bundle.puzzle_table)
     theirs = looped(engine_from_bundle(bundle, num_slots=48, num_threads=1), inputs, policy)
     assert (len(set(theirs["segments_B"].tolist())) > 2) == (kind == "learned")
     ours = run_once(unrolled_graph(onnx.load(bundle.graph_path("fp32")), policy, 8), inputs)

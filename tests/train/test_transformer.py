@@ -9,6 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.offline import OfflineSolver
 from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
 from hrm_export.cli import app
@@ -55,9 +56,11 @@ def test_a_transformer_is_trained_exported_and_served(tmp_path: Path) -> None:
     assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])
     assert trainer.slots.halted_B.all()
     trainer.save(tmp_path / "step_60", {"puzzle": PUZZLE.name, "step": 60})
-    ended = CliRunner().invoke(app, [str(tmp_path / "step_60"), "--out", str(tmp_path / "tiny.bundle")])
+    options = ["--out", str(tmp_path / "tiny.bundle"), "--held-out", "40"]
+    ended = CliRunner().invoke(app, [str(tmp_path / "step_60"), *options])
     assert ended.exit_code == 0, ended.output
-    solver = OfflineSolver(bundle=Bundle.open(tmp_path / "tiny.bundle"), num_threads=1)
+    bundle = Bundle.open(tmp_path / "tiny.bundle")
+    solver = OfflineSolver(bundle=bundle, choice=choose(bundle, "cpu"), num_threads=1)
     ((_, answer),) = solver.solve_all([SolveRequest(puzzle="1234 34.. .143 43.1".replace(" ", ""))])
     assert isinstance(answer, SolveAnswer)
     assert answer.segments == 1

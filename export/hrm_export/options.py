@@ -1,0 +1,137 @@
+"""What hrm-export was asked for, and the puzzle, checkpoint and puzzles that follow from it.
+
+Each refusal here comes before anything is computed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hrm_calibration.questions import Questions, find_questions
+from hrm_export.stages import Stages
+from hrm_model.config import HRMConfig
+from hrm_puzzles import registry
+from hrm_puzzles.datasets import BLANK_IDENTIFIER, DatasetError
+from hrm_puzzles.puzzle import Puzzle
+
+RUNS, BEST = Path("runs"), "best"
+NUM_CALIBRATION = 1024
+"""Puzzles kept apart for calibration, which records, chooses and judges with them; at most half of those there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The command's options as given; `unrolled` is the number of segments, 0 for as many as a puzzle may run."""
+
+    source: Path
+    out: Path
+    name: str | None = None
+    policy: str | None = None
+    threshold: float | None = None
+    max_segments: int | None = None
+    puzzles: int = 16
+    data: Path | None = None
+    fp16: bool = False
+    int8: bool = False
+    calib: str | None = None
+    int8_budget: float | None = None
+    cache: Path | None = None
+    report: Path | None = None
+    unrolled: int | None = None
+    held_out: int = 2000
+    max_loss: float = 1.0
+
+    def __post_init__(self) -> None:
+        given = {"--int8-budget": self.int8_budget, "--cache": self.cache, "--report": self.report}
+        idle = [name for name, value in given.items() if value is not None]
+        if idle and not self.int8:
+            raise ValueError(f"{idle[0]} is for calibration, which only INT8 needs; add --int8 or leave it away")
+
+
+def find_checkpoint(source: Path | None, calib: str | None) -> Path:
+    """The checkpoint that is named, or the best of the run that bears the name of the calibration's puzzle."""
+    if source is not None:
+        return source
+    if calib is None:
+        raise ValueError("no checkpoint is named; give CHECKPOINT, or --calib NAME to take runs/NAME/best")
+    source = RUNS / Path(calib).name / BEST
+    if not source.exists():
+        raise ValueError(f"{source}, which --calib {calib} stands for, is not there; give CHECKPOINT")
+    return source
+
+
+def bundle_name(source: Path) -> str:
+    """Of a run where the checkpoint is one of its own, else of the directory."""
+    in_run = source.is_file() or source.name.startswith("step_")
+    return (source.resolve().parent if in_run else source).name
+
+
+def parse_loop(text: str) -> int | None:
+    """Segments of the unrolled graph: None for `host`, 0 for `unrolled`, N for `unrolled=N`."""
+    form, equals, count = text.partition("=")
+    if text == "host":
+        return None
+    if form != "unrolled" or (equals and not (count.isdecimal() and int(count) > 0)):
+        raise ValueError(f"--loop {text} is no form of the loop; give host, unrolled or unrolled=N with N from 1")
+    return int(count or 0)
+
+
+def puzzle_of(config: HRMConfig, name: object, source: Path) -> Puzzle:
+    """The puzzle a checkpoint was trained on; refuses one of other sizes."""
+    if not isinstance(name, str):
+        raise ValueError(f"{source} does not say its puzzle ({name!r}); write it again with hrm-train or hrm-import")
+    puzzle = registry.get(name)
+    found, expected = (config.seq_len, config.vocab_size), (puzzle.seq_len, puzzle.vocab_size)
+    if found != expected:
+        raise ValueError(
+            f"{source} has {found[0]} positions of {found[1]} tokens but {name} has {expected[0]} of {expected[1]}; "
+            "export it with the version of the puzzle it was trained on"
+        )
+    return puzzle
+
+
+def data_of(options: Options, config: HRMConfig) -> Path | None:
+    """The data set: the one given, or, where its tasks are part of the model, the one that the run says it had."""
+    if options.data is not None or config.num_puzzle_ids == 1:
+        return options.data
+    run = options.source.parent / "run.json"
+    stated = json.loads(run.read_text(encoding="utf-8")).get("data") if run.is_file() else None
+    if isinstance(stated, str) and Path(stated).is_dir():
+        return Path(stated)
+    raise ValueError(
+        f"the puzzle table has {config.num_puzzle_ids} rows whose names only the data set knows; give it with --data"
+    )
+
+
+def identifiers_of(data: Path | None, num_puzzle_ids: int) -> list[str]:
+    """Names of the puzzle table's rows, in its order."""
+    names = [BLANK_IDENTIFIER] if data is None else json.loads((data / "identifiers.json").read_text(encoding="utf-8"))
+    if len(names) != num_puzzle_ids:
+        raise ValueError(f"{data} names {len(names)} puzzles but the table has {num_puzzle_ids} rows; give its own one")
+    return names
+
+
+def find_puzzles(
+    options: Options, config: HRMConfig, puzzle: Puzzle, data: Path | None, stages: Stages
+) -> tuple[Questions, Questions]:
+    """Puzzles to calibrate with, and others to measure on; fresh ones where no data set or file is named."""
+    source = options.calib or (str(data) if data else puzzle.name)
+    reserved = NUM_CALIBRATION if options.fp16 or options.int8 else 0
+    questions = find_questions(
+        source,
+        puzzle,
+        count=options.held_out + reserved,
+        data=data,
+        num_workers=os.cpu_count() or 1,
+        progress=lambda done, total: stages.show("making puzzles", done, total),
+    )
+    if questions.puzzle_ids_N.max() >= config.num_puzzle_ids:
+        raise DatasetError(f"{source} does not fit the checkpoint; give the data set it was trained on")
+    order_N = np.random.default_rng(0).permutation(len(questions))
+    first = min(reserved, max(len(questions) - options.held_out, len(questions) // 2))
+    return questions.at(order_N[:first]), questions.at(order_N[first:])
