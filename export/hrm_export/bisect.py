@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.engines.engine import Float32, Int32
 from hrm_edge_runtime.engines.step_graph import CARRIES
-from hrm_edge_runtime.parity.desk import Divergence
+from hrm_edge_runtime.parity.desk import Bisection, NodeError
 from hrm_export.cutting import OWN, Cut, Piece
 from hrm_export.segment import segment_graph
 from hrm_export.stored import StoredWeights
@@ -27,18 +27,16 @@ from hrm_model import checkpoint
 Values = dict[str, NDArray[Any]]
 
 
-def bisect(
-    *, reference: Path, candidate: Path, tokens_T: Int32, puzzle_vector_E: Float32, segment: int
-) -> Divergence | None:
-    """The first node of `candidate` that diverges in that segment of that puzzle, on the reference's carry."""
+def bisect(*, reference: Path, candidate: Path, tokens_T: Int32, puzzle_vector_E: Float32, segment: int) -> Bisection:
+    """Compares in that segment of that puzzle, on the reference's carry."""
     theirs, ours = _graph(reference), onnx.load(candidate)
-    fed = _inputs(theirs, tokens_T, puzzle_vector_E, segment)
-    return first_divergence(theirs, ours, fed)
+    return bisect_graphs(theirs, ours, _inputs(theirs, tokens_T, puzzle_vector_E, segment))
 
 
-def first_divergence(reference: onnx.ModelProto, candidate: onnx.ModelProto, fed: Values) -> Divergence | None:
-    """The first piece whose result is off by more than its kind of number explains, or that holds other weights."""
+def bisect_graphs(reference: onnx.ModelProto, candidate: onnx.ModelProto, fed: Values) -> Bisection:
+    """A piece diverges where it is off by more than its kind of number explains, or holds other weights."""
     cut, weights = Cut(reference, candidate), StoredWeights(reference, candidate)
+    nearest: NodeError | None = None
     for pieces in cut.batches():
         expected = {**fed, **_run(cut.reference_part(pieces), fed)}
         found = _run(cut.candidate_part(pieces), expected)
@@ -46,8 +44,13 @@ def first_divergence(reference: onnx.ModelProto, candidate: onnx.ModelProto, fed
             error = _error(piece, found[f"{piece.value}{OWN}"], expected[piece.value])
             wrong = weights.wrong(piece)
             if error > piece.limit or wrong:
-                return _divergence(piece, error, [*wrong, *weights.coarse(piece, expected)])
-    return None
+                first = _node_error(piece, error, [*wrong, *weights.coarse(piece, expected)])
+                return Bisection(first=first, nearest=first)
+            if nearest is None or error / piece.limit > nearest.error / nearest.limit:
+                nearest = _node_error(piece, error, weights.coarse(piece, expected))
+    if nearest is None:
+        raise ValueError("the two graphs have no value in common; compare precisions of one bundle.")
+    return Bisection(first=None, nearest=nearest)
 
 
 def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
@@ -66,8 +69,8 @@ def _error(piece: Piece, found: NDArray[Any], expected: NDArray[Any]) -> float:
     return relative_error(found, expected)
 
 
-def _divergence(piece: Piece, error: float, reasons: list[str]) -> Divergence:
-    return Divergence(node=piece.name, operator=piece.operator, error=error, limit=piece.limit, reasons=tuple(reasons))
+def _node_error(piece: Piece, error: float, reasons: list[str]) -> NodeError:
+    return NodeError(node=piece.name, operator=piece.operator, error=error, limit=piece.limit, reasons=tuple(reasons))
 
 
 def _graph(path: Path) -> onnx.ModelProto:

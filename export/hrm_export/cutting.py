@@ -18,10 +18,11 @@ from hrm_export.onnx_graph import element_types, with_nodes
 OWN = "|own"
 MAX_BYTES = 256 << 20
 """Of values kept at a time: a full-size graph at 900 tokens makes gigabytes of them."""
-LIMITS = {"fp32": 1e-5, "fp16": 1e-2, "int8": 0.1}
+LIMITS = {"fp32": 1e-5, "fp16": 1e-2, "int8": 0.2}
 """Relative error of one piece given the reference's inputs, by the coarsest number it uses.
 
-Honest graphs of the shipped models stay below 2e-7 in float32 and 0.04 in INT8 with min-max scales.
+Honest graphs of the shipped models stay below 2e-7 in float32, and in INT8 below 0.04 with min-max scales and 0.15 with
+scales that clip.
 """
 
 Shape = tuple[int | str, ...]

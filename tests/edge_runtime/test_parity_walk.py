@@ -216,3 +216,22 @@ def test_no_puzzle_is_no_comparison(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     with pytest.raises(ValueError, match="no puzzle"):
         report_on(side(bundle), side(bundle), generated_source(bundle.puzzle, 0, seed=0), bundle, to_the_end=False)
+
+
+class Broken(Handing):
+    """And its carry is not finite from there on."""
+
+    def read_carry(self, num_active: int) -> tuple[np.ndarray, np.ndarray]:
+        high_BND, low_BND = (rows.copy() for rows in super().read_carry(num_active))
+        high_BND[[self.segments[slot] >= self.at for slot in range(num_active)]] = np.nan
+        return high_BND, low_BND
+
+
+def test_a_carry_that_is_not_finite_counts_as_infinitely_far(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    candidate = replace(side(bundle), engine=Broken(side(bundle).engine, at=2))
+    source = generated_source(bundle.puzzle, 4, seed=0)
+    report = report_on(side(bundle), candidate, source, bundle, to_the_end=True)
+    for name in ("carry_drift", "carry_turn"):
+        assert report.columns[name].worst_S[1] == report.columns[name].mean_S[1] == np.inf
+        assert report.columns[name].as_json()["worst"][1] == "inf"

@@ -178,19 +178,14 @@ def _bisected(request: Request, broken: list[Break], reference: Side) -> str:
     where = broken[0] if broken and broken[0].puzzle is not None else None
     asked = request.source.find(where.puzzle) if where and where.puzzle is not None else next(iter(request.source))
     segment = where.segment if where and where.segment else 1
-    divergence = desk.bisector()(
+    bisection = desk.bisector()(
         reference=against if isinstance(against, Path) else _graph_of(request.bundle, against),
         candidate=_graph_of(request.bundle, request.candidate),
         tokens_T=asked.tokens_T,
         puzzle_vector_E=reference.puzzle_table[asked.puzzle_id],
         segment=segment,
     )
-    if divergence is None:
-        return (
-            f"no node diverges in segment {segment} of puzzle {asked.index}: given the same carry the graphs agree, so "
-            "look at what happens between segments, at the puzzle's row, or at the engine itself"
-        )
-    return str(divergence)
+    return f"in segment {segment} of puzzle {asked.index} {bisection}"
 
 
 def _graph_of(bundle: Bundle, choice: Choice) -> Path:

@@ -33,10 +33,10 @@ class OpenCheckpoint(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Divergence:
-    """The first node that gives something else than the reference's although it gets the same.
+class NodeError:
+    """How far a node is off although it gets what the reference's gets, as a share of the norm of its outputs.
 
-    `error` is the norm of the difference relative to the reference's; `reasons` say what was found around the node.
+    `limit` is what its kind of number explains; `reasons` say what was found around the node.
     """
 
     node: str
@@ -50,10 +50,26 @@ class Divergence:
         return "; ".join((told, *self.reasons))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bisection:
+    """The first node that diverges, if any, and the one that comes nearest to its limit or beyond."""
+
+    first: NodeError | None
+    nearest: NodeError
+
+    def __str__(self) -> str:
+        if self.first is not None:
+            return str(self.first)
+        return (
+            "no node diverges: given the same carry the graphs agree, so look at what happens between segments, at the "
+            f"puzzle's row, or at the engine itself (nearest to its limit: {self.nearest})"
+        )
+
+
 class Bisect(Protocol):
     def __call__(
         self, *, reference: Path, candidate: Path, tokens_T: Int32, puzzle_vector_E: Float32, segment: int
-    ) -> Divergence | None:
+    ) -> Bisection:
         """Compare two step graphs node by node in one segment; a checkpoint directory stands for its graph."""
         ...
 

@@ -4,8 +4,8 @@
 
 For each precision of the candidate there are limits against golden traces and against a live reference. They hold in
 every segment or in the first, where no recurrence has made more of a difference, over the mean or over the worst row,
-by the names in `measures.py`; and at the end: the share of puzzles that halt after another segment, and percentage
-points of exact and proven solves lost.
+by the names in `measures.py`; and at the end: the share of puzzles that halt after another segment, the share by which
+the mean number of segments grows, and percentage points of exact and proven solves lost.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ class SegmentLimits(_Strict):
 
 
 class EndLimits(_Strict):
-    """A share of puzzles, and percentage points of solves."""
+    """A share of puzzles, a share of the reference's mean segments, and percentage points of solves."""
 
     different_halts: Limit | None = None
+    more_segments: Limit | None = None
     exact_loss: Limit | None = None
     proven_loss: Limit | None = None
 

@@ -67,9 +67,12 @@ def _segment_breaks(columns: Mapping[str, Column], limits: SegmentLimits, last: 
 
 
 def _end_breaks(report: ParityReport, limits: EndLimits) -> Iterator[Break]:
-    share = report.num_different_halts / report.num_puzzles
-    if limits.different_halts is not None and share > limits.different_halts:
-        yield Break(gate="share of different_halts", value=share, limit=limits.different_halts)
+    for name, share, limit in (
+        ("share of different_halts", report.num_different_halts / report.num_puzzles, limits.different_halts),
+        ("share of more_segments", report.more_segments, limits.more_segments),
+    ):
+        if limit is not None and share > limit:
+            yield Break(gate=name, value=share, limit=limit)
     for name, paired, limit in (
         ("exact_loss", report.exact, limits.exact_loss),
         ("proven_loss", report.proven, limits.proven_loss),

@@ -12,6 +12,7 @@ from hrm_edge_runtime.engines.engine import Engine, Float32, StepOutput
 
 Float64 = NDArray[np.float64]
 
+TINY = float(np.finfo(np.float64).tiny)
 MEASURES = {
     "logit_gap": "largest absolute difference of a logit",
     "logit_drift": "norm of the difference of all logits, relative to the reference's",
@@ -36,7 +37,7 @@ class HandsOutCarry(Protocol):
 
 def output_measures(reference: StepOutput, candidate: StepOutput, differ_B: NDArray[np.bool_]) -> dict[str, Float64]:
     """All that the outputs tell; `differ_B` says where the stops differ. What is not finite counts as infinite."""
-    ours_BX, theirs_BX = (_flat(_logits(output)) for output in (candidate, reference))
+    ours_BX, theirs_BX = (_logits_BX(output) for output in (candidate, reference))
     other_cells_BT = candidate.answer_BT != reference.answer_BT
     with np.errstate(all="ignore"):
         margin_gap_B = np.abs(candidate.halt_margin_B - reference.halt_margin_B)
@@ -56,38 +57,43 @@ def carry_measures(reference: Engine, candidate: Engine, previous_drift_B: Float
     """All that the carries tell; nothing where an engine keeps its own. `previous_drift_B` is 0 before the first."""
     if not isinstance(reference, HandsOutCarry) or not isinstance(candidate, HandsOutCarry):
         return {}
-    ours_BX, theirs_BX = (_carry(engine, len(previous_drift_B)) for engine in (candidate, reference))
+    drift_B, turn_B = _drift_and_turn(reference, candidate, len(previous_drift_B))
     with np.errstate(all="ignore"):
-        drift_B = _drift_B(ours_BX, theirs_BX)
-        norms_B = np.linalg.norm(ours_BX, axis=1) * np.linalg.norm(theirs_BX, axis=1)
-        cosine_B = (ours_BX * theirs_BX).sum(axis=1) / np.maximum(norms_B, np.finfo(np.float64).tiny)
         growth_B = np.log2(drift_B / previous_drift_B)
     is_known_B = (previous_drift_B > 0) & np.isfinite(previous_drift_B) & (drift_B > 0)
     return {
         "carry_drift": drift_B,
-        "carry_turn": np.maximum(_sound(1 - cosine_B), 0),
+        "carry_turn": turn_B,
         "carry_growth": np.where(is_known_B, growth_B, np.nan),
     }
 
 
-def _logits(output: StepOutput) -> Float32:
+def _logits_BX(output: StepOutput) -> Float64:
     if output.logits_BTV is None:
         raise ValueError("the engine hands out no logits, which parity compares: build it with want_logits=True.")
-    return output.logits_BTV
+    return output.logits_BTV.reshape(len(output.logits_BTV), -1).astype(np.float64)
 
 
-def _carry(engine: HandsOutCarry, num_active: int) -> Float64:
-    high_BND, low_BND = engine.read_carry(num_active)
-    return np.concatenate((_flat(high_BND), _flat(low_BND)), axis=1)
+def _drift_and_turn(reference: HandsOutCarry, candidate: HandsOutCarry, num_active: int) -> tuple[Float64, Float64]:
+    """Row by row, since all carries at once in float64 would be hundreds of megabytes at full size."""
+    drift_B, turn_B = np.zeros(num_active), np.zeros(num_active)
+    pairs = [candidate.read_carry(num_active), reference.read_carry(num_active)]
+    for row in range(num_active):
+        ours_X, theirs_X = (np.concatenate((_flat(high[row]), _flat(low[row]))) for high, low in pairs)
+        with np.errstate(all="ignore"):
+            norms = np.linalg.norm(ours_X) * np.linalg.norm(theirs_X)
+            turn_B[row] = 1 - (ours_X @ theirs_X) / np.maximum(norms, TINY)
+        (drift_B[row],) = _drift_B(ours_X[None], theirs_X[None])
+    return drift_B, np.maximum(_sound(turn_B), 0)  # rounding may turn equal ones by -1e-16
 
 
-def _flat(rows: Float32) -> Float64:
-    return rows.reshape(len(rows), -1).astype(np.float64)
+def _flat(values: Float32) -> Float64:
+    return values.astype(np.float64).ravel()
 
 
 def _drift_B(ours_BX: Float64, theirs_BX: Float64) -> Float64:
     norm_B = np.linalg.norm(theirs_BX, axis=1)
-    return _sound(np.linalg.norm(ours_BX - theirs_BX, axis=1) / np.maximum(norm_B, np.finfo(np.float64).tiny))
+    return _sound(np.linalg.norm(ours_BX - theirs_BX, axis=1) / np.maximum(norm_B, TINY))
 
 
 def _sound(value_B: NDArray[np.floating]) -> Float64:

@@ -72,6 +72,17 @@ class ParityReport:
         """Counted after every segment of every puzzle."""
         return int(self.columns["different_answers"].sum_S.sum())
 
+    @property
+    def mean_segments(self) -> tuple[float, float]:
+        """How long puzzles ran on the reference and on the candidate."""
+        return _mean(self.reference_halts_S), _mean(self.candidate_halts_S)
+
+    @property
+    def more_segments(self) -> float:
+        """How much longer puzzles run on the candidate, as a share; negative where they run shorter."""
+        theirs, ours = self.mean_segments
+        return ours / theirs - 1
+
     def passes(self, gates: Gates = GOLDEN_FP32) -> bool:
         return not breaks(self, gates)
 
@@ -119,9 +130,8 @@ def _histogram(tally: Tally, side: int, num_segments: int) -> NDArray[np.int64]:
     return counts_S
 
 
-def mean_segments(halts_S: NDArray[np.int64]) -> float:
-    """The mean number of segments that puzzles ran for."""
-    return float((halts_S * np.arange(1, len(halts_S) + 1)).sum() / max(1, halts_S.sum()))
+def _mean(halts_S: NDArray[np.int64]) -> float:
+    return float((halts_S * np.arange(1, len(halts_S) + 1)).sum() / halts_S.sum())
 
 
 def summary_rows(report: ParityReport) -> Iterator[tuple[str, str]]:
@@ -131,8 +141,8 @@ def summary_rows(report: ParityReport) -> Iterator[tuple[str, str]]:
     for title, paired in (("exact solves", report.exact), ("proven solves", report.proven)):
         if paired is not None:
             yield title, _solves(paired)
-    means = (mean_segments(report.reference_halts_S), mean_segments(report.candidate_halts_S))
-    yield "mean segments", f"{means[0]:.2f} → {means[1]:.2f}; {share:.1f} % halt after another segment"
+    theirs, ours = report.mean_segments
+    yield "mean segments", f"{theirs:.2f} → {ours:.2f}; {share:.1f} % halt after another segment"
 
 
 def _solves(paired: Paired) -> str:
