@@ -25,7 +25,8 @@ from hrm_edge_runtime.batching.scheduler import Job
 from hrm_edge_runtime.engines.engine import Engine
 
 MAX_STATES = 64
-STATES_BYTES = 64 << 20
+STATES_BYTES = 16 << 20
+"""Of all sampled states: few suffice where each has hundreds of positions, and every matrix is tried on all of them."""
 INPUTS = ("tokens_BT", "puzzle_vector_BE", "fresh_B", "z_high_BND", "z_low_BND")
 
 Count = Callable[[int], object]
