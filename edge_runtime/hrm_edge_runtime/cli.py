@@ -33,51 +33,53 @@ def solve() -> None:
     solve_app()
 
 
-@serve_app.command(epilog="Example: hrm-serve model.bundle --port 8000 --slots 4")
+@serve_app.command(epilog="Example: hrm-serve sudoku maze-8x8 --port 8000 --slots 4")
 def serve_command(
-    bundle: Annotated[
-        str | None, typer.Argument(help="Bundle directory or the name of a shipped one; without it the default.")
+    bundles: Annotated[
+        list[str] | None,
+        typer.Argument(help="Bundle directories or names of shipped ones, served together; without any the default."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
-    slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles in one batch; 1 to 4 on a CPU.")] = 4,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine; without it, all cores.")] = None,
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="Attempts in one batch; 1 to 4 on a CPU.")] = 4,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of an engine; without it, all cores.")] = None,
     engine: Annotated[
-        str, typer.Option(metavar="ENGINE[:PRECISION]", help=f"What runs the bundle: {ENGINES_HELP}.")
+        str, typer.Option(metavar="ENGINE[:PRECISION]", help=f"What runs the bundles: {ENGINES_HELP}.")
     ] = "auto",
+    max_attempts: Annotated[int, typer.Option(min=1, max=1024, help="The most attempts a request may ask for.")] = 16,
     queue_limit: Annotated[int, typer.Option(min=0, help="Puzzles that may wait for a slot; more get 503.")] = 64,
     drain_seconds: Annotated[float, typer.Option(min=0, help="Time for admitted work after SIGTERM or Ctrl-C.")] = 30.0,
     stall_seconds: Annotated[float, typer.Option(min=1, help="An engine without a step for so long is killed.")] = 60.0,
     api_key_file: Annotated[Path | None, typer.Option(help="File with one key per line; requests need one.")] = None,
 ) -> None:
-    """Serve a bundle over HTTP, with a web page at / and a description at /docs."""
+    """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     from hrm_edge_runtime.engines.engine import EngineUnavailableError
-    from hrm_edge_runtime.engines.factory import prepare
     from hrm_edge_runtime.manifest import BundleError
-    from hrm_edge_runtime.service.server import ServerOptions, serve_bundle
+    from hrm_edge_runtime.service.lanes import LaneDefaults, planned
+    from hrm_edge_runtime.service.server import ServerOptions, run_server
 
+    defaults = LaneDefaults(
+        engine=engine, num_slots=slots, num_threads=threads, queue_limit=queue_limit, max_attempts=max_attempts
+    )
     try:
-        opened = _opened(bundle)
-        choice = prepare(opened, engine, num_slots=slots)
+        models, make_workbench = planned([_opened(name) for name in bundles or [None]], defaults)
         keys = read_keys(api_key_file) if api_key_file else ()
     except (BundleError, EngineUnavailableError, KeyFileError) as error:
         _fail("hrm-serve", error)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if host not in LOOPBACK and not keys:
         logging.warning("listening on %s without keys: whoever reaches this machine may use it", host)
-    logging.info("serving %s (%s) on http://%s:%d", opened.manifest.name, opened.puzzle.name, host, port)
+    served = ", ".join(f"{model.name} ({model.puzzle.name})" for model in models)
+    logging.info("serving %s on http://%s:%d", served, host, port)
     options = ServerOptions(
         host=host,
         port=port,
-        num_slots=slots,
-        num_threads=threads,
-        choice=choice,
         queue_limit=queue_limit,
         drain_s=drain_seconds,
         stall_s=stall_seconds,
         api_keys=frozenset(keys),
     )
-    serve_bundle(opened, options)
+    run_server(make_workbench, models, options)
 
 
 @solve_app.command(
@@ -91,6 +93,9 @@ def solve_command(
     ] = None,
     policy: Annotated[str | None, typer.Option(help="verified, learned or fixed; without it the model's own.")] = None,
     max_segments: Annotated[int | None, typer.Option(min=1, help="At most this many segments.")] = None,
+    attempts: Annotated[
+        int | None, typer.Option(min=1, help="Try each puzzle as so many copies under its symmetries.")
+    ] = None,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles at a time.")] = 4,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine (with --bundle).")] = None,
     engine: Annotated[
@@ -115,7 +120,8 @@ def solve_command(
             key = read_keys(api_key_file)[0] if api_key_file else None
             opening = solving.from_server(url, api_key=key, num_at_once=slots)
         with opening as solver:
-            requests = solving.read_requests(puzzle, solver.puzzle, policy=policy, max_segments=max_segments)
+            options = {"policy": policy, "max_segments": max_segments, "attempts": attempts}
+            requests = solving.read_requests(puzzle, solver.puzzle, options)
             raise typer.Exit(solving.solve_and_print(solver, requests, as_json=as_json))
     except (BundleError, EngineUnavailableError, KeyFileError, solving.SolvingError) as error:
         _fail("hrm-solve", error)

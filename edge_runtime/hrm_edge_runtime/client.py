@@ -75,6 +75,7 @@ class Client:
         model: str | None = None,
         policy: PolicyKind | None = None,
         max_segments: int | None = None,
+        attempts: int | None = None,
         deadline_ms: int | None = None,
     ) -> SolveAnswer:
         """Have one puzzle solved, in any notation that is a JSON value."""
@@ -84,6 +85,7 @@ class Client:
             "model": model,
             "policy": policy,
             "max_segments": max_segments,
+            "attempts": attempts,
             "deadline_ms": deadline_ms,
         }
         stated = {name: value for name, value in fields.items() if value is not None}

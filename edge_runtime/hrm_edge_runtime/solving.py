@@ -7,7 +7,7 @@ import functools
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,12 +70,11 @@ def _ask_all(client: Client, num_at_once: int, requests: Sequence[SolveRequest])
             yield futures[future], future.result()
 
 
-def read_requests(argument: str, puzzle: Puzzle, *, policy: str | None, max_segments: int | None) -> list[SolveRequest]:
-    """The puzzles behind the command's argument: itself, a file's or standard input's."""
+def read_requests(argument: str, puzzle: Puzzle, options: Mapping[str, object]) -> list[SolveRequest]:
+    """The puzzles behind the command's argument: itself, a file's or standard input's; with fields of a request."""
     texts = _texts(argument, puzzle)
     if not texts:
         raise SolvingError(f"{argument!r} holds no puzzle: write one puzzle per line.")
-    options = {"policy": policy, "max_segments": max_segments}
     try:
         return [SolveRequest.model_validate({"puzzle": _notation(text), **options}) for text in texts]
     except ValidationError as error:
@@ -99,7 +98,9 @@ def solve_and_print(solver: Solver, requests: Sequence[SolveRequest], *, as_json
 
 def _ask(client: Client, request: SolveRequest) -> Outcome:
     try:
-        return client.solve(request.puzzle, policy=request.policy, max_segments=request.max_segments)
+        return client.solve(
+            request.puzzle, policy=request.policy, max_segments=request.max_segments, attempts=request.attempts
+        )
     except ServerError as error:
         return error
 
@@ -156,6 +157,8 @@ def _summary(answer: SolveAnswer) -> str:
     verdict = {True: "solved, proven right", False: "not solved", None: "no proof exists"}[answer.verified]
     plural = "" if answer.segments == 1 else "s"
     cost = f"{answer.segments} segment{plural}, {answer.compute_ms:.0f} ms, margin {answer.margin:.2f}"
+    if answer.attempts > 1:
+        cost = f"{answer.attempts} attempts with {answer.total_segments} segments, {cost}"
     return f"{verdict}: {cost}, {answer.model}"
 
 

@@ -14,16 +14,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hrm_edge_runtime.batching.lane import Lane
-from hrm_edge_runtime.engines.factory import Choice
+from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
 from hrm_edge_runtime.manifest import Halting, Manifest
-from hrm_edge_runtime.service.core import Workbench
 from hrm_edge_runtime.service.questions import ServedModel
+from hrm_edge_runtime.service.workbench import Workbench
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 
 MAX_SEGMENTS = 16
+MAX_ATTEMPTS = 8
+NAME = "scripted"
 PUZZLE: Puzzle = registry.get("sudoku-4x4")
 
 
@@ -48,8 +49,9 @@ def scripted_workbench(*, num_slots: int, queue_limit: int, segments: int, step_
     engine = ScriptedEngine(
         num_slots=num_slots, seq_len=PUZZLE.seq_len, play=play, step_s=step_s, sleep=_after_warm_up(time.sleep)
     )
-    lane = Lane(engine, PUZZLE, queue_limit=queue_limit)
-    return Workbench(engine=engine, lane=lane, puzzle_table_PE=np.zeros((1, 4), np.float32))
+    table_PE = np.zeros((1, 4), np.float32)
+    lane = Attempts(engine, PUZZLE, table_PE, queue_limit=queue_limit, max_attempts=MAX_ATTEMPTS)
+    return Workbench(lanes={NAME: lane})
 
 
 def _after_warm_up(sleep: Callable[[float], None]) -> Callable[[float], None]:
@@ -60,7 +62,7 @@ def _after_warm_up(sleep: Callable[[float], None]) -> Callable[[float], None]:
 
 def scripted_model(num_slots: int) -> ServedModel:
     manifest = Manifest(
-        name="scripted",
+        name=NAME,
         puzzle=PUZZLE.name,
         seq_len=PUZZLE.seq_len,
         vocab_size=PUZZLE.vocab_size,
@@ -73,7 +75,9 @@ def scripted_model(num_slots: int) -> ServedModel:
         precisions={"fp32": "step.fp32.onnx"},
         files={},
     )
-    return ServedModel(manifest=manifest, puzzle=PUZZLE, precision="fp32", num_slots=num_slots)
+    return ServedModel(
+        manifest=manifest, puzzle=PUZZLE, precision="fp32", num_slots=num_slots, max_attempts=MAX_ATTEMPTS
+    )
 
 
 def _tokens(text: str) -> np.ndarray:
@@ -105,15 +109,12 @@ def main() -> None:
     options = ServerOptions(
         host="127.0.0.1",
         port=given.port,
-        num_slots=given.slots,
-        num_threads=None,
-        choice=Choice(engine="cpu", precision="fp32"),
         queue_limit=given.queue_limit,
         drain_s=given.drain_s,
         stall_s=given.stall_s,
         api_keys=frozenset(),
     )
-    run_server(make_workbench, scripted_model(given.slots), options)
+    run_server(make_workbench, [scripted_model(given.slots)], options)
 
 
 if __name__ == "__main__":

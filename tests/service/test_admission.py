@@ -17,6 +17,7 @@ def test_answer_has_the_fields_of_the_contract_and_the_notation_of_the_question(
     said = server.solve(question).json()
     assert list(said) == [
         "solution", "solved", "verified", "segments", "halted_by", "margin", "queue_ms", "compute_ms", "model",
+        "attempts", "total_segments", "votes",
     ]  # fmt: skip
     assert said["solution"] == answer
     assert (said["solved"], said["verified"], said["segments"], said["halted_by"]) == (True, True, 3, "proven")
@@ -37,6 +38,8 @@ def test_wrong_answer_is_neither_solved_nor_verified(server: Server, examples: d
         ({"model": "another"}, 404, "unknown-model", "model"),
         ({"kind": "maze"}, 422, "bad-request", "kind"),
         ({"max_segments": 17}, 422, "bad-request", "max_segments"),
+        ({"attempts": 9}, 422, "bad-request", "attempts"),
+        ({"attempts": 0}, 422, "bad-request", "attempts"),
         ({"max_segments": 0}, 422, "bad-request", "max_segments"),
         ({"policy": "guess"}, 422, "bad-request", "policy"),
         ({"deadline_ms": 1.5}, 422, "bad-request", "deadline_ms"),
@@ -68,7 +71,7 @@ def test_full_queue_deadline_and_departed_clients(examples: dict[str, str]) -> N
             assert [future.result().status_code for future in futures] == [200] * 3
         late = server.solve(question, deadline_ms=300)
         assert (late.status_code, late.json()["error"]["reason"]) == (504, "deadline-missed")
-        wait_for(lambda: server.slots()["lane"]["num_active"] == 0)
+        wait_for(lambda: server.slots()["lanes"][0]["lane"]["num_active"] == 0)
         before = _completed(server)
         connections = [_ask_and_stay(server, question) for _ in range(3)]
         wait_for(lambda: server.slots()["waiting"] == 3)
@@ -76,12 +79,12 @@ def test_full_queue_deadline_and_departed_clients(examples: dict[str, str]) -> N
             connection.close()
         wait_for(lambda: server.slots()["waiting"] == 0)
         wait_for(lambda: _completed(server) == {**before, "cancelled": before.get("cancelled", 0) + 3})
-        assert server.slots()["lane"]["num_active"] == 0
+        assert server.slots()["lanes"][0]["lane"]["num_active"] == 0
         assert server.solve(question).json()["solved"]
 
 
 def _completed(server: Server) -> dict[str, int]:
-    return server.slots()["lane"]["completed"]
+    return server.slots()["lanes"][0]["lane"]["completed"]
 
 
 def _ask_and_stay(server: Server, question: str) -> socket.socket:

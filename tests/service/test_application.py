@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator, Callable, Collection
 import httpx
 import pytest
 from fastapi import FastAPI
-from scripted_server import examples, scripted_model, scripted_workbench
+from scripted_server import NAME, examples, scripted_model, scripted_workbench
 
 from hrm_edge_runtime.service import intake
 from hrm_edge_runtime.service.app import create_app
 from hrm_edge_runtime.service.backoff import CAP_S, HEALTHY_S, BackOff
-from hrm_edge_runtime.service.core import MakeWorkbench, Workbench
 from hrm_edge_runtime.service.processes import InThreadEngine
 from hrm_edge_runtime.service.supervisor import Supervisor
+from hrm_edge_runtime.service.workbench import MakeWorkbench, Workbench
 
 QUICK = functools.partial(scripted_workbench, num_slots=2, queue_limit=8, segments=2, step_s=0.0, load_s=0.0)
 KEYS = ("correct-horse-battery", "another-long-enough-key")
@@ -27,8 +27,8 @@ ROUTES = ("/", "/docs", "/models", "/slots", "/metrics", "/readyz", "/openapi.js
 
 
 def app_over(make_workbench: MakeWorkbench, api_keys: Collection[str] = ()) -> tuple[FastAPI, Supervisor]:
-    supervisor = Supervisor(functools.partial(InThreadEngine, make_workbench), num_slots=2, queue_limit=8)
-    return create_app(supervisor, scripted_model(num_slots=2), api_keys=api_keys), supervisor
+    supervisor = Supervisor(functools.partial(InThreadEngine, make_workbench), {NAME: 10})
+    return create_app(supervisor, [scripted_model(num_slots=2)], api_keys=api_keys), supervisor
 
 
 @contextlib.asynccontextmanager
@@ -90,7 +90,9 @@ def test_description_declares_every_status_and_takes_the_example() -> None:
             assert {int(status) for status in solve["responses"]} == STATUSES
             body = solve["requestBody"]["content"]["application/json"]["schema"]
             assert body["additionalProperties"] is False
-            assert list(body["properties"]) == ["puzzle", "kind", "model", "policy", "max_segments", "deadline_ms"]
+            assert list(body["properties"]) == [
+                "puzzle", "kind", "model", "policy", "max_segments", "attempts", "deadline_ms",
+            ]  # fmt: skip
             example = body["properties"]["puzzle"]["examples"][0]
             assert (await http.post("/solve", json={"puzzle": example})).status_code == 200
             for path, methods in described["paths"].items():
@@ -108,7 +110,7 @@ def test_metrics_tell_of_answers_segments_and_memory() -> None:
             for question in examples():
                 assert (await http.post("/solve", json={"puzzle": question})).status_code == 200
             await http.get("/wp-login.php")
-            await until(lambda: supervisor.snapshot is not None and supervisor.snapshot.lane.num_active == 0)
+            await until(lambda: supervisor.snapshot is not None and supervisor.snapshot.lanes[NAME].num_active == 0)
             await asyncio.sleep(0.2)
             page = (await http.get("/metrics")).text
         assert 'hrm_http_requests_total{route="/solve",status="200"} 8.0' in page
@@ -146,16 +148,17 @@ def test_engine_that_raises_in_a_step_fails_its_requests_and_is_replaced() -> No
 
     def bench() -> Workbench:
         made = QUICK()
+        engine = made.lanes[NAME].engine
         steps = iter([False, False, len(benches) == 0])
         benches.append(made)
-        play = made.engine.step
+        play = engine.step
 
         def step(num_active: int) -> object:
             if next(steps, False):
                 raise MemoryGoneError("out of memory")
             return play(num_active)
 
-        made.engine.step = step
+        engine.step = step
         return made
 
     benches: list[Workbench] = []

@@ -15,9 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hrm_edge_runtime.batching.asks import Ask, Conclusion, Glimpse, Turn
 from hrm_edge_runtime.batching.ballot import Winner, winner
 from hrm_edge_runtime.batching.counters import LaneSnapshot
@@ -25,7 +22,7 @@ from hrm_edge_runtime.batching.frames import Frame, Framed, Framer
 from hrm_edge_runtime.batching.lane import Lane
 from hrm_edge_runtime.batching.result import Result
 from hrm_edge_runtime.batching.scheduler import Job, QueueFull
-from hrm_edge_runtime.engines.engine import Engine, Int32
+from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
 from hrm_puzzles.puzzle import RIGHT
 
 
@@ -49,7 +46,7 @@ class Attempts:
         self,
         engine: Engine,
         puzzle: Framed,
-        puzzle_table_PE: NDArray[np.float32],
+        puzzle_table_PE: Float32,
         *,
         queue_limit: int,
         max_attempts: int = 1,
@@ -72,6 +69,10 @@ class Attempts:
     @property
     def engine(self) -> Engine:
         return self._engine
+
+    def puzzle_vector(self, puzzle_id: int) -> Float32:
+        """The row of the puzzle table that an engine is given beside the tokens."""
+        return self._puzzle_table_PE[puzzle_id]
 
     @property
     def has_work(self) -> bool:
@@ -133,7 +134,7 @@ class Attempts:
         return Job(
             job_id=next(self._job_ids),
             tokens_T=frame.tokens_T,
-            puzzle_vector_E=self._puzzle_table_PE[frame.puzzle_id],
+            puzzle_vector_E=self.puzzle_vector(frame.puzzle_id),
             policy=ask.policy,
             arrival_s=ask.arrival_s,
             priority=ask.priority - (attempt > 0),

@@ -8,17 +8,18 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import AsyncGenerator, Collection
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Collection, Sequence
+from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Query
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
-from hrm_edge_runtime.service import intake
-from hrm_edge_runtime.service.desk import ClientGoneError, Desk, unless_client_leaves
+from hrm_edge_runtime.service import batch, intake, streaming
+from hrm_edge_runtime.service.departures import ClientGoneError, unless_client_leaves
+from hrm_edge_runtime.service.desk import Desk, Order
 from hrm_edge_runtime.service.errors import ServiceError, stalled, unavailable
 from hrm_edge_runtime.service.middleware import CountRequests, RequireKey
 from hrm_edge_runtime.service.questions import ServedModel
@@ -61,29 +62,69 @@ def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorAnswer, "description": _ERRORS[status]} for status in (*statuses, 401, 405, 500)}
 
 
-_SOLVE_BODY = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": SolveRequest.model_json_schema()}}}
-}
+def _body(media_type: str, what: str) -> dict[str, Any]:
+    schema = {**SolveRequest.model_json_schema(), "description": what}
+    return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
+
+
+def _streamed(media_type: str, what: str) -> dict[int | str, dict[str, Any]]:
+    return {200: {"description": what, "content": {media_type: {"schema": {"type": "string"}}}}}
 
 
 @router.post(
     "/solve",
     response_model=SolveAnswer,
     responses=_errors(404, 408, 413, 415, 422, 503, 504),
-    openapi_extra=_SOLVE_BODY,
+    openapi_extra=_body("application/json", "One puzzle."),
 )
 async def solve(request: Request) -> Response:
     """Solve one puzzle. An answer is the model's own, proven or not; it is never replaced by another solver's."""
     arrival_s = time.monotonic()
-    asked = await intake.solve_request(request)
-    answer = await unless_client_leaves(request, _desk(request).solve(asked, arrival_s))
+    order = Order(request=await intake.solve_request(request), arrival_s=arrival_s)
+    answer = await unless_client_leaves(request.receive, _desk(request).solve(order))
     return AsciiJSON(answer.model_dump(mode="json"))
+
+
+@router.post(
+    "/solve/stream",
+    response_class=Response,
+    responses={
+        **_streamed(streaming.MEDIA_TYPE, "`segment` events, and at last one `answer` or `error`."),
+        **_errors(404, 408, 413, 415, 422, 503),
+    },
+    openapi_extra=_body("application/json", "One puzzle."),
+)
+async def solve_stream(request: Request) -> Response:
+    """Solve one puzzle and tell the model's answer after every segment; closing the connection cancels it."""
+    arrival_s = time.monotonic()
+    order = Order(request=await intake.solve_request(request), arrival_s=arrival_s)
+    return streaming.EventStream(_desk(request).watch(order))
+
+
+@router.post(
+    "/solve/batch",
+    response_class=Response,
+    responses={
+        **_streamed(batch.MEDIA_TYPE, 'A line for each: {"line": n, "answer": ...} or {"line": n, "error": ...}.'),
+        **_errors(415, 422),
+    },
+    openapi_extra=_body(batch.MEDIA_TYPE, "One puzzle in each line."),
+)
+async def solve_batch(
+    request: Request,
+    order: Annotated[batch.BatchOrder, Query(description="Answers as they finish, or in the order of the lines.")] = (
+        "as-finished"
+    ),
+) -> Response:
+    """Solve any number of puzzles over one connection; read the answers while you send."""
+    intake.check_type(request, batch.MEDIA_TYPES)
+    return batch.BatchStream(_desk(request), request, order)
 
 
 @router.get("/models", responses=_errors())
 async def models(request: Request) -> ModelsAnswer:
     """The served models."""
-    return ModelsAnswer(models=[_desk(request).model.view()])
+    return ModelsAnswer(models=[model.view() for model in _desk(request).models])
 
 
 @router.get("/slots", responses=_errors())
@@ -128,9 +169,9 @@ async def index() -> Response:
     return page("index.html")
 
 
-def create_app(supervisor: Supervisor, model: ServedModel, *, api_keys: Collection[str] = ()) -> FastAPI:
+def create_app(supervisor: Supervisor, models: Sequence[ServedModel], *, api_keys: Collection[str] = ()) -> FastAPI:
     """The application over one supervised engine; with `api_keys` every route but /livez needs one of them."""
-    desk = Desk(model, supervisor)
+    desk = Desk(models, supervisor)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -155,16 +196,17 @@ def create_app(supervisor: Supervisor, model: ServedModel, *, api_keys: Collecti
     app.add_exception_handler(Exception, _own_fault)
     if api_keys:
         app.add_middleware(RequireKey, keys=api_keys)
-    app.openapi_schema = _description(app, model)
+    app.openapi_schema = _description(app, desk.models[0])
     app.add_middleware(CountRequests, metrics=desk.metrics, routes=list(app.openapi_schema["paths"]))
     return app
 
 
 def _description(app: FastAPI, model: ServedModel) -> dict[str, Any]:
-    """OpenAPI, with an example that this very model takes."""
+    """OpenAPI, with an example that the first of these very models takes."""
     described = copy.deepcopy(app.openapi())
-    body = described["paths"]["/solve"]["post"]["requestBody"]["content"]["application/json"]
-    body["schema"]["properties"]["puzzle"]["examples"] = [model.puzzle.sample(list(model.puzzle_ids))]
+    for path in ("/solve", "/solve/stream", "/solve/batch"):
+        for body in described["paths"][path]["post"]["requestBody"]["content"].values():
+            body["schema"]["properties"]["puzzle"]["examples"] = [model.sample]
     return described
 
 

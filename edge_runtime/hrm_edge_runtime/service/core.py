@@ -1,10 +1,8 @@
-"""The engine process: one thread that owns the lane. Messages in, one segment, results out, and again.
+"""The engine process: one thread that owns every lane. Messages in, one segment, ends out, and again.
 
 `EngineLoop.run` is the heart. The process sleeps only when nothing is left to step, sees cancels before it runs the
 next segment, and shows a snapshot of itself at most ten times a second, so nobody has to ask the loop for one. It
 leaves when it is told to, when its pipe closes, and when its parent dies in whatever way, even inside a long segment.
-
-Shapes: E puzzle-vector size, T tokens, and P rows of the puzzle table.
 """
 
 from __future__ import annotations
@@ -14,64 +12,29 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hrm_edge_runtime.batching.lane import Lane
-from hrm_edge_runtime.batching.scheduler import Job, QueueFull
-from hrm_edge_runtime.engines.engine import Engine
+from hrm_edge_runtime.batching.scheduler import QueueFull
+from hrm_edge_runtime.batching.turns import Turns
 from hrm_edge_runtime.service.messages import (
     Cancel,
+    Ended,
     Failed,
     FromEngine,
     Ready,
     Rejected,
+    Seen,
     Snapshot,
     Solve,
-    Solved,
     Stop,
     ToEngine,
 )
-
-if TYPE_CHECKING:
-    from hrm_edge_runtime.engines.factory import Choice
+from hrm_edge_runtime.service.workbench import MakeWorkbench, Workbench
 
 PUBLISH_EVERY_S = 0.1
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Workbench:
-    """What the engine process works with; `puzzle_table_PE` holds the vector of each puzzle id."""
-
-    engine: Engine
-    lane: Lane
-    puzzle_table_PE: NDArray[np.float32]
-
-
-MakeWorkbench = Callable[[], Workbench]
-
-
-def bundle_workbench(
-    *, bundle_path: Path, choice: Choice, num_slots: int, num_threads: int | None, queue_limit: int
-) -> Workbench:
-    """Open a bundle on the chosen engine; refuses what `Bundle.open` and `engine_for` refuse."""
-    from hrm_edge_runtime.bundle import Bundle
-    from hrm_edge_runtime.engines.factory import engine_for
-
-    bundle = Bundle.open(bundle_path)
-    engine = engine_for(
-        bundle, engine=choice.engine, precision=choice.precision, num_slots=num_slots, num_threads=num_threads
-    )
-    lane = Lane(engine, bundle.puzzle, queue_limit=queue_limit)
-    return Workbench(engine=engine, lane=lane, puzzle_table_PE=bundle.puzzle_table)
 
 
 def process_main(make_workbench: MakeWorkbench, connection: Connection[Any, Any]) -> None:
@@ -93,11 +56,10 @@ def _work(make_workbench: MakeWorkbench, connection: Connection[Any, Any]) -> No
     try:
         began = time.monotonic()
         bench = make_workbench()
-        warm_step_s = _warm_up(bench)
-        load_s = time.monotonic() - began
-        connection.send(Ready(num_slots=bench.engine.num_slots, load_s=load_s, warm_step_s=warm_step_s))
+        warm_step_s = bench.warm_up()
+        connection.send(Ready(load_s=time.monotonic() - began, warm_step_s=warm_step_s))
         EngineLoop(bench, connection).run()
-        bench.engine.close()
+        bench.close()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:  # the parent decides what follows; this process only says why it leaves
@@ -117,39 +79,34 @@ def _die_with_parent() -> None:
     threading.Thread(target=wait, name="die-with-parent", daemon=True).start()
 
 
-def _warm_up(bench: Workbench) -> float:
-    """Run the smallest and the largest step once, so that no client pays for it; seconds of the larger."""
-    num_slots, seq_len = bench.engine.num_slots, bench.engine.seq_len
-    blank_T = np.zeros(seq_len, np.int32)
-    for slot in range(num_slots):
-        bench.engine.load(slot, blank_T, bench.puzzle_table_PE[0])
-    bench.engine.step(1)
-    began = time.monotonic()
-    bench.engine.step(num_slots)
-    return time.monotonic() - began
-
-
 class EngineLoop:
     """The loop and what it remembers between two turns."""
 
     def __init__(self, bench: Workbench, connection: Connection[Any, Any]) -> None:
-        self._lane = bench.lane
-        self._puzzle_table_PE = bench.puzzle_table_PE
+        self._lanes = bench.lanes
+        self._turns = Turns(bench.lanes)
         self._connection = connection
         self._published_s = -PUBLISH_EVERY_S
         self._stale = True
 
     def run(self) -> None:
         while self._take_messages():
-            if self._lane.has_work:
-                self._step()
+            if (name := self._turns.next(self._busy())) is not None:
+                self._step(name)
             self._publish()
 
-    def _step(self) -> None:
-        results = self._lane.step()
+    def _busy(self) -> list[str]:
+        return [name for name, lane in self._lanes.items() if lane.has_work]
+
+    def _step(self, name: str) -> None:
+        began = time.monotonic()
+        turn = self._lanes[name].step()
+        self._turns.charge(name, time.monotonic() - began)
         self._stale = True
-        if results:
-            self._report(Solved(results=tuple(results)))
+        if turn.glimpses:
+            self._report(Seen(glimpses=turn.glimpses))
+        if turn.conclusions:
+            self._report(Ended(conclusions=turn.conclusions))
 
     def _take_messages(self) -> bool:
         """Take all that waits, sleeping only when idle; false when told to stop."""
@@ -161,33 +118,25 @@ class EngineLoop:
         return True
 
     def _patience_s(self) -> float | None:
-        if self._lane.has_work:
+        if self._busy():
             return 0.0
         return max(0.0, self._publish_due_s() - time.monotonic()) if self._stale else None
 
     def _take(self, message: Solve | Cancel) -> None:
+        lane = self._lanes[message.model]
         if isinstance(message, Cancel):
-            self._lane.cancel(message.request_id)
+            lane.cancel(message.request_id)
             return
         try:
-            self._lane.submit(self._job(message))
+            lane.submit(message.ask)
         except (QueueFull, ValueError) as refusal:
-            self._report(Rejected(request_id=message.request_id, message=str(refusal)))
-
-    def _job(self, message: Solve) -> Job:
-        return Job(
-            job_id=message.request_id,
-            tokens_T=message.tokens_T,
-            puzzle_vector_E=self._puzzle_table_PE[message.puzzle_id],
-            policy=message.policy,
-            arrival_s=message.arrival_s,
-            deadline_s=message.deadline_s,
-        )
+            self._report(Rejected(request_id=message.ask.ask_id, message=str(refusal)))
 
     def _publish(self) -> None:
         now = time.monotonic()
         if self._stale and now >= self._publish_due_s():
-            self._report(Snapshot(lane=self._lane.snapshot(), taken_s=now))
+            lanes = {name: lane.snapshot() for name, lane in self._lanes.items()}
+            self._report(Snapshot(lanes=lanes, taken_s=now))
             self._published_s, self._stale = now, False
 
     def _publish_due_s(self) -> float:

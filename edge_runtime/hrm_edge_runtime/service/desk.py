@@ -1,56 +1,71 @@
-"""Where a request meets the engine: take a seat, parse, solve, write the answer. One per application."""
+"""Where a request meets the engine: take a place, parse, solve, write the answer. One per application."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
-from starlette.requests import Request
-
+from hrm_edge_runtime.service.glimpses import Mailbox, Watcher
 from hrm_edge_runtime.service.metrics import Metrics
-from hrm_edge_runtime.service.questions import ServedModel, answer_from, check_addressee, question_from
-from hrm_edge_runtime.service.schema import EngineView, SlotsAnswer, SolveAnswer, SolveRequest
+from hrm_edge_runtime.service.questions import Question, ServedModel, addressees, answer_from, question_from
+from hrm_edge_runtime.service.schema import EngineView, LaneView, SegmentView, SlotsAnswer, SolveAnswer, SolveRequest
 from hrm_edge_runtime.service.supervisor import Supervisor
+from hrm_edge_runtime.service.waiting import Watch
 
 NUM_PARSERS = 2  # a parser holds the interpreter most of its time: more threads would only starve the event loop
 
 T = TypeVar("T")
 
 
-class ClientGoneError(Exception):
-    """The client closed its connection before the answer was there."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Order:
+    """A request with the moment it came in; a greater `priority` is more urgent."""
+
+    request: SolveRequest
+    arrival_s: float
+    priority: int = 0
 
 
 class Desk:
-    """The model, its supervised engine and the threads that parse."""
+    """The models, their supervised engine and the threads that parse."""
 
-    def __init__(self, model: ServedModel, supervisor: Supervisor) -> None:
-        self.model = model
+    def __init__(self, models: Sequence[ServedModel], supervisor: Supervisor) -> None:
+        self.models = tuple(models)
         self.supervisor = supervisor
-        self.metrics = Metrics(supervisor, model.name)
+        self.metrics = Metrics(supervisor)
         self._parsers = ThreadPoolExecutor(NUM_PARSERS, thread_name_prefix="hrm-parser")
 
     def close(self) -> None:
         self._parsers.shutdown(wait=False, cancel_futures=True)
 
-    async def solve(self, request: SolveRequest, arrival_s: float) -> SolveAnswer:
-        """The way of a request; its seat bounds all of it, parsing too."""
-        check_addressee(self.model, request)
-        deadline_s = None if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000
-        with self.supervisor.seat():
-            question = await self._in_parser(lambda: question_from(self.model, request))
-            result = await self.supervisor.solve(
-                question.tokens_T,
-                question.policy,
-                arrival_s=arrival_s,
-                puzzle_id=question.puzzle_id,
-                deadline_s=deadline_s,
-            )
-        self.metrics.note_solved(result)
-        return answer_from(self.model, question, result)
+    async def solve(self, order: Order) -> SolveAnswer:
+        """The way of a request."""
+        async with self._admitted(order) as question:
+            return await self._answer(order, question)
+
+    async def watch(self, order: Order) -> AsyncGenerator[SegmentView | SolveAnswer | None]:
+        """The same, segment by segment: None once it is admitted, every segment of every attempt, and the answer."""
+        async with self._admitted(order) as question:
+            yield None
+            mailbox, watcher = Mailbox(), Watcher(question)
+            work = asyncio.ensure_future(self._answer(order, question, mailbox.put))
+            work.add_done_callback(lambda _: mailbox.close())
+            try:
+                async for glimpse in mailbox:
+                    yield watcher.view(glimpse)
+                yield await work
+            finally:
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+
+    def addressee(self, request: SolveRequest) -> ServedModel:
+        """The model a request is likeliest for."""
+        return addressees(self.models, request)[0]
 
     def slots(self) -> SlotsAnswer:
         """The engine's last picture of itself; asks nobody, so it answers while the engine steps."""
@@ -62,34 +77,35 @@ class Desk:
             losses_in_a_row=supervisor.backoff.num_in_a_row,
             last_error=supervisor.last_error,
         )
+        lanes = snapshot.lanes if snapshot else {}
         return SlotsAnswer(
             engine=engine,
             waiting=supervisor.num_waiting,
             snapshot_age_ms=1000 * (time.monotonic() - snapshot.taken_s) if snapshot else None,
-            lane=snapshot.lane if snapshot else None,
+            lanes=[LaneView(name=model.name, lane=lanes.get(model.name)) for model in self.models],
         )
+
+    @contextlib.asynccontextmanager
+    async def _admitted(self, order: Order) -> AsyncGenerator[Question]:
+        """A place and the question. The place is that of the likeliest model until parsing tells which one it is."""
+        candidates = addressees(self.models, order.request)
+        with contextlib.ExitStack() as places:
+            places.enter_context(self.supervisor.place(candidates[0].name))
+            question = await self._in_parser(lambda: question_from(candidates, order.request))
+            if question.model is not candidates[0]:
+                places.enter_context(self.supervisor.place(question.model.name))
+            yield question
+
+    async def _answer(self, order: Order, question: Question, watch: Watch | None = None) -> SolveAnswer:
+        deadline_ms = order.request.deadline_ms
+        ask = question.ask(
+            arrival_s=order.arrival_s,
+            deadline_s=None if deadline_ms is None else order.arrival_s + deadline_ms / 1000,
+            priority=order.priority,
+        )
+        conclusion = await self.supervisor.solve(question.model.name, ask, watch)
+        self.metrics.note_solved(conclusion.result)
+        return answer_from(question, conclusion)
 
     async def _in_parser(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._parsers, work)
-
-
-async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Do the work, but drop it (and raise ClientGoneError) the moment the client closes its connection.
-
-    The body must have been read: what comes after it can only be the disconnect.
-    """
-    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(_disconnect(request))
-    try:
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGoneError
-        return task.result()
-    finally:
-        task.cancel()
-        watch.cancel()
-        await asyncio.gather(task, watch, return_exceptions=True)
-
-
-async def _disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

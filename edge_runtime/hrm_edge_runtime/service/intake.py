@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pydantic import ValidationError
 from starlette.requests import Request
@@ -18,6 +18,7 @@ from hrm_edge_runtime.service.schema import SolveRequest
 
 MAX_BODY_BYTES = 64 * 1024  # ten times the longest notation of a 30 x 30 board
 BODY_SECONDS = 10.0
+JSON = ("application/json",)
 MAX_DEPTH = 8
 MAX_DIGITS = 18
 
@@ -26,7 +27,7 @@ FIELDS = ", ".join(SolveRequest.model_fields)
 
 async def solve_request(request: Request) -> SolveRequest:
     """The validated request of one HTTP body; refuses with 408, 413, 415 or 422."""
-    _check_type(request)
+    check_type(request, JSON)
     try:
         body = await asyncio.wait_for(_read(request), BODY_SECONDS)
     except asyncio.TimeoutError:
@@ -47,14 +48,15 @@ def solve_request_from(body: bytes) -> SolveRequest:
         raise _from_validation(error) from None
 
 
-def _check_type(request: Request) -> None:
+def check_type(request: Request, media_types: Sequence[str]) -> None:
+    """Refuse with 415 a body that is of none of these types, or compressed."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
+    if media_type not in media_types:
         raise ServiceError(
             415,
             "unsupported-media-type",
-            f"the content type is {media_type[:80]!r} where 'application/json' is expected",
-            "send JSON with the header 'content-type: application/json'",
+            f"the content type is {media_type[:80]!r} where {media_types[0]!r} is expected",
+            f"send it with the header 'content-type: {media_types[0]}'",
         )
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise ServiceError(415, "unsupported-encoding", "the body is compressed", "send it without content-encoding")
@@ -66,7 +68,10 @@ async def _read(request: Request) -> bytes:
         body += piece
         if len(body) > MAX_BODY_BYTES:
             raise ServiceError(
-                413, "body-too-large", f"the body has more than {MAX_BODY_BYTES} bytes", "send one puzzle at a time"
+                413,
+                "body-too-large",
+                f"the body has more than {MAX_BODY_BYTES} bytes",
+                "send one puzzle at a time, or many as lines to /solve/batch",
             )
     return bytes(body)
 

@@ -1,37 +1,30 @@
 """What crosses the pipe between the HTTP process and its engine process: plain frozen data, nothing else.
 
 Both ends are our own two processes on one machine: pickling is safe here, and `time.monotonic` means the same to both.
-Shapes: T tokens.
+A lane is known by the name of its model; request ids are the HTTP process's own, one count for all lanes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from hrm_edge_runtime.batching.asks import Ask, Conclusion, Glimpse
 from hrm_edge_runtime.batching.counters import LaneSnapshot
-from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Result
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Solve:
-    """Solve these tokens; `arrival_s` and `deadline_s` are moments of `time.monotonic`."""
+    """Take this question in a lane; its times are moments of `time.monotonic`."""
 
-    request_id: int
-    tokens_T: NDArray[np.int32]
-    policy: HaltingPolicy
-    arrival_s: float
-    deadline_s: float | None = None
-    puzzle_id: int = 0
+    model: str
+    ask: Ask
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
     """Nobody waits for this request any more."""
 
+    model: str
     request_id: int
 
 
@@ -42,23 +35,29 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """The engine is loaded and has run its warm-up steps."""
+    """Every lane is loaded and has run its warm-up steps; `warm_step_s` is the time of a full step of each."""
 
-    num_slots: int
     load_s: float
-    warm_step_s: float
+    warm_step_s: dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Solved:
-    """Everything that ended in one step, cancelled and expired requests too; a `job_id` is the request's id."""
+class Ended:
+    """Every question that ended in one step, cancelled and expired ones too; an `ask_id` is the request's id."""
 
-    results: tuple[Result, ...]
+    conclusions: tuple[Conclusion, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Seen:
+    """What the watched questions looked like after one step; sent before the step's ends."""
+
+    glimpses: tuple[Glimpse, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rejected:
-    """The lane would not take a request, with its reason in one sentence."""
+    """A lane would not take a request, with its reason in one sentence."""
 
     request_id: int
     message: str
@@ -73,11 +72,11 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
-    """The lane as it stood at `taken_s`, a moment of `time.monotonic`."""
+    """The lanes as they stood at `taken_s`, a moment of `time.monotonic`."""
 
-    lane: LaneSnapshot
+    lanes: dict[str, LaneSnapshot]
     taken_s: float
 
 
 ToEngine = Solve | Cancel | Stop
-FromEngine = Ready | Solved | Rejected | Failed | Snapshot
+FromEngine = Ready | Ended | Seen | Rejected | Failed | Snapshot

@@ -6,14 +6,14 @@ Each application has a registry of its own, so that two in one process (as in te
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from hrm_edge_runtime.batching.counters import LaneSnapshot
-from hrm_edge_runtime.batching.lane import Result
+from hrm_edge_runtime.batching.result import Result
 from hrm_edge_runtime.service.supervisor import Supervisor
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -22,9 +22,9 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 class Metrics:
     """Everything behind `GET /metrics`."""
 
-    def __init__(self, supervisor: Supervisor, model: str) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(EngineCollector(supervisor, model))
+        self._registry.register(EngineCollector(supervisor))
         ProcessCollector(registry=self._registry)
         ProcessCollector(namespace="hrm_engine", pid=lambda: supervisor.engine_pid or "none", registry=self._registry)
         self.http_requests = Counter(
@@ -55,9 +55,8 @@ class EngineCollector(Collector):
     Counters from the lane start at zero with every new engine process; Prometheus expects that of a restart.
     """
 
-    def __init__(self, supervisor: Supervisor, model: str) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
-        self._model = model
 
     def collect(self) -> Iterable[Metric]:
         supervisor = self._supervisor
@@ -72,33 +71,52 @@ class EngineCollector(Collector):
             yield _gauge(
                 "hrm_snapshot_age_seconds", "Age of the figures below.", time.monotonic() - supervisor.snapshot.taken_s
             )
-            yield from _lane_metrics(supervisor.snapshot.lane, self._model)
+            yield from _lane_metrics(supervisor.snapshot.lanes)
 
 
-def _lane_metrics(lane: LaneSnapshot, model: str) -> Iterable[Metric]:
-    yield _gauge("hrm_slots", "Slots of the lane.", lane.num_slots, model)
-    yield _gauge("hrm_slots_active", "Slots with a puzzle in them.", lane.num_active, model)
-    yield _gauge("hrm_queue_length", "Puzzles that wait for a slot.", lane.num_queued, model)
-    yield _gauge("hrm_expected_wait_seconds", "Wait for a slot of a puzzle that came now.", lane.expected_wait_s, model)
-    yield _counter("hrm_steps", "Segments run over the batch.", lane.steps, model)
-    yield _counter("hrm_slot_segments", "Segments run, counted for each puzzle.", lane.slot_segments, model)
-    yield _counter(
-        "hrm_backlog_slot_segments_used", "Rows that worked while others waited.", lane.slot_segments_used, model
-    )
-    yield _counter(
-        "hrm_backlog_slot_segments_offered", "Rows there were while others waited.", lane.slot_segments_offered, model
-    )
-    yield _counter("hrm_step_seconds", "Time in the engine's steps.", lane.step_seconds_total, model)
-    yield _counter("hrm_host_seconds", "Time of the host around them.", lane.host_seconds_total, model)
-    outcomes = CounterMetricFamily("hrm_puzzles", "Puzzles that ended, by how.", labels=["model", "outcome"])
-    for outcome, count in lane.completed.items():
-        outcomes.add_metric([model, outcome], count)
+_GAUGES: tuple[tuple[str, str, Callable[[LaneSnapshot], float]], ...] = (
+    ("hrm_slots", "Slots of the lane.", lambda lane: lane.num_slots),
+    ("hrm_slots_active", "Slots with an attempt in them.", lambda lane: lane.num_active),
+    ("hrm_queue_length", "Attempts that wait for a slot.", lambda lane: lane.num_queued),
+    ("hrm_expected_wait_seconds", "Wait for a slot of one that came now.", lambda lane: lane.expected_wait_s),
+)
+_COUNTERS: tuple[tuple[str, str, Callable[[LaneSnapshot], float]], ...] = (
+    ("hrm_steps", "Segments run over the batch.", lambda lane: lane.steps),
+    ("hrm_slot_segments", "Segments run, counted for each attempt.", lambda lane: lane.slot_segments),
+    ("hrm_backlog_slot_segments_used", "Rows busy while others waited.", lambda lane: lane.slot_segments_used),
+    ("hrm_backlog_slot_segments_offered", "Rows while others waited.", lambda lane: lane.slot_segments_offered),
+    ("hrm_step_seconds", "Time in the engine's steps.", lambda lane: lane.step_seconds_total),
+    ("hrm_host_seconds", "Time of the host around them.", lambda lane: lane.host_seconds_total),
+)
+
+
+def _lane_metrics(lanes: Mapping[str, LaneSnapshot]) -> Iterable[Metric]:
+    """Each family once, with a sample for every lane."""
+    for name, text, value_of in _GAUGES:
+        yield _by_model(GaugeMetricFamily(name, text, labels=["model"]), lanes, value_of)
+    for name, text, value_of in _COUNTERS:
+        yield _by_model(CounterMetricFamily(name, text, labels=["model"]), lanes, value_of)
+    outcomes = CounterMetricFamily("hrm_puzzles", "Attempts that ended, by how.", labels=["model", "outcome"])
+    segments = HistogramMetricFamily("hrm_segments_per_puzzle", "Segments until an attempt halted.", labels=["model"])
+    for model, lane in lanes.items():
+        for outcome, count in lane.completed.items():
+            outcomes.add_metric([model, outcome], count)
+        _add_histogram(segments, lane.segments_histogram, model)
     yield outcomes
-    yield _segments_histogram(lane.segments_histogram, model)
+    yield segments
 
 
-def _segments_histogram(counts: tuple[int, ...], model: str) -> Metric:
-    family = HistogramMetricFamily("hrm_segments_per_puzzle", "Segments until a puzzle halted.", labels=["model"])
+def _by_model(
+    family: GaugeMetricFamily | CounterMetricFamily,
+    lanes: Mapping[str, LaneSnapshot],
+    value_of: Callable[[LaneSnapshot], float],
+) -> Metric:
+    for model, lane in lanes.items():
+        family.add_metric([model], value_of(lane))
+    return family
+
+
+def _add_histogram(family: HistogramMetricFamily, counts: tuple[int, ...], model: str) -> None:
     buckets: list[tuple[str, float]] = []
     total = 0
     for num_segments, count in enumerate(counts):
@@ -106,16 +124,11 @@ def _segments_histogram(counts: tuple[int, ...], model: str) -> Metric:
         buckets.append((f"{num_segments}.0", total))
     segments = sum(num * count for num, count in enumerate(counts))
     family.add_metric([model], buckets=[*buckets, ("+Inf", total)], sum_value=segments)
-    return family
 
 
-def _gauge(name: str, text: str, value: float, model: str | None = None) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=["model"] if model else None)
-    family.add_metric([model] if model else [], value)
-    return family
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
 
 
-def _counter(name: str, text: str, value: float, model: str | None = None) -> Metric:
-    family = CounterMetricFamily(name, text, labels=["model"] if model else None)
-    family.add_metric([model] if model else [], value)
-    return family
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)

@@ -5,14 +5,14 @@ Shapes: T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hrm_edge_runtime.batching.asks import Ask, Conclusion
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Result
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.service.errors import ServiceError, bad_puzzle, engine_failed, invalid
@@ -28,15 +28,17 @@ class ServedModel:
     puzzle: Puzzle
     precision: str
     num_slots: int
+    max_attempts: int
     puzzle_ids: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @classmethod
-    def of(cls, bundle: Bundle, *, precision: str, num_slots: int) -> ServedModel:
+    def of(cls, bundle: Bundle, *, precision: str, num_slots: int, max_attempts: int) -> ServedModel:
         return cls(
             manifest=bundle.manifest,
             puzzle=bundle.puzzle,
             precision=precision,
             num_slots=num_slots,
+            max_attempts=max_attempts,
             puzzle_ids={name: row for row, name in enumerate(bundle.identifiers)},
         )
 
@@ -44,8 +46,14 @@ class ServedModel:
     def name(self) -> str:
         return self.manifest.name
 
+    @property
+    def sample(self) -> object:
+        """A question as a person would send it."""
+        return self.puzzle.sample(list(self.puzzle_ids))
+
     def view(self) -> ModelView:
         manifest = self.manifest
+        rows, cols = self._size()
         return ModelView(
             name=manifest.name,
             kind=self.puzzle.name,
@@ -57,57 +65,107 @@ class ServedModel:
             halting=HaltingView(policy=manifest.halting.policy, threshold=manifest.halting.threshold),
             precision=self.precision,
             slots=self.num_slots,
+            max_attempts=self.max_attempts,
+            rows=rows,
+            cols=cols,
+            identifiers=manifest.num_puzzle_ids,
+            sample=self.sample,
             provenance=manifest.provenance,
         )
+
+    def _size(self) -> tuple[int, int] | tuple[None, None]:
+        """Rows and columns of the largest board, which is what a full row of tokens shows; none for other puzzles."""
+        full_T = np.full(self.puzzle.seq_len, self.puzzle.vocab_size - 1, np.int32)
+        shape = self.puzzle.decode(full_T).shape
+        return shape if len(shape) == 2 else (None, None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Question:
     """A puzzle ready for the engine; `parsed` remembers how it was asked, `puzzle_id` is its row in the table."""
 
+    model: ServedModel
     parsed: Parsed
     tokens_T: NDArray[np.int32]
     puzzle_id: int
     policy: HaltingPolicy
+    num_attempts: int
+
+    def ask(self, *, arrival_s: float, deadline_s: float | None = None, priority: int = 0, ask_id: int = 0) -> Ask:
+        """What a lane is given."""
+        return Ask(
+            ask_id=ask_id,
+            tokens_T=self.tokens_T,
+            policy=self.policy,
+            arrival_s=arrival_s,
+            deadline_s=deadline_s,
+            priority=priority,
+            puzzle_id=self.puzzle_id,
+            num_attempts=self.num_attempts,
+        )
 
 
-def check_addressee(model: ServedModel, request: SolveRequest) -> None:
-    """Refuse what is not for this model: 404 for another model's name, 422 for another kind of puzzle."""
-    if request.model not in (None, model.name):
+def addressees(models: Sequence[ServedModel], request: SolveRequest) -> list[ServedModel]:
+    """The models a request may be for, the likeliest first: the named one, those of its kind, or one of each kind.
+
+    Refuses with 404 a name that is not here, with 422 a kind that none of them solves.
+    """
+    named = [model for model in models if request.model in (None, model.name)]
+    if not named:
+        names = ", ".join(repr(model.name) for model in models)
         raise ServiceError(
             404,
             "unknown-model",
             f"there is no model {request.model!r} here",
-            f"use {model.name!r}, or leave the field out",
+            f"use {names}, or leave the field out",
             field="model",
         )
-    if request.kind not in (None, model.puzzle.name):
+    of_kind = [model for model in named if request.kind in (None, model.puzzle.name)]
+    if not of_kind:
+        kinds = ", ".join(sorted({repr(model.puzzle.name) for model in named}))
         raise invalid(
             "unknown-kind",
             f"no model here solves {request.kind!r}",
-            f"use {model.puzzle.name!r}, or leave the field out",
+            f"use {kinds}, or leave the field out",
             field="kind",
         )
+    return list({model.puzzle.name: model for model in reversed(of_kind)}.values())[::-1]
 
 
-def question_from(model: ServedModel, request: SolveRequest) -> Question:
-    """Parse and encode; refuses with 422 that names field, rule and cell. Takes up to some 50 ms of CPU."""
-    policy = _policy(model, request)
-    try:
-        parsed = model.puzzle.parse(request.puzzle)
-    except PuzzleError as error:
-        raise bad_puzzle(error) from None
-    tokens_T = model.puzzle.encode(parsed.grid)
-    return Question(parsed=parsed, tokens_T=tokens_T, puzzle_id=_puzzle_id(model, parsed), policy=policy)
+def question_from(models: Sequence[ServedModel], request: SolveRequest) -> Question:
+    """Parse and encode for the first of these models that reads the puzzle.
+
+    Refuses with 422 that names field, rule and cell: that of the model which got far enough to name a cell. Takes up
+    to some 50 ms of CPU.
+    """
+    errors: list[PuzzleError] = []
+    for model in models:
+        try:
+            return _question(model, model.puzzle.parse(request.puzzle), request)
+        except PuzzleError as error:
+            errors.append(error)
+    raise bad_puzzle(max(errors, key=lambda error: error.cell is not None))
 
 
-def answer_from(model: ServedModel, question: Question, result: Result) -> SolveAnswer:
+def _question(model: ServedModel, parsed: Parsed, request: SolveRequest) -> Question:
+    return Question(
+        model=model,
+        parsed=parsed,
+        tokens_T=model.puzzle.encode(parsed.grid),
+        puzzle_id=_puzzle_id(model, parsed),
+        policy=_policy(model, request),
+        num_attempts=_num_attempts(model, request),
+    )
+
+
+def answer_from(question: Question, conclusion: Conclusion) -> SolveAnswer:
     """The answer in the notation of the question."""
+    model, result = question.model, conclusion.result
     if result.answer_T is None:
         raise engine_failed()
     proven = result.verified is True
     return SolveAnswer(
-        solution=model.puzzle.write(model.puzzle.decode(result.answer_T), question.parsed.notation),
+        solution=solution_of(question, result.answer_T),
         solved=proven if model.puzzle.proof_exists else result.halted_by == "learned",
         verified=result.verified,
         segments=result.segments,
@@ -116,7 +174,15 @@ def answer_from(model: ServedModel, question: Question, result: Result) -> Solve
         queue_ms=round(1000 * result.queue_s, 3),
         compute_ms=round(1000 * result.compute_s, 3),
         model=model.name,
+        attempts=conclusion.num_attempts,
+        total_segments=conclusion.total_segments,
+        votes=conclusion.votes,
     )
+
+
+def solution_of(question: Question, answer_T: NDArray[np.int32]) -> object:
+    puzzle = question.model.puzzle
+    return puzzle.write(puzzle.decode(answer_T), question.parsed.notation)
 
 
 def _puzzle_id(model: ServedModel, parsed: Parsed) -> int:
@@ -130,6 +196,18 @@ def _puzzle_id(model: ServedModel, parsed: Parsed) -> int:
             field="puzzle",
         )
     return model.puzzle_ids[parsed.identifier]
+
+
+def _num_attempts(model: ServedModel, request: SolveRequest) -> int:
+    num_attempts = request.attempts or 1
+    if num_attempts > model.max_attempts:
+        raise invalid(
+            "too-many-attempts",
+            f"attempts is {num_attempts} where this server makes at most {model.max_attempts}",
+            f"use 1 to {model.max_attempts}, or start the server with a larger --max-attempts",
+            field="attempts",
+        )
+    return num_attempts
 
 
 def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:
@@ -150,4 +228,5 @@ def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:
             "use the policy 'learned' or 'fixed'",
             field="policy",
         )
-    return HaltingPolicy(kind=kind, threshold=model.manifest.halting.threshold, max_segments=num_segments)
+    threshold = model.manifest.halting_policy(model.precision).threshold
+    return HaltingPolicy(kind=kind, threshold=threshold, max_segments=num_segments)

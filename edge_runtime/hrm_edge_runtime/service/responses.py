@@ -29,7 +29,12 @@ class AsciiJSON(JSONResponse):
     """JSON that never fails to encode and never holds NaN."""
 
     def render(self, content: Any) -> bytes:
-        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+        return as_json(content)
+
+
+def as_json(content: Any) -> bytes:
+    """One line of JSON in ASCII; refuses NaN."""
+    return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 def error_response(error: ServiceError) -> AsciiJSON:

@@ -33,6 +33,15 @@ class SolveRequest(BaseModel):
         int | None,
         Field(ge=1, le=1_000_000, description="At most this many segments; the model's own limit bounds it."),
     ] = None
+    attempts: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1_000_000,
+            description="Try this many copies of the puzzle under its symmetries; 1 where it is left out. "
+            "The first proven answer wins; where no proof exists they vote.",
+        ),
+    ] = None
     deadline_ms: Annotated[
         int | None, Field(ge=1, le=3_600_000, description="Answer within this many milliseconds, or with 504.")
     ] = None
@@ -46,12 +55,28 @@ class SolveAnswer(BaseModel):
         bool, Field(description="Proven right; where no proof exists: the model itself was content with its answer.")
     ]
     verified: Annotated[bool | None, Field(description="Proven right, proven wrong, or null where no proof exists.")]
-    segments: Annotated[int, Field(description="How many segments the puzzle ran.")]
+    segments: Annotated[int, Field(description="How many segments the attempt ran that gave this answer.")]
     halted_by: Outcome
     margin: Annotated[float, Field(description="The halting margin of the last segment; positive: content to stop.")]
     queue_ms: float
     compute_ms: float
     model: str
+    attempts: Annotated[int, Field(description="How many attempts ran; a puzzle may have fewer than asked for.")]
+    total_segments: Annotated[int, Field(description="The segments of all attempts together: what the answer cost.")]
+    votes: Annotated[int | None, Field(description="How many attempts gave this answer, where no proof exists.")]
+
+
+class SegmentView(BaseModel):
+    """One attempt after one segment, as /solve/stream tells it; in the frame and notation of the question."""
+
+    segment: int
+    attempt: Annotated[int, Field(description="Which attempt, from 0.")]
+    solution: Any
+    changed: Annotated[
+        list[int], Field(description="Cells, row by row from 0, that differ from this attempt's event before.")
+    ]
+    margin: float
+    verified: bool | None
 
 
 class ErrorDetail(BaseModel):
@@ -91,6 +116,11 @@ class ModelView(BaseModel):
     halting: HaltingView
     precision: str
     slots: int
+    max_attempts: Annotated[int, Field(description="The largest `attempts` of a request.")]
+    rows: Annotated[int | None, Field(description="Rows of its (largest) board, null where it has none.")]
+    cols: int | None
+    identifiers: Annotated[int, Field(description="Rows of its puzzle table: the tasks it has learned, and one blank.")]
+    sample: Annotated[Any, Field(description="A question as a person would send it.")]
     provenance: dict[str, str | int | float]
 
 
@@ -108,13 +138,20 @@ class EngineView(BaseModel):
     last_error: str | None
 
 
+class LaneView(BaseModel):
+    """The slots of one model; `lane` is null until the engine has shown itself."""
+
+    name: Annotated[str, Field(description="The model's name.")]
+    lane: LaneSnapshot | None
+
+
 class SlotsAnswer(BaseModel):
     """The engine's last picture of itself, at most a tenth of a second behind while it works."""
 
     engine: EngineView
     waiting: Annotated[int, Field(description="Requests that wait for an answer.")]
     snapshot_age_ms: float | None
-    lane: LaneSnapshot | None
+    lanes: list[LaneView]
 
 
 class LiveAnswer(BaseModel):

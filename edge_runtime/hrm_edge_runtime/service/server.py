@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
 
-from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.service.app import create_app
-from hrm_edge_runtime.service.core import MakeWorkbench, bundle_workbench
 from hrm_edge_runtime.service.processes import EngineProcess
 from hrm_edge_runtime.service.questions import ServedModel
 from hrm_edge_runtime.service.supervisor import Supervisor
+from hrm_edge_runtime.service.workbench import MakeWorkbench
 
 LAST_BYTES_S = 5  # for answers that are written but not yet read by their clients
 
@@ -62,42 +61,27 @@ class DrainingServer(uvicorn.Server):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """How to serve a bundle; the defaults stand in the command line."""
+    """How to serve; the defaults stand in the command line."""
 
     host: str
     port: int
-    num_slots: int
-    num_threads: int | None
-    choice: Choice
     queue_limit: int
     drain_s: float
     stall_s: float
     api_keys: frozenset[str]
 
 
-def serve_bundle(bundle: Bundle, options: ServerOptions) -> None:
-    """Serve an opened bundle until told to stop; its engine opens it again in a process of its own."""
-    make_workbench = functools.partial(
-        bundle_workbench,
-        bundle_path=bundle.path,
-        choice=options.choice,
-        num_slots=options.num_slots,
-        num_threads=options.num_threads,
-        queue_limit=options.queue_limit,
-    )
-    model = ServedModel.of(bundle, precision=options.choice.precision, num_slots=options.num_slots)
-    run_server(make_workbench, model, options)
+def run_server(make_workbench: MakeWorkbench, models: Sequence[ServedModel], options: ServerOptions) -> None:
+    """Serve models until told to stop; exits with 1 where the port cannot be had.
 
-
-def run_server(make_workbench: MakeWorkbench, model: ServedModel, options: ServerOptions) -> None:
-    """Serve a model whose engine process builds its own workbench; exits with 1 where the port cannot be had."""
+    Their engine process makes its own workbench, with a lane for each model.
+    """
     supervisor = Supervisor(
         functools.partial(EngineProcess, make_workbench),
-        num_slots=options.num_slots,
-        queue_limit=options.queue_limit,
+        {model.name: model.num_slots + options.queue_limit for model in models},
         stall_s=options.stall_s,
     )
-    app = create_app(supervisor, model, api_keys=options.api_keys)
+    app = create_app(supervisor, models, api_keys=options.api_keys)
     config = uvicorn.Config(
         app,
         host=options.host,

@@ -1,7 +1,7 @@
 """The HTTP process's side of the engine: it starts it, admits work to it, notices its death and starts it again.
 
-Everything here runs in the event loop. A request takes a seat (bounded, checked before anything is queued), sends its
-puzzle and waits for one future. Whatever ends the wait early, an answer that is no longer wanted is cancelled.
+Everything here runs in the event loop. A request takes a place (bounded, checked before anything is queued), sends its
+question and waits for one future. Whatever ends the wait early, an answer that is no longer wanted is cancelled.
 """
 
 from __future__ import annotations
@@ -11,44 +11,54 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Result
+from hrm_edge_runtime.batching.asks import Ask, Conclusion
 from hrm_edge_runtime.service.backoff import BackOff
 from hrm_edge_runtime.service.errors import ServiceError, State, UnavailableReason, unavailable
 from hrm_edge_runtime.service.link import EngineLink
-from hrm_edge_runtime.service.messages import Cancel, Failed, FromEngine, Ready, Rejected, Snapshot, Solve, Stop
+from hrm_edge_runtime.service.messages import (
+    Cancel,
+    Ended,
+    Failed,
+    FromEngine,
+    Ready,
+    Rejected,
+    Seen,
+    Snapshot,
+    Solve,
+    Stop,
+)
+from hrm_edge_runtime.service.places import Places
 from hrm_edge_runtime.service.processes import EngineHandle
-from hrm_edge_runtime.service.waiting import Waiting, result_before
+from hrm_edge_runtime.service.waiting import Waiting, Watch, conclusion_before
 
+LOOK_AGAIN_S = 0.05  # how long a batch that waits for its place sleeps where nobody leaves one
 STOP_S = 5.0  # how long an engine may take to leave when asked, before it is killed
 
 _log = logging.getLogger("hrm_edge_runtime.supervisor")
 
 
 class Supervisor:
-    """One engine, kept alive. Use it as an async context manager; `seat` and `solve` are the way of a request.
+    """One engine process with its lanes, kept alive: an async context manager. A request takes a `place` and `solve`s.
 
-    Readers may look at `state`, `loaded`, `snapshot`, `num_losses`, `last_error` and `backoff` at any time.
+    `limits` says how many requests each model may hold at once. Readers may look at `state`, `loaded`, `snapshot`,
+    `num_losses`, `last_error` and `backoff` at any time.
     """
 
     def __init__(
-        self, start_engine: Callable[[], EngineHandle], *, num_slots: int, queue_limit: int, stall_s: float = 60.0
+        self, start_engine: Callable[[], EngineHandle], limits: Mapping[str, int], *, stall_s: float = 60.0
     ) -> None:
         self._start_engine = start_engine
-        self._num_seats = num_slots + queue_limit
         self._stall_s = stall_s
-        self._num_seated = 0
         self._ids = itertools.count(1)
         self._waiting = Waiting()
         self._handle: EngineHandle | None = None
         self._link: EngineLink | None = None
         self._ready_at_s = 0.0
         self._draining = self._drained = False
+        self.places = Places(limits)
         self.loaded: Ready | None = None
         self.snapshot: Snapshot | None = None
         self.backoff = BackOff()
@@ -56,8 +66,7 @@ class Supervisor:
         self.last_error: str | None = None
 
     async def __aenter__(self) -> Supervisor:
-        self._idle, self._closing = asyncio.Event(), asyncio.Event()
-        self._idle.set()
+        self._closing = asyncio.Event()
         self._runner = asyncio.create_task(self._keep_running(), name="engine-runner")
         self._watcher = asyncio.create_task(self._kill_when_stalled(), name="engine-watcher")
         return self
@@ -102,56 +111,42 @@ class Supervisor:
         return self.step_age_s > self._stall_s
 
     @contextlib.contextmanager
-    def seat(self) -> Generator[None]:
-        """Take one of the bounded places for the whole of a request; refuses with 503 where none is to be had."""
-        if (state := self.state) != "ready":
-            raise self._refusal(state)
-        if self._num_seated >= self._num_seats:
-            raise self._refusal("queue-full")
-        self._num_seated += 1
-        self._idle.clear()
-        try:
+    def place(self, model: str) -> Generator[None]:
+        """Take one of a model's bounded places for the whole of a request; refuses with 503 where none is to be had."""
+        if (refusal := self._why_not(model)) is not None:
+            raise refusal
+        with self.places.hold(model):
             yield
-        finally:
-            self._num_seated -= 1
-            if not self._num_seated:
-                self._idle.set()
 
-    async def solve(
-        self,
-        tokens_T: NDArray[np.int32],
-        policy: HaltingPolicy,
-        *,
-        arrival_s: float,
-        puzzle_id: int = 0,
-        deadline_s: float | None = None,
-    ) -> Result:
-        """Have one puzzle solved (from within a seat); refuses with 503 or 504, and cancels what nobody waits for."""
+    async def place_for_batch(self, model: str, patience_s: float) -> None:
+        """Wait until a batch may take a place; refuses with 503 where that takes longer than `patience_s`."""
+        give_up_s = time.monotonic() + patience_s
+        while (refusal := self._why_not(model, for_batch=True)) is not None:
+            if self._draining or time.monotonic() > give_up_s:
+                raise refusal
+            await self.places.freed(LOOK_AGAIN_S)
+
+    async def solve(self, model: str, ask: Ask, watch: Watch | None = None) -> Conclusion:
+        """Have one question answered (from within a place); refuses with 503 or 504, and cancels what nobody awaits.
+
+        The ask gets its id here. `watch` sees every segment of every attempt.
+        """
         if self._drained or self._link is None or self.loaded is None:
-            raise self._refusal("draining" if self._drained else "engine-lost")
+            raise self._refusal("draining" if self._drained else "engine-lost", model)
         link, request_id = self._link, next(self._ids)
-        with self._waiting.place(request_id) as future:
-            link.send(
-                Solve(
-                    request_id=request_id,
-                    tokens_T=tokens_T,
-                    puzzle_id=puzzle_id,
-                    policy=policy,
-                    arrival_s=arrival_s,
-                    deadline_s=deadline_s,
-                )
-            )
+        with self._waiting.place(request_id, watch) as future:
+            link.send(Solve(model=model, ask=replace(ask, ask_id=request_id, watched=watch is not None)))
             try:
-                return await result_before(deadline_s, future)
+                return await conclusion_before(ask.deadline_s, future)
             finally:
                 if not future.done() or future.cancelled():
-                    link.send(Cancel(request_id=request_id))
+                    link.send(Cancel(model=model, request_id=request_id))
 
     async def drain(self, limit_s: float) -> None:
         """Take no more work and wait until what was admitted is answered; after `limit_s` the rest gets 503."""
         self._draining = True
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), limit_s)
+            await asyncio.wait_for(self.places.empty(), limit_s)
         self._drained = True
         self._waiting.end_all(self._refusal("draining"))
 
@@ -195,7 +190,7 @@ class Supervisor:
     def _deliver(self, message: FromEngine) -> None:
         if isinstance(message, Ready):
             self.loaded, self._ready_at_s = message, time.monotonic()
-            _log.info("engine ready after %.1f s with %d slots", message.load_s, message.num_slots)
+            _log.info("engine ready after %.1f s with %s", message.load_s, ", ".join(message.warm_step_s))
         elif isinstance(message, Failed):
             self.last_error = message.message
             _log.error("engine: %s", message.message)
@@ -205,15 +200,27 @@ class Supervisor:
         elif isinstance(message, Snapshot):
             self._waiting.note_progress()
             self.snapshot = message
+        elif isinstance(message, Seen):
+            for glimpse in message.glimpses:
+                self._waiting.show(glimpse)
         else:
-            self._waiting.note_progress()
-            for result in message.results:
-                self._waiting.end(result.job_id, result)
+            self._end(message)
 
-    def _refusal(self, reason: UnavailableReason) -> ServiceError:
+    def _end(self, message: Ended) -> None:
+        self._waiting.note_progress()
+        for conclusion in message.conclusions:
+            self._waiting.end(conclusion.ask_id, conclusion)
+
+    def _why_not(self, model: str, *, for_batch: bool = False) -> ServiceError | None:
+        if (state := self.state) != "ready":
+            return self._refusal(state, model)
+        return self._refusal("queue-full", model) if self.places.is_full(model, for_batch=for_batch) else None
+
+    def _refusal(self, reason: UnavailableReason, model: str | None = None) -> ServiceError:
         if reason != "queue-full":
             return unavailable(reason, self.backoff.delay_s)
-        return unavailable(reason, self.snapshot.lane.expected_wait_s if self.snapshot else 0.0)
+        lane = self.snapshot.lanes.get(model or "") if self.snapshot else None
+        return unavailable(reason, lane.expected_wait_s if lane else 0.0)
 
 
 def _reap(handle: EngineHandle) -> None:

@@ -1,0 +1,157 @@
+"""Many puzzles over one connection: a line of JSON for each, and a line for each answer, while the lines still come.
+
+Memory is bounded whatever the length: no more lines are read than `window` whose answers have not been taken by the
+client yet, and a line that is too long is skipped, not kept. A bad line gives an error for that line alone. Lines wait
+for their places and stand behind single requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from hrm_edge_runtime.service.desk import Desk, Order
+from hrm_edge_runtime.service.errors import ServiceError
+from hrm_edge_runtime.service.intake import MAX_BODY_BYTES, solve_request_from
+from hrm_edge_runtime.service.responses import as_json
+from hrm_edge_runtime.service.schema import SolveRequest
+
+BatchOrder = Literal["as-finished", "kept"]
+
+MEDIA_TYPE = "application/x-ndjson"
+MEDIA_TYPES = (MEDIA_TYPE, "application/ndjson", "application/jsonl")
+PRIORITY = -1
+IDLE_SECONDS = 60.0  # how long a client may neither send nor take anything
+PATIENCE_S = 60.0  # how long a line waits for its place, for instance while an engine is restarted
+
+Numbered = tuple[int, "bytes | ServiceError"]
+
+
+class BatchStream(Response):
+    """Reads lines and answers them; begins its answer at once, so every refusal after that is a line."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, desk: Desk, request: Request, order: BatchOrder) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._desk = desk
+        self._request = request
+        self._keeps_order = order == "kept"
+        self._window = asyncio.Semaphore(max(desk.supervisor.places.batch_limit(model.name) for model in desk.models))
+        self._answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[bytes]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive  # the request reads, from the same channel
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        reader = asyncio.ensure_future(self._read())
+        try:
+            with contextlib.suppress(ClientDisconnect, asyncio.TimeoutError):
+                await self._write(send)
+                await reader
+        finally:
+            await _ended([reader, *self._tasks])
+
+    async def _read(self) -> None:
+        """Begin a task for each line; the window and the places hold it back."""
+        try:
+            async for number, line in lines_of(self._request.stream()):
+                await self._window.acquire()
+                await self._begin(number, line)
+        finally:
+            if not self._keeps_order:
+                await asyncio.wait(self._tasks) if self._tasks else None
+            self._answers.put_nowait(None)
+
+    async def _begin(self, number: int, line: bytes | ServiceError) -> None:
+        asked = line if isinstance(line, ServiceError) else await self._asked(line)
+        task = asyncio.ensure_future(self._answer(number, asked))
+        self._tasks.add(task)
+        if self._keeps_order:
+            self._answers.put_nowait(task)
+        else:
+            task.add_done_callback(self._answers.put_nowait)
+
+    async def _asked(self, line: bytes) -> SolveRequest | ServiceError:
+        """The request of a line, once there is a place for it."""
+        try:
+            request = solve_request_from(line)
+            await self._desk.supervisor.place_for_batch(self._desk.addressee(request).name, PATIENCE_S)
+        except ServiceError as refusal:
+            return refusal
+        return request
+
+    async def _answer(self, number: int, asked: SolveRequest | ServiceError) -> bytes:
+        try:
+            if isinstance(asked, ServiceError):
+                raise asked
+            order = Order(request=asked, arrival_s=time.monotonic(), priority=PRIORITY)
+            answer = await self._desk.solve(order)
+        except ServiceError as refusal:
+            return _line({"line": number, **refusal.body()})
+        return _line({"line": number, "answer": answer.model_dump(mode="json")})
+
+    async def _write(self, send: Send) -> None:
+        while (task := await self._answers.get()) is not None:
+            line = await task
+            await asyncio.wait_for(send(_piece(line)), IDLE_SECONDS)
+            self._tasks.discard(task)
+            self._window.release()
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[Numbered]:
+    """Numbered lines from 1, blank ones left out; an error in the place of one that is too long."""
+    buffer, number, is_skipping = bytearray(), 1, False
+    async for piece in _before_idle(pieces):
+        *ends, rest = piece.split(b"\n")
+        for end in ends:
+            line = _checked(buffer + end, is_skipping)
+            if line:
+                yield number, line
+            buffer.clear()
+            number, is_skipping = number + 1, False
+        buffer += rest
+        if len(buffer) > MAX_BODY_BYTES:
+            is_skipping = True
+            buffer.clear()
+    if line := _checked(buffer, is_skipping):
+        yield number, line
+
+
+async def _before_idle(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            yield await asyncio.wait_for(anext(pieces), IDLE_SECONDS)
+        except StopAsyncIteration:
+            return
+
+
+def _checked(line: bytearray, is_skipping: bool) -> bytes | ServiceError:
+    if is_skipping or len(line) > MAX_BODY_BYTES:
+        return ServiceError(
+            413, "line-too-large", f"the line has more than {MAX_BODY_BYTES} bytes", "send one puzzle in each line"
+        )
+    return bytes(line.strip())
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return as_json(value) + b"\n"
+
+
+def _piece(body: bytes) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": True}
+
+
+async def _ended(tasks: list[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,52 @@
+"""The bounded places for requests, so many for each model; a request holds one from before its parsing to its answer.
+
+Only the event loop touches them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Generator, Mapping
+
+BATCH_SHARE = 0.5  # batches leave the other half of the places to those who ask for one answer
+
+
+class Places:
+    """How many places each model has, and how many are taken."""
+
+    def __init__(self, limits: Mapping[str, int]) -> None:
+        self.limits = dict(limits)
+        self._taken = dict.fromkeys(limits, 0)
+        self._empty, self._freed = asyncio.Event(), asyncio.Event()
+        self._empty.set()
+
+    @contextlib.contextmanager
+    def hold(self, model: str) -> Generator[None]:
+        """Take a place; the caller has looked whether one is free."""
+        self._taken[model] += 1
+        self._empty.clear()
+        try:
+            yield
+        finally:
+            self._taken[model] -= 1
+            self._freed.set()
+            if not any(self._taken.values()):
+                self._empty.set()
+
+    def is_full(self, model: str, *, for_batch: bool = False) -> bool:
+        return self._taken[model] >= (self.batch_limit(model) if for_batch else self.limits[model])
+
+    def batch_limit(self, model: str) -> int:
+        """How many places there may be taken for a batch to take another."""
+        return max(1, int(BATCH_SHARE * self.limits[model]))
+
+    async def freed(self, patience_s: float) -> None:
+        """Wait until somebody leaves a place, but not for ever."""
+        self._freed.clear()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._freed.wait(), patience_s)
+
+    async def empty(self) -> None:
+        """Wait until no place is taken."""
+        await self._empty.wait()
