@@ -53,7 +53,7 @@ def turn_rows(bundle: Path) -> None:
 def test_an_honest_bundle_passes(tiny_bundle: Path) -> None:
     ended = parity(tiny_bundle)
     assert ended.exit_code == 0, ended.output
-    assert "PASSED: every gate holds" in ended.output
+    assert "passed: every gate holds" in ended.output
     assert "5 puzzles (golden traces)" in ended.output
 
 
@@ -61,7 +61,7 @@ def test_a_turned_puzzle_table_is_an_exit_code_of_1_with_the_row(copied: Path) -
     turn_rows(copied)
     ended = parity(copied)
     assert ended.exit_code == 1
-    assert "BROKEN: worst logit_gap in segment 1, puzzle" in ended.output
+    assert "first break: worst logit_gap in segment 1, puzzle" in ended.output
     assert "the two sides do not read the same row" in ended.output
 
 
@@ -112,6 +112,15 @@ def test_gates_come_from_a_file_and_unknown_names_are_refused(tiny_bundle: Path,
     gates["fp32"]["golden"]["every_segment"]["worst"] = {"logit_drfit": 0.5}
     file.write_text(json.dumps(gates))
     assert "logit_drfit" in parity(tiny_bundle, "--gates", file).stderr
+
+
+def test_a_gate_that_an_engine_gives_no_figures_for_is_said_to_be_not_judged(tiny_bundle: Path, tmp_path: Path) -> None:
+    gates = json.loads(DEFAULT_FILE.read_text())
+    gates["fp32"]["golden"]["first_segment"] = {"mean": {"carry_drift": 0.1}}
+    (tmp_path / "gates.json").write_text(json.dumps(gates))
+    ended = parity(tiny_bundle, "--gates", tmp_path / "gates.json")  # golden traces hold no carry
+    assert ended.exit_code == 0
+    assert "not judged, since an engine keeps its carry to itself: carry_drift" in ended.output
 
 
 def test_findings_are_kept_in_a_bundle_that_still_opens(copied: Path) -> None:

@@ -20,6 +20,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.engines.engine import EngineLostError
 from hrm_edge_runtime.parity.comparison import Findings, compare_engines, request_of
 from hrm_edge_runtime.parity.gates import DEFAULT_FILE
 from hrm_edge_runtime.parity.record import write_findings
@@ -75,7 +76,7 @@ def parity(
             _write_page(html, opened, findings)
         if write:
             write_findings(opened, findings)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, EngineLostError) as error:
         sys.stderr.write(f"hrm-parity: {error}\n")
         raise typer.Exit(1) from error
     _show(opened, findings, as_json=as_json)
@@ -121,13 +122,10 @@ def _show(bundle: Bundle, findings: Findings, *, as_json: bool) -> None:
 
 def verdict_lines(findings: Findings) -> list[str]:
     """Passed or not, the first break, its reasons, and what a bisection named."""
-    if not findings.breaks:
-        lines = ["PASSED: every gate holds"]
-    else:
-        first, *others = findings.breaks
-        more = f" (and {len(others)} more)" if others else ""
-        lines = [f"BROKEN: {first}{more}", *findings.reasons]
-    return [*lines, *([f"bisection: {findings.bisection}"] if findings.bisection else [])]
+    first = [f"first break: {one}" for one in findings.breaks[:1]]
+    more = [f"and {len(findings.breaks) - 1} more" for _ in findings.breaks[1:2]]
+    named = [f"bisection: {findings.bisection}"] if findings.bisection else []
+    return [findings.verdict, *first, *more, *findings.reasons, *named]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from hrm_edge_runtime.parity import desk
 from hrm_edge_runtime.parity.diagnosis import reasons_of
 from hrm_edge_runtime.parity.gates import DEFAULT_FILE, Gates, read_gates
 from hrm_edge_runtime.parity.golden import golden_side
-from hrm_edge_runtime.parity.judging import Break, breaks
+from hrm_edge_runtime.parity.judging import Break, breaks, not_judged
 from hrm_edge_runtime.parity.questions import Source, generated_source, golden_source, held_out_source
 from hrm_edge_runtime.parity.report import ParityReport, report_of
 from hrm_edge_runtime.parity.walk import Course, Side, walk
@@ -60,9 +60,17 @@ class Findings:
     reasons: list[str]
     bisection: str | None
 
+    @property
+    def verdict(self) -> str:
+        """Passed or broken, and what was not judged."""
+        left_out = not_judged(self.report, self.gates)
+        more = f" (not judged, since an engine keeps its carry to itself: {', '.join(left_out)})" if left_out else ""
+        return ("broken" if self.breaks else "passed: every gate holds") + more
+
     def as_json(self) -> dict[str, Any]:
         return {
             "passed": not self.breaks,
+            "not_judged": not_judged(self.report, self.gates),
             "breaks": [str(one) for one in self.breaks],
             "reasons": self.reasons,
             "bisection": self.bisection,

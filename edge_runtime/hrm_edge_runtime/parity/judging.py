@@ -47,11 +47,17 @@ def breaks(report: ParityReport, gates: Gates) -> list[Break]:
     return [*sorted(found, key=lambda one: one.segment or 0), *_end_breaks(report, gates.end)]
 
 
+def not_judged(report: ParityReport, gates: Gates) -> list[str]:
+    """The measures with a gate that could not be taken, because an engine keeps its carry to itself."""
+    limits = (gates.first_segment, gates.every_segment)
+    return sorted({name for one in limits for how in HOW for name in one.by(how)} - set(report.columns))
+
+
 def _segment_breaks(columns: Mapping[str, Column], limits: SegmentLimits, last: int) -> Iterator[Break]:
     for how in HOW:
         for name, limit in limits.by(how).items():
             if name not in columns:
-                continue  # an engine that keeps its carry to itself
+                continue  # `not_judged` tells
             column = columns[name]
             value_S = column.by(how)[:last]
             broken_S = np.flatnonzero((value_S > limit) & (column.count_S[:last] > 0))

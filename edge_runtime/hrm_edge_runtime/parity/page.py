@@ -51,12 +51,11 @@ def page_of(name: str, findings: Findings) -> str:
 
 
 def _verdict(findings: Findings) -> str:
-    broken = [f"<div>{escape(str(one))}</div>" for one in findings.breaks]
-    more = [*findings.reasons, *([f"Bisection: {findings.bisection}."] if findings.bisection else [])]
-    kind, word = ("broken", "Broken") if broken else ("passed", "Passed: every gate holds")
-    return (
-        f"<div class='verdict {kind}'>{word}{''.join(broken)}{''.join(f'<p>{escape(one)}</p>' for one in more)}</div>"
-    )
+    kind = "broken" if findings.breaks else "passed"
+    lines = [*map(str, findings.breaks), *findings.reasons]
+    lines += [f"Bisection: {findings.bisection}."] if findings.bisection else []
+    told = "".join(f"<p>{escape(line)}</p>" for line in lines)
+    return f"<div class='verdict {kind}'>{escape(findings.verdict.capitalize())}{told}</div>"
 
 
 def _plots(findings: Findings) -> str:
