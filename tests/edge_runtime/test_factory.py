@@ -1,5 +1,7 @@
 """One way from a bundle to an engine: names, refusals and the coats of ONNX Runtime that a CPU can run."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -85,3 +87,18 @@ def test_an_engine_with_its_carry_on_a_device_says_the_same(tiny_graph: Path) ->
         assert (ours.answer_BT == theirs.answer_BT).all()
         assert (ours.halt_margin_B == theirs.halt_margin_B).all()
     assert all((a == b).all() for a, b in zip(*(engine.read_carry(1) for engine in engines), strict=True))
+
+
+WITHOUT_ONNX_RUNTIME = """
+import sys
+from hrm_edge_runtime import acceptance, cli, offline, solving
+from hrm_edge_runtime.engines import factory, tensorrt_build
+from hrm_edge_runtime.parity import comparison
+from hrm_edge_runtime.service import core, server
+print(sorted({"onnxruntime", "tensorrt", "pycuda", "matplotlib"} & set(sys.modules)))
+"""
+
+
+def test_what_a_jetson_runs_asks_for_no_engine_before_one_is_chosen() -> None:
+    ended = subprocess.run([sys.executable, "-c", WITHOUT_ONNX_RUNTIME], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"

@@ -250,7 +250,7 @@ def test_a_node_the_parser_refuses_is_named(device: SetUp, tmp_path: Path, bundl
     graph = tmp_path / "step.onnx"
     graph.write_bytes(bundle.graph_path("fp32").read_bytes() + b"DynamicQuantizeLinear")
     with pytest.raises(ValueError, match="node 'a_node' of type DynamicQuantizeLinear: no importer"):
-        tensorrt_plan.tensorrt_api.network_from_onnx(tensorrt, tensorrt.Builder(None), None, graph)
+        tensorrt_plan.tensorrt_api.network_from_onnx(tensorrt.Builder(None), None, graph)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_version_out_of_range_is_refused(device: SetUp, version: str, monkeypa
 
     monkeypatch.setattr(tensorrt, "__version__", version)
     with pytest.raises(EngineUnavailableError, match=f"TensorRT {version} is not one this program knows"):
-        tensorrt_plan.tensorrt_api.load()
+        tensorrt_plan.tensorrt_api.version()
 
 
 def test_without_tensorrt_or_pycuda_the_remedy_is_named(bundle: Bundle) -> None:

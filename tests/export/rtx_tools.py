@@ -1,10 +1,12 @@
 """NVIDIA's own parser and strongly typed builder without a GPU: TensorRT-RTX, whose ahead-of-time build needs none.
 
+    python -m pip install --no-deps --target WHEELS REQUIREMENTS
+    python -m pip install --no-deps --target WHEELS/stubs STUBS
+    PYTHONPATH=WHEELS python -m pytest -m rtx
     PYTHONPATH=WHEELS python tests/export/rtx_tools.py
 
-prints the table of docs/tensorrt.md. WHEELS is a directory with the two wheels of REQUIREMENTS, installed without their
-dependencies. The plans fit no Jetson: RTX compiles for GeForce cards, and the nearest relative of Orin it knows is the
-Ampere card of compute capability 8.6.
+The last prints the table of docs/tensorrt.md. The plans fit no Jetson: RTX compiles for GeForce cards, and the nearest
+relative of Orin it knows is the Ampere card of compute capability 8.6.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 
 REQUIREMENTS = ("tensorrt-rtx-cu13-bindings==1.7.1.116", "onnxruntime-ep-nv-tensorrt-rtx-cu13==0.5.0")
+STUBS = "tensorrt-stubs==10.13.0.35.1"
 LIBRARIES = ("libtensorrt_rtx.so.*", "libtensorrt_onnxparser_rtx.so.*")
 BUCKETS = (1, 8)
 NUM_UNROLLED = 2
@@ -76,8 +79,15 @@ def is_installed() -> bool:
     return all(map(importlib.util.find_spec, ("tensorrt_rtx_bindings", "onnxruntime_ep_nv_tensorrt_rtx")))
 
 
+def stubs_folder() -> Path | None:
+    """Where `tensorrt-stubs` lies, beside the wheels and out of Python's sight: it would pass for TensorRT itself."""
+    spec = importlib.util.find_spec("tensorrt_rtx_bindings")
+    folder = None if spec is None or spec.origin is None else Path(spec.origin).parents[1] / "stubs"
+    return folder if folder is not None and folder.is_dir() else None
+
+
 def load_rtx() -> Any:
-    """The bindings, with the libraries of the other wheel opened for them first."""
+    """The bindings, with the libraries of the other wheel opened for them first; they stand in for `tensorrt`."""
     spec = importlib.util.find_spec("onnxruntime_ep_nv_tensorrt_rtx")
     assert spec is not None
     assert spec.origin is not None
@@ -85,6 +95,7 @@ def load_rtx() -> Any:
         ctypes.CDLL(str(min(Path(spec.origin).parent.glob(pattern))), mode=ctypes.RTLD_GLOBAL)
     import tensorrt_rtx_bindings
 
+    sys.modules["tensorrt"] = tensorrt_rtx_bindings
     return tensorrt_rtx_bindings
 
 
@@ -126,7 +137,6 @@ def build(trt: Any, form: str, graph: onnx.ModelProto) -> Figures:
         began = time.process_time()
         try:
             plan = plan_from_onnx(
-                trt,
                 file,
                 [_shapes(graph, bucket) for bucket in BUCKETS],
                 settings=BuildSettings(),

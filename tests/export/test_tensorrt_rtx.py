@@ -4,8 +4,14 @@ Runs where the two TensorRT-RTX wheels can be imported (`rtx_tools.REQUIREMENTS`
 RTX 1.7 is a compiler of the TensorRT 11 family for another Ampere card, and nothing is executed.
 """
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
-from rtx_tools import NUM_UNROLLED, Figures, build, full_size_graphs, is_installed, load_rtx
+from rtx_tools import NUM_UNROLLED, Figures, build, full_size_graphs, is_installed, load_rtx, stubs_folder
 
 NUM_ATTENTIONS = 24  # a segment runs four layers six times
 FORMS = 7
@@ -37,3 +43,22 @@ def test_every_attention_is_one_fused_kernel_in_float16(figures: dict[str, Figur
     assert {fused["fp16"], fused["int8, rest fp16"], fused["fp16, 900 cells"]} == {NUM_ATTENTIONS}
     unrolled = {count for form, count in fused.items() if "unrolled" in form}
     assert unrolled == {NUM_UNROLLED * NUM_ATTENTIONS}
+
+
+def test_types_agree_with_the_stubs_of_tensorrt(tmp_path: Path) -> None:
+    stubs, room = stubs_folder(), Path(__file__).parents[2] / "edge_runtime"
+    if stubs is None:
+        pytest.skip("tensorrt-stubs is not unpacked beside the wheels")
+    settings = {
+        "include": [os.path.relpath(room / "hrm_edge_runtime" / "engines", tmp_path)],
+        "extraPaths": [str(stubs), str(room), str(room.parent / "puzzles")],
+        "typeCheckingMode": "strict",
+        "pythonVersion": "3.10",
+        **dict.fromkeys(("reportMissingTypeStubs", "reportMissingModuleSource"), False),
+        **dict.fromkeys(("reportUnknownMemberType", "reportUnknownVariableType", "reportUnknownArgumentType"), False),
+    }
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "-p", str(tmp_path)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    checked = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert checked.returncode == 0, checked.stdout

@@ -7,11 +7,14 @@ rows above n compute something that nobody reads. Contexts share one piece of sc
 the same time. Not run on a GPU yet: the same code runs in the tests over a stand-in for TensorRT and CUDA.
 """
 
+# Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against tensorrt-stubs.
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +24,9 @@ from hrm_edge_runtime.engines.cuda_graph import CaptureError
 from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.step_graph import ANSWERS, CARRIES, INPUTS, LOGITS, OUTPUTS, input_shapes, output_shapes
 from hrm_edge_runtime.manifest import Manifest
+
+if TYPE_CHECKING:
+    import tensorrt
 
 FED = ("tokens_BT", "puzzle_vector_BE", "fresh_B")
 
@@ -53,7 +59,7 @@ class TensorRTEngine:
         )
         num_rows = self._buckets[-1]
         self._wants_logits = want_logits
-        self._trt = tensorrt_api.load()
+        self._version = tensorrt_api.version()
         self._words = tensorrt_api.Words()
         self._engine = self._open(plan)
         self._check_tensors(len(buckets))
@@ -98,7 +104,7 @@ class TensorRTEngine:
 
     def layer_names(self) -> str:
         """The engine's layers with their kernels, as TensorRT tells them (JSON)."""
-        return tensorrt_api.layer_names(self._trt, self._engine)
+        return tensorrt_api.layer_names(self._engine)
 
     def close(self) -> None:
         self._launches.clear()
@@ -106,12 +112,12 @@ class TensorRTEngine:
         del self._engine
         self._gpu.close()
 
-    def _open(self, plan: bytes) -> Any:
-        logger = tensorrt_api.logger_for(self._trt, self._words)
-        engine = tensorrt_api.engine_from_plan(self._trt, logger, plan)
+    def _open(self, plan: bytes) -> tensorrt.ICudaEngine:
+        logger = tensorrt_api.logger_for(self._words)
+        engine = tensorrt_api.engine_from_plan(logger, plan)
         if engine is None:
             raise EngineUnavailableError(
-                f"TensorRT {self._trt.__version__} does not take this engine ({self._words.last()}): build it again."
+                f"TensorRT {self._version} does not take this engine ({self._words.last()}): build it again."
             )
         return engine
 
@@ -127,9 +133,9 @@ class TensorRTEngine:
     def _share(self, name: str, shape: tuple[int, ...], dtypes: dict[str, Any]) -> Shared:
         return self._gpu.share(shape, dtypes[name])
 
-    def _context(self, profile: int, bucket: int) -> Any:
+    def _context(self, profile: int, bucket: int) -> tensorrt.IExecutionContext:
         context = tensorrt_api.context_for(
-            self._trt, self._engine, profile=profile, scratch=self._scratch, stream=self._gpu.stream
+            self._engine, profile=profile, scratch=self._scratch, stream=self._gpu.stream
         )
         for name, shape in input_shapes(self._manifest, bucket).items():
             if not context.set_input_shape(name, shape):

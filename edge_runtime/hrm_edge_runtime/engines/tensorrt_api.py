@@ -3,15 +3,21 @@
 Networks are strongly typed: the kinds of number stand in the ONNX file and nowhere else (11 knows no other way).
 """
 
+# Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against tensorrt-stubs.
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false, reportUnknownParameterType=false
+# pyright: reportUnnecessaryComparison=false
+
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
+
+if TYPE_CHECKING:
+    import tensorrt
 
 OLDEST = (10, 3)
 NEWEST_MAJOR = 11
@@ -20,16 +26,17 @@ INSTALL = "use the one of JetPack 6.1 or newer (apt install python3-libnvinfer),
 _log = logging.getLogger("hrm_edge_runtime.tensorrt")
 
 
-def load() -> Any:
-    """The module `tensorrt`; raises EngineUnavailableError for none or for a version out of range."""
+def version() -> str:
+    """TensorRT's; raises EngineUnavailableError where there is none, or one out of range."""
     if importlib.util.find_spec("tensorrt") is None:
         raise EngineUnavailableError(f"TensorRT is not installed for this Python: {INSTALL}.")
-    trt: Any = importlib.import_module("tensorrt")
+    import tensorrt as trt
+
     major, minor = (int(part) for part in trt.__version__.split(".")[:2])
     if (major, minor) < OLDEST or major > NEWEST_MAJOR:
         known = f"{'.'.join(map(str, OLDEST))} to {NEWEST_MAJOR}"
         raise EngineUnavailableError(f"TensorRT {trt.__version__} is not one this program knows ({known}): {INSTALL}.")
-    return trt
+    return trt.__version__
 
 
 class Words:
@@ -42,8 +49,10 @@ class Words:
         return self.errors[-1] if self.errors else "TensorRT gives no reason"
 
 
-def logger_for(trt: Any, words: Words) -> Any:
+def logger_for(words: Words) -> tensorrt.ILogger:
     """TensorRT's logger: errors and warnings reach this program's log, errors are kept in `words`."""
+    import tensorrt as trt
+
     severity = trt.ILogger.Severity
     levels = {severity.INTERNAL_ERROR: logging.ERROR, severity.ERROR: logging.ERROR, severity.WARNING: logging.WARNING}
 
@@ -51,7 +60,7 @@ def logger_for(trt: Any, words: Words) -> Any:
         def __init__(self) -> None:
             trt.ILogger.__init__(self)  # pybind11 wants its own initialiser, not super()'s
 
-        def log(self, severity: Any, msg: str) -> None:
+        def log(self, severity: trt.ILogger.Severity, msg: str) -> None:
             level = levels.get(severity, logging.DEBUG)
             if level == logging.ERROR:
                 words.errors.append(" ".join(msg.split()))
@@ -60,8 +69,10 @@ def logger_for(trt: Any, words: Words) -> Any:
     return Logger()
 
 
-def network_from_onnx(trt: Any, builder: Any, logger: Any, graph: Path) -> Any:
+def network_from_onnx(builder: tensorrt.Builder, logger: tensorrt.ILogger, graph: Path) -> tensorrt.INetworkDefinition:
     """Parse a graph into a strongly typed network; raises ValueError naming the first node refused."""
+    import tensorrt as trt
+
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, logger)
     if not parser.parse_from_file(str(graph)):
@@ -69,7 +80,7 @@ def network_from_onnx(trt: Any, builder: Any, logger: Any, graph: Path) -> Any:
     return network
 
 
-def _refusal(parser: Any) -> str:
+def _refusal(parser: tensorrt.OnnxParser) -> str:
     if parser.num_errors == 0:
         return "without a reason"
     first = parser.get_error(0)
@@ -77,14 +88,18 @@ def _refusal(parser: Any) -> str:
     return f"node {first.node_name()!r} of type {first.node_operator()}: {first.desc()}{more}"
 
 
-def engine_from_plan(trt: Any, logger: Any, plan: bytes) -> Any | None:
+def engine_from_plan(logger: tensorrt.ILogger, plan: bytes) -> tensorrt.ICudaEngine | None:
     """Open a plan; None where this TensorRT or GPU does not take it. The runtime lives as long as the engine does."""
+    import tensorrt as trt
+
     runtime = trt.Runtime(logger)
     return runtime.deserialize_cuda_engine(plan)
 
 
-def context_for(trt: Any, engine: Any, *, profile: int, scratch: int, stream: int) -> Any:
+def context_for(engine: tensorrt.ICudaEngine, *, profile: int, scratch: int, stream: int) -> tensorrt.IExecutionContext:
     """An execution context on one profile whose scratch memory the caller owns, so that contexts can share it."""
+    import tensorrt as trt
+
     context = engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
     if context is None:
         raise EngineUnavailableError("TensorRT makes no execution context: use fewer --slots, or free memory.")
@@ -94,6 +109,8 @@ def context_for(trt: Any, engine: Any, *, profile: int, scratch: int, stream: in
     return context
 
 
-def layer_names(trt: Any, engine: Any) -> str:
+def layer_names(engine: tensorrt.ICudaEngine) -> str:
     """What the engine's layers are, as JSON text; kernel names stand in it."""
+    import tensorrt as trt
+
     return engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)

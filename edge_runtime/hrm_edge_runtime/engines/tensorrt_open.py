@@ -14,12 +14,12 @@ from hrm_edge_runtime.engines.tensorrt_cache import Built, EngineKey, Machine
 
 def this_machine(gpu: Gpu | None = None) -> Machine:
     """What engines are bound to here; opens the GPU for a moment where none is given."""
-    trt = tensorrt_api.load()
+    version = tensorrt_api.version()
     info = PycudaGpu.look() if gpu is None else gpu.info
     return Machine(
         gpu=info.name,
         compute_capability=info.compute_capability,
-        tensorrt=trt.__version__,
+        tensorrt=version,
         power_mode=jetson.power_mode(),
     )
 
@@ -28,7 +28,7 @@ def open_engine(
     bundle: Bundle, *, precision: str, num_slots: int, want_logits: bool = False, gpu: Gpu | None = None
 ) -> TensorRTEngine:
     """Open the built engine; raises EngineUnavailableError with the command that builds it where there is none."""
-    tensorrt_api.load()
+    tensorrt_api.version()
     gpu = gpu or PycudaGpu()
     try:
         key = EngineKey.of(bundle, this_machine(gpu), precision=precision, num_slots=num_slots)

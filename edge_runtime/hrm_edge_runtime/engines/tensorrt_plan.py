@@ -5,6 +5,10 @@ On an 8 GB board the builder needs more memory than everything after it, so `pre
 same code runs on TensorRT-RTX in the check without a GPU.
 """
 
+# Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against tensorrt-stubs.
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false, reportUnknownParameterType=false
+# pyright: reportUnnecessaryComparison=false
+
 from __future__ import annotations
 
 import hashlib
@@ -14,13 +18,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines import jetson, tensorrt_api, tensorrt_cache, tensorrt_progress
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.step_graph import Shape, input_shapes
 from hrm_edge_runtime.engines.tensorrt_cache import Built, EngineKey
+
+if TYPE_CHECKING:
+    import tensorrt
 
 HEADLESS = "stop the desktop (sudo systemctl isolate multi-user.target), add swap, or lower --workspace-mb"
 
@@ -34,26 +41,27 @@ class BuildSettings:
 
 
 def plan_from_onnx(
-    trt: Any,
     graph: Path,
     profiles: Sequence[Mapping[str, Shape]],
     *,
     settings: BuildSettings,
     phases: tensorrt_progress.Phases,
     timing_cache: Path | None,
-    adjust: Callable[[Any], None] | None = None,
+    adjust: Callable[[tensorrt.IBuilderConfig], None] | None = None,
 ) -> bytes:
     """Build a plan; raises ValueError with TensorRT's own last words.
 
     Each of the `profiles` fixes the shape of every input: the narrowest profile lets the builder choose best. `adjust`
     may change the builder's configuration last: the check on a machine without a GPU names its target there.
     """
+    import tensorrt as trt
+
     words = tensorrt_api.Words()
-    logger = tensorrt_api.logger_for(trt, words)
+    logger = tensorrt_api.logger_for(words)
     builder = trt.Builder(logger)
-    network = tensorrt_api.network_from_onnx(trt, builder, logger, graph)
-    config = _config(trt, builder, settings)
-    monitor = tensorrt_progress.monitor_for(trt, phases)  # the configuration does not keep it alive
+    network = tensorrt_api.network_from_onnx(builder, logger, graph)
+    config = _config(builder, settings)
+    monitor = tensorrt_progress.monitor_for(phases)  # the configuration does not keep it alive
     config.progress_monitor = monitor
     for shapes in profiles:
         config.add_optimization_profile(_profile(builder, shapes))
@@ -71,13 +79,12 @@ def plan_from_onnx(
 
 def build_engine(bundle: Bundle, key: EngineKey, *, settings: BuildSettings, phases: tensorrt_progress.Phases) -> Built:
     """Build the engine of a key and store it with its page."""
-    trt = tensorrt_api.load()
     graph, folder = bundle.graph_path(key.precision), tensorrt_cache.engine_dir(bundle)
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     timing_cache = folder / f"timing-sm{key.compute_capability}-trt{key.tensorrt}.cache"
     profiles = [input_shapes(bundle.manifest, bucket) for bucket in key.buckets]
-    plan = plan_from_onnx(trt, graph, profiles, settings=settings, phases=phases, timing_cache=timing_cache)
+    plan = plan_from_onnx(graph, profiles, settings=settings, phases=phases, timing_cache=timing_cache)
     built = Built(
         key=key,
         plan_sha256=hashlib.sha256(plan).hexdigest(),
@@ -114,7 +121,9 @@ def prepare(bundle: Bundle, *, precision: str | None, num_slots: int) -> str:
     return str(json.loads(done.stdout)["chosen"])
 
 
-def _config(trt: Any, builder: Any, settings: BuildSettings) -> Any:
+def _config(builder: tensorrt.Builder, settings: BuildSettings) -> tensorrt.IBuilderConfig:
+    import tensorrt as trt
+
     config = builder.create_builder_config()
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb << 20)
     config.builder_optimization_level = settings.optimization_level
@@ -123,19 +132,19 @@ def _config(trt: Any, builder: Any, settings: BuildSettings) -> Any:
     return config
 
 
-def _profile(builder: Any, shapes: Mapping[str, Shape]) -> Any:
+def _profile(builder: tensorrt.Builder, shapes: Mapping[str, Shape]) -> tensorrt.IOptimizationProfile:
     profile = builder.create_optimization_profile()
     for name, shape in shapes.items():
-        profile.set_shape(name, shape, shape, shape)
+        profile.set_shape(name, shape, shape, shape)  # pyright: ignore[reportArgumentType] (a tuple is taken for Dims)
     return profile
 
 
-def _attach_timing_cache(config: Any, file: Path) -> None:
+def _attach_timing_cache(config: tensorrt.IBuilderConfig, file: Path) -> None:
     kept = file.read_bytes() if file.is_file() else b""
     config.set_timing_cache(config.create_timing_cache(kept), False)
 
 
-def _keep_timing_cache(config: Any, file: Path) -> None:
+def _keep_timing_cache(config: tensorrt.IBuilderConfig, file: Path) -> None:
     cache = config.get_timing_cache()
     if cache is not None:
         temporary = file.with_suffix(".tmp")

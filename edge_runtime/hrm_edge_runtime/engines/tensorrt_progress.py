@@ -1,11 +1,17 @@
 """TensorRT's build told to a person: bars on a terminal, a line for each phase in a pipe."""
 
+# Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against tensorrt-stubs.
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    import tensorrt
 
 
 class Phases(Protocol):
@@ -49,8 +55,10 @@ class ConsolePhases:
             self._progress.remove_task(self._tasks.pop(name))
 
 
-def monitor_for(trt: Any, phases: Phases) -> Any:
+def monitor_for(phases: Phases) -> tensorrt.IProgressMonitor:
     """TensorRT's progress monitor; it is called from the builder's threads."""
+
+    import tensorrt as trt
 
     class Monitor(trt.IProgressMonitor):
         def __init__(self) -> None:
