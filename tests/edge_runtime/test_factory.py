@@ -1,5 +1,6 @@
 """One way from a bundle to an engine: names, refusals and the coats of ONNX Runtime that a CPU can run."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -102,3 +103,11 @@ print(sorted({"onnxruntime", "tensorrt", "pycuda", "matplotlib"} & set(sys.modul
 def test_what_a_jetson_runs_asks_for_no_engine_before_one_is_chosen() -> None:
     ended = subprocess.run([sys.executable, "-c", WITHOUT_ONNX_RUNTIME], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
+
+
+def test_tensorrt_and_pycuda_are_named_in_their_own_files_alone() -> None:
+    """A Jetson has no ONNX Runtime, a desktop no TensorRT: whatever else is opened must not ask for them."""
+    folder = Path(providers.__file__).parents[1]
+    imports = re.compile(r"^\s*(?:import|from) (?:tensorrt|pycuda)\b|import_module\(.(?:tensorrt|pycuda)", re.MULTILINE)
+    naming = {file.name for file in folder.rglob("*.py") if imports.search(file.read_text(encoding="utf-8"))}
+    assert naming == {"cuda.py", "tensorrt.py", "tensorrt_api.py", "tensorrt_plan.py", "tensorrt_progress.py"}

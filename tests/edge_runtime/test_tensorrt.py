@@ -27,7 +27,7 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines import factory, jetson, tensorrt_build, tensorrt_cache, tensorrt_open, tensorrt_plan
 from hrm_edge_runtime.engines.cuda import PycudaGpu
 from hrm_edge_runtime.engines.engine import Engine, EngineLostError, EngineUnavailableError
-from hrm_edge_runtime.engines.onnx import engine_from_bundle
+from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 from hrm_edge_runtime.engines.tensorrt import TensorRTEngine
 from hrm_edge_runtime.engines.tensorrt_cache import Built, EngineKey, Machine
 from hrm_edge_runtime.service.core import run
@@ -81,7 +81,7 @@ def opened(bundle: Bundle, library: Any = None) -> TensorRTEngine:
     return tensorrt_open.open_engine(bundle, precision="fp32", num_slots=SLOTS, want_logits=True, gpu=gpu)
 
 
-def same_course(ours: Engine, theirs: Engine, bundle: Bundle) -> None:
+def same_course(ours: TensorRTEngine, theirs: OnnxEngine, bundle: Bundle) -> None:
     """Loads, moves and steps of every batch, said alike by both."""
     rng = np.random.default_rng(2)
     left = 0
@@ -95,6 +95,8 @@ def same_course(ours: Engine, theirs: Engine, bundle: Bundle) -> None:
         for engine in (ours, theirs):
             engine.move(SLOTS - 1, 0)
         said_alike(ours, theirs, num_active)
+        carries = zip(ours.read_carry(num_active), theirs.read_carry(num_active), strict=True)
+        assert all((one == other).all() for one, other in carries)
         left = num_active
 
 

@@ -71,6 +71,10 @@ class Gpu(Protocol):
         """Copy inside device memory."""
         ...
 
+    def read(self, address: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """What stands in device memory, once all work before it is done."""
+        ...
+
     def wait(self) -> None: ...
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
@@ -141,6 +145,13 @@ class PycudaGpu:
     def copy(self, source: int, target: int, num_bytes: int) -> None:
         with self._failure_told():
             self._cuda.memcpy_dtod_async(target, source, num_bytes, self._stream)
+
+    def read(self, address: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        array = np.empty(shape, dtype)
+        with self._failure_told():
+            self._cuda.memcpy_dtoh_async(array, address, self._stream)
+        self.wait()
+        return array
 
     def wait(self) -> None:
         with self._failure_told():

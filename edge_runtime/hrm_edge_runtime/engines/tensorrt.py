@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hrm_edge_runtime.engines import tensorrt_api
-from hrm_edge_runtime.engines.cuda import Gpu, Shared
+from hrm_edge_runtime.engines.cuda import Gpu
 from hrm_edge_runtime.engines.cuda_graph import CaptureError
 from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.step_graph import ANSWERS, CARRIES, INPUTS, LOGITS, OUTPUTS, input_shapes, output_shapes
@@ -54,28 +54,16 @@ class TensorRTEngine:
         self.seq_len = manifest.seq_len
         self._gpu = gpu
         self._manifest = manifest
-        self._buckets = tuple(
-            bucket for before, bucket in zip((0, *buckets), buckets, strict=False) if before < num_slots
-        )
-        num_rows = self._buckets[-1]
+        below = (0, *buckets[:-1])
+        self._buckets = tuple(bucket for less, bucket in zip(below, buckets, strict=True) if less < num_slots)
         self._wants_logits = want_logits
-        self._version = tensorrt_api.version()
         self._words = tensorrt_api.Words()
-        self._engine = self._open(plan)
-        self._check_tensors(len(buckets))
-        self._fed = {name: self._share(name, input_shapes(manifest, num_rows)[name], INPUTS) for name in FED}
-        told = (*ANSWERS, LOGITS) if want_logits else ANSWERS
-        shapes = output_shapes(manifest, num_rows)
-        self._told = {name: self._share(name, shapes[name], OUTPUTS) for name in told}
-        self._unread = 0 if want_logits else gpu.allocate(int(np.prod(shapes[LOGITS])) * 4)
-        self._row_bytes = manifest.num_positions * manifest.hidden_size * 4
-        self._carries = [{name: gpu.allocate(num_rows * self._row_bytes) for name in CARRIES} for _parity in range(2)]
-        self._scratch = gpu.allocate(self._engine.device_memory_size_v2)
+        self._engine = self._open(plan, num_profiles=len(buckets))
+        self._allocate(self._buckets[-1])
         self._contexts = {bucket: self._context(profile, bucket) for profile, bucket in enumerate(self._buckets)}
         self._current = 0
-        self._launches = {
-            (bucket, parity): self._recorded(bucket, parity) for bucket in self._buckets for parity in range(2)
-        }
+        both = [(bucket, parity) for bucket in self._buckets for parity in range(2)]
+        self._launches = {(bucket, parity): self._recorded(bucket, parity) for bucket, parity in both}
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
         self._fed["tokens_BT"].array[slot] = tokens_T
@@ -102,6 +90,12 @@ class TensorRTEngine:
             logits_BTV=self._told[LOGITS].array[:num_active] if self._wants_logits else None,
         )
 
+    def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
+        """`z_high_BND` and `z_low_BND` after the last step, for parity; copies."""
+        now, shape = self._carries[self._current], (num_active, *self._row_shape)
+        high, low = (self._gpu.read(now[name], shape, np.float32) for name in CARRIES)
+        return high, low
+
     def layer_names(self) -> str:
         """The engine's layers with their kernels, as TensorRT tells them (JSON)."""
         return tensorrt_api.layer_names(self._engine)
@@ -112,26 +106,27 @@ class TensorRTEngine:
         del self._engine
         self._gpu.close()
 
-    def _open(self, plan: bytes) -> tensorrt.ICudaEngine:
-        logger = tensorrt_api.logger_for(self._words)
-        engine = tensorrt_api.engine_from_plan(logger, plan)
+    def _open(self, plan: bytes, num_profiles: int) -> tensorrt.ICudaEngine:
+        version = tensorrt_api.version()
+        engine = tensorrt_api.engine_from_plan(tensorrt_api.logger_for(self._words), plan)
         if engine is None:
-            raise EngineUnavailableError(
-                f"TensorRT {self._version} does not take this engine ({self._words.last()}): build it again."
-            )
+            reason = self._words.last()
+            raise EngineUnavailableError(f"TensorRT {version} does not take this engine ({reason}): build it again.")
+        _check_tensors(engine, num_profiles)
         return engine
 
-    def _check_tensors(self, num_profiles: int) -> None:
-        names = {self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)}
-        due = {*INPUTS, *OUTPUTS}
-        if names != due or self._engine.num_optimization_profiles != num_profiles:
-            raise EngineUnavailableError(
-                f"the engine has tensors {sorted(names)} and {self._engine.num_optimization_profiles} profiles where "
-                f"{sorted(due)} and {num_profiles} are due: build it again."
-            )
-
-    def _share(self, name: str, shape: tuple[int, ...], dtypes: dict[str, Any]) -> Shared:
-        return self._gpu.share(shape, dtypes[name])
+    def _allocate(self, num_rows: int) -> None:
+        fed, told = input_shapes(self._manifest, num_rows), output_shapes(self._manifest, num_rows)
+        outputs = (*ANSWERS, LOGITS) if self._wants_logits else ANSWERS
+        self._fed = {name: self._gpu.share(fed[name], INPUTS[name]) for name in FED}
+        self._told = {name: self._gpu.share(told[name], OUTPUTS[name]) for name in outputs}
+        self._unread = 0 if self._wants_logits else self._gpu.allocate(int(np.prod(told[LOGITS])) * 4)
+        self._row_shape = fed[CARRIES[0]][1:]
+        self._row_bytes = int(np.prod(self._row_shape)) * 4
+        self._carries = [
+            {name: self._gpu.allocate(num_rows * self._row_bytes) for name in CARRIES} for _parity in range(2)
+        ]
+        self._scratch = self._gpu.allocate(self._engine.device_memory_size_v2)
 
     def _context(self, profile: int, bucket: int) -> tensorrt.IExecutionContext:
         context = tensorrt_api.context_for(
@@ -176,3 +171,12 @@ class TensorRTEngine:
             **before,
             **{f"{name}_next": address for name, address in after.items()},
         }
+
+
+def _check_tensors(engine: tensorrt.ICudaEngine, num_profiles: int) -> None:
+    names, due = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}, {*INPUTS, *OUTPUTS}
+    if names != due or engine.num_optimization_profiles != num_profiles:
+        raise EngineUnavailableError(
+            f"the engine has tensors {sorted(names)} and {engine.num_optimization_profiles} profiles where "
+            f"{sorted(due)} and {num_profiles} are due: build it again."
+        )
