@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,11 @@ def write_bundle(path: Path, contents: Contents, options: Options, stages: Stage
         np.save(unfinished / PUZZLE_TABLE_NAME, contents.puzzle_table)
         (unfinished / "identifiers.json").write_text(json.dumps(list(contents.identifiers)) + "\n")
         judge = Judge(directory=unfinished, contents=contents, options=options, stages=stages)
-        form = Form(precision="fp32", portable=contents.graph, origin={"tolerance": LOGIT_TOLERANCE})
+        form = Form(precision="fp32", portable=contents.graph, origin={})
         measured = judge.write_and_measure(form)
-        golden = _golden(unfinished, contents, measured.policy.threshold, options.puzzles)
-        single = judge.single(form, measured, golden)
+        golden, num_candidates = _golden(unfinished, contents, measured.policy.threshold, options.puzzles)
+        origin = {"tolerance": LOGIT_TOLERANCE, "num_candidates": num_candidates}
+        single = judge.single(replace(form, origin=origin), measured, golden)
         lower = lower_precisions(_bench(contents, measured.policy), options, stages)
         results = [single, *(judge.lower(form, single, golden) for form in lower)]
         unrolled = _write_unrolled(unfinished, results, contents, options)
@@ -66,11 +68,12 @@ def _bench(contents: Contents, policy: HaltingPolicy) -> Bench:
     )
 
 
-def _golden(directory: Path, contents: Contents, threshold: float, count: int) -> Golden:
+def _golden(directory: Path, contents: Contents, threshold: float, count: int) -> tuple[Golden, int]:
+    """Traces of held-out puzzles, kept in the bundle, and how many puzzles were tried for them."""
     candidates = contents.held_out.at(np.arange(min(CANDIDATES * count, len(contents.held_out))))
-    golden, _ = golden_traces.golden_traces(contents.model, candidates, threshold, count)
+    golden, num_candidates = golden_traces.golden_traces(contents.model, candidates, threshold, count)
     golden_traces.save(golden, directory / GOLDEN_NAME)
-    return golden
+    return golden, num_candidates
 
 
 def _write_unrolled(directory: Path, results: Sequence[Result], contents: Contents, options: Options) -> dict[str, str]:

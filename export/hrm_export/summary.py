@@ -96,10 +96,11 @@ def table(path: Path, contents: Contents, rows: Sequence[Row]) -> Table:
 def footnote(contents: Contents, results: Sequence[Result]) -> str:
     """What the figures of the table rest on."""
     policy, report = results[0].measured.policy, next(iter(results[0].parity.values()))
+    tried = results[0].form.origin["num_candidates"]
     return (
         f"Halting {policy.kind}, at most {policy.max_segments} segments; {len(contents.held_out)} held-out puzzles. "
-        f"fp32 and PyTorch: same answers, same halting over {report.num_segments} segments of {report.num_puzzles} "
-        "puzzles that rounding does not decide. Times on this machine, all cores."
+        f"fp32 and PyTorch: same answers, same halting over {report.num_segments} segments of {report.num_puzzles} of "
+        f"{tried} puzzles (others may amplify rounding). Times on this machine, all cores."
     )
 
 

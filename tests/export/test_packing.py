@@ -102,6 +102,7 @@ def test_the_two_forms_of_int8_are_one_function(whole: Bundle) -> None:
 def test_the_bundle_says_what_each_precision_lost_and_how_sure_that_is(whole: Bundle) -> None:
     pages = json.loads((whole.path / "parity.json").read_text())
     assert "lost_against_fp32" not in pages["fp32"]["held_out"]
+    assert 4 <= pages["fp32"]["num_candidates"] <= 16
     for precision in ("fp16", "int8"):
         lost = pages[precision]["held_out"]["lost_against_fp32"]["exact"]
         assert lost["num_puzzles"] == 24
