@@ -3,49 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import re
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from fastapi import FastAPI
-from scripted_server import NAME, examples, scripted_model, scripted_workbench
+from asgi_tools import QUICK, app_over, client_of, until
+from scripted_server import NAME, examples
 
 from hrm_edge_runtime.service import intake
-from hrm_edge_runtime.service.app import create_app
 from hrm_edge_runtime.service.backoff import CAP_S, HEALTHY_S, BackOff
-from hrm_edge_runtime.service.processes import InThreadEngine
-from hrm_edge_runtime.service.supervisor import Supervisor
-from hrm_edge_runtime.service.workbench import MakeWorkbench, Workbench
+from hrm_edge_runtime.service.workbench import Workbench
 
-QUICK = functools.partial(scripted_workbench, num_slots=2, queue_limit=8, segments=2, step_s=0.0, load_s=0.0)
 KEYS = ("correct-horse-battery", "another-long-enough-key")
 STATUSES = {200, 401, 404, 405, 408, 413, 415, 422, 500, 503, 504}
 ROUTES = ("/", "/docs", "/models", "/slots", "/metrics", "/readyz", "/openapi.json", "/nothing-here")
-
-
-def app_over(make_workbench: MakeWorkbench, api_keys: Collection[str] = ()) -> tuple[FastAPI, Supervisor]:
-    supervisor = Supervisor(functools.partial(InThreadEngine, make_workbench), {NAME: 10})
-    return create_app(supervisor, [scripted_model(num_slots=2)], api_keys=api_keys), supervisor
-
-
-@contextlib.asynccontextmanager
-async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http,
-    ):
-        yield http
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came true")
 
 
 def test_with_keys_every_route_but_livez_needs_one() -> None:

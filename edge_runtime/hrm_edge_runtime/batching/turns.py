@@ -27,6 +27,7 @@ class Turns:
                 self._credit_s[name] = 0.0
         line = [name for name in self._ring if name in busy]
         if len(line) < 2:
+            self._credit_s.update((name, self._cost(name)) for name in line)  # alone it owes nobody anything
             return line[0] if line else None
         quantum_s = min(self._cost(name) for name in line)
         rounds = {name: self._rounds(name, quantum_s) for name in line}
@@ -34,7 +35,8 @@ class Turns:
         for place, name in enumerate(line):  # those behind the chosen one have not been visited in its round
             num_visits = rounds[chosen] - (place > line.index(chosen))
             self._credit_s[name] += max(0, num_visits) * quantum_s
-        self._ring.sort(key=lambda name: name == chosen)  # stable: the chosen one goes to the end
+        place = self._ring.index(chosen) + 1
+        self._ring = self._ring[place:] + self._ring[:place]
         return chosen
 
     def charge(self, name: str, seconds: float) -> None:

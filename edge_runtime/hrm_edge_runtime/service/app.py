@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, FastAPI, Query
+from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,7 +21,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from hrm_edge_runtime.service import batch, intake, streaming
 from hrm_edge_runtime.service.departures import ClientGoneError, unless_client_leaves
 from hrm_edge_runtime.service.desk import Desk, Order
-from hrm_edge_runtime.service.errors import ServiceError, stalled, unavailable
+from hrm_edge_runtime.service.errors import ServiceError, invalid, stalled, unavailable
 from hrm_edge_runtime.service.middleware import CountRequests, RequireKey
 from hrm_edge_runtime.service.questions import ServedModel
 from hrm_edge_runtime.service.responses import AsciiJSON, WebFiles, error_response, page
@@ -192,6 +193,7 @@ def create_app(supervisor: Supervisor, models: Sequence[ServedModel], *, api_key
     app.mount("/web", WebFiles())
     app.add_exception_handler(ServiceError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_route)
+    app.add_exception_handler(RequestValidationError, _refuse_query)
     app.add_exception_handler(ClientGoneError, _client_gone)
     app.add_exception_handler(Exception, _own_fault)
     if api_keys:
@@ -225,6 +227,13 @@ async def _refuse_route(_: Request, error: Exception) -> Response:
     refusal = ServiceError(error.status_code, reason, message, "see /docs for every path and its method")
     refusal.headers.update(error.headers or {})
     return error_response(refusal)
+
+
+async def _refuse_query(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    field = str(first["loc"][-1])
+    return error_response(invalid(first["type"], f"{field!r}: {first['msg']}", "see /docs for its values", field=field))
 
 
 async def _client_gone(_: Request, __: Exception) -> Response:

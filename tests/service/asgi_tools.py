@@ -1,0 +1,117 @@
+"""An application in this process, called without a socket, so that a test decides when bytes come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from typing import Any
+
+import httpx
+import numpy as np
+from fastapi import FastAPI
+from scripted_server import NAME, scripted_model, scripted_workbench
+
+from hrm_edge_runtime.batching.attempts import Attempts
+from hrm_edge_runtime.engines.fake import ScriptedEngine
+from hrm_edge_runtime.manifest import Halting, Manifest
+from hrm_edge_runtime.service.app import create_app
+from hrm_edge_runtime.service.processes import InThreadEngine
+from hrm_edge_runtime.service.questions import ServedModel
+from hrm_edge_runtime.service.supervisor import Supervisor
+from hrm_edge_runtime.service.workbench import MakeWorkbench, Workbench
+from hrm_puzzles import registry
+
+QUICK = functools.partial(scripted_workbench, num_slots=2, queue_limit=8, segments=2, step_s=0.0, load_s=0.0)
+MAZE = registry.get("maze-8x8")
+
+
+def app_over(make_workbench: MakeWorkbench, api_keys: Collection[str] = ()) -> tuple[FastAPI, Supervisor]:
+    supervisor = Supervisor(functools.partial(InThreadEngine, make_workbench), {NAME: 10})
+    return create_app(supervisor, [scripted_model(num_slots=2)], api_keys=api_keys), supervisor
+
+
+def app_of_two() -> tuple[FastAPI, Supervisor]:
+    """The scripted Sudokus, and mazes whose engine gives every question back as its answer."""
+
+    def bench() -> Workbench:
+        engine = ScriptedEngine(num_slots=2, seq_len=MAZE.seq_len)
+        lane = Attempts(engine, MAZE, np.zeros((1, 4), np.float32), queue_limit=8)
+        return Workbench(lanes={**QUICK().lanes, "mazes": lane})
+
+    supervisor = Supervisor(functools.partial(InThreadEngine, bench), {NAME: 10, "mazes": 10})
+    return create_app(supervisor, [scripted_model(num_slots=2), maze_model()]), supervisor
+
+
+def maze_model() -> ServedModel:
+    manifest = Manifest(
+        name="mazes",
+        puzzle=MAZE.name,
+        seq_len=MAZE.seq_len,
+        vocab_size=MAZE.vocab_size,
+        num_positions=MAZE.seq_len + 1,
+        hidden_size=4,
+        puzzle_vector_size=4,
+        num_puzzle_ids=1,
+        max_segments=3,
+        halting=Halting(policy="verified"),
+        precisions={"fp32": "step.fp32.onnx"},
+        files={},
+    )
+    return ServedModel(manifest=manifest, puzzle=MAZE, precision="fp32", num_slots=2, max_attempts=1)
+
+
+@contextlib.asynccontextmanager
+async def client_of(app: FastAPI, supervisor: Supervisor | None = None) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the running application; with its supervisor, once the engine is ready."""
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http,
+    ):
+        if supervisor is not None:
+            await until(lambda: supervisor.state == "ready")
+        yield http
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came true")
+
+
+class Call:
+    """One request whose body the test feeds and whose answer it takes piece by piece."""
+
+    def __init__(self, app: FastAPI, path: str, headers: Mapping[str, str], *, query: str = "") -> None:
+        self.status = 0
+        self.body = b""
+        self.num_taken = 0
+        self.may_send = asyncio.Event()
+        self.may_send.set()
+        self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        scope = {
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "POST",
+            "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "", "scheme": "http",
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            "client": ("127.0.0.1", 1), "server": ("test", 80),
+        }  # fmt: skip
+        self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
+
+    def give(self, piece: bytes, *, more: bool = True) -> None:
+        self._inbox.put_nowait({"type": "http.request", "body": piece, "more_body": more})
+
+    def leave(self) -> None:
+        self._inbox.put_nowait({"type": "http.disconnect"})
+
+    async def _receive(self) -> dict[str, Any]:
+        message = await self._inbox.get()
+        self.num_taken += 1
+        return message
+
+    async def _send(self, message: Any) -> None:
+        await self.may_send.wait()
+        self.status = message.get("status", self.status)
+        self.body += message.get("body", b"")

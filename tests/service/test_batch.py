@@ -1,0 +1,137 @@
+"""`/solve/batch`: a line for each line, whatever stands in it, in bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from asgi_tools import QUICK, Call, app_over, client_of, until
+from scripted_server import examples as scripted_examples
+from service_tools import Server, running, wait_for
+
+from hrm_edge_runtime.service.batch import lines_of
+from hrm_edge_runtime.service.errors import ServiceError
+from hrm_edge_runtime.service.intake import MAX_BODY_BYTES
+
+NDJSON = {"content-type": "application/x-ndjson"}
+BAD_LINES = [
+    b"{", b"nope", b"null", b"[]", b"{}", b'{"puzzle": 1}', b'{"puzzle": "1", "puzzle": "2"}', b"\xff\xfe",
+    b'{"puzzle": "11.............."}', b'{"puzzle": "x", "model": "other"}', b'{"puzzle": "1", "attempts": 99}',
+    b'{"puzzle": "' + b"1" * (MAX_BODY_BYTES + 10) + b'"}',
+]  # fmt: skip
+
+
+def lines_in(body: bytes) -> list[Any]:
+    return [json.loads(line) for line in body.splitlines()]
+
+
+def ask_all(server: Server, body: bytes, order: str) -> list[Any]:
+    response = server.http.post("/solve/batch", content=body, headers=NDJSON, params={"order": order})
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "application/x-ndjson"
+    return lines_in(response.content)
+
+
+@pytest.mark.parametrize("order", ["as-finished", "kept"])
+def test_a_bad_line_is_an_error_of_that_line_and_nothing_else_is_lost(
+    server: Server, examples: dict[str, str], order: str
+) -> None:
+    good = [json.dumps({"puzzle": question}).encode() for question in examples]
+    lines = [line for pair in zip(BAD_LINES, good * 2, strict=False) for line in pair]
+    answers = ask_all(server, b"\n".join([*lines, b"", b"  "]), order)
+    assert sorted(answer["line"] for answer in answers) == list(range(1, len(lines) + 1))
+    if order == "kept":
+        assert [answer["line"] for answer in answers] == list(range(1, len(lines) + 1))
+    by_line = {answer["line"]: answer for answer in answers}
+    for number, line in enumerate(lines, start=1):
+        if line in good:
+            assert by_line[number]["answer"]["solution"] == examples[json.loads(line)["puzzle"]]
+        else:
+            error = by_line[number]["error"]
+            assert error["message"], line[:50]
+            assert error["remedy"], line[:50]
+    assert by_line[2 * len(BAD_LINES) - 1]["error"]["reason"] == "line-too-large"
+
+
+def test_an_empty_batch_has_an_empty_answer_and_other_bodies_are_refused(server: Server) -> None:
+    assert ask_all(server, b"", "kept") == []
+    wrong_type = server.http.post("/solve/batch", content=b"{}", headers={"content-type": "text/plain"})
+    assert (wrong_type.status_code, wrong_type.json()["error"]["reason"]) == (415, "unsupported-media-type")
+    wrong_order = server.http.post("/solve/batch", content=b"", headers=NDJSON, params={"order": "random"})
+    assert (wrong_order.status_code, wrong_order.json()["error"]["field"]) == (422, "order")
+
+
+def test_many_lines_are_each_answered_once_and_single_requests_go_first(examples: dict[str, str]) -> None:
+    with running(slots=2, queue_limit=4, step_s=0.02, segments=2) as server:
+        server.wait_until_ready()
+        question = next(iter(examples))
+        body = "\n".join(json.dumps({"puzzle": question}) for _ in range(60)).encode()
+
+        async def run() -> tuple[list[Any], list[int]]:
+            batch = asyncio.to_thread(ask_all, server, body, "as-finished")
+            task = asyncio.ensure_future(batch)
+            await asyncio.to_thread(wait_for, lambda: server.slots()["waiting"] > 0)
+            singles = [(await asyncio.to_thread(server.solve, question)).status_code for _ in range(5)]
+            return await task, singles
+
+        answers, singles = asyncio.run(run())
+        assert sorted(answer["line"] for answer in answers) == list(range(1, 61))
+        assert all(answer["answer"]["solved"] for answer in answers)
+        assert singles == [200] * 5
+
+
+@pytest.mark.parametrize("order", ["as-finished", "kept"])
+def test_no_more_is_read_than_the_client_takes(order: str) -> None:
+    async def run() -> None:
+        app, supervisor = app_over(QUICK)
+        async with client_of(app, supervisor):
+            window = supervisor.places.batch_limit("scripted")
+            question = next(iter(scripted_examples()))
+            call = Call(app, "/solve/batch", NDJSON, query=f"order={order}")
+            await until(lambda: call.status == 200)
+            call.may_send.clear()
+            for _ in range(50):
+                call.give(json.dumps({"puzzle": question}).encode() + b"\n")
+            call.give(b"", more=False)
+            await until(lambda: call.num_taken > window)
+            await asyncio.sleep(0.3)
+            assert call.num_taken <= window + 2
+            call.may_send.set()
+            await asyncio.wait_for(call.task, 60)
+            assert sorted(line["line"] for line in lines_in(call.body)) == list(range(1, 51))
+
+    asyncio.run(run())
+
+
+def test_a_client_that_leaves_ends_its_batch_and_frees_the_places() -> None:
+    def slow() -> Any:
+        return QUICK(step_s=0.1, segments=16)
+
+    async def run() -> None:
+        app, supervisor = app_over(slow)
+        async with client_of(app, supervisor):
+            call = Call(app, "/solve/batch", NDJSON)
+            call.give(b"".join(json.dumps({"puzzle": one}).encode() + b"\n" for one in scripted_examples()))
+            await until(lambda: supervisor.num_waiting > 1)
+            call.leave()
+            await asyncio.wait_for(call.task, 60)
+            assert supervisor.num_waiting == 0
+            assert not supervisor.places.is_full("scripted", for_batch=True)
+
+    asyncio.run(run())
+
+
+def test_lines_are_the_same_however_the_body_is_cut() -> None:
+    body = b"one\n\n  two\r\n" + b"x" * (MAX_BODY_BYTES + 1) + b"\nlast"
+
+    async def pieces(size: int) -> Any:
+        for start in range(0, len(body), size):
+            yield body[start : start + size]
+
+    async def run(size: int) -> list[tuple[int, object]]:
+        return [(number, type(line) if isinstance(line, ServiceError) else line) async for number, line in lines_of(pieces(size))]  # fmt: skip # noqa: E501
+
+    expected = [(1, b"one"), (3, b"two"), (4, ServiceError), (5, b"last")]
+    assert [asyncio.run(run(size)) for size in (1000, 7, len(body))] == [expected] * 3
