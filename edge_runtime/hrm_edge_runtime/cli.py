@@ -96,7 +96,7 @@ def solve_command(
     attempts: Annotated[
         int | None, typer.Option(min=1, help="Try each puzzle as so many copies under its symmetries.")
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles at a time.")] = 4,
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="Attempts in one batch (with --bundle).")] = 4,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine (with --bundle).")] = None,
     engine: Annotated[
         str, typer.Option(metavar="ENGINE[:PRECISION]", help="What runs the bundle (with --bundle), as in hrm-serve.")
@@ -118,7 +118,7 @@ def solve_command(
             )
         else:
             key = read_keys(api_key_file)[0] if api_key_file else None
-            opening = solving.from_server(url, api_key=key, num_at_once=slots)
+            opening = solving.from_server(url, api_key=key)
         with opening as solver:
             options = {"policy": policy, "max_segments": max_segments, "attempts": attempts}
             requests = solving.read_requests(puzzle, solver.puzzle, options)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
 import httpx
 
 from hrm_edge_runtime.batching.halting import PolicyKind
-from hrm_edge_runtime.service.schema import ErrorDetail, ModelsAnswer, ModelView, SolveAnswer
+from hrm_edge_runtime.service.schema import ErrorDetail, ModelsAnswer, ModelView, SolveAnswer, SolveRequest
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+PIECE = 100  # puzzles sent at a time: httpx sends a whole body before it reads, and their answers fit the buffers
+RETRY_S = 1.0
+NOT_NOW = frozenset(("queue-full", "loading", "draining", "engine-lost"))  # reasons of a line worth sending again
+
+Numbered = tuple[int, SolveRequest]
 
 
 class ServerError(Exception):
@@ -91,6 +98,20 @@ class Client:
         stated = {name: value for name, value in fields.items() if value is not None}
         return SolveAnswer.model_validate(self._patiently("POST", "/solve", stated))
 
+    def solve_many(self, requests: Iterable[SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ServerError]]:
+        """Each request's position and its answer or refusal, as they finish; memory does not grow with their number.
+
+        Lines that fail for the moment, as those of an engine that died, are sent again for as long as `patience_s`.
+        """
+        piece: list[Numbered] = []
+        for numbered in enumerate(requests):
+            piece.append(numbered)
+            if len(piece) == PIECE:
+                yield from self._piece(piece)
+                piece = []
+        if piece:
+            yield from self._piece(piece)
+
     def models(self) -> list[ModelView]:
         """The served models."""
         return ModelsAnswer.model_validate(self._patiently("GET", "/models")).models
@@ -102,6 +123,33 @@ class Client:
         except (UnavailableError, UnreachableError):
             return False
         return True
+
+    def _piece(self, piece: list[Numbered]) -> Iterator[tuple[int, SolveAnswer | ServerError]]:
+        give_up_s = time.monotonic() + self._patience_s
+        while piece:
+            is_last = time.monotonic() + RETRY_S > give_up_s
+            again: list[Numbered] = []
+            for (position, request), outcome in self._lines(piece):
+                if isinstance(outcome, ServerError) and outcome.detail.reason in NOT_NOW and not is_last:
+                    again.append((position, request))
+                else:
+                    yield position, outcome
+            piece = again
+            time.sleep(RETRY_S if piece else 0.0)
+
+    def _lines(self, piece: list[Numbered]) -> Iterator[tuple[Numbered, SolveAnswer | ServerError]]:
+        body = "".join(f"{request.model_dump_json(exclude_none=True)}\n" for _, request in piece)
+        headers = {"content-type": "application/x-ndjson"}
+        try:
+            with self._http.stream("POST", "/solve/batch", content=body.encode(), headers=headers) as response:
+                if not response.is_success:
+                    response.read()
+                    raise _error_from(response)
+                for line in response.iter_lines():
+                    answered = json.loads(line)
+                    yield piece[answered["line"] - 1], _outcome(answered)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
 
     def _patiently(self, method: str, path: str, body: dict[str, Any] | None = None) -> object:
         give_up_s = time.monotonic() + self._patience_s
@@ -117,12 +165,22 @@ class Client:
         try:
             response = self._http.request(method, path, json=body)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise UnreachableError(
-                f"no answer from {self._url} ({error}): start hrm-serve there, or give another address."
-            ) from error
+            raise self._unreachable(error) from error
         if response.is_success:
             return response.json()
         raise _error_from(response)
+
+    def _unreachable(self, error: Exception) -> UnreachableError:
+        return UnreachableError(
+            f"no answer from {self._url} ({error}): start hrm-serve there, or give another address."
+        )
+
+
+def _outcome(answered: dict[str, Any]) -> SolveAnswer | ServerError:
+    """What a line of a batch says; an error in a line has no status of its own."""
+    if "answer" in answered:
+        return SolveAnswer.model_validate(answered["answer"])
+    return ServerError(200, ErrorDetail.model_validate(answered["error"]))
 
 
 def _error_from(response: httpx.Response) -> ServerError:

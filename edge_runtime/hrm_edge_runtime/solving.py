@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,21 +51,14 @@ def from_bundle(bundle: Bundle, choice: Choice, *, num_slots: int, num_threads: 
 
 
 @contextlib.contextmanager
-def from_server(url: str, *, api_key: str | None, num_at_once: int) -> Generator[Solver]:
+def from_server(url: str, *, api_key: str | None) -> Generator[Solver]:
     """A solver behind HTTP; refuses where no server answers, or where it serves a puzzle unknown here."""
     try:
         with Client(url, api_key=api_key, patience_s=PATIENCE_S) as client:
             puzzle = registry.get(client.models()[0].kind)
-            yield Solver(puzzle=puzzle, solve_all=functools.partial(_ask_all, client, num_at_once))
+            yield Solver(puzzle=puzzle, solve_all=client.solve_many)
     except (ServerError, UnreachableError, PuzzleError) as error:
         raise SolvingError(str(error)) from error
-
-
-def _ask_all(client: Client, num_at_once: int, requests: Sequence[SolveRequest]) -> Iterator[tuple[int, Outcome]]:
-    with ThreadPoolExecutor(num_at_once) as pool:
-        futures = {pool.submit(_ask, client, request): position for position, request in enumerate(requests)}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
 
 
 def read_requests(argument: str, puzzle: Puzzle, options: Mapping[str, object]) -> list[SolveRequest]:
@@ -94,15 +85,6 @@ def solve_and_print(solver: Solver, requests: Sequence[SolveRequest], *, as_json
     if len(outcomes) > 1:
         print(_counts(outcomes), file=sys.stderr)
     return 0 if all(isinstance(outcome, SolveAnswer) and outcome.solved for outcome in outcomes) else 1
-
-
-def _ask(client: Client, request: SolveRequest) -> Outcome:
-    try:
-        return client.solve(
-            request.puzzle, policy=request.policy, max_segments=request.max_segments, attempts=request.attempts
-        )
-    except ServerError as error:
-        return error
 
 
 def _texts(argument: str, puzzle: Puzzle) -> list[str]:

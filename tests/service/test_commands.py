@@ -18,8 +18,9 @@ from service_tools import PATIENCE_S, Server, free_port, wait_for
 
 from hrm_edge_runtime.bundle import find_bundle
 from hrm_edge_runtime.cli import serve_app, solve_app
-from hrm_edge_runtime.client import Client, KeyRefusedError, RefusedError, UnreachableError
+from hrm_edge_runtime.client import PIECE, Client, KeyRefusedError, RefusedError, UnreachableError
 from hrm_edge_runtime.manifest import Manifest
+from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
 
 SOLVED = "1234341221434321"
 OPEN = "123434122143432."
@@ -96,6 +97,17 @@ def test_client_has_an_error_for_each_kind_of_refusal(served: Server) -> None:
         client.models()
     with Client(f"http://127.0.0.1:{free_port()}") as client, pytest.raises(UnreachableError):
         client.models()
+
+
+def test_client_has_many_solved_in_pieces_and_loses_none(served: Server) -> None:
+    puzzles = [SOLVED, OPEN, CLASH] * (PIECE // 2)
+    with Client(served.url, api_key=KEY) as client:
+        outcomes = dict(client.solve_many(SolveRequest(puzzle=puzzle) for puzzle in puzzles))
+    assert sorted(outcomes) == list(range(len(puzzles)))
+    said = {SOLVED: "proven", OPEN: "max_segments", CLASH: "bad-puzzle"}
+    for position, puzzle in enumerate(puzzles):
+        outcome = outcomes[position]
+        assert said[puzzle] == (outcome.halted_by if isinstance(outcome, SolveAnswer) else outcome.detail.reason)
 
 
 def test_solve_command_asks_a_server(served: Server, bundle: Path) -> None:
