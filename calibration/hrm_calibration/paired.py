@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-Z_95 = 1.959964
+from hrm_edge_runtime.parity.interval import loss_interval
 
 
 class Paired(BaseModel):
@@ -27,12 +25,10 @@ class Paired(BaseModel):
 
 
 def paired(reference_N: NDArray[np.bool_], ours_N: NDArray[np.bool_]) -> Paired:
-    """Compares puzzle by puzzle; the interval is Agresti and Min's (2005): Wald's with half a puzzle in each cell."""
+    """Compares puzzle by puzzle; `interval` says which interval this is."""
     num_puzzles = len(reference_N)
     num_lost, num_won = int((reference_N & ~ours_N).sum()), int((ours_N & ~reference_N).sum())
-    lost, won, total = num_lost + 0.5, num_won + 0.5, num_puzzles + 2
-    middle = (lost - won) / total
-    half = Z_95 * math.sqrt(max(0.0, lost + won - (lost - won) ** 2 / total)) / total
+    low, high = loss_interval(num_lost, num_won, num_puzzles)
     return Paired(
         num_puzzles=num_puzzles,
         reference=float(reference_N.mean()),
@@ -40,6 +36,6 @@ def paired(reference_N: NDArray[np.bool_], ours_N: NDArray[np.bool_]) -> Paired:
         num_lost=num_lost,
         num_won=num_won,
         loss=(num_lost - num_won) / num_puzzles,
-        low=middle - half,
-        high=middle + half,
+        low=low,
+        high=high,
     )

@@ -13,9 +13,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hrm_edge_runtime.parity.interval import loss_interval
+
 How = Literal["mean", "worst"]
 HOW: tuple[How, ...] = ("worst", "mean")
-Z_95 = 1.959964
 
 
 class End(NamedTuple):
@@ -50,14 +51,9 @@ class Paired:
 
     @property
     def interval_points(self) -> tuple[float, float]:
-        """95 % confidence interval of the loss: Agresti and Min's (2005), Wald's with half a puzzle in each cell.
-
-        So no difference seen is not taken for certainty that there is none.
-        """
-        lost, won, total = self.lost + 0.5, self.won + 0.5, self.num_puzzles + 2
-        middle = (lost - won) / total
-        half = Z_95 * math.sqrt(max(0.0, lost + won - (lost - won) ** 2 / total)) / total
-        return 100 * (middle - half), 100 * (middle + half)
+        """95 % confidence interval of the loss, see `interval`."""
+        low, high = loss_interval(self.lost, self.won, self.num_puzzles)
+        return 100 * low, 100 * high
 
     def as_json(self) -> dict[str, Any]:
         low, high = self.interval_points
