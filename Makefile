@@ -7,7 +7,7 @@ DEV := .venv/bin
 SERVE := .venv-serve/bin
 ROOMS := puzzles model train export calibration edge_runtime benchmarks
 
-.PHONY: help demo test test-slow lint format check-gpu clean
+.PHONY: help demo test test-slow lint format check-gpu check-jetson check-rtx clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -33,8 +33,20 @@ format: .venv/ready  ## Format the code
 check-gpu: .venv/ready  ## Train a few steps on the CUDA device and compare it with the CPU
 	$(DEV)/python -m pytest -m gpu --override-ini addopts="--import-mode=importlib --strict-markers -rA"
 
+check-jetson:  ## On a Jetson: parity, bench and half an hour of soak on its TensorRT engine; writes acceptance.json
+	$(PYTHON) -m hrm_edge_runtime.acceptance --engine tensorrt --soak-minutes 30 --out acceptance.json
+
+check-rtx: .venv/ready .rtx/ready  ## Build every form of a full-size graph with NVIDIA's builder, without a GPU (minutes)
+	PYTHONPATH=.rtx $(DEV)/python -m pytest -m rtx --timeout 1400
+
+.rtx/ready:
+	$(DEV)/python -m pip install --quiet --no-deps --target .rtx \
+		tensorrt-rtx-cu13-bindings==1.7.1.116 onnxruntime-ep-nv-tensorrt-rtx-cu13==0.5.0
+	$(DEV)/python -m pip install --quiet --no-deps --target .rtx/stubs tensorrt-stubs==10.13.0.35.1
+	touch $@
+
 clean:  ## Remove environments and caches
-	rm -rf .venv .venv-serve .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-serve .rtx .pytest_cache .ruff_cache .hypothesis
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
