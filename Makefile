@@ -39,7 +39,7 @@ check-jetson:  ## On a Jetson: parity, bench and half an hour of soak on its Ten
 check-rtx: .venv/ready .rtx/ready  ## Build every form of a full-size graph with NVIDIA's builder, without a GPU (minutes)
 	PYTHONPATH=.rtx $(DEV)/python -m pytest -m rtx --timeout 1400
 
-.rtx/ready:
+.rtx/ready: | .venv/ready
 	$(DEV)/python -m pip install --quiet --no-deps --target .rtx \
 		tensorrt-rtx-cu13-bindings==1.7.1.116 onnxruntime-ep-nv-tensorrt-rtx-cu13==0.5.0
 	$(DEV)/python -m pip install --quiet --no-deps --target .rtx/stubs tensorrt-stubs==10.13.0.35.1

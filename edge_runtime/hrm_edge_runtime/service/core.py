@@ -111,10 +111,11 @@ class EngineLoop:
     def _take_messages(self) -> bool:
         """Take all that waits, sleeping only when idle; false when told to stop."""
         while self._connection.poll(self._patience_s()):
-            message: ToEngine = self._connection.recv()
-            if isinstance(message, Stop):
-                return False
-            self._take(message)
+            messages: tuple[ToEngine, ...] = self._connection.recv()
+            for message in messages:
+                if isinstance(message, Stop):
+                    return False
+                self._take(message)
         return True
 
     def _patience_s(self) -> float | None:

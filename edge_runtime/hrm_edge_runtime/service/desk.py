@@ -5,21 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from hrm_edge_runtime.service.glimpses import Mailbox, Watcher
 from hrm_edge_runtime.service.metrics import Metrics
+from hrm_edge_runtime.service.parsing import Parsers
 from hrm_edge_runtime.service.questions import Question, ServedModel, addressees, answer_from, question_from
 from hrm_edge_runtime.service.schema import EngineView, LaneView, SegmentView, SlotsAnswer, SolveAnswer, SolveRequest
 from hrm_edge_runtime.service.supervisor import Supervisor
 from hrm_edge_runtime.service.waiting import Watch
-
-NUM_PARSERS = 2  # a parser holds the interpreter most of its time: more threads would only starve the event loop
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,10 +33,10 @@ class Desk:
         self.models = tuple(models)
         self.supervisor = supervisor
         self.metrics = Metrics(supervisor)
-        self._parsers = ThreadPoolExecutor(NUM_PARSERS, thread_name_prefix="hrm-parser")
+        self._parsers = Parsers()
 
     def close(self) -> None:
-        self._parsers.shutdown(wait=False, cancel_futures=True)
+        self._parsers.close()
 
     async def solve(self, order: Order) -> SolveAnswer:
         """The way of a request."""
@@ -91,7 +86,7 @@ class Desk:
         candidates = addressees(self.models, order.request)
         with contextlib.ExitStack() as places:
             places.enter_context(self.supervisor.place(candidates[0].name))
-            question = await self._in_parser(lambda: question_from(candidates, order.request))
+            question = await self._parsers.do(lambda: question_from(candidates, order.request))
             if question.model is not candidates[0]:
                 places.enter_context(self.supervisor.place(question.model.name))
             yield question
@@ -106,6 +101,3 @@ class Desk:
         conclusion = await self.supervisor.solve(question.model.name, ask, watch)
         self.metrics.note_solved(conclusion.result)
         return answer_from(question, conclusion)
-
-    async def _in_parser(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._parsers, work)

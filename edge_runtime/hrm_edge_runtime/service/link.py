@@ -1,6 +1,7 @@
 """Two threads that carry messages between the event loop and one engine, so that the loop never waits on a pipe.
 
 Writing needs its own thread too: an engine in a long segment does not read, and a full pipe would stop every request.
+Waking a thread costs more than a message, so what one turn of the event loop sends goes in one piece.
 """
 
 from __future__ import annotations
@@ -31,14 +32,21 @@ class EngineLink:
         self._loop = asyncio.get_running_loop()
         self._on_message = on_message
         self._on_lost = on_lost
-        self._outbox: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()
+        self._unsent: list[ToEngine] = []
+        self._outbox: queue.SimpleQueue[tuple[ToEngine, ...] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="engine-writer", daemon=True)
         self._writer.start()
         threading.Thread(target=self._read, name="engine-reader", daemon=True).start()
 
     def send(self, message: ToEngine) -> None:
         """Put a message on its way; one to an engine that has gone is dropped."""
-        self._outbox.put(message)
+        self._unsent.append(message)
+        if len(self._unsent) == 1:
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        messages, self._unsent = tuple(self._unsent), []
+        self._outbox.put(messages)
 
     def _read(self) -> None:
         try:
@@ -53,8 +61,8 @@ class EngineLink:
 
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # the reading thread finds out the same and tells the loop
-            while (message := self._outbox.get()) is not None:
-                self._connection.send(message)
+            while (messages := self._outbox.get()) is not None:
+                self._connection.send(messages)
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is left to tell

@@ -25,7 +25,7 @@ export class Attempts {
       const card = this.cards.get(attempt) ?? this.#add(attempt);
       const frame = run.frame(attempt, segment);
       card.picture.draw(this.kind.picture(asked, frame.solution));
-      setText(card.said, wordsOf(frame, frames.length, segment, run.answer));
+      setText(card.said, wordsOf(frame, frames.at(-1) === frame && run.answer));
       setAttribute(card.node, "class", `attempt${frame.verified ? " proven" : ""}`);
       setAttribute(card.node, "aria-pressed", `${attempt === chosen}`);
     }
@@ -43,8 +43,8 @@ export class Attempts {
   }
 }
 
-function wordsOf(frame, length, segment, answer) {
+function wordsOf(frame, isOver) {
   if (frame.verified) return `proven at ${frame.segment}`;
   const margin = frame.margin.toFixed(1).replace("-", "−");
-  return answer && segment >= length ? `ended at ${frame.segment}, margin ${margin}` : `segment ${frame.segment}, margin ${margin}`;
+  return isOver ? `ended at ${frame.segment}, margin ${margin}` : `segment ${frame.segment}, margin ${margin}`;
 }

@@ -5,27 +5,31 @@ import { svg } from "./dom.js";
 const [WIDTH, HEIGHT] = [640, 140];
 const EDGE = 22;  // room for the numbers below
 
-/** Bars of [{limit, count}], the number of segments below each. */
+/** 1 and at most eight round numbers up to `count`. */
+export function ticksOf(count) {
+  const step = [1, 2, 4, 5, 10, 20, 25, 50, 100, 200, 500, 1000].find((candidate) => count / candidate <= 8) ?? count;
+  const multiples = Array.from({ length: Math.floor(count / step) }, (_, index) => (index + 1) * step);
+  return [...new Set([1, ...multiples])];
+}
+
+/** Bars of [{limit, count}] from 1 segment on. */
 export function bars(counts) {
-  const shown = counts.slice(counts.findIndex(({ limit }) => limit > 0));
-  const most = Math.max(1, ...shown.map(({ count }) => count));
-  const width = WIDTH / Math.max(8, shown.length);
-  const every = Math.ceil(shown.length / 16);
+  const shown = counts.filter(({ limit }) => limit > 0);
+  const most = Math.max(...shown.map(({ count }) => count));
+  const width = WIDTH / Math.max(12, shown.length);
   const all = shown.reduce((sum, { count }) => sum + count, 0);
-  const parts = shown.flatMap(({ limit, count }, index) => {
+  const parts = shown.map(({ limit, count }, index) => {
     const height = ((HEIGHT - EDGE - 16) * count) / most;
-    const middle = (index + 0.5) * width;
-    const isNamed = index % every === 0 || index === shown.length - 1;
-    return [
-      svg("rect", { class: "bar", x: index * width + width * 0.1, y: HEIGHT - EDGE - height, width: width * 0.8, height, rx: Math.min(3, width / 4) },
-        svg("title", {}, `${count} after ${limit}`)),
-      ...(isNamed ? [svg("text", { class: "tick", x: middle, y: HEIGHT - 6, "text-anchor": "middle" }, `${limit}`)] : []),
-      ...(count && width > 24 ? [svg("text", { class: "tick", x: middle, y: HEIGHT - EDGE - height - 4, "text-anchor": "middle" }, `${count}`)] : []),
-    ];
+    const [x, y] = [index * width + width * 0.1, HEIGHT - EDGE - height];
+    const title = svg("title", {}, `${count} after ${limit}`);
+    return svg("rect", { class: "bar", x, y, width: width * 0.8, height, rx: Math.min(3, width / 4) }, title);
   });
+  const ticks = ticksOf(shown.length).map((tick) =>
+    svg("text", { class: "tick", x: (tick - 0.5) * width, y: HEIGHT - 6, "text-anchor": "middle" }, `${tick}`));
   const floor = svg("line", { class: "axis", x1: 0, x2: WIDTH, y1: HEIGHT - EDGE, y2: HEIGHT - EDGE });
   const label = `${all} puzzles, by the segments until they halted`;
-  return svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "img", "aria-label": label }, floor, ...parts);
+  const top = svg("text", { class: "tick", x: 0, y: 12 }, `${most}`);
+  return svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "img", "aria-label": label }, floor, ...parts, ...ticks, top);
 }
 
 /** A line through the values, the newest at the right. */

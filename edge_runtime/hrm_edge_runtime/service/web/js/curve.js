@@ -1,9 +1,10 @@
 // The halting margin as it thinks: a line for each attempt over its segments, and the level above which it is content.
 
+import { ticksOf } from "./charts.js";
 import { svg } from "./dom.js";
 
 const [WIDTH, HEIGHT] = [640, 200];
-const EDGE = { left: 44, right: 16, top: 16, bottom: 28 };
+const EDGE = { left: 52, right: 16, top: 16, bottom: 28 };
 const FEWEST = 8;  // segments on the axis, so that the first ones do not jump
 
 export class Curve {
@@ -17,7 +18,7 @@ export class Curve {
 
   /** The attempts up to that segment; the chosen one stands out. */
   draw(attempts, chosen, segment) {
-    const lines = [...attempts].map(([attempt, frames]) => [attempt, frames.slice(0, segment)]);
+    const lines = [...attempts].map(([attempt, frames]) => [attempt, frames.filter((frame) => frame.segment <= segment)]);
     const scale = scaleOf(lines, this.threshold);
     const last = lines.find(([attempt]) => attempt === chosen)?.[1].at(-1);
     const others = lines.filter(([attempt]) => attempt !== chosen);
@@ -35,11 +36,11 @@ export class Curve {
 function chosenLine(frames, scale) {
   const last = frames.at(-1);
   const floor = HEIGHT - EDGE.bottom;
-  const area = `${path(frames, scale)}L${scale.x(frames.length)} ${floor}L${scale.x(1)} ${floor}Z`;
+  const area = `${path(frames, scale)}L${scale.x(last.segment)} ${floor}L${scale.x(frames[0].segment)} ${floor}Z`;
   return [
     svg("path", { class: "under", d: area }),
     svg("path", { class: "margin", d: path(frames, scale) }),
-    svg("circle", { class: "head", cx: scale.x(frames.length), cy: scale.y(last.margin), r: 5 }),
+    svg("circle", { class: "head", cx: scale.x(last.segment), cy: scale.y(last.margin), r: 5 }),
   ];
 }
 
@@ -50,7 +51,7 @@ function axes(scale, threshold) {
     svg("rect", { class: "content", x: EDGE.left, y: EDGE.top, width: WIDTH - EDGE.left - EDGE.right, height: Math.max(0, level - EDGE.top) }),
     svg("line", { class: "level", x1: EDGE.left, x2: WIDTH - EDGE.right, y1: level, y2: level }),
     svg("text", { class: "tick", x: EDGE.left - 8, y: level + 4, "text-anchor": "end" }, shortened(threshold)),
-    svg("text", { class: "tick", x: WIDTH - EDGE.right - 4, y: level - 6, "text-anchor": "end" }, "content to stop"),
+    svg("text", { class: "tick", x: EDGE.left + 6, y: level - 6 }, "content to stop"),
     ...[scale.low, scale.high].filter((value) => Math.abs(scale.y(value) - level) > 16).map((value) =>
       svg("text", { class: "tick", x: EDGE.left - 8, y: scale.y(value) + 4, "text-anchor": "end" }, shortened(value))),
     ...ticks.map((tick) => svg("text", { class: "tick", x: scale.x(tick), y: HEIGHT - 8, "text-anchor": "middle" }, `${tick}`)),
@@ -59,7 +60,7 @@ function axes(scale, threshold) {
 
 function scaleOf(lines, threshold) {
   const margins = lines.flatMap(([, frames]) => frames.map(({ margin }) => margin)).filter(Number.isFinite);
-  const count = Math.max(FEWEST, ...lines.map(([, frames]) => frames.length));
+  const count = Math.max(FEWEST, ...lines.map(([, frames]) => frames.at(-1)?.segment ?? 0));
   const [low, high] = [Math.min(threshold - 1, ...margins), Math.max(threshold + 1, ...margins)];
   const [width, height] = [WIDTH - EDGE.left - EDGE.right, HEIGHT - EDGE.top - EDGE.bottom];
   return {
@@ -69,12 +70,6 @@ function scaleOf(lines, threshold) {
   };
 }
 
-/** Some five round numbers of segments. */
-function ticksOf(count) {
-  const step = [1, 2, 4, 5, 10, 20, 25, 50, 100, 200, 500, 1000].find((candidate) => count / candidate <= 8) ?? count;
-  return [1, ...Array.from({ length: Math.floor(count / step) }, (_, index) => (index + 1) * step)].filter((tick, index) => !index || tick > 1);
-}
-
-const path = (frames, scale) => frames.map(({ margin }, index) => `${index ? "L" : "M"}${scale.x(index + 1)} ${scale.y(margin)}`).join("");
+const path = (frames, scale) => frames.map(({ segment, margin }, index) => `${index ? "L" : "M"}${scale.x(segment)} ${scale.y(margin)}`).join("");
 const rounded = (value) => Math.round(value * 10) / 10;
 const shortened = (value) => (Math.abs(value) < 10 ? value.toFixed(1).replace("-", "−") : `${Math.round(value)}`.replace("-", "−"));

@@ -1,11 +1,11 @@
 // The puzzle as a person makes it: drawn, typed, pasted or taken from the samples. Knows nothing of solving.
 
 import { Board } from "./board.js";
-import { $, element } from "./dom.js";
+import { $ } from "./dom.js";
+import { taskFields } from "./fields.js";
 import { copied, gridOf, isSame, resized } from "./grids.js";
 import { valueOf } from "./notation.js";
 import { brushes, pad } from "./palette.js";
-import { still } from "./picture.js";
 
 const MOST_UNDONE = 200;
 
@@ -19,11 +19,15 @@ export class Editor {
     this.brush = kind.marks[0].value;
     const onPaint = kind.paints ? (cell, isFirst) => this.#paint(cell, isFirst) : null;
     this.board = new Board(kind, `${kind.title} board`, { onKey: (key, cell) => this.#key(key, cell), onPaint });
-    const tools = kind.paints ? brushes(kind, (value) => { this.brush = value; }) : null;
-    this.tools = tools ? tools.node : pad(kind, (value) => this.#write(this.board.current, value));
-    this.chooseBrush = tools?.choose;
+    const tools = kind.paints
+      ? brushes(kind, (value) => { this.brush = value; })
+      : pad(kind, (value) => this.#write(this.board.current, value));
     $("board").replaceChildren(this.board.node);
-    $("tools").replaceChildren(this.tools, ...(kind.isApart ? this.#arcTools() : []));
+    this.fields = kind.isApart ? taskFields(kind, {
+      onTask: (task) => this.#become({ ...this.state, task }),
+      onResize: (rows, cols) => this.#become({ ...this.state, grid: resized(this.state.grid, rows, cols, kind.open) }),
+    }) : null;
+    $("tools").replaceChildren(tools, ...(this.fields?.nodes ?? []));
     this.#show();
   }
 
@@ -36,8 +40,8 @@ export class Editor {
   }
 
   clear() {
-    const { rows, cols, open } = { ...this.kind, rows: this.state.grid.length, cols: this.state.grid[0].length };
-    this.#become({ ...this.state, grid: gridOf(rows, cols, open) });
+    const { grid } = this.state;
+    this.#become({ ...this.state, grid: gridOf(grid.length, grid[0].length, this.kind.open) });
   }
 
   undo() {
@@ -73,10 +77,7 @@ export class Editor {
   #show() {
     this.board.absolve();
     this.draw();
-    if (!this.kind.isApart) return;
-    this.task.value = this.state.task;
-    [this.numRows.value, this.numCols.value] = [this.state.grid.length, this.state.grid[0].length];
-    this.shown.replaceChildren(...this.state.shown.map((pair, number) => demonstration(this.kind, pair, number + 1)));
+    this.fields?.show(this.state);
   }
 
   #key(key, cell) {
@@ -106,38 +107,4 @@ export class Editor {
     grid[Math.floor(cell / this.board.cols)][cell % this.board.cols] = value;
     this.#become({ ...this.state, grid });
   }
-
-  // What only ARC has: a size, the name of the task, and what the task shows.
-
-  #arcTools() {
-    const number = (label, change) => element("input",
-      { type: "number", min: "1", max: `${this.kind.most}`, inputmode: "numeric", "aria-label": label, on: { change } });
-    this.numRows = number("Rows", () => this.#resize());
-    this.numCols = number("Columns", () => this.#resize());
-    this.task = element("input", { type: "text", id: "task", maxlength: "100", autocomplete: "off", spellcheck: "false",
-      on: { change: () => this.#become({ ...this.state, task: this.task.value.trim() }) } });
-    this.shown = element("div", { class: "demonstrations" });
-    const signs = element("input", { type: "checkbox", on: { change: () => document.body.classList.toggle("numbers") } });
-    return [
-      element("div", { class: "row fields" },
-        element("label", {}, "Task ", this.task),
-        element("span", { class: "size" }, "Size ", this.numRows, " × ", this.numCols),
-        element("label", { class: "check" }, signs, "Numbers")),
-      this.shown,
-    ];
-  }
-
-  #resize() {
-    const [rows, cols] = [this.numRows, this.numCols].map(({ value }) =>
-      Math.max(1, Math.min(this.kind.most, Math.round(Number(value)) || 1)));
-    this.#become({ ...this.state, grid: resized(this.state.grid, rows, cols, this.kind.open) });
-    this.#show();
-  }
-}
-
-function demonstration(kind, { input, output }, number) {
-  return element("figure", { class: "demonstration" },
-    still(kind.board, kind.picture(input, null), `Demonstration ${number}, input`),
-    element("span", { class: "arrow", "aria-hidden": "true" }, "→"),
-    still(kind.board, kind.picture(output, null), `Demonstration ${number}, output`));
 }

@@ -39,20 +39,21 @@ async function start() {
 /** Shows the board of a model. */
 function open(model, drawn) {
   const kind = kindOf(model);
-  $("about").textContent = `${model.kind} · ${model.precision} · at most ${model.max_segments} segments`;
+  $("about").textContent = `${model.precision} · ${model.slots} slots · at most ${model.max_segments} segments`;
   $("undrawable").hidden = kind !== null;
   $("workplace").hidden = kind === null;
   page.thinking?.forget();
   if (!kind) return;
   page.editor = new Editor(kind, {
-    onChange: () => { page.thinking.forget(); drawn.offer(null, null); keepText(); },
+    onChange: () => { page.thinking.forget(); drawn.offer(null, null); page.thinking.offerDrawn(); keepText(); },
     onSolve: solve,
     onUnread: (value) => page.thinking.explain(value),
   });
   page.thinking = new Thinking(model, kind, page.editor, (question, answer) => drawn.offer(question, answer));
   drawn.show(model, kind);
+  $("attempts-wanted").max = model.max_attempts;
   $("help").textContent = kind.help;
-  const samples = { "From the server": model.sample, ...SAMPLES[model.kind] };
+  const samples = { ...SAMPLES[model.kind], "The server's own": model.sample };
   const named = Object.entries(samples).filter(([, value]) => value !== undefined);
   $("samples").replaceChildren(...["Samples …", ...named.map(([name]) => name)].map((name) => element("option", {}, name)));
   $("samples").onchange = () => {

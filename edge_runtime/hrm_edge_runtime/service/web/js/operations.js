@@ -65,11 +65,11 @@ export class Operations {
     const counts = buckets(samples, "hrm_segments_per_puzzle", name);
     const slots = lane.slots.map((slot) => slotView(slot, model?.max_segments ?? 1));
     return element("section", { class: "card lane", "aria-label": `Model ${name}` },
-      element("h3", {}, name, element("span", { class: "quiet" }, ` ${model?.kind ?? ""} · ${model?.precision ?? ""}`)),
-      element("p", { class: "quiet" }, `${lane.num_active} of ${lane.num_slots} slots at work, ${lane.num_queued} of ${lane.queue_limit} waiting`),
+      element("h3", {}, name, element("span", { class: "quiet" }, ` ${[model?.kind === name ? "" : model?.kind, model?.precision].filter(Boolean).join(" · ")}`)),
+      element("p", { class: "quiet" }, `${lane.num_active} of ${lane.num_slots} slots at work, ${lane.num_queued} attempts waiting`),
       element("div", { class: "slots" }, ...slots),
       element("h4", {}, "Segments until a puzzle halted"),
-      bars(counts),
+      counts.some(({ count }) => count) ? bars(counts) : element("p", { class: "quiet" }, "None has halted yet."),
       element("ul", { class: "outcomes" }, ...Object.entries(lane.completed).map(([outcome, count]) =>
         element("li", {}, element("b", {}, `${count}`), ` ${outcome.replace("_", " ")}`))));
   }
@@ -84,8 +84,8 @@ function tilesOf(slots, samples, rate = 0) {
   const steps = sum("steps");
   return [
     ["Engine", engine.state, losses, engine.state === "ready" ? "good" : "bad"],
-    ["Puzzles", `${sum("num_active")}`, `at work in ${sum("num_slots")} slots`],
-    ["Waiting", `${sum("num_queued")}`, `${slots.waiting} requests open`],
+    ["Attempts", `${sum("num_active")}`, `at work in ${sum("num_slots")} slots`],
+    ["Waiting", `${sum("num_queued")}`, `for a slot; open requests: ${slots.waiting}`],
     ["Throughput", `${rate.toFixed(1)}/s`, `${total(samples, "hrm_puzzles_total")} puzzles ended`],
     ["A step", `${steps ? ((1000 * sum("step_seconds_total")) / steps).toFixed(2) : "–"} ms`, `${steps} steps of the batch`],
     ["Memory", megabytes("hrm_engine_process_resident_memory_bytes"), `engine; server ${megabytes("process_resident_memory_bytes")}`],
@@ -100,5 +100,5 @@ function slotView(slot, mostSegments) {
   return element("div", { class: `slot ${isFree ? "free" : "busy"}` }, element("b", {}, `Slot ${slot.slot}`), meter, element("span", {}, words));
 }
 
-/** The lanes by name. */
-const lanesOf = (slots) => (slots.lane ? [{ name: slots.lane.model, lane: slots.lane }] : slots.lanes ?? []);
+/** The lanes that the engine has shown. */
+const lanesOf = ({ lanes }) => lanes.filter(({ lane }) => lane !== null);

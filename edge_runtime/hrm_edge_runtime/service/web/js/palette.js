@@ -2,19 +2,14 @@
 
 import { element } from "./dom.js";
 
-/** Brushes: one is chosen. `onChoose(value)` hears of it; the returned node has `choose(value)`. */
+/** Brushes: one is chosen, the first to begin with; `onChoose(value)` hears of it. */
 export function brushes(kind, onChoose) {
-  const inputs = kind.marks.map(({ value }) =>
-    element("input", { type: "radio", name: `brush-${kind.board}`, value: `${value}`, on: { change: () => onChoose(value) } }));
-  const labels = kind.marks.map((mark, index) =>
-    element("label", { class: `brush ${kind.board}-brush`, title: hint(mark) }, inputs[index], swatch(kind, mark), mark.name));
-  const node = element("div", { class: "palette", role: "radiogroup", "aria-label": "What to draw" }, ...labels);
-  const choose = (value) => {
-    inputs.forEach((input) => { input.checked = input.value === `${value}`; });
-    onChoose(value);
-  };
-  choose(kind.marks[0].value);
-  return { node, choose };
+  const labels = kind.marks.map((mark, index) => {
+    const input = element("input", { type: "radio", name: "brush", on: { change: () => onChoose(mark.value) } });
+    input.checked = index === 0;
+    return element("label", { class: `brush ${kind.board}-brush`, title: hint(mark) }, input, swatch(kind, mark), mark.name);
+  });
+  return element("div", { class: "palette", role: "radiogroup", "aria-label": "What to draw" }, ...labels);
 }
 
 /** A pad of keys, for those without a keyboard. */

@@ -21,13 +21,13 @@ export class Run {
 
   /** How many segments the longest attempt has run. */
   get length() {
-    return Math.max(0, ...[...this.attempts.values()].map((frames) => frames.length));
+    return Math.max(0, ...[...this.attempts.values()].map((frames) => frames.at(-1).segment));
   }
 
-  /** What an attempt said at that segment, or last where it ended before. */
+  /** What an attempt said at that segment, or last before it: a server may leave out segments for a slow reader. */
   frame(attempt, segment) {
     const frames = this.attempts.get(attempt) ?? [];
-    return frames[Math.min(segment, frames.length) - 1] ?? null;
+    return frames.findLast((frame) => frame.segment <= segment) ?? frames[0] ?? null;
   }
 
   /** The attempt whose last words are the answer. */

@@ -1,8 +1,8 @@
 // Solving, and watching it: asks the server, plays what comes segment by segment, and says what came out.
 
 import { Refusal, post, streamed } from "./api.js";
+import { Answer } from "./answer.js";
 import { Attempts } from "./attempts.js";
-import { Board } from "./board.js";
 import { Curve } from "./curve.js";
 import { $, element } from "./dom.js";
 import { Player, Run } from "./run.js";
@@ -18,7 +18,7 @@ export class Thinking {
     this.player = new Player({ onMove: (segment) => this.#show(segment), onEnd: () => this.#conclude() });
     this.curve = new Curve($("curve"), model.halting.threshold);
     this.attempts = new Attempts($("attempts"), kind, (attempt) => this.#choose(attempt));
-    this.apart = kind.isApart ? new Board(kind, "Answer board", { onKey: () => false }) : null;
+    this.apart = kind.isApart ? new Answer(kind, () => editor.brush, () => this.offerDrawn()) : null;
     $("answer-board").replaceChildren(...(this.apart ? [this.apart.node] : []));
     $("segment").oninput = () => { this.player.stop(); this.#show(Number($("segment").value)); };
     $("play").onclick = () => this.player.play(this.run, { isPaced: true });
@@ -37,8 +37,9 @@ export class Thinking {
     this.curve.draw(new Map(), null, 0);
     $("playback").hidden = true;
     $("figures").replaceChildren();
-    $("answer-board").hidden = true;
+    $("margins").hidden = true;
     $("intro").hidden = false;
+    this.apart?.forget(this.editor.state.grid);
     this.editor.draw();
   }
 
@@ -54,6 +55,11 @@ export class Thinking {
     this.run = new Run();
     this.player.play(this.run, { isPaced: $("paced").checked });
     await this.#listen({ puzzle: question, model: this.model.name, ...options });
+  }
+
+  /** An answer that a person has drawn goes into the set like a proven one: they vouch for it. */
+  offerDrawn() {
+    if (this.apart?.isDrawn) this.onAnswer(this.editor.question, { solution: this.apart.grid, verified: null });
   }
 
   stop() {
@@ -95,7 +101,7 @@ export class Thinking {
     this.#draw(frame.solution, { changed: frame.changed, beat: segment });
     this.curve.draw(run.attempts, this.chosen, segment);
     this.attempts.draw(run, this.asked.grid, this.chosen, segment);
-    $("playback").hidden = false;
+    $("playback").hidden = $("margins").hidden = false;
     $("segment").max = run.length;
     $("segment").value = segment;
     $("segment-now").textContent = `${segment}`;
@@ -103,9 +109,8 @@ export class Thinking {
   }
 
   #draw(solution, flash = {}) {
-    if (!this.apart) return this.editor.draw(solution, flash);
-    $("answer-board").hidden = !solution.length;
-    if (solution.length) this.apart.draw(this.kind.picture(solution, null), flash);
+    if (this.apart) this.apart.show(solution, flash);
+    else this.editor.draw(solution, flash);
   }
 
   /** Another attempt on the board, at the segment that is shown. */
@@ -135,8 +140,10 @@ export class Thinking {
 
   #busy(isBusy) {
     this.abort = isBusy ? new AbortController() : null;
-    $("solve").disabled = isBusy;
-    $("stop").hidden = !isBusy;
+    const [shown, other] = isBusy ? [$("stop"), $("solve")] : [$("solve"), $("stop")];
+    const hadFocus = document.activeElement === other;
+    [shown.hidden, other.hidden] = [false, true];
+    if (hadFocus) shown.focus();
     $("thinking").setAttribute("aria-busy", `${isBusy}`);
   }
 
