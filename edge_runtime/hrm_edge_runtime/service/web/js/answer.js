@@ -1,0 +1,63 @@
+// An answer with a board of its own (ARC): the model's, or one that a person draws for the set.
+
+import { Board } from "./board.js";
+import { element } from "./dom.js";
+import { copied, gridOf, resized } from "./grids.js";
+import { sizeFields } from "./fields.js";
+
+export class Answer {
+  /** `brush()` tells what a pointer paints; `onDraw()` hears of every change by the person. */
+  constructor(kind, brush, onDraw) {
+    Object.assign(this, { kind, brush, onDraw });
+    this.board = new Board(kind, "Answer board", {
+      onKey: (key, cell) => this.#key(key, cell),
+      onPaint: (cell) => this.#write(cell, this.brush()),
+    });
+    this.size = sizeFields(kind.most, (rows, cols) => this.#draws(resized(this.grid, rows, cols, kind.open)));
+    this.title = element("h3", {});
+    this.node = element("div", { class: "answer-desk" },
+      element("div", { class: "row" }, this.title, element("span", { class: "push" }), this.size.node), this.board.node);
+    this.isDrawn = false;
+    this.show(gridOf(kind.rows, kind.cols, kind.open));
+  }
+
+  /** The model's answer; no rows where it is no grid at all. */
+  show(grid, flash = {}) {
+    this.isDrawn = false;
+    this.#become(grid.length ? grid : [[this.kind.open]], grid.length ? "The model's answer" : "The model's answer is no grid", flash);
+  }
+
+  /** A fresh sheet as large as the question, unless a person has drawn on the old one. */
+  forget(question) {
+    if (!this.isDrawn) this.#become(gridOf(question.length, question[0].length, this.kind.open), "Answer");
+  }
+
+  #draws(grid) {
+    this.isDrawn = true;
+    this.#become(grid, "Your answer");
+    this.onDraw();
+  }
+
+  #become(grid, title, flash = {}) {
+    this.grid = grid;
+    this.title.textContent = title;
+    this.size.show(grid.length, grid[0].length);
+    this.board.draw(this.kind.picture(grid, null), flash);
+  }
+
+  #key(key, cell) {
+    const mark = this.kind.marks.find(({ keys }) => keys.includes(key));
+    if (mark) {
+      this.#write(cell, mark.value);
+      this.board.focus(Math.min(this.board.rows * this.board.cols - 1, cell + 1));
+    } else if (key === " ") this.#write(cell, this.brush());
+    else return false;
+    return true;
+  }
+
+  #write(cell, value) {
+    const grid = copied(this.grid);
+    grid[Math.floor(cell / this.board.cols)][cell % this.board.cols] = value;
+    this.#draws(grid);
+  }
+}

@@ -1,0 +1,79 @@
+"""A drawn set leaves the browser as a file that `hrm-data import` reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from web_tools import Page, cell, choose, screen, solve
+
+from hrm_puzzles import registry
+from hrm_puzzles.examples import read_examples
+from hrm_puzzles.exported import import_file
+
+
+def exported(page: Page, folder: Path) -> Path:
+    with page.expect_download() as waiting:
+        page.click("#export")
+    path = folder / waiting.value.suggested_filename
+    waiting.value.save_as(path)
+    return path
+
+
+def test_solved_puzzles_are_exported_and_imported_as_a_data_set(page: Page, tmp_path: Path) -> None:
+    choose(page, "maze-8x8")
+    for sample in ("Short", "Round the block", "Long way"):
+        choose(page, "maze-8x8", sample)
+        assert solve(page) == "Proven"
+        page.click("#add")
+        assert page.inner_text("#add") == "In the set"
+    page.click("#tab-set")
+    screen(page, "set")
+    file = exported(page, tmp_path)
+    assert page.inner_text("#set-command") == f"hrm-data import {file.name} maze-8x8 --out data/drawn"
+    imported = import_file(file, registry.get("maze-8x8"), tmp_path / "data", split="train")
+    assert (imported.num_train, imported.faults) == (3, [])
+    assert len(read_examples(tmp_path / "data", "train", 0, 3, "maze-8x8")) == 3
+
+
+def test_set_outlives_a_reload_and_lets_go_of_what_is_removed(page: Page) -> None:
+    solve(page)
+    page.click("#add")
+    page.reload()
+    page.click("#tab-set")
+    assert page.locator(".drawn").count() == 1
+    page.click("[aria-label='Remove Puzzle 1']")
+    assert page.is_visible("#set-empty")
+
+
+def test_disproven_answer_is_kept_out_of_the_set(page: Page) -> None:
+    choose(page, "sudoku", "Extreme")
+    page.click("summary:has-text('How to think')")
+    page.fill("#segments-wanted", "1")
+    assert solve(page) == "Not proven"
+    assert page.is_disabled("#add")
+    assert page.inner_text("#add-why") == "Only proven answers go into a set."
+
+
+def test_answer_drawn_by_hand_makes_an_arc_pair(page: Page, tmp_path: Path) -> None:
+    choose(page, "arc-colours")
+    page.fill("#answer-board [aria-label=Rows]", "1")
+    page.keyboard.press("Tab")
+    page.click("label[title^=green]")
+    page.locator("#answer-board [role=gridcell]").nth(2).click()
+    page.click("#add")
+    page.click("#tab-set")
+    pair = json.loads(exported(page, tmp_path).read_text())
+    assert pair["solution"] == [[0, 0, 3]]
+    assert pair["puzzle"]["task"] == "shift-colours"
+    imported = import_file(tmp_path / "arc-7x7.ndjson", registry.get("arc-7x7"), tmp_path / "data", split="train")
+    assert imported.num_train == 1
+
+
+def test_puzzle_of_the_set_goes_back_onto_the_board(page: Page) -> None:
+    solve(page)
+    page.click("#add")
+    page.click("#clear")
+    page.click("#tab-set")
+    page.click("[aria-label='Edit Puzzle 1']")
+    assert cell(page, 1, 1).inner_text() == "3"

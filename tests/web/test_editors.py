@@ -1,0 +1,115 @@
+"""Each kind of puzzle can be drawn, solved and judged in the browser."""
+
+from __future__ import annotations
+
+import json
+
+from service_tools import Server
+from web_tools import Locator, Page, cell, choose, digits, paste, screen, solve
+
+TASK = {
+    "task": "shift-colours",
+    "train": [
+        {"input": [[1, 0], [0, 2]], "output": [[5, 4], [4, 6]]},
+        {"input": [[3, 3, 3]], "output": [[7, 7, 7]]},
+    ],
+    "test": [{"input": [[0, 7, 7, 1], [7, 7, 7, 2], [0, 7, 7, 3], [4, 5, 6, 8]]}],
+}
+
+
+def drag(page: Page, first: Locator, last: Locator) -> None:
+    first.hover()
+    page.mouse.down()
+    box = last.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=8)
+    page.mouse.up()
+
+
+def test_sudoku_typed_by_hand_is_solved_and_proven(page: Page, site: Server) -> None:
+    question = "314...5..41.24...5..314....6.113.2.4"
+    page.click("#clear")
+    cell(page, 1, 1).click()
+    page.keyboard.type(question)
+    assert digits(page) == question
+    assert solve(page) == "Proven"
+    assert digits(page) == site.solve(question).json()["solution"]
+    choose(page, "sudoku", "Newspaper")
+    assert solve(page) == "Proven"
+    screen(page, "sudoku")
+
+
+def test_pad_writes_into_the_chosen_cell_of_a_sudoku(page: Page) -> None:
+    page.click("#clear")
+    cell(page, 2, 3).click()
+    page.click(".pad >> text=4")
+    assert cell(page, 2, 3).inner_text() == "4"
+    page.click("[aria-label=Erase]")
+    assert cell(page, 2, 3).inner_text() == ""
+
+
+def test_maze_drawn_with_the_pointer_is_solved(page: Page) -> None:
+    choose(page, "maze-8x8")
+    page.click("#clear")
+    drag(page, cell(page, 4, 1), cell(page, 4, 7))
+    page.click("label.brush:has-text('Start')")
+    cell(page, 1, 1).click()
+    page.click("label.brush:has-text('Goal')")
+    cell(page, 8, 1).click()
+    page.click("summary:has-text('As text')")
+    assert page.input_value("#text").split("\n") == [
+        "S.......",
+        *["........"] * 2,
+        "#######.",
+        *["........"] * 3,
+        "G.......",
+    ]
+    choose(page, "maze-8x8", "Round the block")
+    assert solve(page) == "Proven"
+    assert page.get_attribute("#board .way", "d") != ""
+    page.click("summary:has-text('As text')")
+    screen(page, "maze")
+
+
+def test_second_start_takes_the_place_of_the_first(page: Page) -> None:
+    choose(page, "maze-8x8")
+    page.click("label.brush:has-text('Start')")
+    cell(page, 8, 8).click()
+    cell(page, 8, 7).click()
+    assert page.locator("#board .start").count() == 1
+
+
+def test_city_with_a_depot_and_customers_is_solved(page: Page) -> None:
+    choose(page, "logistics-6x6", "One customer")
+    page.click("label.brush:has-text('Customer')")
+    cell(page, 6, 5).click()
+    assert page.locator("#board .customer").count() == 2
+    page.click("#undo")
+    assert page.locator("#board .customer").count() == 1
+    assert solve(page) == "Proven"
+    choose(page, "logistics-6x6", "Main street")
+    solve(page)
+    screen(page, "logistics")
+
+
+def test_arc_answer_is_never_called_proven_and_changes_with_each_segment(page: Page) -> None:
+    choose(page, "arc-colours")
+    paste(page, json.dumps(TASK))
+    assert page.input_value("#task") == "shift-colours"
+    assert page.locator(".demonstration").count() == 2
+    assert solve(page) == "Beyond proof"
+    assert "Nobody can prove an ARC answer" in page.inner_text("#verdict-text")
+    shown = page.locator("#answer-board [role=gridcell]").all_text_contents()
+    asked = [colour for row in TASK["test"][0]["input"] for colour in row]
+    assert shown == [str((colour + 4) % 10) for colour in asked]
+    page.wait_for_timeout(900)  # the last cells to change have stopped glowing
+    screen(page, "arc")
+
+
+def test_arc_grid_is_resized_and_painted(page: Page) -> None:
+    choose(page, "arc-colours")
+    page.fill("#tools [aria-label=Columns]", "5")
+    page.keyboard.press("Tab")
+    page.click("label[title^=magenta]")
+    cell(page, 1, 5).click()
+    assert cell(page, 1, 5).get_attribute("aria-label") == "Row 1, column 5: magenta"

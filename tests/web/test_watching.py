@@ -1,0 +1,92 @@
+"""A person sees the model think: segments, margins, attempts side by side; and can stop it."""
+
+from __future__ import annotations
+
+import re
+
+from service_tools import Server, wait_for
+from web_tools import Page, choose, digits, expect, screen, verdict
+
+HARD = "Few givens"
+
+
+def set_how(page: Page, *, attempts: int = 1, policy: str = "") -> None:
+    if not page.is_visible("#attempts-wanted"):
+        page.click("summary:has-text('How to think')")
+    page.fill("#attempts-wanted", str(attempts))
+    page.select_option("#policy", policy)
+
+
+def test_stream_is_watched_segment_by_segment(page: Page) -> None:
+    choose(page, "sudoku", HARD)
+    set_how(page, attempts=4)
+    before = digits(page)
+    page.click("#solve")
+    expect(page.locator("#segment")).to_have_value(re.compile(r"^([89]|\d\d+)$"))
+    assert page.inner_text("#verdict-title") == "Thinking …"
+    assert digits(page) != before
+    assert page.locator(".attempt").count() == 4
+    assert "margin" in page.inner_text(".attempt >> nth=1")
+    screen(page, "stream")
+    page.click("#stop")
+    assert digits(page) == before
+
+
+def test_every_attempt_can_be_looked_at_and_every_segment_again(page: Page) -> None:
+    choose(page, "sudoku-6x6", "Few givens")
+    set_how(page, attempts=3, policy="fixed")
+    page.fill("#segments-wanted", "6")
+    page.click("#solve")
+    verdict(page)
+    last = digits(page)
+    page.fill("#segment", "1")
+    expect(page.locator("#segment-now")).to_have_text("1")
+    assert digits(page) != last
+    page.click(".attempt >> nth=2")
+    assert page.get_attribute(".attempt >> nth=2", "aria-pressed") == "true"
+    page.click("#play")
+    expect(page.locator("#segment-now")).to_have_text("6")
+    assert page.locator("#curve .margin").count() == 3
+
+
+def test_stop_cancels_the_puzzle_on_the_server(page: Page, site: Server) -> None:
+    choose(page, "sudoku", "Extreme")
+    set_how(page, attempts=16, policy="fixed")
+    page.click("#solve")
+    page.wait_for_selector(".attempt")
+    page.keyboard.press("Escape")
+    assert page.inner_text("#verdict-title") == "Stopped"
+    wait_for(lambda: num_at_work(site) == 0)
+
+
+def num_at_work(site: Server) -> int:
+    """Slots at work, and requests that wait for an answer."""
+    slots = site.slots()
+    return slots["waiting"] + sum(lane["lane"]["num_active"] for lane in slots["lanes"])
+
+
+def test_figures_tell_how_the_answer_came_about(page: Page) -> None:
+    page.click("#solve")
+    verdict(page)
+    names, values = (page.locator(f"#figures {tag}").all_inner_texts() for tag in ("dt", "dd"))
+    named = dict(zip(names, values, strict=True))
+    assert named["Stopped by"] == "A proof: the answer keeps every rule"
+    assert named["Segments"].endswith("of at most 16")
+    assert named["Computing"].endswith("ms")
+
+
+def test_operations_tab_shows_slots_queue_and_the_histogram_of_segments(page: Page) -> None:
+    choose(page, "sudoku-6x6", "Easy")
+    page.click("#solve")
+    verdict(page)
+    choose(page, "sudoku", "Extreme")
+    set_how(page, attempts=16, policy="fixed")
+    page.click("#solve")
+    page.wait_for_selector(".attempt")
+    page.click("#tab-operations")
+    lane = page.locator("section[aria-label='Model sudoku']")
+    expect(lane.locator(".slot.busy")).to_have_count(4)
+    assert "segment" in lane.locator(".slot.busy").first.inner_text()
+    assert page.locator("section[aria-label='Model sudoku-6x6'] .bar").count() > 0
+    assert page.inner_text(".tile >> nth=0").split("\n")[:2] == ["Engine", "ready"]
+    screen(page, "operations")
