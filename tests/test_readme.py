@@ -22,7 +22,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("block", [block for block in BLOCKS if "make " not in block])
 def test_commands_of_the_readme_run(block: str, tmp_path: Path) -> None:
     script = f"set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{block}"
@@ -44,7 +43,7 @@ def test_make_targets_of_the_readme_exist(target: str) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/models.md", "docs/serving.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))])
 def test_links_between_pages_lead_to_files(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith(("http://", "https://"))]
