@@ -163,7 +163,7 @@ def _text_line(outcome: Outcome) -> str:
 def _counts(outcomes: Sequence[Outcome]) -> str:
     answers = [outcome for outcome in outcomes if isinstance(outcome, SolveAnswer)]
     counts = Counter(_verdict(outcome) for outcome in outcomes)
-    mean_segments = sum(answer.segments for answer in answers) / max(1, len(answers))
+    mean_segments = sum(answer.total_segments for answer in answers) / max(1, len(answers))
     said = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     return f"{len(outcomes)} puzzles: {said}; {mean_segments:.1f} segments on average"
 
