@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
@@ -43,7 +44,7 @@ def test_make_targets_of_the_readme_exist(target: str) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))])
+@pytest.mark.parametrize("page", PAGES)
 def test_links_between_pages_lead_to_files(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith(("http://", "https://"))]
