@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "service"))  # importlib mode leaves the path to us
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parents[1] / "service"))  # importlib mode leaves the path to us
+sys.path.insert(0, str(Path(__file__).parent))
 
 from service_tools import Server, free_port, wait_for
 
 if TYPE_CHECKING:
-    from web_tools import Browser, Page  # not before a test needs it: without playwright it skips what imports it
+    # not before a test needs it: without playwright it skips whatever imports it
+    from web_tools import Browser, ConsoleMessage, Error, Page
 
 MODELS = ("sudoku-6x6", "sudoku", "maze-8x8", "logistics-6x6")
-PATIENCE_MS = 30_000
 REFUSED = "Failed to load resource"  # how the browser notes each 4xx and 5xx that a test provokes
 
 
@@ -31,7 +30,7 @@ def browser() -> Iterator[Browser]:
         path = find_chromium(playwright)
         if path is None:
             pytest.skip("no Chromium: playwright install chromium, or install the package chromium")
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
 
@@ -52,21 +51,37 @@ def site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator
         server.close()
 
 
+@pytest.fixture(scope="session")
+def window(browser: Browser) -> Iterator[Page]:
+    """One window for all tests: a new one for each would cost a process and half a second."""
+    from web_tools import PATIENCE_MS
+
+    with browser.new_context(viewport={"width": 1200, "height": 900}, accept_downloads=True) as context:
+        context.set_default_timeout(PATIENCE_MS)
+        yield context.new_page()
+
+
 @pytest.fixture
-def page(browser: Browser, site: Server) -> Iterator[Page]:
+def page(window: Page, site: Server) -> Iterator[Page]:
     """The page as a new visitor finds it; a script that fails, or a breach of the policy, fails the test."""
-    context = browser.new_context(viewport={"width": 1200, "height": 900}, accept_downloads=True)
-    context.set_default_timeout(PATIENCE_MS)
-    page = context.new_page()
     faults: list[str] = []
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("console", lambda said: faults.append(said.text) if is_fault(said.type, said.text) else None)
-    page.goto(site.url)
-    page.wait_for_selector("#board [role=gridcell]")
-    yield page
-    context.close()
+
+    def note(said: ConsoleMessage) -> None:
+        if said.type in ("error", "warning") and not said.text.startswith(REFUSED):
+            faults.append(said.text)
+
+    def note_error(error: Error) -> None:
+        faults.append(str(error))
+
+    window.on("console", note)
+    window.on("pageerror", note_error)
+    window.goto(f"{site.url}/livez")
+    window.evaluate("localStorage.clear()")
+    window.emulate_media(color_scheme="light")
+    window.goto(site.url)
+    window.wait_for_selector("#board [role=gridcell]")
+    yield window
+    window.unroute_all()
+    window.remove_listener("console", note)
+    window.remove_listener("pageerror", note_error)
     assert faults == []
-
-
-def is_fault(kind: str, text: str) -> bool:
-    return kind in ("error", "warning") and not text.startswith(REFUSED)

@@ -144,8 +144,7 @@ def test_phone_sees_all_of_the_board_without_scrolling_sideways(browser: Browser
         page.tap("#solve")
         assert verdict(page) == "Proven"
         assert page.is_visible("#verdict")
-        if not page.evaluate("scrollY"):
-            screen(page, "phone")
+        screen(page, "phone", whole=False)
 
 
 def test_what_a_server_says_is_never_markup(page: Page) -> None:

@@ -14,6 +14,9 @@ from playwright.sync_api import Browser, Error, Locator, Page, Playwright, Route
 
 __all__ = ["Browser", "Error", "Locator", "Page", "Playwright", "Route", "expect", "sync_playwright"]
 
+PATIENCE_MS = 60_000  # how long a busy machine may take for what usually takes a second
+expect.set_options(timeout=PATIENCE_MS)
+
 DONE = "#verdict:is(.good, .bad, .open)"
 SYSTEM_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PASTE = """text => {
@@ -61,10 +64,10 @@ def digits(page: Page) -> str:
     return "".join(text or "." for text in cells)
 
 
-def screen(page: Page, name: str) -> None:
+def screen(page: Page, name: str, *, whole: bool = True) -> None:
     """A picture for docs/screens, where HRM_SCREENS names a folder for them."""
     folder = os.environ.get("HRM_SCREENS")
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
         page.mouse.move(0, 0)
-        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=whole)

@@ -39,7 +39,8 @@ async function start() {
 /** Shows the board of a model. */
 function open(model, drawn) {
   const kind = kindOf(model);
-  $("about").textContent = `${model.precision} · ${model.slots} slots · at most ${model.max_segments} segments`;
+  const tasks = model.identifiers > 1 ? [`${model.identifiers - 1} tasks learned`] : [];
+  $("about").textContent = [model.precision, `${model.slots} slots`, `at most ${model.max_segments} segments`, ...tasks].join(" · ");
   $("undrawable").hidden = kind !== null;
   $("workplace").hidden = kind === null;
   page.thinking?.forget();
