@@ -7,7 +7,7 @@ DEV := .venv/bin
 SERVE := .venv-serve/bin
 ROOMS := puzzles model train export calibration edge_runtime benchmarks
 
-.PHONY: help demo test test-slow lint format check-gpu check-jetson check-rtx clean
+.PHONY: help demo test test-slow lint format screens check-gpu check-jetson check-rtx clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -25,6 +25,9 @@ lint: .venv/ready  ## Check style and types
 	$(DEV)/ruff check .
 	$(DEV)/ruff format --check .
 	$(DEV)/pyright --pythonpath $(DEV)/python
+
+screens: .venv/ready  ## Make the pictures of the web page again, in a real Chromium
+	HRM_SCREENS=docs/screens $(DEV)/python -m pytest tests/web
 
 format: .venv/ready  ## Format the code
 	$(DEV)/ruff check --fix .
