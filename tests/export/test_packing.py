@@ -93,10 +93,13 @@ def test_each_precision_says_nearly_what_pytorch_says(whole: Bundle) -> None:
 
 
 def test_the_two_forms_of_int8_are_one_function(whole: Bundle) -> None:
-    """But for what the portable one rounds to float16 in between."""
+    """But for what the portable one rounds to float16 in between, where a value may fall on the next INT8 step.
+
+    ONNX Runtime 1.23 rounds every value so, newer ones few.
+    """
     pages = json.loads((whole.path / "parity.json").read_text())["int8"]["golden"]
     gaps = [pages[name]["segments"]["logit_gap"]["worst"][0] for name in ("step.int8.onnx", "step.int8.cpu.onnx")]
-    assert gaps[0] == pytest.approx(gaps[1], abs=0.05)
+    assert gaps[0] == pytest.approx(gaps[1], abs=0.1)
 
 
 def test_the_bundle_says_what_each_precision_lost_and_how_sure_that_is(whole: Bundle) -> None:
