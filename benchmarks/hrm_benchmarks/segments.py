@@ -21,7 +21,7 @@ from rich.table import Table
 from hrm_benchmarks.report import environment
 from hrm_benchmarks.turns import Step, Turn, spread, spread_text, step_seconds, take_turns
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.factory import engine_for, parse_choice
+from hrm_edge_runtime.engines.factory import choose, engine_for
 
 PYTORCH = ("pytorch", "pytorch-compiled")
 PROFILED_STEPS = 50
@@ -57,8 +57,7 @@ def entries(
     """Every engine at every batch; refuses (ValueError) engines the bundle cannot run."""
     opened = Bundle.open(bundle)
     for engine in engines:
-        _, precision = parse_choice(engine)
-        opened.graph_path(precision or next(iter(opened.manifest.precisions)))
+        choose(opened, engine)
     every = [*engines, *(PYTORCH if checkpoint else ())]
     return [
         Entry(bundle=bundle, engine=engine, batch=batch, num_threads=num_threads, checkpoint=checkpoint)

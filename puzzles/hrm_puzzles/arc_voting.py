@@ -1,13 +1,13 @@
 """Scoring ARC as published: answers to all variants of a test input, turned back, vote for one grid; pass@k.
 
-A prediction is the answer to one variant with the model's halting value. Equal grids are counted; the rank is by votes,
-then by the mean of sigmoid(q_halt). pass@k asks whether the answer is among the first k grids.
+A prediction is the answer to one variant with the model's halting value; `ballot` ranks equal grids. pass@k asks
+whether the answer is among the first k grids.
 Shapes: T tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hrm_puzzles.arc_canvas import grid_at
 from hrm_puzzles.arc_variants import variant_of
+from hrm_puzzles.ballot import Ballot
 from hrm_puzzles.puzzle import Grid, IntArray
 
 TRIALS = (1, 2, 10, 100, 1000)  # the published values of k; ARC itself allows two attempts
@@ -60,14 +61,15 @@ class Candidate:
 
 def votes(predictions: Iterable[Prediction], side: int) -> dict[TestInput, list[Candidate]]:
     """For each test input of each task the grids answered to its variants, the best first."""
-    ballots: dict[TestInput, dict[bytes, list[tuple[Grid, float]]]] = {}
+    ballots: dict[TestInput, tuple[Ballot, dict[Hashable, Grid]]] = {}
     for prediction in predictions:
         task, variant = variant_of(prediction.name)
         question = variant.invert(grid_at(prediction.question_T, side))
         answer = variant.invert(grid_at(prediction.answer_T, side))
-        ballot = ballots.setdefault((task, grid_key(question)), {})
-        ballot.setdefault(grid_key(answer), []).append((answer, _sigmoid(prediction.q_halt)))
-    return {test_input: _ranked(ballot.values()) for test_input, ballot in ballots.items()}
+        ballot, grids = ballots.setdefault((task, grid_key(question)), (Ballot(), {}))
+        ballot.cast(grid_key(answer), prediction.q_halt)
+        grids.setdefault(grid_key(answer), answer)
+    return {test_input: _ranked(ballot, grids) for test_input, (ballot, grids) in ballots.items()}
 
 
 def answers_of(names: Iterable[str], inputs_NT: IntArray, labels_NT: IntArray, side: int) -> dict[TestInput, Grid]:
@@ -108,13 +110,6 @@ def _solved(
     return solved
 
 
-def _ranked(ballot: Iterable[list[tuple[Grid, float]]]) -> list[Candidate]:
-    candidates = [
-        Candidate(grid=cast[0][0], votes=len(cast), confidence=float(np.mean([value for _, value in cast])))
-        for cast in ballot
-    ]
-    return sorted(candidates, key=lambda candidate: (-candidate.votes, -candidate.confidence))
-
-
-def _sigmoid(value: float) -> float:
-    return float(0.5 * (1 + np.tanh(value / 2)))  # no overflow, whatever the value
+def _ranked(ballot: Ballot, grids: Mapping[Hashable, Grid]) -> list[Candidate]:
+    ranks = [(key, *ballot.rank(key)) for key in ballot.ranked()]
+    return [Candidate(grid=grids[key], votes=votes, confidence=confidence) for key, votes, confidence in ranks]

@@ -17,13 +17,13 @@ from attempt_tools import Course, NamedTens, Seer, Shift, Tens, tokens
 
 from hrm_edge_runtime.batching.asks import Ask, Conclusion, Glimpse
 from hrm_edge_runtime.batching.attempts import Attempts
-from hrm_edge_runtime.batching.ballot import Ballot
 from hrm_edge_runtime.batching.frames import Framer
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.scheduler import QueueFull
 from hrm_puzzles import registry
 from hrm_puzzles.arc_canvas import canvas_T, grid_at
 from hrm_puzzles.arc_variants import Variant
+from hrm_puzzles.ballot import Ballot
 
 MAX_SEGMENTS = 5
 VERIFIED = HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS)

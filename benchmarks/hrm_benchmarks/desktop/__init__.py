@@ -1,1 +1,1 @@
-"""Training speed beside a plain re-statement of the published training step; the only part of this room with torch."""
+"""PyTorch's side: training beside the published step, a segment beside the engines; no other part has torch."""

@@ -1,43 +1,12 @@
-"""Which of a question's attempts answers it: a proven one, else the most common answer.
+"""Which of a question's attempts answers it: a proven one, else the most common answer."""
 
-Votes are ranked as ARC is scored: by number, then by the mean of the sigmoid of the voters' halting values.
-"""
-
-import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from hrm_edge_runtime.batching.result import Result
 from hrm_edge_runtime.engines.engine import Int32
+from hrm_puzzles.ballot import Ballot
 from hrm_puzzles.puzzle import Grid
-
-
-@dataclass(kw_only=True)
-class Ballot:
-    """The votes cast so far, by candidate."""
-
-    _trusts: dict[Hashable, list[float]] = field(default_factory=dict[Hashable, list[float]])
-
-    def cast(self, candidate: Hashable, q_halt: float) -> None:
-        trust = 0.5 * (1 + math.tanh(q_halt / 2))  # a sigmoid that cannot overflow
-        self._trusts.setdefault(candidate, []).append(trust)
-
-    def votes(self, candidate: Hashable) -> int:
-        return len(self._trusts.get(candidate, ()))
-
-    def leader(self) -> Hashable | None:
-        """Who would win now; None where nobody voted."""
-        return max(self._trusts, key=self.rank, default=None)
-
-    def is_decided(self, num_to_come: int) -> bool:
-        """Whether the leader stays the leader whatever the voters to come say."""
-        counts = sorted((len(trusts) for trusts in self._trusts.values()), reverse=True)
-        first, second = (*counts, 0, 0)[:2]
-        return first > second + num_to_come
-
-    def rank(self, candidate: Hashable) -> tuple[int, float]:
-        trusts = self._trusts[candidate]
-        return len(trusts), sum(trusts) / len(trusts)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

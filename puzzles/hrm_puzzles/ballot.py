@@ -1,0 +1,43 @@
+"""Votes for an answer where none can be proven, ranked as ARC is scored.
+
+The rank is by number of votes, then by the mean of the sigmoid of the voters' halting values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+
+@dataclass(kw_only=True)
+class Ballot:
+    """The votes cast so far, by candidate."""
+
+    _trusts: dict[Hashable, list[float]] = field(default_factory=dict[Hashable, list[float]])
+
+    def cast(self, candidate: Hashable, q_halt: float) -> None:
+        trust = 0.5 * (1 + math.tanh(q_halt / 2))  # a sigmoid that cannot overflow
+        self._trusts.setdefault(candidate, []).append(trust)
+
+    def votes(self, candidate: Hashable) -> int:
+        return len(self._trusts.get(candidate, ()))
+
+    def ranked(self) -> list[Hashable]:
+        """All candidates, the best first; equals in the order in which they were first named."""
+        return sorted(self._trusts, key=self.rank, reverse=True)
+
+    def leader(self) -> Hashable | None:
+        """Who would win now; None where nobody voted."""
+        return max(self._trusts, key=self.rank, default=None)
+
+    def is_decided(self, num_to_come: int) -> bool:
+        """Whether the leader stays the leader whatever the voters to come say."""
+        counts = sorted((len(trusts) for trusts in self._trusts.values()), reverse=True)
+        first, second = (*counts, 0, 0)[:2]
+        return first > second + num_to_come
+
+    def rank(self, candidate: Hashable) -> tuple[int, float]:
+        """Number of votes, and the mean trust of those who gave them."""
+        trusts = self._trusts[candidate]
+        return len(trusts), sum(trusts) / len(trusts)
