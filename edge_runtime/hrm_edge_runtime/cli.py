@@ -1,4 +1,4 @@
-"""The commands `hrm-serve` and `hrm-solve`.
+"""The command `hrm-serve`.
 
 Only light modules are imported at the top, because the spawned engine process imports the main script once more.
 """
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from hrm_edge_runtime.bundle import Bundle
 
 serve_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-solve_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 MIN_KEY_LENGTH = 16
@@ -26,11 +25,6 @@ ENGINES_HELP = "auto, cpu, cuda, ort-tensorrt or tensorrt, and a precision it ho
 def serve() -> None:
     """Entry point of `hrm-serve`."""
     serve_app()
-
-
-def solve() -> None:
-    """Entry point of `hrm-solve`."""
-    solve_app()
 
 
 @serve_app.command(epilog="Example: hrm-serve sudoku maze-8x8 --port 8000 --slots 4")
@@ -80,51 +74,6 @@ def serve_command(
         api_keys=frozenset(keys),
     )
     run_server(make_workbench, models, options)
-
-
-@solve_app.command(
-    epilog='Example: hrm-solve "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"'
-)
-def solve_command(
-    puzzle: Annotated[str, typer.Argument(help="A puzzle, a file with one puzzle per line, or - for standard input.")],
-    url: Annotated[str, typer.Option(help="The server to ask.")] = "http://127.0.0.1:8000",
-    bundle: Annotated[
-        str | None, typer.Option(help="Open this bundle here instead: a directory or a shipped one's name.")
-    ] = None,
-    policy: Annotated[str | None, typer.Option(help="verified, learned or fixed; without it the model's own.")] = None,
-    max_segments: Annotated[int | None, typer.Option(min=1, help="At most this many segments.")] = None,
-    attempts: Annotated[
-        int | None, typer.Option(min=1, help="Try each puzzle as so many copies under its symmetries.")
-    ] = None,
-    slots: Annotated[int, typer.Option(min=1, max=1024, help="Attempts in one batch (with --bundle).")] = 4,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine (with --bundle).")] = None,
-    engine: Annotated[
-        str, typer.Option(metavar="ENGINE[:PRECISION]", help="What runs the bundle (with --bundle), as in hrm-serve.")
-    ] = "auto",
-    api_key_file: Annotated[Path | None, typer.Option(help="File whose first line is the server's key.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print whole answers as JSON, one per line.")] = False,
-) -> None:
-    """Solve a puzzle, or many; exits with 0 where every one is solved and with 1 where one is not."""
-    from hrm_edge_runtime import solving
-    from hrm_edge_runtime.engines.engine import EngineUnavailableError
-    from hrm_edge_runtime.engines.factory import prepare
-    from hrm_edge_runtime.manifest import BundleError
-
-    try:
-        if bundle is not None:
-            opened = _opened(bundle)
-            opening = solving.from_bundle(
-                opened, prepare(opened, engine, num_slots=slots), num_slots=slots, num_threads=threads
-            )
-        else:
-            key = read_keys(api_key_file)[0] if api_key_file else None
-            opening = solving.from_server(url, api_key=key)
-        with opening as solver:
-            options = {"policy": policy, "max_segments": max_segments, "attempts": attempts}
-            requests = solving.read_requests(puzzle, solver.puzzle, options)
-            raise typer.Exit(solving.solve_and_print(solver, requests, as_json=as_json))
-    except (BundleError, EngineUnavailableError, KeyFileError, solving.SolvingError) as error:
-        _fail("hrm-solve", error)
 
 
 class KeyFileError(ValueError):

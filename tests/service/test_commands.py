@@ -17,10 +17,11 @@ from echo_bundle import write_echo_bundle
 from service_tools import PATIENCE_S, Server, free_port, wait_for
 
 from hrm_edge_runtime.bundle import find_bundle
-from hrm_edge_runtime.cli import serve_app, solve_app
+from hrm_edge_runtime.cli import serve_app
 from hrm_edge_runtime.client import PIECE, Client, KeyRefusedError, RefusedError, UnreachableError
 from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.solve_cli import app as solve_app
 
 SOLVED = "1234341221434321"
 OPEN = "123434122143432."
@@ -29,7 +30,11 @@ KEY = "a-key-for-the-tests-only"
 
 
 def command(name: str, *arguments: object) -> list[str]:
-    return [sys.executable, "-c", f"from hrm_edge_runtime.cli import {name}; {name}()", *map(str, arguments)]
+    start = {
+        "serve": "from hrm_edge_runtime.cli import serve as main",
+        "solve": "from hrm_edge_runtime.solve_cli import main",
+    }
+    return [sys.executable, "-c", f"{start[name]}; main()", *map(str, arguments)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +117,7 @@ def test_client_has_many_solved_in_pieces_and_loses_none(served: Server) -> None
 
 def test_solve_command_asks_a_server(served: Server, bundle: Path) -> None:
     key_file = bundle.parent / "keys"
-    done = run("solve", SOLVED, "--url", served.url, "--api-key-file", key_file)
+    done = run("solve", SOLVED, "--url", served.url, "--key-file", key_file)
     assert (done.status, done.stdout) == (0, f"{SOLVED}\n"), done.stderr
     without_key = run("solve", SOLVED, "--url", served.url)
     assert without_key.status == 1

@@ -1,0 +1,90 @@
+"""The command `hrm-solve`: puzzles to answers, through a server or a bundle opened here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+KEY_VARIABLE = "HRM_API_KEY"
+
+
+def main() -> None:
+    """Entry point of `hrm-solve`."""
+    app()
+
+
+@app.command(
+    epilog='Example: hrm-solve "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"'
+)
+def solve(
+    puzzle: Annotated[str, typer.Argument(help="A puzzle, a file with one puzzle per line, or - for standard input.")],
+    url: Annotated[str, typer.Option(help="The server to ask.")] = "http://127.0.0.1:8000",
+    bundle: Annotated[
+        str | None, typer.Option(help="Open this bundle here instead: a directory or a shipped one's name.")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="verified, learned or fixed; without it the model's own.")] = None,
+    max_segments: Annotated[int | None, typer.Option(min=1, help="At most this many segments.")] = None,
+    attempts: Annotated[
+        int | None, typer.Option(min=1, help="Try each puzzle as so many copies under its symmetries.")
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="Attempts in one batch (with --bundle).")] = 4,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine (with --bundle).")] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE[:PRECISION]", help="What runs the bundle (with --bundle), as in hrm-serve.")
+    ] = "auto",
+    key_file: Annotated[
+        Path | None, typer.Option(help=f"File whose first line is the server's key; else {KEY_VARIABLE} is looked at.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print whole answers as JSON, one per line.")] = False,
+) -> None:
+    """Solve a puzzle, or many; exits with 0 where every one is solved and with 1 where one is not."""
+    from hrm_edge_runtime import solving
+    from hrm_edge_runtime.bundle import Bundle, find_bundle
+    from hrm_edge_runtime.engines.engine import EngineUnavailableError
+    from hrm_edge_runtime.engines.factory import prepare
+    from hrm_edge_runtime.manifest import BundleError
+
+    try:
+        if bundle is not None:
+            opened = Bundle.open(find_bundle(bundle))
+            opening = solving.from_bundle(
+                opened, prepare(opened, engine, num_slots=slots), num_slots=slots, num_threads=threads
+            )
+        else:
+            opening = solving.from_server(url, api_key=read_key(key_file))
+        with opening as solver:
+            options = {"policy": policy, "max_segments": max_segments, "attempts": attempts}
+            requests = solving.read_requests(puzzle, solver.puzzle, options)
+            raise typer.Exit(solving.solve_and_print(solver, requests, as_json=as_json))
+    except (BundleError, EngineUnavailableError, solving.SolvingError, ServerKeyError) as error:
+        _fail(error)
+
+
+class ServerKeyError(ValueError):
+    """A key that cannot be had or used."""
+
+
+def read_key(path: Path | None) -> str | None:
+    """The key for a server: a file's first line, else the environment's; a command line would show it to everybody."""
+    if path is None:
+        return os.environ.get(KEY_VARIABLE) or None
+    try:
+        lines = path.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServerKeyError(
+            f"the key file {path} cannot be read ({error}): write the server's key into it."
+        ) from error
+    if not lines:
+        raise ServerKeyError(f"the key file {path} is empty: write the server's key into it.")
+    return lines[0]
+
+
+def _fail(error: Exception) -> NoReturn:
+    sys.stderr.write(f"hrm-solve: {error}\n")
+    raise typer.Exit(1)
