@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812  (the field's usual alias)
 from torch import Tensor, nn
 
 from hrm_model.config import HRMConfig
+from hrm_model.fake_int8 import fake_int8, fake_int8_weight
 from hrm_model.fused import gated, residual_norm
 
 _TRUNCATED_STD = 0.8796256610342398
@@ -30,14 +31,25 @@ def truncated_normal_(weights: Tensor, std: float) -> Tensor:
 
 
 class Linear(nn.Module):
-    """y = x W^T without bias; W [out, in] starts as a truncated normal of spread 1/sqrt(in)."""
+    """y = x W^T without bias; W [out, in] starts as a truncated normal of spread 1/sqrt(in).
+
+    Where `as_int8` is set both are rounded first, as an INT8 engine would.
+    """
+
+    as_int8 = False
 
     def __init__(self, num_in: int, num_out: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(truncated_normal_(torch.empty(num_out, num_in), 1 / math.sqrt(num_in)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight.to(x.dtype))
+        return F.linear(*self.operands(x))
+
+    def operands(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x and W in x's type, as they are multiplied."""
+        if not self.as_int8:
+            return x, self.weight.to(x.dtype)
+        return fake_int8(x), fake_int8_weight(self.weight).to(x.dtype)
 
 
 def rotary_table(num_positions: int, head_size: int, theta: float) -> Rotation:
@@ -77,7 +89,8 @@ class Attention(nn.Module):
         """Queries, keys and values, each [B, heads, positions, K]."""
         if num_queries is None:
             return self._heads(self.qkv_proj(x_BND)).chunk(3, dim=1)
-        width, weight = x_BND.shape[-1], self.qkv_proj.weight.to(x_BND.dtype)
+        width = x_BND.shape[-1]
+        x_BND, weight = self.qkv_proj.operands(x_BND)
         q = self._heads(F.linear(x_BND[:, :num_queries], weight[:width]))
         return q, *self._heads(F.linear(x_BND, weight[width:])).chunk(2, dim=1)
 
@@ -118,6 +131,12 @@ class Level(nn.Module):
     def __init__(self, config: HRMConfig, num_layers: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Block(config) for _ in range(num_layers))
+
+    def compute_as_int8(self) -> None:
+        """From now on every product is that of an INT8 engine, but for the order of summation."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.as_int8 = True
 
     @property
     def blocks(self) -> list[Block]:

@@ -113,6 +113,16 @@ def test_training_learns_to_solve(data: Path) -> None:
     assert result.exact[-1] <= result.proven[-1]
 
 
+def test_quantisation_aware_training_feels_the_rounding_and_saves_plain_weights(data: Path) -> None:
+    plain, aware = trainer_on(data), trainer_on(data, quantisation_aware=True)
+    carry, tokens_BT = aware.model.start(2), torch.ones((2, PUZZLE.seq_len), dtype=torch.int32)
+    models = (plain.model, aware.averaged_model(), aware.model)
+    before, saved, trained = (model.segment(carry, tokens_BT, tokens_BT[:, 0] * 0).logits_BTV for model in models)
+    assert torch.equal(saved, before)
+    assert not torch.equal(trained, before)
+    assert float(aware.step().loss) != float(plain.step().loss)
+
+
 def test_what_a_slot_is_offered_depends_on_seed_step_and_slot_alone(data: Path) -> None:
     feeds = [Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=4, augment=True) for _ in range(2)]
     feeds[0].draw(1, range(40), 48, 3)

@@ -78,6 +78,9 @@ class Trainer:
         self.progress = state.Progress()
         self._mine = self.ranks.slots(recipe.batch_size)
         self._ahead = Ahead(self._draw, self._num_revealed, workers=hardware.workers, depth=hardware.prefetch)
+        if recipe.quantisation_aware:
+            model.high_level.compute_as_int8()
+            model.low_level.compute_as_int8()
         if hardware.recompute:
             recompute_blocks(model)
         self._think, self._halting = hardware.compiled([model.think, model.halting], say)

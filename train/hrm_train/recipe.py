@@ -22,6 +22,7 @@ class Recipe:
     `lr` and `puzzle_lr` are for a batch of `base_batch` and grow linearly with the real one (0: they hold for any).
     `lr_min_ratio` 1 keeps the rate constant after the warm-up, less ends a cosine there; `clip_norm` 0 never clips.
     `continue_loss` learns q_continue as published, for a second forward pass.
+    `quantisation_aware` trains the model that INT8 will make of it; what is validated and saved stays in float.
     """
 
     puzzle: str = "sudoku"
@@ -49,6 +50,7 @@ class Recipe:
     curriculum_target: float = 0.5
     deepening_samples: int = 0
     geometric_start: bool = False
+    quantisation_aware: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "window", "total_samples"):
