@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 serve_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-MIN_KEY_LENGTH = 16
 ENGINES_HELP = "auto, cpu, cuda, ort-tensorrt or tensorrt, and a precision it holds"
 
 
@@ -44,11 +42,21 @@ def serve_command(
     queue_limit: Annotated[int, typer.Option(min=0, help="Puzzles that may wait for a slot; more get 503.")] = 64,
     drain_seconds: Annotated[float, typer.Option(min=0, help="Time for admitted work after SIGTERM or Ctrl-C.")] = 30.0,
     stall_seconds: Annotated[float, typer.Option(min=1, help="An engine without a step for so long is killed.")] = 60.0,
-    api_key_file: Annotated[Path | None, typer.Option(help="File with one key per line; requests need one.")] = None,
+    max_connections: Annotated[
+        int, typer.Option(min=1, help="Connections at once; when all are taken, idle ones make room.")
+    ] = 4096,
+    keys: Annotated[Path | None, typer.Option(help="File of keys, made with hrm-key; every request needs one.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate (PEM, with its chain): speak HTTPS.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine without keys: whoever reaches it may use it.")
+    ] = False,
 ) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     from hrm_edge_runtime.engines.engine import EngineUnavailableError
     from hrm_edge_runtime.manifest import BundleError
+    from hrm_edge_runtime.service.exposure import ExposureError, exposure_warnings
+    from hrm_edge_runtime.service.keys import KeyFileError, KeyRing
     from hrm_edge_runtime.service.lanes import LaneDefaults, planned
     from hrm_edge_runtime.service.server import ServerOptions, run_server
 
@@ -57,40 +65,29 @@ def serve_command(
     )
     try:
         models, make_workbench = planned([_opened(name) for name in bundles or [None]], defaults)
-        keys = read_keys(api_key_file) if api_key_file else ()
-    except (BundleError, EngineUnavailableError, KeyFileError) as error:
+        ring = KeyRing(keys) if keys else None
+        warnings = exposure_warnings(
+            host, with_keys=ring is not None, tls_cert=tls_cert, tls_key=tls_key, insecure=insecure
+        )
+    except (BundleError, EngineUnavailableError, KeyFileError, ExposureError) as error:
         _fail("hrm-serve", error)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    if host not in LOOPBACK and not keys:
-        logging.warning("listening on %s without keys: whoever reaches this machine may use it", host)
+    for warning in warnings:
+        logging.warning(warning)
     served = ", ".join(f"{model.name} ({model.puzzle.name})" for model in models)
-    logging.info("serving %s on http://%s:%d", served, host, port)
+    logging.info("serving %s on %s://%s:%d", served, "https" if tls_cert else "http", host, port)
     options = ServerOptions(
         host=host,
         port=port,
         queue_limit=queue_limit,
         drain_s=drain_seconds,
         stall_s=stall_seconds,
-        api_keys=frozenset(keys),
+        max_connections=max_connections,
+        keys=ring,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
     )
     run_server(make_workbench, models, options)
-
-
-class KeyFileError(ValueError):
-    """A key file that cannot be used."""
-
-
-def read_keys(path: Path) -> list[str]:
-    """The keys of a file, one per line; refuses a file without any, and keys too short to be safe."""
-    try:
-        keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise KeyFileError(f"the key file {path} cannot be read ({error}): write one key per line into it.") from error
-    if not keys:
-        raise KeyFileError(f"the key file {path} is empty: write one key per line into it.")
-    if any(len(key) < MIN_KEY_LENGTH for key in keys):
-        raise KeyFileError(f"a key in {path} has fewer than {MIN_KEY_LENGTH} characters: make it longer, at random.")
-    return keys
 
 
 def _opened(name: str | None) -> Bundle:

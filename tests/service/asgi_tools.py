@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import httpx
@@ -17,6 +17,7 @@ from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.fake import ScriptedEngine
 from hrm_edge_runtime.manifest import Halting, Manifest
 from hrm_edge_runtime.service.app import create_app
+from hrm_edge_runtime.service.keys import KeyRing
 from hrm_edge_runtime.service.processes import InThreadEngine
 from hrm_edge_runtime.service.questions import ServedModel
 from hrm_edge_runtime.service.supervisor import Supervisor
@@ -27,9 +28,9 @@ QUICK = functools.partial(scripted_workbench, num_slots=2, queue_limit=8, segmen
 MAZE = registry.get("maze-8x8")
 
 
-def app_over(make_workbench: MakeWorkbench, api_keys: Collection[str] = ()) -> tuple[FastAPI, Supervisor]:
+def app_over(make_workbench: MakeWorkbench, keys: KeyRing | None = None) -> tuple[FastAPI, Supervisor]:
     supervisor = Supervisor(functools.partial(InThreadEngine, make_workbench), {NAME: 10})
-    return create_app(supervisor, [scripted_model(num_slots=2)], api_keys=api_keys), supervisor
+    return create_app(supervisor, [scripted_model(num_slots=2)], keys=keys), supervisor
 
 
 def app_of_two() -> tuple[FastAPI, Supervisor]:

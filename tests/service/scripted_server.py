@@ -11,6 +11,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -85,7 +86,8 @@ def _tokens(text: str) -> np.ndarray:
 
 
 def main() -> None:
-    from hrm_edge_runtime.service.server import ServerOptions, run_server  # the engine process does not need it
+    from hrm_edge_runtime.service.keys import KeyRing  # the engine process needs neither of them
+    from hrm_edge_runtime.service.server import ServerOptions, run_server
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
@@ -96,6 +98,10 @@ def main() -> None:
     parser.add_argument("--load-s", type=float, default=0.0)
     parser.add_argument("--drain-s", type=float, default=30.0)
     parser.add_argument("--stall-s", type=float, default=60.0)
+    parser.add_argument("--max-connections", type=int, default=4096)
+    parser.add_argument("--keys", type=Path)
+    parser.add_argument("--tls-cert", type=Path)
+    parser.add_argument("--tls-key", type=Path)
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO)
     make_workbench = functools.partial(
@@ -112,7 +118,10 @@ def main() -> None:
         queue_limit=given.queue_limit,
         drain_s=given.drain_s,
         stall_s=given.stall_s,
-        api_keys=frozenset(),
+        max_connections=given.max_connections,
+        keys=KeyRing(given.keys) if given.keys else None,
+        tls_cert=given.tls_cert,
+        tls_key=given.tls_key,
     )
     run_server(make_workbench, [scripted_model(given.slots)], options)
 

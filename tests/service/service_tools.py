@@ -84,7 +84,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(**options: float) -> Iterator[Server]:
+def running(**options: float | str | Path) -> Iterator[Server]:
     """A scripted server; options are those of `scripted_server.py`, with underscores."""
     port = free_port()
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]

@@ -20,6 +20,7 @@ from hrm_edge_runtime.bundle import find_bundle
 from hrm_edge_runtime.cli import serve_app
 from hrm_edge_runtime.client import PIECE, Client, KeyRefusedError, RefusedError, UnreachableError
 from hrm_edge_runtime.manifest import Manifest
+from hrm_edge_runtime.service.keys import Key, hash_of, write_keys
 from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve_cli import app as solve_app
 
@@ -61,12 +62,11 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def served(bundle: Path) -> Iterator[Server]:
     """The bundle behind hrm-serve, with a key; ends by SIGTERM, with status 0."""
-    key_file = bundle.parent / "keys"
-    key_file.write_text(f"{KEY}\n\nanother-key-for-the-tests\n")
+    (bundle.parent / "key").write_text(f"{KEY}\n")
+    keys = bundle.parent / "keys"
+    write_keys(keys, [Key(label="tests", sha256=hash_of(KEY))])
     port = free_port()
-    server = Server(
-        command("serve", bundle, "--port", port, "--slots", 2, "--threads", 1, "--api-key-file", key_file), port
-    )
+    server = Server(command("serve", bundle, "--port", port, "--slots", 2, "--threads", 1, "--keys", keys), port)
     server.http.headers["x-api-key"] = KEY
     try:
         wait_for(lambda: server.status("/readyz") == 200)
@@ -116,7 +116,7 @@ def test_client_has_many_solved_in_pieces_and_loses_none(served: Server) -> None
 
 
 def test_solve_command_asks_a_server(served: Server, bundle: Path) -> None:
-    key_file = bundle.parent / "keys"
+    key_file = bundle.parent / "key"
     done = run("solve", SOLVED, "--url", served.url, "--key-file", key_file)
     assert (done.status, done.stdout) == (0, f"{SOLVED}\n"), done.stderr
     without_key = run("solve", SOLVED, "--url", served.url)
@@ -150,7 +150,10 @@ def test_solve_command_reads_a_board_of_many_lines_and_writes_json(bundle: Path)
     [
         ("serve", ["nowhere.bundle"], "nowhere.bundle is neither a directory nor a shipped bundle"),
         ("serve", ["BUNDLE", "--engine", "cpu:int8"], "holds no 'int8' graph"),
-        ("serve", ["BUNDLE", "--api-key-file", "nowhere"], "the key file nowhere cannot be read"),
+        ("serve", ["BUNDLE", "--keys", "nowhere"], "the key file nowhere cannot be read"),
+        ("serve", ["BUNDLE", "--host", "0.0.0.0"], "and no keys guard it: make one with 'hrm-key add"),
+        ("serve", ["BUNDLE", "--tls-cert", "cert.pem"], "one of --tls-cert and --tls-key is missing"),
+        ("serve", ["BUNDLE", "--tls-cert", "a.pem", "--tls-key", "b.pem"], "the certificate a.pem cannot be used"),
         ("solve", [SOLVED, "--bundle", "nowhere.bundle"], "nowhere.bundle is neither a directory nor a shipped bundle"),
         ("solve", [SOLVED, "--bundle", "BUNDLE", "--policy", "guess"], "policy cannot be 'guess'"),
         ("solve", [SOLVED, "--url", "http://127.0.0.1:9"], "no answer from http://127.0.0.1:9"),

@@ -1,7 +1,7 @@
 """The one error a client ever sees, whatever went wrong: a status and six keys that never change.
 
 `reason` is a stable word for machines; `field`, `rule` and `cell` say where a puzzle offends; `message` and `remedy`
-are for people. A 503 always carries Retry-After and one of four reasons, so a balancer can tell overload from breakage.
+are for people. A 503 always carries Retry-After and a reason, so a balancer can tell overload from breakage.
 """
 
 from __future__ import annotations
@@ -12,12 +12,19 @@ from typing import Literal
 from hrm_puzzles.puzzle import PuzzleError
 
 State = Literal["loading", "ready", "draining", "engine-lost"]
-UnavailableReason = Literal["queue-full", "loading", "draining", "engine-lost"]
+UnavailableReason = Literal[
+    "queue-full", "loading", "draining", "engine-lost", "too-many-connections", "cannot-make-deadline"
+]
 
 MESSAGE_LIMIT = 500  # a message may quote what the client sent, and that can be long
 
 _UNAVAILABLE: dict[UnavailableReason, tuple[str, str]] = {
     "queue-full": ("every slot and every place in the queue is taken", "send it again after Retry-After seconds"),
+    "too-many-connections": ("every connection that this server may hold is busy", "send it again after a second"),
+    "cannot-make-deadline": (
+        "so many puzzles are ahead that this one could not even begin before its deadline",
+        "allow a larger deadline_ms, or send it again after Retry-After seconds",
+    ),
     "loading": ("the engine is still loading", "wait until /readyz answers 200"),
     "draining": ("the server is shutting down", "send it to another server, or again when this one is back"),
     "engine-lost": ("the engine process has died and is being restarted", "send it again after Retry-After seconds"),

@@ -30,6 +30,9 @@ class Metrics:
         self.http_requests = Counter(
             "hrm_http_requests", "Answered requests.", ["route", "status"], registry=self._registry
         )
+        self.key_requests = Counter(
+            "hrm_key_requests", "Answered requests of each key.", ["key", "status"], registry=self._registry
+        )
         self.http_seconds = Histogram(
             "hrm_http_request_seconds", "From request to answer.", ["route"], buckets=SECONDS, registry=self._registry
         )

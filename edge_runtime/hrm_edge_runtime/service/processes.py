@@ -37,8 +37,9 @@ class EngineHandle(Protocol):
 class EngineProcess:
     """The engine in a process of its own; a crash, a kill for memory or a stuck driver takes nothing else along.
 
-    Ctrl-C in a terminal and a service manager's SIGTERM reach every process of the group. Only the HTTP process may act
-    on them (it drains), so the engine is born with both blocked and ends by message, by a closed pipe or by SIGKILL.
+    Ctrl-C in a terminal, its closing and a service manager's SIGTERM reach every process of the group. Only the HTTP
+    process may act on them (it drains), so the engine is born with all of them blocked and ends by message, by a closed
+    pipe or by SIGKILL.
     """
 
     def __init__(self, make_workbench: core.MakeWorkbench) -> None:
@@ -46,7 +47,7 @@ class EngineProcess:
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=core.process_main, args=(make_workbench, theirs), name="hrm-engine")
         resource_tracker.ensure_running()  # it unblocks the signals when it starts, so it must have started before
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         try:
             self._process.start()
         finally:

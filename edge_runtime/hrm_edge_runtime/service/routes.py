@@ -24,7 +24,7 @@ router = APIRouter()
 @router.post(
     "/solve",
     response_model=SolveAnswer,
-    responses=errors(404, 408, 413, 415, 422, 503, 504),
+    responses=errors(403, 404, 408, 413, 415, 422, 429, 503, 504),
     openapi_extra=body("application/json", "One puzzle."),
 )
 async def solve(request: Request) -> Response:
@@ -40,7 +40,7 @@ async def solve(request: Request) -> Response:
     response_class=Response,
     responses={
         **streamed(streaming.MEDIA_TYPE, "`segment` events, and at last one `answer` or `error`."),
-        **errors(404, 408, 413, 415, 422, 503),
+        **errors(403, 404, 408, 413, 415, 422, 429, 503),
     },
     openapi_extra=body("application/json", "One puzzle."),
 )
@@ -56,7 +56,7 @@ async def solve_stream(request: Request) -> Response:
     response_class=Response,
     responses={
         **streamed(batch.MEDIA_TYPE, 'A line for each: {"line": n, "answer": ...} or {"line": n, "error": ...}.'),
-        **errors(415, 422),
+        **errors(403, 415, 422),
     },
     openapi_extra=body(batch.MEDIA_TYPE, "One puzzle in each line."),
 )

@@ -4,38 +4,62 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
+import os
+import resource
+import signal
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 
 from hrm_edge_runtime.service.app import create_app
+from hrm_edge_runtime.service.door import HEADER_SECONDS, Door, GuardedProtocol
+from hrm_edge_runtime.service.keys import KeyFileError, KeyRing
 from hrm_edge_runtime.service.processes import EngineProcess
 from hrm_edge_runtime.service.questions import ServedModel
 from hrm_edge_runtime.service.supervisor import Supervisor
 from hrm_edge_runtime.service.workbench import MakeWorkbench
 
 LAST_BYTES_S = 5  # for answers that are written but not yet read by their clients
+SPARE_FILES = 128  # descriptors for everything that is no connection: pipes, bundles, page files, and a margin
+
+_log = logging.getLogger("hrm_edge_runtime.server")
 
 
 class DrainingServer(uvicorn.Server):
     """SIGTERM or Ctrl-C drains: the port stays open, and says 503, until what was admitted is answered.
 
-    A second signal leaves at once.
+    A second signal leaves at once. SIGHUP reads the keys again.
     """
 
-    def __init__(self, config: uvicorn.Config, supervisor: Supervisor, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, supervisor: Supervisor, drain_s: float, keys: KeyRing | None) -> None:
         super().__init__(config)
         self._supervisor = supervisor
         self._drain_s = drain_s
+        self._keys = keys
+        self._had_terminal = os.isatty(sys.stdin.fileno()) if sys.stdin else False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        if self.config.is_ssl:
+            _hasten_handshakes(self._loop)
         await super().startup(sockets)
+
+    def _hang_up(self) -> None:
+        """A terminal that closes sends this signal too, and then it means goodbye."""
+        if self._had_terminal and not os.isatty(sys.stdin.fileno()):
+            self._begin_to_leave()
+        elif self._keys is not None:
+            reload_keys(self._keys)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called by Python between two instructions of the main thread, so it only wakes the loop.
@@ -68,7 +92,10 @@ class ServerOptions:
     queue_limit: int
     drain_s: float
     stall_s: float
-    api_keys: frozenset[str]
+    max_connections: int = 4096
+    keys: KeyRing | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
 
 
 def run_server(make_workbench: MakeWorkbench, models: Sequence[ServedModel], options: ServerOptions) -> None:
@@ -81,7 +108,8 @@ def run_server(make_workbench: MakeWorkbench, models: Sequence[ServedModel], opt
         {model.name: model.num_slots + options.queue_limit for model in models},
         stall_s=options.stall_s,
     )
-    app = create_app(supervisor, models, api_keys=options.api_keys)
+    app = create_app(supervisor, models, keys=options.keys)
+    door = Door(max_connections=_with_descriptors_for(options.max_connections))
     config = uvicorn.Config(
         app,
         host=options.host,
@@ -91,6 +119,39 @@ def run_server(make_workbench: MakeWorkbench, models: Sequence[ServedModel], opt
         lifespan="on",
         ws="none",
         server_header=False,
+        proxy_headers=False,
         timeout_graceful_shutdown=LAST_BYTES_S,
+        http=cast(Any, functools.partial(GuardedProtocol, door=door)),
+        ssl_certfile=options.tls_cert,
+        ssl_keyfile=options.tls_key,
     )
-    DrainingServer(config, supervisor, options.drain_s).run()
+    DrainingServer(config, supervisor, options.drain_s, options.keys).run()
+
+
+def reload_keys(keys: KeyRing) -> None:
+    """Take the key file as it is now; where it has become unusable, say so and keep the keys of before."""
+    try:
+        keys.reload()
+        _log.info("read the key file again: %d keys", len(keys))
+    except KeyFileError as error:
+        _log.error("the keys of before stay in force: %s", error)
+
+
+def _with_descriptors_for(max_connections: int) -> int:
+    """Raise this process's limit of open files as far as it goes, and return the connections that fit under it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max_connections + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return max_connections
+    fitting = max(1, soft - SPARE_FILES)
+    _log.warning("at most %d connections: this process may open %d files (ulimit -n)", fitting, soft)
+    return fitting
+
+
+def _hasten_handshakes(loop: asyncio.AbstractEventLoop) -> None:
+    """Uvicorn passes no limit for TLS handshakes on, and asyncio's own is a minute."""
+    create_server = functools.partial(loop.create_server, ssl_handshake_timeout=HEADER_SECONDS)
+    loop.create_server = create_server  # type: ignore[method-assign]

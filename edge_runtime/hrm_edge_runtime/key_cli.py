@@ -1,0 +1,77 @@
+"""The command `hrm-key`: the keys that `hrm-serve --keys` asks for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+
+File = Annotated[Path, typer.Option(help="The key file; `hrm-serve --keys` reads it.")]
+RELOAD = "a running server reads the file again on SIGHUP (systemctl reload hrm-serve)"
+
+
+def main() -> None:
+    """Entry point of `hrm-key`."""
+    from hrm_edge_runtime.service.keys import KeyFileError
+
+    try:
+        app()
+    except KeyFileError as error:
+        sys.stderr.write(f"hrm-key: {error}\n")
+        sys.exit(1)
+
+
+@app.command(epilog="Example: hrm-key add kitchen --file keys --rate 5 --burst 20")
+def add(
+    label: Annotated[str, typer.Argument(help="Who holds it; stands in the metrics.")],
+    file: File = Path("keys"),
+    admin: Annotated[bool, typer.Option("--admin", help="May also add and remove bundles.")] = False,
+    rate: Annotated[float | None, typer.Option(help="Puzzles per second; without it, any number.")] = None,
+    burst: Annotated[int, typer.Option(help="Puzzles at once (with --rate).")] = 10,
+) -> None:
+    """Make a key, write its hash to the file and print the key: once, here, and never again."""
+    from pydantic import ValidationError
+
+    from hrm_edge_runtime.service.keys import Key, KeyFileError, hash_of, new_secret, read_keys, write_keys
+
+    keys = read_keys(file) if file.exists() else []
+    if label in {key.label for key in keys}:
+        raise KeyFileError(f"{file} has a key {label!r} already: remove it first, or choose another label.")
+    secret = new_secret()
+    try:
+        key = Key(label=label, role="admin" if admin else "user", sha256=hash_of(secret), rate=rate, burst=burst)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise KeyFileError(f"{first['loc'][0]} cannot be {first['input']!r}: {first['msg']}.") from None
+    write_keys(file, [*keys, key])
+    typer.echo(secret)
+    typer.echo(f"hrm-key: {file} holds its hash; keep the key, it is shown only here; {RELOAD}", err=True)
+
+
+@app.command("list", epilog="Example: hrm-key list --file keys")
+def list_keys(file: File = Path("keys")) -> None:
+    """List the labels with their rights."""
+    from hrm_edge_runtime.service.keys import read_keys
+
+    for key in read_keys(file):
+        limit = f"{key.rate:g}/s, {key.burst} at once" if key.rate else "no limit"
+        typer.echo(f"{key.label}\t{key.role}\t{limit}")
+
+
+@app.command(epilog="Example: hrm-key remove kitchen --file keys")
+def remove(label: Annotated[str, typer.Argument(help="Whose key.")], file: File = Path("keys")) -> None:
+    """Take a key out of the file."""
+    from hrm_edge_runtime.service.keys import KeyFileError, read_keys, write_keys
+
+    keys = read_keys(file)
+    left = [key for key in keys if key.label != label]
+    if len(left) == len(keys):
+        raise KeyFileError(f"{file} has no key {label!r}: hrm-key list --file {file}.")
+    if not left:
+        raise KeyFileError(f"{label!r} is the last key of {file}, and without one nobody could ask: add another first.")
+    write_keys(file, left)
+    typer.echo(f"hrm-key: removed {label}; {RELOAD}", err=True)

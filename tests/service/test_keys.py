@@ -1,0 +1,271 @@
+"""Keys: who is let in, how often, what the file holds, and that it can be changed while the server runs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+from asgi_tools import QUICK, Call, app_over, client_of, until
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_server import examples
+from service_tools import running, wait_for
+from typer.testing import CliRunner
+
+from hrm_edge_runtime.key_cli import app as key_app
+from hrm_edge_runtime.service.allowance import Allowance
+from hrm_edge_runtime.service.keys import Key, KeyFileError, KeyRing, hash_of, new_secret, read_keys, write_keys
+
+GOOD = next(iter(examples()))
+ROUTES = ("/", "/docs", "/models", "/slots", "/metrics", "/readyz", "/openapi.json", "/web/css/base.css", "/nothing")
+USER, ADMIN = new_secret(), new_secret()
+
+
+def ring(folder: Path, *more: Key) -> KeyRing:
+    user = Key(label="kitchen", sha256=hash_of(USER))
+    admin = Key(label="office", role="admin", sha256=hash_of(ADMIN))
+    write_keys(folder / "keys", [user, admin, *more])
+    return KeyRing(folder / "keys")
+
+
+def basic(name: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
+
+
+def test_with_keys_every_route_but_livez_needs_one(tmp_path: Path) -> None:
+    wrong = (
+        *({}, {"x-api-key": "wrong"}, {"authorization": USER}, {"authorization": "Bearer "}, {"x-api-key": ""}),
+        *({"authorization": basic(USER, "")}, {"authorization": "Basic ???"}, {"authorization": "Basic /w=="}),
+        *({"authorization": f"Bearer {USER}x"}, {"x-api-key": hash_of(USER)}),
+    )
+    right = (
+        *({"x-api-key": USER}, {"authorization": f"Bearer {USER}"}, {"authorization": f"bearer {ADMIN}"}),
+        *({"authorization": basic("", USER)}, {"authorization": basic("anybody", ADMIN)}),
+    )
+
+    async def run() -> None:
+        app, supervisor = app_over(QUICK, ring(tmp_path))
+        async with client_of(app, supervisor) as http:
+            for headers in wrong:
+                answers = [await http.get(path, headers=headers) for path in ROUTES]
+                answers.append(await http.post("/solve", headers=headers, json={"puzzle": "1"}))
+                assert {answer.status_code for answer in answers} == {401}
+                assert {answer.json()["error"]["reason"] for answer in answers} == {"bad-key"}
+                assert answers[0].headers["www-authenticate"].startswith('Basic realm="HRM Edge"')
+            assert (await http.get("/livez")).status_code == 200
+            for headers in right:
+                assert (await http.get("/models", headers=headers)).status_code == 200
+                answer = await http.post("/solve", headers=headers, json={"puzzle": GOOD})
+                assert answer.json()["solved"]
+
+    asyncio.run(run())
+
+
+def test_requests_are_counted_by_the_label_of_their_key(tmp_path: Path) -> None:
+    async def run() -> None:
+        app, supervisor = app_over(QUICK, ring(tmp_path))
+        async with client_of(app, supervisor) as http:
+            for _ in range(3):
+                await http.get("/models", headers={"x-api-key": USER})
+            await http.get("/models", headers={"x-api-key": "wrong"})
+            page = (await http.get("/metrics", headers={"x-api-key": ADMIN})).text
+        counted = [line for line in page.splitlines() if line.startswith("hrm_key_requests_total")]
+        assert counted == ['hrm_key_requests_total{key="kitchen",status="200"} 3.0']
+        assert USER not in page
+
+    asyncio.run(run())
+
+
+def test_key_that_asks_too_often_is_refused_and_others_are_not(tmp_path: Path) -> None:
+    slow = new_secret()
+
+    async def run() -> None:
+        app, supervisor = app_over(QUICK, ring(tmp_path, Key(label="slow", sha256=hash_of(slow), rate=0.01, burst=2)))
+        async with client_of(app, supervisor) as http:
+            asked = [await http.post("/solve", headers={"x-api-key": slow}, json={"puzzle": GOOD}) for _ in range(3)]
+            assert [answer.status_code for answer in asked] == [200, 200, 429]
+            assert asked[2].json()["error"]["reason"] == "rate-limited"
+            assert 90 <= int(asked[2].headers["retry-after"]) <= 100
+            assert (await http.get("/slots", headers={"x-api-key": slow})).status_code == 200
+            other = await http.post("/solve", headers={"x-api-key": USER}, json={"puzzle": GOOD})
+            assert other.status_code == 200
+
+    asyncio.run(run())
+
+
+def test_each_line_of_a_batch_takes_from_the_allowance_of_its_key(tmp_path: Path) -> None:
+    slow = new_secret()
+
+    async def run() -> None:
+        app, supervisor = app_over(QUICK, ring(tmp_path, Key(label="slow", sha256=hash_of(slow), rate=0.01, burst=2)))
+        async with client_of(app, supervisor):
+            headers = {"content-type": "application/x-ndjson", "x-api-key": slow}
+            batch = Call(app, "/solve/batch", headers)
+            batch.give(b"\n".join([json.dumps({"puzzle": GOOD}).encode()] * 3), more=False)
+            await until(lambda: batch.body.count(b"\n") == 2)
+            await asyncio.sleep(0.2)
+            assert batch.body.count(b"\n") == 2
+            batch.task.cancel()
+            await asyncio.gather(batch.task, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+@given(
+    rate=st.floats(0.1, 100),
+    burst=st.integers(1, 20),
+    gaps=st.lists(st.floats(0, 3), min_size=1, max_size=60),
+)
+def test_allowance_gives_no_more_than_its_rate_and_burst(rate: float, burst: int, gaps: list[float]) -> None:
+    clock = [0.0]
+    allowance = Allowance(rate=rate, burst=burst, now=lambda: clock[0])
+    given_at: list[float] = []
+    for gap in gaps:
+        clock[0] += gap
+        wait_s = allowance.wait_s()
+        if not wait_s:
+            given_at.append(clock[0])
+            continue
+        clock[0] += wait_s * (1 + 1e-9)
+        assert not allowance.wait_s(), "what it asks to wait suffices"
+        given_at.append(clock[0])
+    for first in range(len(given_at)):
+        for last in range(first, len(given_at)):
+            assert last - first + 1 <= burst + rate * (given_at[last] - given_at[first]) + 1e-6
+
+
+@pytest.mark.parametrize("origin", ["https://elsewhere.example", "null", "http://test.elsewhere.example", "http://"])
+def test_pages_of_other_origins_may_not_ask(origin: str) -> None:
+    async def run() -> None:
+        app, supervisor = app_over(QUICK)
+        async with client_of(app, supervisor) as http:
+            body = {"puzzle": GOOD}
+            refused = await http.post("/solve", headers={"origin": origin}, json=body)
+            assert (refused.status_code, refused.json()["error"]["reason"]) == (403, "foreign-page")
+            assert (await http.post("/solve", headers={"origin": "http://TEST"}, json=body)).status_code == 200
+
+    asyncio.run(run())
+
+
+def test_every_answer_carries_the_headers_that_keep_browsers_from_guessing(tmp_path: Path) -> None:
+    async def run() -> None:
+        app, supervisor = app_over(QUICK, ring(tmp_path))
+        async with client_of(app, supervisor) as http:
+            for path in (*ROUTES, "/livez"):
+                for headers in ({}, {"x-api-key": USER}):
+                    answer = await http.get(path, headers=headers)
+                    assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
+                    assert answer.headers.get_list("cross-origin-resource-policy") == ["same-origin"]
+                    assert "server" not in answer.headers
+            page = await http.get("/", headers={"x-api-key": USER})
+            assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
+
+    asyncio.run(run())
+
+
+def line(**changed: object) -> str:
+    return json.dumps({"label": "kitchen", "sha256": hash_of(USER), **changed})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "holds 0 keys"),
+        ("\n \n", "holds 0 keys"),
+        (USER, "line 1 of"),
+        (f"{line()}\n{USER}\n", "line 2 of"),
+        (line(role="root"), "role: "),
+        (line(sha256="abc"), "sha256: "),
+        (line(label="a b"), "label: "),
+        (line(label='x"} 1\nevil'), "label: "),
+        (line(rate=0), "rate: "),
+        (line(rate="NaN"), "rate: "),
+        (line(burst=0), "burst: "),
+        (line(key=USER), "key: "),
+        (f"{line()}\n{line()}", "a label stands twice"),
+        (f"{line()}\n{line(label='other')}", "a sha256 stands twice"),
+        ("\n".join(line(label=f"k{n}", sha256=f"{n:064x}") for n in range(1001)), "holds 1001 keys"),
+    ],
+)
+def test_key_file_is_refused_in_one_sentence_that_repeats_no_secret(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "keys").write_text(text)
+    with pytest.raises(KeyFileError) as refused:
+        KeyRing(tmp_path / "keys")
+    assert said in str(refused.value)
+    assert USER not in str(refused.value)
+    assert refused.value.__context__ is None or refused.value.__suppress_context__
+
+
+def test_key_file_that_anybody_may_write_to_is_refused(tmp_path: Path) -> None:
+    ring(tmp_path)
+    (tmp_path / "keys").chmod(0o666)
+    with pytest.raises(KeyFileError, match="chmod 600"):
+        read_keys(tmp_path / "keys")
+
+
+def test_reading_again_takes_what_is_new_and_keeps_allowances_and_what_is_unusable(tmp_path: Path) -> None:
+    slow = Key(label="slow", sha256=hash_of("slow"), rate=0.01, burst=2)
+    keys = ring(tmp_path, slow)
+    holder = keys.find("slow")
+    assert holder is not None
+    write_keys(tmp_path / "keys", [slow, Key(label="new", sha256=hash_of("new"))])
+    keys.reload()
+    assert keys.find("slow") is holder
+    assert keys.find(USER) is None
+    assert keys.find("new") is not None
+    (tmp_path / "keys").write_text("nonsense")
+    with pytest.raises(KeyFileError):
+        keys.reload()
+    assert keys.find("new") is not None
+
+
+def test_commands_add_list_and_remove_keys_and_store_no_secret(tmp_path: Path) -> None:
+    path, commands = tmp_path / "keys", CliRunner()
+
+    def run(*arguments: str) -> str:
+        done = commands.invoke(key_app, [*arguments, "--file", str(path)], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    first = run("add", "kitchen", "--rate", "5", "--burst", "20").strip()
+    second = run("add", "office", "--admin").strip()
+    assert run("list") == "kitchen\tuser\t5/s, 20 at once\noffice\tadmin\tno limit\n"
+    assert first not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    found = KeyRing(path).find(second)
+    assert found is not None
+    assert (found.caller.label, found.caller.is_admin, found.allowance) == ("office", True, None)
+    run("remove", "kitchen")
+    assert KeyRing(path).find(first) is None
+    for arguments, said in (
+        (("add", "office"), "has a key 'office' already"),
+        (("add", "no spaces"), "label cannot be"),
+        (("remove", "nobody"), "has no key 'nobody'"),
+        (("remove", "office"), "is the last key"),
+    ):
+        with pytest.raises(KeyFileError, match=said):
+            run(*arguments)
+
+
+def test_hang_up_makes_a_running_server_read_its_keys_again(tmp_path: Path) -> None:
+    ring(tmp_path)
+    path = tmp_path / "keys"
+    with running(keys=path) as server:
+        server.http.headers["x-api-key"] = USER
+        server.wait_until_ready()
+        engine = server.slots()["engine"]["pid"]
+        path.write_text("nonsense")
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "the keys of before stay in force" in server.log)
+        assert server.solve(GOOD).status_code == 200
+        path.unlink()
+        write_keys(path, [Key(label="office", role="admin", sha256=hash_of(ADMIN))])
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: server.status("/models") == 401)
+        server.http.headers["x-api-key"] = ADMIN
+        assert server.slots()["engine"]["pid"] == engine
