@@ -75,15 +75,14 @@ def int8(
         Path | None, typer.Option(help="Data set that a name stands for, where puzzles are not made.")
     ] = None,
     puzzles: Annotated[int, typer.Option(min=4, help="Puzzles to record, choose and judge by.")] = 3000,
-    budget: Annotated[
-        float | None, typer.Option(min=0, max=100, help="Points of exact solves that may be lost; else no limit.")
-    ] = None,
+    budget: Annotated[float, typer.Option(min=0, max=100, help="Points of exact solves that may be lost.")] = 100
+    * Int8Settings.budget,
     weight_bits: Annotated[int, typer.Option(min=7, max=8, help="8 is for TensorRT: slower on some CPUs.")] = 7,
     cache: Annotated[Path | None, typer.Option(help="File that keeps the calibration for the next time.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the engine.")] = 1,
 ) -> None:
     """The INT8 forms of a bundle's float32 graph, and what they lose."""
-    settings = Int8Settings(weight_bits=weight_bits, budget=None if budget is None else budget / 100)
+    settings = Int8Settings(weight_bits=weight_bits, budget=budget / 100)
     try:
         require_free(out)
         bundle = Bundle.open(find_bundle(bundle_name))

@@ -5,7 +5,7 @@ Exact solves of a few hundred puzzles cannot rank layers: most change none. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -47,15 +47,17 @@ def sensitivity(
     num_threads: int = 1,
     progress: Callable[[int, int], object],
 ) -> list[tuple[str, float]]:
-    """Each matrix with the drift of quantising its call sites alone, the worst first."""
+    """Each matrix with the drift of rounding what it reads, all others weight-only; the worst first."""
     weights = sorted({site.weight for site in call_sites(graph)})
     num_rows = slots_for(graph)
-    reference = carries_after(graph, states, num_rows=num_rows, num_threads=num_threads)
+
+    def carries(weight_only: Sequence[str]) -> Carries:
+        ours = unsigned(quantise(graph, scales, weight_only=weight_only, weight_bits=weight_bits))
+        return carries_after(ours, states, num_rows=num_rows, num_threads=num_threads)
+
+    reference = carries(weights)
     drifts: list[tuple[str, float]] = []
     for weight in weights:
-        others = [other for other in weights if other != weight]
-        alone = unsigned(quantise(graph, scales, in_float=others, weight_bits=weight_bits))
-        ours = carries_after(alone, states, num_rows=num_rows, num_threads=num_threads)
-        drifts.append((weight, drift(ours, reference)))
+        drifts.append((weight, drift(carries([other for other in weights if other != weight]), reference)))
         progress(len(drifts), len(weights))
     return sorted(drifts, key=lambda pair: -pair[1])

@@ -1,6 +1,6 @@
 """INT8 calibration from end to end; read `_measured` first.
 
-The puzzles are cut in three: on some the ranges are recorded, on others the method and the matrices left in float are
+The puzzles are cut in three: on some the ranges are recorded, on others the method and the weight-only matrices are
 chosen, and the rest, which took part in neither, say what was lost.
 """
 
@@ -31,17 +31,17 @@ MIN_PUZZLES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Int8Settings:
-    """What decides the outcome. `budget` is the share of exact solves that may be lost, None to take what comes.
+    """What decides the outcome. `budget` is the share of exact solves that may be lost.
 
-    Of few puzzles at most a quarter each goes to calibration and to choice. `weight_bits` 8 is for TensorRT: on x86
+    Of few puzzles at most a quarter goes to calibration and a half to choice. `weight_bits` 8 is for TensorRT: on x86
     processors without VNNI its CPU form needs a slower kernel.
     """
 
     methods: tuple[str, ...] = tuple(METHODS)
     weight_bits: int = 7
     num_calibration: int = 256
-    num_choice: int = 512
-    budget: float | None = None
+    num_choice: int = 1024
+    budget: float = 0.005
     seed: int = 0
 
 
@@ -90,21 +90,20 @@ def calibrate(
         report = _measured(bench, questions, settings, key)
         if cache is not None:
             kept.write(cache, report)
-    signed = quantise(graph, report.scales, in_float=report.in_float, weight_bits=settings.weight_bits)
+    signed = quantise(graph, report.scales, weight_only=report.weight_only, weight_bits=settings.weight_bits)
     return Calibrated(signed=signed, unsigned=unsigned(signed), report=report)
 
 
 def parts_of(questions: Questions, settings: Int8Settings) -> tuple[Questions, Questions, Questions]:
     """Puzzles to record, to choose by and to judge by, at random; none is in two of them."""
-    quarter = len(questions) // 4
-    first = min(settings.num_calibration, quarter)
-    second = first + min(settings.num_choice, quarter)
+    first = min(settings.num_calibration, len(questions) // 4)
+    second = first + min(settings.num_choice, len(questions) // 2)
     order_N = np.random.default_rng(settings.seed).permutation(len(questions))
     return questions.at(order_N[:first]), questions.at(order_N[first:second]), questions.at(order_N[second:])
 
 
 def _measured(bench: Bench, questions: Questions, settings: Int8Settings, key: str) -> Int8Report:
-    """Record, try every method, keep the best, leave in float what the budget asks for, and judge."""
+    """Record, try every method, keep the best, leave weight-only what the budget asks for, and judge."""
     to_record, to_choose, to_judge = parts_of(questions, settings)
     recording = _recorded(bench, to_record, settings)
     sites = _sites(bench.graph, recording, settings.methods)
@@ -115,8 +114,8 @@ def _measured(bench: Bench, questions: Questions, settings: Int8Settings, key: s
     ranking = _ranking(bench, scales, recording)
     worst_first = [layer.weight for layer in ranking]
     steps = bench.budget_steps(scales, worst_first, to_choose, best, settings.budget)
-    in_float = worst_first[: steps[-1].num_in_float]
-    final = bench.quantised(scales, in_float)
+    weight_only = worst_first[: steps[-1].num_weight_only]
+    final = bench.quantised(scales, weight_only)
     return Int8Report(
         key=key,
         weight_bits=settings.weight_bits,
@@ -130,7 +129,7 @@ def _measured(bench: Bench, questions: Questions, settings: Int8Settings, key: s
         sensitivity=ranking,
         budget=settings.budget,
         budget_steps=steps,
-        in_float=in_float,
+        weight_only=weight_only,
         judged=_judged(bench, final, to_judge),
         size_bytes={"fp32": bench.graph.ByteSize(), "int8": final.ByteSize()},
     )

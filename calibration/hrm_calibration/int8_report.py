@@ -40,16 +40,16 @@ class MethodScore(_Strict):
 
 
 class LayerDrift(_Strict):
-    """A matrix and how far quantising it alone moves the carry in one segment."""
+    """A matrix and how far rounding what it alone reads moves the carry in one segment."""
 
     weight: str
     drift: float
 
 
 class BudgetStep(_Strict):
-    """What is lost of the choice puzzles with that many of the most sensitive matrices left in float."""
+    """What is lost of the choice puzzles with that many of the most sensitive matrices weight-only."""
 
-    num_in_float: int
+    num_weight_only: int
     loss: float
 
 
@@ -75,9 +75,9 @@ class Int8Report(_Strict):
     methods: list[MethodScore]
     chosen: str
     sensitivity: list[LayerDrift]
-    budget: float | None
+    budget: float
     budget_steps: list[BudgetStep]
-    in_float: list[str]
+    weight_only: list[str]
     judged: Judged
     size_bytes: dict[str, int]
 
@@ -96,11 +96,11 @@ class Int8Report(_Strict):
 
     def summary(self) -> str:
         """The outcome in one line."""
-        exact, num_float = self.judged.exact, len(self.in_float)
+        exact, num_weight_only = self.judged.exact, len(self.weight_only)
         shares = (exact.ours, exact.reference, exact.loss, exact.low, exact.high)
         ours, reference, loss, low, high = (100 * share for share in shares)
         return (
-            f"{self.chosen}, {num_float} of {len(self.sensitivity)} matrices in float: exact solves {ours:.1f} % "
-            f"against {reference:.1f} % in float32 on {exact.num_puzzles} other puzzles, a loss of {loss:.2f} points "
-            f"({low:.2f} to {high:.2f} at 95 %), file {self.size_ratio:.3f} of float32"
+            f"{self.chosen}, {num_weight_only} of {len(self.sensitivity)} matrices weight-only: exact solves "
+            f"{ours:.1f} % against {reference:.1f} % in float32 on {exact.num_puzzles} other puzzles, a loss of "
+            f"{loss:.2f} points ({low:.2f} to {high:.2f} at 95 %), file {self.size_ratio:.3f} of float32"
         )

@@ -22,7 +22,7 @@ def save(report: Int8Report, directory: Path) -> list[Path]:
         "layers": (1.5 + ROW_HEIGHT * len(report.sensitivity), draw_layers),
         "ranges": (1.5 + ROW_HEIGHT * len(report.sites), draw_ranges),
         "reach": (3.5, draw_reach),
-        **({"budget": (3.5, draw_budget)} if report.budget is not None else {}),
+        "budget": (3.5, draw_budget),
     }
     return [_drawn(directory / f"{name}.png", height, draw, report) for name, (height, draw) in drawings.items()]
 
@@ -45,10 +45,10 @@ def draw_methods(axes: Axes, report: Int8Report) -> None:
 def draw_layers(axes: Axes, report: Int8Report) -> None:
     """How far each matrix moves the carry, the worst on top."""
     layers = list(reversed(report.sensitivity))
-    colors = ["C1" if layer.weight in report.in_float else "C0" for layer in layers]
+    colors = ["C1" if layer.weight in report.weight_only else "C0" for layer in layers]
     axes.barh([layer.weight for layer in layers], [layer.drift for layer in layers], color=colors)
     axes.set_xlabel("relative drift of the carry in one segment")
-    axes.set_title(f"one matrix quantised at a time; {len(report.in_float)} left in float")
+    axes.set_title(f"inputs of one matrix rounded at a time; {len(report.weight_only)} left weight-only")
 
 
 def draw_ranges(axes: Axes, report: Int8Report) -> None:
@@ -74,11 +74,11 @@ def draw_reach(axes: Axes, report: Int8Report) -> None:
 
 
 def draw_budget(axes: Axes, report: Int8Report) -> None:
-    """The loss as matrices go back to float."""
+    """The loss as the inputs of matrices go back to float."""
     steps = report.budget_steps
-    axes.plot([step.num_in_float for step in steps], [100 * step.loss for step in steps], marker="o")
-    axes.axhline(100 * (report.budget or 0.0), color="C3", linestyle="--", label="budget")
-    axes.set_xlabel("matrices left in float")
+    axes.plot([step.num_weight_only for step in steps], [100 * step.loss for step in steps], marker="o")
+    axes.axhline(100 * report.budget, color="C3", linestyle="--", label="budget")
+    axes.set_xlabel("weight-only matrices")
     axes.set_ylabel("exact solves lost (points)")
     axes.legend()
     axes.set_title(f"{report.num_choice} puzzles")

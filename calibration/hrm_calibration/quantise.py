@@ -2,7 +2,8 @@
 
 Symmetric and signed, as TensorRT wants it (Developer Guide, "Explicit Quantization"): weights per output channel and
 activations per tensor, with a scale for each call site. Residual sums keep reading the unquantised tensor, and nothing
-is quantised on its way out.
+is quantised on its way out. A matrix that is named "weight-only" is stored in INT8 like the others while its products
+are made in float: its inputs are not rounded, which is most of what rounding does to a carry.
 
 Shapes: I inputs and O outputs of a linear layer.
 """
@@ -57,22 +58,22 @@ def call_sites(graph: onnx.ModelProto) -> list[Site]:
 
 
 def quantise(
-    graph: onnx.ModelProto, scales: Mapping[str, float], *, in_float: Collection[str] = (), weight_bits: int = 7
+    graph: onnx.ModelProto, scales: Mapping[str, float], *, weight_only: Collection[str] = (), weight_bits: int = 7
 ) -> onnx.ModelProto:
-    """The signed Q/DQ graph; `scales` by call site, `in_float` names matrices that stay as they are.
+    """The signed Q/DQ graph; `scales` by call site, `weight_only` names matrices whose inputs stay as they are.
 
     Each matrix is stored once in INT8, however many call sites use it. Refuses a call site without a scale, a matrix of
-    `in_float` that the graph does not use, and other `weight_bits` than 7 and 8.
+    `weight_only` that the graph does not use, and other `weight_bits` than 7 and 8.
     """
     if weight_bits not in LIMITS:
         raise QuantisationError(f"weights of {weight_bits} bits are not made; choose 7 or 8.")
     sites = call_sites(graph)
-    _require_known(in_float, {site.weight for site in sites})
-    chosen = {site.name: site for site in sites if site.weight not in in_float}
+    weights = {site.weight for site in sites}
+    _require_known(weight_only, weights)
+    chosen = {site.name: site for site in sites if site.weight not in weight_only}
     missing = [name for name in chosen if not scales.get(name, 0) > 0]
     if missing:
         raise QuantisationError(f"call site {missing[0]} has no scale above 0; calibrate this very graph again.")
-    weights = {site.weight for site in chosen.values()}
     nodes = list(_nodes(graph, chosen, weights))
     site_scales = {name: scales[name] for name in chosen}
     return _with(graph, nodes, list(_tensors(graph, weights, site_scales, LIMITS[weight_bits])))
@@ -146,8 +147,8 @@ def _moved(tensor: TensorProto) -> Iterator[TensorProto]:
     yield numpy_helper.from_array(np.full(matrix_IO.shape[1], MIDDLE, np.uint8), f"{tensor.name}/zero")
 
 
-def _require_known(in_float: Collection[str], weights: set[str]) -> None:
-    unknown = sorted(set(in_float) - weights)
+def _require_known(weight_only: Collection[str], weights: set[str]) -> None:
+    unknown = sorted(set(weight_only) - weights)
     if unknown:
         raise QuantisationError(f"{unknown[0]} is no matrix of a linear layer; choose among {sorted(weights)}.")
 

@@ -1,7 +1,7 @@
 """hrm-export: a checkpoint becomes a bundle, in the precisions asked for, each measured before it is written.
 
 hrm-export runs/sudoku/best --out sudoku.bundle
-hrm-export runs/sudoku/best --fp16 --int8 --calib data/sudoku --data data/sudoku --int8-budget 0.5
+hrm-export runs/sudoku/best --fp16 --int8 --calib data/sudoku --data data/sudoku
 hrm-export --int8 --calib maze
 """
 
@@ -53,8 +53,8 @@ def export(
         str | None, typer.Option(help="Puzzles: sudoku, maze, arc, logistics (made, or from --data), or a path.")
     ] = None,
     int8_budget: Annotated[
-        float | None, typer.Option(min=0, help="Points INT8 may lose; the worst layers stay float until it holds.")
-    ] = None,
+        float, typer.Option(min=0, help="Points INT8 may lose; inputs of the worst layers stay float until it holds.")
+    ] = Options.int8_budget,
     cache: Annotated[Path | None, typer.Option(help="File that keeps the calibration for the next time.")] = None,
     report: Annotated[Path | None, typer.Option(help="Directory for the calibration's report and pictures.")] = None,
     loop: Annotated[

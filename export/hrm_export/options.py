@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hrm_calibration.int8 import Int8Settings
 from hrm_calibration.questions import Questions, find_questions
 from hrm_export.stages import Stages
 from hrm_model.config import HRMConfig
@@ -20,7 +21,7 @@ from hrm_puzzles.datasets import BLANK_IDENTIFIER, DatasetError
 from hrm_puzzles.puzzle import Puzzle
 
 RUNS, BEST = Path("runs"), "best"
-NUM_CALIBRATION = 1024
+NUM_CALIBRATION = 2048
 """Puzzles kept apart for calibration, which records, chooses and judges with them; at most half of those there are."""
 
 
@@ -39,7 +40,7 @@ class Options:
     fp16: bool = False
     int8: bool = False
     calib: str | None = None
-    int8_budget: float | None = None
+    int8_budget: float = 100 * Int8Settings.budget
     cache: Path | None = None
     report: Path | None = None
     unrolled: int | None = None
@@ -47,7 +48,7 @@ class Options:
     max_loss: float = 1.0
 
     def __post_init__(self) -> None:
-        given = {"--int8-budget": self.int8_budget, "--cache": self.cache, "--report": self.report}
+        given = {"--cache": self.cache, "--report": self.report}
         idle = [name for name, value in given.items() if value is not None]
         if idle and not self.int8:
             raise ValueError(f"{idle[0]} is for calibration, which only INT8 needs; add --int8 or leave it away")

@@ -87,14 +87,13 @@ def lower_precisions(bench: Bench, options: Options, stages: Stages) -> Iterator
 
 
 def _calibrated(bench: Bench, options: Options, stages: Stages) -> Calibrated:
-    budget = None if options.int8_budget is None else options.int8_budget / 100
     calibrated = calibrate(
         bench.graph,
         bench.puzzle,
         bench.puzzle_table,
         bench.policy,
         bench.questions,
-        settings=Int8Settings(budget=budget),
+        settings=Int8Settings(budget=options.int8_budget / 100),
         progress=stages.show,
         cache=options.cache,
         num_threads=os.cpu_count() or 1,
@@ -111,7 +110,7 @@ def _summary(report: Int8Report) -> dict[str, Any]:
         "weight_bits": report.weight_bits,
         "num_calibration": report.num_calibration,
         "num_choice": report.num_choice,
-        "in_float": report.in_float,
+        "weight_only": report.weight_only,
         "key": report.key,
     }
 

@@ -142,20 +142,32 @@ def test_the_quantised_graph_stays_near_the_float_graph() -> None:
     assert 0 < drift < 0.25 * np.linalg.norm(exact["z_high_BND_next"])
 
 
-def test_matrices_left_in_float_stay_as_they_are() -> None:
+def test_a_weight_only_matrix_is_stored_in_int8_and_reads_what_it_is_given() -> None:
     weight = "low_level.layers.0.mlp.down_proj.weight"
-    graph = quantise(GRAPH, SCALES, in_float=[weight])
-    assert stored(graph)[weight] == stored(GRAPH)[weight]
-    assert not any(weight in name for name in stored(graph) if name != weight)
+    graph = quantise(GRAPH, SCALES, weight_only=[weight])
+    assert stored(graph)[f"{weight}/int8"] == stored(SIGNED)[f"{weight}/int8"]
+    made_by = producers(graph)
+    for site in SITES:
+        if site.weight == weight:
+            assert list(made_by[site.name].input) == [site.tensor, weight]
     assert Counter(node.op_type for node in graph.graph.node)["QuantizeLinear"] == len(SITES) - 4
+    onnx.checker.check_model(graph, full_check=True)
 
 
-def test_all_in_float_is_the_same_graph() -> None:
-    assert quantise(GRAPH, {}, in_float={site.weight for site in SITES}) == GRAPH
+def test_weight_only_all_through_is_the_float_graph_with_rounded_weights() -> None:
+    weights = {site.weight for site in SITES}
+    rounded = onnx.ModelProto.FromString(GRAPH.SerializeToString())
+    for tensor in rounded.graph.initializer:
+        if tensor.name in weights:
+            matrix_IO, scale_O = quantised_matrix(numpy_helper.to_array(tensor), 64)
+            tensor.CopyFrom(numpy_helper.from_array(matrix_IO * scale_O, tensor.name))
+    inputs = random_inputs(3)
+    ours, plain = run(unsigned(quantise(GRAPH, {}, weight_only=weights)), inputs), run(rounded, inputs)
+    assert all(np.array_equal(ours[name], plain[name]) for name in plain)
 
 
 @pytest.mark.parametrize(
-    ("scales", "in_float", "saying"),
+    ("scales", "weight_only", "saying"),
     [
         ({**SCALES, SITES[3].name: 0.0}, [], f"{SITES[3].name} has no scale"),
         ({}, [], f"{SITES[0].name} has no scale"),
@@ -163,10 +175,10 @@ def test_all_in_float_is_the_same_graph() -> None:
     ],
 )
 def test_ranges_that_do_not_fit_the_graph_are_refused(
-    scales: dict[str, float], in_float: list[str], saying: str
+    scales: dict[str, float], weight_only: list[str], saying: str
 ) -> None:
     with pytest.raises(QuantisationError, match=saying):
-        quantise(GRAPH, scales, in_float=in_float)
+        quantise(GRAPH, scales, weight_only=weight_only)
 
 
 def test_a_graph_that_is_quantised_already_is_refused() -> None:

@@ -152,7 +152,7 @@ def test_the_run_of_the_puzzle_is_exported_where_no_checkpoint_is_named(
     [
         (("--calib", "maze"), "give sudoku or the path of a data set of sudoku-4x4"),
         (("--int8", "--calib", "arc"), "give sudoku or the path of a data set of sudoku-4x4"),
-        (("--int8-budget", "0.5"), "add --int8 or leave it away"),
+        (("--cache", "int8.json"), "add --int8 or leave it away"),
         (("--loop", "unrolled=0"), "give host, unrolled or unrolled=N"),
     ],
 )
