@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hrm_benchmarks import accuracy_command
 from hrm_benchmarks import segments as segments_bench
 from hrm_benchmarks.benches import Bench, Cost, bundle_bench, measure, questions_for, scripted_bench
 from hrm_benchmarks.report import as_json, print_table
@@ -165,3 +166,6 @@ def train(
         clock = "CPU" if cpu_clock else "wall"
         title = f"{preset}, {puzzle}, batch {batch}, {all_of[0].num_threads} threads, {rounds} rounds, {clock} seconds"
         figures.print_speeds(title, found, Console())
+
+
+app.command(epilog=accuracy_command.EXAMPLE)(accuracy_command.accuracy)

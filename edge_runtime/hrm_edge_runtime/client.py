@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -15,10 +17,9 @@ from hrm_edge_runtime.service.schema import ErrorDetail, ModelsAnswer, ModelView
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 PIECE = 100  # puzzles sent at a time: httpx sends a whole body before it reads, and their answers fit the buffers
-RETRY_S = 1.0
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
 NOT_NOW = frozenset(("queue-full", "loading", "draining", "engine-lost"))  # reasons of a line worth sending again
-
-Numbered = tuple[int, SolveRequest]
 
 
 class ServerError(Exception):
@@ -40,7 +41,7 @@ class KeyRefusedError(RefusedError):
 
 
 class UnavailableError(ServerError):
-    """503: not now; try again after `retry_after_s`."""
+    """503, or 429 where a key has used up its share: not now; try again after `retry_after_s`."""
 
 
 class DeadlineMissedError(ServerError):
@@ -51,19 +52,51 @@ class UnreachableError(Exception):
     """No answer at all: nothing listens there, or the connection broke."""
 
 
+@dataclass(kw_only=True)
+class Patience:
+    """Pauses that grow, for as long as `limit_s` after the last success; never shorter than a server asks for.
+
+    Each is drawn at random up to a bound that doubles: clients who were refused together do not return together.
+    """
+
+    limit_s: float
+    rng: random.Random
+    _num_pauses: int = 0
+    _success_s: float = field(default_factory=time.monotonic)
+
+    def renew(self) -> None:
+        """After a success everything begins anew."""
+        self._num_pauses, self._success_s = 0, time.monotonic()
+
+    def pause_s(self, retry_after_s: float = 0.0) -> float | None:
+        """How long to wait before the next try; None where it would be too late."""
+        bound_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._num_pauses)
+        self._num_pauses += 1
+        pause_s = retry_after_s + self.rng.uniform(0, bound_s)
+        return pause_s if time.monotonic() + pause_s <= self._success_s + self.limit_s else None
+
+
 class Client:
     """Talks to one server; safe to share between threads, and a context manager.
 
-    `patience_s` is how long a call may wait out 503s (a full queue, a restarting engine) before it gives up.
+    `patience_s` is how long a call may wait out refusals for the moment (a full queue, a restarting engine) before it
+    gives up; `solve_many` waits out broken connections too, and counts from the last answer.
     """
 
     def __init__(
-        self, url: str = DEFAULT_URL, *, api_key: str | None = None, patience_s: float = 0.0, timeout_s: float = 300.0
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        patience_s: float = 0.0,
+        timeout_s: float = 300.0,
+        rng: random.Random | None = None,
     ) -> None:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._url = url
         self._http = httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(timeout_s, connect=10.0))
         self._patience_s = patience_s
+        self._rng = rng or random.Random()
 
     def __enter__(self) -> Client:
         return self
@@ -101,14 +134,14 @@ class Client:
     def solve_many(self, requests: Iterable[SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ServerError]]:
         """Each request's position and its answer or refusal, as they finish; memory does not grow with their number.
 
-        Lines that fail for the moment, as those of an engine that died, are sent again for as long as `patience_s`.
+        What fails for the moment, as the lines of an engine that died, is sent again for as long as there is patience.
         """
-        piece: list[Numbered] = []
-        for numbered in enumerate(requests):
-            piece.append(numbered)
+        piece: dict[int, SolveRequest] = {}
+        for position, request in enumerate(requests):
+            piece[position] = request
             if len(piece) == PIECE:
                 yield from self._piece(piece)
-                piece = []
+                piece = {}
         if piece:
             yield from self._piece(piece)
 
@@ -124,21 +157,31 @@ class Client:
             return False
         return True
 
-    def _piece(self, piece: list[Numbered]) -> Iterator[tuple[int, SolveAnswer | ServerError]]:
-        give_up_s = time.monotonic() + self._patience_s
-        while piece:
-            is_last = time.monotonic() + RETRY_S > give_up_s
-            again: list[Numbered] = []
-            for (position, request), outcome in self._lines(piece):
-                if isinstance(outcome, ServerError) and outcome.detail.reason in NOT_NOW and not is_last:
-                    again.append((position, request))
-                else:
+    def _piece(self, unanswered: dict[int, SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ServerError]]:
+        """Ask until every request has its end."""
+        patience = self._patience()
+        while unanswered:
+            refused: dict[int, ServerError] = {}
+            failure: UnavailableError | UnreachableError | None = None
+            try:
+                for position, outcome in self._lines(unanswered):
+                    if isinstance(outcome, ServerError) and outcome.detail.reason in NOT_NOW:
+                        refused[position] = outcome
+                        continue
+                    del unanswered[position]
+                    patience.renew()
                     yield position, outcome
-            piece = again
-            time.sleep(RETRY_S if piece else 0.0)
+            except (UnavailableError, UnreachableError) as error:
+                failure = error
+            if unanswered and not _wait(patience, failure):
+                if failure is not None:
+                    raise failure
+                yield from refused.items()
+                return
 
-    def _lines(self, piece: list[Numbered]) -> Iterator[tuple[Numbered, SolveAnswer | ServerError]]:
-        body = "".join(f"{request.model_dump_json(exclude_none=True)}\n" for _, request in piece)
+    def _lines(self, requests: Mapping[int, SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ServerError]]:
+        positions = list(requests)
+        body = "".join(f"{request.model_dump_json(exclude_none=True)}\n" for request in requests.values())
         headers = {"content-type": "application/x-ndjson"}
         try:
             with self._http.stream("POST", "/solve/batch", content=body.encode(), headers=headers) as response:
@@ -147,19 +190,21 @@ class Client:
                     raise _error_from(response)
                 for line in response.iter_lines():
                     answered = json.loads(line)
-                    yield piece[answered["line"] - 1], _outcome(answered)
-        except httpx.HTTPError as error:
+                    yield positions[answered["line"] - 1], _outcome(answered)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._unreachable(error) from error
 
     def _patiently(self, method: str, path: str, body: dict[str, Any] | None = None) -> object:
-        give_up_s = time.monotonic() + self._patience_s
+        patience = self._patience()
         while True:
             try:
                 return self._call(method, path, body)
             except UnavailableError as error:
-                if time.monotonic() + error.retry_after_s > give_up_s:
+                if not _wait(patience, error):
                     raise
-                time.sleep(error.retry_after_s)
+
+    def _patience(self) -> Patience:
+        return Patience(limit_s=self._patience_s, rng=self._rng)
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> object:
         try:
@@ -174,6 +219,14 @@ class Client:
         return UnreachableError(
             f"no answer from {self._url} ({error}): start hrm-serve there, or give another address."
         )
+
+
+def _wait(patience: Patience, failure: Exception | None) -> bool:
+    """Sleep before the next try; false where there shall be none."""
+    pause_s = patience.pause_s(failure.retry_after_s if isinstance(failure, ServerError) else 0.0)
+    if pause_s is not None:
+        time.sleep(pause_s)
+    return pause_s is not None
 
 
 def _outcome(answered: dict[str, Any]) -> SolveAnswer | ServerError:
@@ -195,9 +248,14 @@ def _error_from(response: httpx.Response) -> ServerError:
             message=f"the server answered {response.status_code} without a reason",
             remedy="look whether another server or a proxy listens at this address",
         )
-    if response.status_code == 503:
-        return UnavailableError(503, detail, float(response.headers.get("retry-after", "1")))
+    if response.status_code in (429, 503):
+        return UnavailableError(response.status_code, detail, _seconds(response.headers.get("retry-after", "")))
     return _CLASS_OF.get(response.status_code, _class_of_range(response.status_code))(response.status_code, detail)
+
+
+def _seconds(retry_after: str) -> float:
+    """What the header says; a proxy may write a date instead, which counts as a second."""
+    return float(retry_after) if retry_after.isdecimal() else 1.0
 
 
 _CLASS_OF: dict[int, type[ServerError]] = {401: KeyRefusedError, 504: DeadlineMissedError}

@@ -20,14 +20,23 @@ def main() -> None:
 
 
 @app.command(
-    epilog='Example: hrm-solve "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"'
+    epilog='Examples: hrm-solve "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"; '
+    "hrm-solve puzzles.csv --bundle sudoku --out answers.ndjson"
 )
 def solve(
-    puzzle: Annotated[str, typer.Argument(help="A puzzle, a file with one puzzle per line, or - for standard input.")],
+    puzzle: Annotated[
+        str,
+        typer.Argument(
+            help="A puzzle, a file (one in each line, CSV in the published form, or requests as NDJSON), or - for "
+            "standard input."
+        ),
+    ],
     url: Annotated[str, typer.Option(help="The server to ask.")] = "http://127.0.0.1:8000",
     bundle: Annotated[
         str | None, typer.Option(help="Open this bundle here instead: a directory or a shipped one's name.")
     ] = None,
+    kind: Annotated[str | None, typer.Option(help="The puzzle's name, where a server has several.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model's name, where a server has several.")] = None,
     policy: Annotated[str | None, typer.Option(help="verified, learned or fixed; without it the model's own.")] = None,
     max_segments: Annotated[int | None, typer.Option(min=1, help="At most this many segments.")] = None,
     attempts: Annotated[
@@ -41,29 +50,49 @@ def solve(
     key_file: Annotated[
         Path | None, typer.Option(help=f"File whose first line is the server's key; else {KEY_VARIABLE} is looked at.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print whole answers as JSON, one per line.")] = False,
+    patience: Annotated[
+        float, typer.Option(min=0, help="Seconds without an answer after which a server that refuses is given up.")
+    ] = 60.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write answers as NDJSON, in the order of the puzzles; a file begun before is continued."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print whole answers as JSON, one per line; with --out, the counts.")
+    ] = False,
 ) -> None:
-    """Solve a puzzle, or many; exits with 0 where every one is solved and with 1 where one is not."""
-    from hrm_edge_runtime import solving
+    """Solve a puzzle, or many.
+
+    Exits with 0 where every one is solved, with 1 where one is not, and with 2 where the work could not be begun or
+    finished; with --out the same command then goes on where it stopped.
+    """
     from hrm_edge_runtime.bundle import Bundle, find_bundle
     from hrm_edge_runtime.engines.engine import EngineUnavailableError
     from hrm_edge_runtime.engines.factory import prepare
     from hrm_edge_runtime.manifest import BundleError
+    from hrm_edge_runtime.solving import command, running, solvers
+    from hrm_edge_runtime.solving.reading import SolvingError
 
+    fields = {"kind": kind, "model": model, "policy": policy, "max_segments": max_segments, "attempts": attempts}
     try:
         if bundle is not None:
             opened = Bundle.open(find_bundle(bundle))
-            opening = solving.from_bundle(
-                opened, prepare(opened, engine, num_slots=slots), num_slots=slots, num_threads=threads
-            )
+            choice = prepare(opened, engine, num_slots=slots)
+            opening = solvers.from_bundle(opened, choice, num_slots=slots, num_threads=threads)
         else:
-            opening = solving.from_server(url, api_key=read_key(key_file))
+            key = read_key(key_file)
+            opening = solvers.from_server(url, api_key=key, patience_s=patience, kind=kind, model=model)
+        options = running.options_of(fields)
         with opening as solver:
-            options = {"policy": policy, "max_segments": max_segments, "attempts": attempts}
-            requests = solving.read_requests(puzzle, solver.puzzle, options)
-            raise typer.Exit(solving.solve_and_print(solver, requests, as_json=as_json))
-    except (BundleError, EngineUnavailableError, solving.SolvingError, ServerKeyError) as error:
+            raise typer.Exit(command.run(puzzle, solver, options, out=out, as_json=as_json))
+    except (BundleError, EngineUnavailableError, SolvingError, ServerKeyError) as error:
         _fail(error)
+    except KeyboardInterrupt:
+        sys.stderr.write("hrm-solve: stopped" + ("; the same command goes on from here\n" if out else "\n"))
+        raise typer.Exit(130) from None
+    except BrokenPipeError:  # whoever read the answers has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
 
 
 class ServerKeyError(ValueError):
@@ -87,4 +116,4 @@ def read_key(path: Path | None) -> str | None:
 
 def _fail(error: Exception) -> NoReturn:
     sys.stderr.write(f"hrm-solve: {error}\n")
-    raise typer.Exit(1)
+    raise typer.Exit(2)

@@ -1,0 +1,182 @@
+"""What trying harder brings: puzzles solved, and what that costs, for each number of attempts at the same puzzles.
+
+Everything counted comes from the answers a client would get; only CPU time is measured beside them. Segments are exact
+and repeat from run to run, CPU seconds belong to the machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hrm_benchmarks.questions import QuestionError
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.offline import Outcome
+from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.solving.reading import Entry, opened
+from hrm_puzzles import sudoku_solver
+from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError
+from hrm_puzzles.sudoku import Sudoku
+
+SolveAll = Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Outcome]]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Known:
+    """A question, as it is asked, and its solution; None where nobody tells it."""
+
+    puzzle: object
+    solution: Grid | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """One number of attempts over all puzzles; lists hold a value for each puzzle.
+
+    `num_wrong` counts answers that were called proven and differ from the known solution; `cpu_s` is of the whole
+    process, with opening the engine.
+    """
+
+    attempts: int
+    max_segments: int | None
+    is_solved: list[bool]
+    segments: list[int]
+    num_wrong: int
+    num_compared: int
+    cpu_s: float
+
+    @property
+    def num_solved(self) -> int:
+        return sum(self.is_solved)
+
+    @property
+    def total_segments(self) -> int:
+        return sum(self.segments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """A level as the table shows it; the ratios compare it with the first level of the same run."""
+
+    attempts: int
+    solved: int
+    puzzles: int
+    wrong: int
+    compared: int
+    segments_per_puzzle: float
+    segments_per_solve: float | None
+    cpu_s_per_puzzle: float
+    cpu_s_per_solve: float | None
+    solved_ratio: float | None
+    segments_ratio: float
+    cpu_ratio: float
+
+
+def questions_from_file(path: Path, puzzle: Puzzle, num_puzzles: int) -> list[Known]:
+    """The first puzzles of a file in any form that hrm-solve reads; a Sudoku's solution is worked out where it lacks.
+
+    Refuses what is no question.
+    """
+    with opened(str(path), puzzle.seq_len) as entries:
+        found = [_known(puzzle, entry) for entry, _ in zip(entries, range(num_puzzles), strict=False)]
+    if not found:
+        raise QuestionError(f"{path} holds no puzzle: write one in each line.")
+    return found
+
+
+def generated(puzzle: Puzzle, difficulty: str, num_puzzles: int, seed: int) -> list[Known]:
+    """Fresh puzzles of one difficulty, with their answers."""
+    if difficulty not in puzzle.difficulties:
+        known = ", ".join(puzzle.difficulties)
+        raise QuestionError(f"{puzzle.name} has no difficulty {difficulty!r}: choose one of {known}.")
+    rng = np.random.default_rng(seed)
+    examples = [puzzle.generate(rng, difficulty) for _ in range(num_puzzles)]
+    return [Known(puzzle=example.question.tolist(), solution=example.answer) for example in examples]
+
+
+def measure(
+    solve_all: SolveAll,
+    puzzle: Puzzle,
+    questions: Sequence[Known],
+    attempts: Sequence[int],
+    max_segments: int | None,
+) -> Iterator[Level]:
+    """Solve every question with each number of attempts, one after the other."""
+    for num_attempts in attempts:
+        requests = [SolveRequest(puzzle=q.puzzle, attempts=num_attempts, max_segments=max_segments) for q in questions]
+        began_s = time.process_time()
+        outcomes = dict(solve_all(requests))
+        cpu_s = time.process_time() - began_s
+        answers = [_answer(outcomes[position]) for position in range(len(questions))]
+        compared = [pair for pair in zip(questions, answers, strict=True) if _can_be_compared(*pair)]
+        yield Level(
+            attempts=num_attempts,
+            max_segments=max_segments,
+            is_solved=[answer.verified is True for answer in answers],
+            segments=[answer.total_segments for answer in answers],
+            num_wrong=sum(not _agrees(puzzle, question, answer) for question, answer in compared),
+            num_compared=len(compared),
+            cpu_s=cpu_s,
+        )
+
+
+def figures(levels: Sequence[Level]) -> list[Figures]:
+    """Every level beside the first."""
+    return [_figures(level, levels[0]) for level in levels]
+
+
+def require_proofs(bundle: Bundle) -> None:
+    """Refuse a bundle whose answers nobody can prove."""
+    if not bundle.puzzle.proof_exists:
+        raise QuestionError(
+            f"answers to {bundle.puzzle.name!r} cannot be proven, so attempts vote: score them with hrm-train's "
+            "evaluation of its data set."
+        )
+
+
+def _known(puzzle: Puzzle, entry: Entry) -> Known:
+    try:
+        grid = puzzle.parse(entry.puzzle).grid
+        solution = None if entry.known is None else puzzle.parse(entry.known).grid
+    except PuzzleError as error:
+        raise QuestionError(f"puzzle {entry.number}: {error}") from error
+    if solution is None and isinstance(puzzle, Sudoku):
+        solution = sudoku_solver.solve(puzzle.board, grid, max_solutions=1).solutions[0]
+    return Known(puzzle=entry.puzzle, solution=solution)
+
+
+def _answer(outcome: Outcome) -> SolveAnswer:
+    if isinstance(outcome, SolveAnswer):
+        return outcome
+    raise QuestionError(f"a puzzle is refused: {outcome.message}; {outcome.remedy}.")
+
+
+def _can_be_compared(question: Known, answer: SolveAnswer) -> bool:
+    return answer.verified is True and question.solution is not None
+
+
+def _agrees(puzzle: Puzzle, question: Known, answer: SolveAnswer) -> bool:
+    assert question.solution is not None
+    return np.array_equal(puzzle.parse(answer.solution).grid, question.solution)
+
+
+def _figures(level: Level, first: Level) -> Figures:
+    num_puzzles, solved = len(level.segments), level.num_solved
+    return Figures(
+        attempts=level.attempts,
+        solved=solved,
+        puzzles=num_puzzles,
+        wrong=level.num_wrong,
+        compared=level.num_compared,
+        segments_per_puzzle=level.total_segments / num_puzzles,
+        segments_per_solve=level.total_segments / solved if solved else None,
+        cpu_s_per_puzzle=level.cpu_s / num_puzzles,
+        cpu_s_per_solve=level.cpu_s / solved if solved else None,
+        solved_ratio=solved / first.num_solved if first.num_solved else None,
+        segments_ratio=level.total_segments / first.total_segments,
+        cpu_ratio=level.cpu_s / first.cpu_s,
+    )

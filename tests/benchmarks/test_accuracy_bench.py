@@ -1,0 +1,90 @@
+"""`hrm-bench accuracy`: its counting, over a solver whose answers are known, and the command over a real bundle."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hrm_benchmarks.accuracy import figures, generated, measure, questions_from_file
+from hrm_benchmarks.commands import app
+from hrm_benchmarks.questions import QuestionError
+from hrm_edge_runtime.offline import Outcome
+from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
+from hrm_puzzles import registry
+
+PUZZLE = registry.get("sudoku-4x4")
+SOLUTION = "1234341221434321"
+QUESTIONS = ["123434122143432.", "12343412214343..", "1234341221434..."]
+ANOTHER = "1234341243212143"  # a right board, but no solution of these questions
+
+
+def solve_all(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Outcome]]:
+    """One attempt solves the first, four the first two, and the last is answered wrongly and called proven."""
+    for position, request in reversed(list(enumerate(requests))):
+        solved = position == 2 or (request.attempts or 1) > 3 * position
+        yield (
+            position,
+            SolveAnswer(
+                solution=ANOTHER if position == 2 else SOLUTION,
+                solved=solved,
+                verified=solved,
+                segments=1,
+                halted_by="proven",
+                margin=0.0,
+                queue_ms=0.0,
+                compute_ms=0.0,
+                model="m",
+                attempts=request.attempts or 1,
+                total_segments=10 * (request.attempts or 1),
+                votes=None,
+            ),
+        )
+
+
+def test_solves_wrong_answers_and_compute_are_counted_beside_the_first_level(tmp_path: Path) -> None:
+    file = tmp_path / "hard.txt"
+    file.write_text("\n".join(QUESTIONS))
+    questions = questions_from_file(file, PUZZLE, 100)
+    assert ["".join(map(str, known.solution.flat)) for known in questions if known.solution is not None] == [
+        SOLUTION
+    ] * 3
+    one, four = figures(list(measure(solve_all, PUZZLE, questions, [1, 4], None)))
+    assert (one.solved, one.wrong, one.compared, one.segments_per_puzzle, one.segments_per_solve) == (2, 1, 2, 10, 15)
+    assert (four.solved, four.wrong, four.compared, four.segments_per_solve) == (3, 1, 3, 40)
+    assert (four.solved_ratio, four.segments_ratio) == (1.5, 4.0)
+
+
+def test_a_csv_tells_its_own_solutions(tmp_path: Path) -> None:
+    file = tmp_path / "held_out.csv"
+    file.write_text(f"source,question,answer,rating\na,{QUESTIONS[0]},{SOLUTION},1\n")
+    (known,) = questions_from_file(file, PUZZLE, 100)
+    assert known.solution is not None
+    assert known.solution.reshape(-1).tolist() == [int(digit) for digit in SOLUTION]
+
+
+def test_a_line_that_is_no_puzzle_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "hard.txt"
+    file.write_text(f"{QUESTIONS[0]}\n11{'.' * 14}\n")
+    with pytest.raises(QuestionError, match="puzzle 2: "):
+        questions_from_file(file, PUZZLE, 100)
+    with pytest.raises(QuestionError, match="has no difficulty 'odd'"):
+        generated(PUZZLE, "odd", 1, 0)
+
+
+def test_the_command_measures_a_shipped_bundle_and_draws_it(tmp_path: Path) -> None:
+    picture = tmp_path / "accuracy.png"
+    options = ["--bundle", "sudoku-6x6", "--count", "3", "--attempts", "1", "--attempts", "2", "--max-segments", "4"]
+    done = CliRunner().invoke(app, ["accuracy", *options, "--png", str(picture), "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["levels"]
+    assert [level["attempts"] for level in found] == [1, 2]
+    assert all(level["wrong"] == 0 and len(level["is_solved"]) == 3 for level in found)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_answers_nobody_can_prove_are_refused() -> None:
+    done = CliRunner().invoke(app, ["accuracy", "--bundle", "arc-7x7"])
+    assert done.exit_code == 1
+    assert "cannot be proven" in done.stderr

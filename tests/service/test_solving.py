@@ -1,0 +1,344 @@
+"""`hrm-solve` over many puzzles: every form is read, every puzzle gets its end once, whatever stops the run."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from echo_bundle import write_echo_bundle
+from rich.console import Console
+from scripted_server import examples
+from service_tools import PATIENCE_S, free_port, running, wait_for
+
+from hrm_edge_runtime.client import Client, Patience, UnavailableError
+from hrm_edge_runtime.service.errors import ServiceError
+from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.solving import progress
+from hrm_edge_runtime.solving.boards import board
+from hrm_edge_runtime.solving.ledger import continued
+from hrm_edge_runtime.solving.reading import Entry, SolvingError, entries
+from hrm_edge_runtime.solving.running import options_of, solve_in_order
+from hrm_edge_runtime.solving.solvers import Outcome, Solver
+from hrm_edge_runtime.solving.tally import Tally, record_of
+from hrm_puzzles import registry
+
+SOLVED = "1234341221434321"
+OPEN = "123434122143432."
+PUZZLE = registry.get("sudoku-4x4")
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-c", "from hrm_edge_runtime.solve_cli import main; main()", *map(str, arguments)]
+
+
+def answer(puzzle: object, *, solved: bool = True) -> SolveAnswer:
+    return SolveAnswer(
+        solution=puzzle,
+        solved=solved,
+        verified=solved,
+        segments=2,
+        halted_by="proven" if solved else "max_segments",
+        margin=1.0,
+        queue_ms=0.0,
+        compute_ms=1.0,
+        model="m",
+        attempts=1,
+        total_segments=2,
+        votes=None,
+    )
+
+
+def solver_of(solve_all: Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Outcome]]]) -> Solver:
+    return Solver(puzzles={"m": PUZZLE}, solve_all=solve_all)
+
+
+# --- what is read
+
+
+@pytest.mark.parametrize(
+    ("text", "puzzles"),
+    [
+        (f"{SOLVED}\n\n# a remark\n{OPEN}\n", [SOLVED, OPEN]),
+        ("1234\n3412\n2143\n4321\n", ["1234\n3412\n2143\n4321"]),
+        (f"source,question,answer,rating\na,{OPEN},{SOLVED},7\nb,{SOLVED},{SOLVED},0\n", [OPEN, SOLVED]),
+        (f'{{"puzzle": "{OPEN}", "attempts": 4}}\r\n{{"puzzle": "{SOLVED}", "solution": "x"}}\n', [OPEN, SOLVED]),
+        (f'[{{"puzzle": "{OPEN}", "solution": "{SOLVED}"}}, {{"puzzle": "{SOLVED}"}}]', [OPEN, SOLVED]),
+        ("[\n [1, 2, 3, 4],\n [3, 4, 1, 2],\n [2, 1, 4, 3],\n [4, 3, 2, 1]\n]\n", [[[1, 2, 3, 4], [3, 4, 1, 2],
+         [2, 1, 4, 3], [4, 3, 2, 1]]]),
+        ('{"task": "t", "input": [[0, 7], [7, 7]]}\n', [{"task": "t", "input": [[0, 7], [7, 7]]}]),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_every_form_of_a_file_gives_its_puzzles_in_their_order(text: str, puzzles: list[object]) -> None:
+    found = list(entries(io.StringIO(text, newline=""), PUZZLE.seq_len))
+    assert [entry.puzzle for entry in found] == puzzles
+    assert [entry.number for entry in found] == list(range(1, len(puzzles) + 1))
+
+
+def test_a_solution_in_the_file_is_known_and_never_sent() -> None:
+    lines = ["source,question,answer,rating", f"a,{OPEN},{SOLVED},7"]
+    (entry,) = entries(lines, 16)
+    assert (entry.known, dict(entry.fields)) == (SOLVED, {"puzzle": OPEN})
+
+
+def test_a_long_file_is_read_while_it_is_solved() -> None:
+    lines = iter([f"{SOLVED}\n"] * 10_000)
+    next(entries(lines, 16))
+    assert len(list(lines)) > 9_800
+
+
+# --- the run
+
+
+def test_outcomes_leave_in_the_order_of_their_puzzles_and_bad_lines_cost_themselves() -> None:
+    asked: list[SolveRequest] = []
+
+    def backwards(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Outcome]]:
+        asked.extend(requests)
+        yield from reversed([(position, answer(request.puzzle)) for position, request in enumerate(asked)])
+
+    fields: list[dict[str, object]] = [
+        {"puzzle": "a"},
+        {"puzzle": "b", "attempts": "many"},
+        {"puzzle": "c", "attempts": 2},
+    ]
+    given = [Entry(number=number, fields=one) for number, one in enumerate(fields, 1)]
+    outcomes = list(solve_in_order(solver_of(backwards), iter(given), options_of({"attempts": 7})))
+    assert [entry.number for entry, _ in outcomes] == [1, 2, 3]
+    assert [request.attempts for request in asked] == [7, 2]
+    refused = outcomes[1][1]
+    assert isinstance(refused, ServiceError)
+    assert refused.field == "attempts"
+
+
+# --- the output file
+
+
+def write_all(path: Path, puzzles: list[str]) -> Tally:
+    tally = Tally()
+    given = iter([Entry(number=number, fields={"puzzle": puzzle}) for number, puzzle in enumerate(puzzles, 1)])
+    with continued(path) as ledger:
+        ledger.skip_answered(given, tally)
+        for entry in given:
+            record = record_of(entry, answer(entry.puzzle))
+            ledger.write(record)
+            tally.add(record)
+    return tally
+
+
+def test_a_file_cut_off_anywhere_is_continued_to_the_same_file(tmp_path: Path) -> None:
+    puzzles = [SOLVED, OPEN, SOLVED]
+    whole_path = tmp_path / "whole"
+    assert write_all(whole_path, puzzles).num_puzzles == 3
+    whole = whole_path.read_bytes()
+    for length in range(0, len(whole), 7):
+        path = tmp_path / "part"
+        path.write_bytes(whole[:length])
+        assert write_all(path, puzzles).num_puzzles == 3
+        assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("text", ["my diary\n", "my diary", '{"number": 2, "puzzle": "x", "answer": {}}\n'])
+def test_somebody_elses_file_is_left_as_it_is(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "out"
+    path.write_text(text)
+    with pytest.raises(SolvingError, match="cannot be continued"):
+        write_all(path, [SOLVED])
+    assert path.read_text() == text
+
+
+def test_answers_to_other_puzzles_are_not_continued(tmp_path: Path) -> None:
+    write_all(tmp_path / "out", [SOLVED, SOLVED])
+    with pytest.raises(SolvingError, match="its line 2 is no answer to that puzzle"):
+        write_all(tmp_path / "out", [SOLVED, OPEN, SOLVED])
+
+
+def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
+    with continued(tmp_path / "out"), pytest.raises(SolvingError, match="another run"), continued(tmp_path / "out"):
+        pass
+
+
+def test_a_run_killed_at_any_moment_is_finished_by_the_same_command(tmp_path: Path) -> None:
+    """Against a real server, killed outright each time its file has grown: at last every puzzle stands there once."""
+    questions = list(examples()) * 30
+    source, out = tmp_path / "many.txt", tmp_path / "out.ndjson"
+    source.write_text("\n".join(questions))
+    with running(step_s=0.002, slots=4) as server:
+        server.wait_until_ready()
+        begin = command(source, "--url", server.url, "--out", out)
+        for _ in range(2):
+            before = out.stat().st_size if out.exists() else 0
+            process = subprocess.Popen(begin, stderr=subprocess.DEVNULL)
+            wait_for(lambda least=before: out.exists() and out.stat().st_size > least, every_s=0.005)
+            process.kill()
+            process.wait()
+        torn = out.read_bytes()
+        assert 0 < torn.count(b"\n") < len(questions)
+        out.write_bytes(torn + b'{"number": ')  # as a kill in the middle of a line would leave it
+        done = subprocess.run([*begin, "--json"], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [record["number"] for record in records] == list(range(1, len(questions) + 1))
+    assert [record["answer"]["solution"] for record in records] == [examples()[question] for question in questions]
+    assert out.read_bytes().startswith(torn)
+    counts = json.loads(done.stdout)
+    assert (counts["puzzles"], counts["solved"], counts["proven"], counts["refused"]) == (240, 240, 240, {})
+
+
+# --- a server that is not always there
+
+
+def test_an_engine_that_dies_and_a_server_that_restarts_lose_no_puzzle(tmp_path: Path) -> None:
+    questions = list(examples()) * 10
+    source, out = tmp_path / "many.txt", tmp_path / "out.ndjson"
+    source.write_text("\n".join(questions))
+    with running(step_s=0.01, slots=2) as server:
+        server.wait_until_ready()
+        process = subprocess.Popen(command(source, "--url", server.url, "--out", out), stderr=subprocess.DEVNULL)
+        wait_for(lambda: out.exists() and out.stat().st_size > 0)
+        os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
+        assert process.wait(PATIENCE_S) == 0
+    assert [json.loads(line)["number"] for line in out.read_text().splitlines()] == list(range(1, 81))
+
+
+def test_a_server_that_is_gone_ends_the_run_with_what_it_has(tmp_path: Path) -> None:
+    source, out = tmp_path / "many.txt", tmp_path / "out.ndjson"
+    source.write_text("\n".join(list(examples()) * 40))
+    with running(step_s=0.005) as server:
+        server.wait_until_ready()
+        begin = command(source, "--url", server.url, "--out", out, "--patience", 0.5)
+        process = subprocess.Popen(begin, stderr=subprocess.PIPE, text=True)
+        wait_for(lambda: out.exists() and out.stat().st_size > 0)
+        os.killpg(server.process.pid, signal.SIGKILL)
+        _, told = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2
+    assert "start hrm-serve there" in told
+    assert all("answer" in json.loads(line) for line in out.read_text().splitlines())
+
+
+def test_pauses_grow_are_random_and_never_shorter_than_asked_for() -> None:
+    drawn = [Patience(limit_s=1e9, rng=random.Random(seed)) for seed in range(50)]
+    rounds = [[patience.pause_s() for patience in drawn] for _ in range(8)]
+    assert all(max(later) > max(sooner) for sooner, later in itertools.pairwise(rounds[:6]))
+    assert len(set(rounds[3])) == 50
+    assert max(rounds[-1]) <= 30.0
+    assert min(patience.pause_s(40.0) for patience in drawn) >= 40.0
+    assert Patience(limit_s=3.0, rng=random.Random(0)).pause_s(4.0) is None
+
+
+def test_retry_after_is_honoured() -> None:
+    moments: list[float] = []
+
+    class NotNow(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            moments.append(time.monotonic())
+            self.send_response(429 if len(moments) < 3 else 200)
+            self.send_header("Retry-After", "1")
+            body = b'{"models": []}' if len(moments) == 3 else b"{}"
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", free_port()), NotNow)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    with Client(url, patience_s=30.0, rng=random.Random(1)) as client:
+        assert client.models() == []
+    assert min(moments[1] - moments[0], moments[2] - moments[1]) >= 1.0
+    moments.clear()
+    with Client(url) as client, pytest.raises(UnavailableError):
+        client.models()
+    server.shutdown()
+    server.server_close()
+
+
+# --- what is shown
+
+
+def test_counts_tell_solved_proven_and_refused_by_reason() -> None:
+    tally = Tally()
+    entry = Entry(number=1, fields={"puzzle": "x"})
+    refusal = ServiceError(422, "bad-puzzle", "no", "mend it")
+    for outcome in (answer("x"), answer("x"), answer("x", solved=False), refusal):
+        tally.add(record_of(entry, outcome))
+    assert tally.text() == (
+        "4 puzzles: 2 solved, all proven, 1 not solved, 1 refused (1 bad-puzzle); 2.0 segments on average"
+    )
+
+
+def test_a_pipe_gets_lines_and_a_terminal_a_bar() -> None:
+    for is_terminal in (False, True):
+        shown, tally = io.StringIO(), Tally(solved=1)
+        console = Console(file=shown, force_terminal=is_terminal, width=100)
+        with progress.shown(tally, 10, console, line_every_s=0.0) as tell:
+            tally.solved += 3
+            time.sleep(0.01)
+            tell()
+        assert ("\x1b[" in shown.getvalue()) == is_terminal
+        assert ("4 of 10: 4 solved" in shown.getvalue()) != is_terminal
+
+
+def ansi(puzzle: str, question: object, solution: object) -> str:
+    shown = io.StringIO()
+    picture = board(registry.get(puzzle), question, solution)
+    assert picture is not None
+    Console(file=shown, force_terminal=True, color_system="truecolor", width=100).print(picture)
+    return shown.getvalue()
+
+
+def test_a_sudoku_shows_its_boxes_and_givens_apart_from_what_was_found() -> None:
+    shown = ansi("sudoku-4x4", OPEN, SOLVED)
+    assert "\x1b[1m1 " in shown  # a given, bold
+    assert "\x1b[36m1 " in shown  # the one found, coloured
+    lines = [line for line in shown.splitlines() if "─" in line]
+    assert ["┌" in lines[0], "├" in lines[1], "└" in lines[2], len(lines)] == [True, True, True, 3]
+
+
+def test_a_maze_a_city_and_a_task_are_drawn_in_their_colours() -> None:
+    maze = registry.get("maze-8x8")
+    made = maze.generate(np.random.default_rng(0), maze.difficulties[0])
+    shown = ansi("maze-8x8", made.question.tolist(), made.answer.tolist())
+    assert "48;2;125;180;230" in shown  # the colour of the path
+    assert len(shown.splitlines()) == 8
+    arc = ansi("arc-7x7", {"task": "t", "input": [[0, 7], [7, 7]]}, {"task": "t", "input": [[7, 7], [7, 0]]})
+    assert "48;2;255;133;27" in arc
+
+
+def test_an_answer_that_is_no_board_has_no_picture() -> None:
+    assert board(PUZZLE, OPEN, "1" * 16) is None
+
+
+def test_a_board_in_a_pipe_is_plain_text(tmp_path: Path) -> None:
+    bundle = write_echo_bundle(tmp_path / "echo.bundle")
+    done = subprocess.run(command(SOLVED, "--bundle", bundle), capture_output=True, text=True, check=True)
+    assert done.stdout == f"{SOLVED}\n"
+    assert done.stderr == ""
+
+
+def test_the_key_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hrm_edge_runtime.solve_cli import ServerKeyError, read_key
+
+    monkeypatch.setenv("HRM_API_KEY", "from-the-environment")
+    assert read_key(None) == "from-the-environment"
+    (tmp_path / "key").write_text("from-the-file\n")
+    assert read_key(tmp_path / "key") == "from-the-file"
+    (tmp_path / "empty").touch()
+    with pytest.raises(ServerKeyError, match="is empty"):
+        read_key(tmp_path / "empty")
