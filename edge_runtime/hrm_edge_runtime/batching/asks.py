@@ -14,7 +14,8 @@ from hrm_edge_runtime.engines.engine import Int32
 class Ask:
     """One question and how hard to try; `watched` asks for a `Glimpse` of every attempt after each of its segments.
 
-    Times are seconds of the lane's clock; a greater `priority` is more urgent.
+    Times are seconds of the lane's clock; a greater `priority` is more urgent. With `best_so_far` a question that will
+    not be finished by its deadline ends with what its attempts have, in time for it, rather than with nothing.
     """
 
     ask_id: int
@@ -25,6 +26,7 @@ class Ask:
     priority: int = 0
     puzzle_id: int = 0
     num_attempts: int = 1
+    best_so_far: bool = False
     watched: bool = False
 
 

@@ -12,28 +12,19 @@ Shapes: T tokens, P rows of the puzzle table.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 
 from hrm_edge_runtime.batching.asks import Ask, Conclusion, Glimpse, Turn
 from hrm_edge_runtime.batching.ballot import Winner, winner
-from hrm_edge_runtime.batching.counters import LaneSnapshot
-from hrm_edge_runtime.batching.frames import Frame, Framed, Framer
+from hrm_edge_runtime.batching.counters import LaneSnapshot, Outcome
+from hrm_edge_runtime.batching.frames import Framed, Framer
 from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.batching.parties import Pace, Party
 from hrm_edge_runtime.batching.result import Result
 from hrm_edge_runtime.batching.scheduler import Job, QueueFull
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
 from hrm_puzzles.puzzle import RIGHT
-
-
-@dataclass(kw_only=True, eq=False)
-class _Party:
-    """A question under way: the attempts that live, by job, and the results of those that have ended."""
-
-    ask: Ask
-    frames: list[Frame]
-    living: dict[int, int] = field(default_factory=dict[int, int])
-    ended: list[Result] = field(default_factory=list[Result])
 
 
 class Attempts:
@@ -62,8 +53,10 @@ class Attempts:
         num_jobs = (engine.num_slots + queue_limit) * max_attempts
         self._lane = Lane(engine, puzzle, queue_limit=num_jobs, clock=clock)
         self._job_ids = count()
-        self._parties: dict[int, _Party] = {}
-        self._party_of: dict[int, _Party] = {}
+        self._clock = clock
+        self._pace = Pace()
+        self._parties: dict[int, Party] = {}
+        self._party_of: dict[int, Party] = {}
         self._conclusions: list[Conclusion] = []
 
     @property
@@ -89,7 +82,7 @@ class Attempts:
         if len(self._parties) >= self._engine.num_slots + self._queue_limit:
             raise QueueFull(self._queue_limit)
         self._lane.check_tokens(ask.tokens_T)
-        party = _Party(ask=ask, frames=self._framer.frames(ask.tokens_T, ask.puzzle_id, ask.num_attempts))
+        party = Party(ask=ask, frames=self._framer.frames(ask.tokens_T, ask.puzzle_id, ask.num_attempts))
         self._parties[ask.ask_id] = party
         for attempt in range(len(party.frames)):
             job = self._job(party, attempt)
@@ -106,7 +99,8 @@ class Attempts:
 
     def step(self) -> Turn:
         """Run one segment over all living attempts and hand out every end since the last call."""
-        touched: dict[int, _Party] = {}
+        self._end_in_time()
+        touched: dict[int, Party] = {}
         glimpses: list[Glimpse] = []
         for result in self._lane.step():
             party = self._party_of.pop(result.job_id)
@@ -114,14 +108,13 @@ class Attempts:
             turned = self._turned_back(party, attempt, result)
             party.ended.append(turned)
             touched[party.ask.ask_id] = party
-            glimpses += _glimpse(party, attempt, turned)
+            glimpses += party.glimpse(attempt, turned)
         glimpses += self._glimpses_of_the_living()
         for party in touched.values():
-            chosen = winner(
-                party.ended, len(party.living), proof_exists=self._puzzle.proof_exists, decode=self._puzzle.decode
-            )
-            if chosen is not None:
+            if (chosen := self._winner(party.ended, len(party.living))) is not None:
                 self._conclude(party, chosen)
+        if not self._parties:
+            self._pace.rested()
         conclusions, self._conclusions = self._conclusions, []
         return Turn(conclusions=tuple(conclusions), glimpses=tuple(glimpses))
 
@@ -129,7 +122,29 @@ class Attempts:
         """The lane beneath, with the limit that holds for questions; its queue counts attempts."""
         return replace(self._lane.snapshot(), queue_limit=self._queue_limit)
 
-    def _job(self, party: _Party, attempt: int) -> Job:
+    def _winner(self, ended: Sequence[Result], num_living: int) -> Winner | None:
+        return winner(ended, num_living, proof_exists=self._puzzle.proof_exists, decode=self._puzzle.decode)
+
+    def _end_in_time(self) -> None:
+        """Conclude the questions that want their best so far by a deadline which the next segment would miss."""
+        now = self._clock()
+        self._pace.began(now)
+        next_end_s = self._pace.next_end_s(now, self._lane.mean_step_s)
+        for party in list(self._parties.values()):
+            ask = party.ask
+            if ask.best_so_far and ask.deadline_s is not None and next_end_s > ask.deadline_s:
+                self._conclude_with_what_it_has(party)
+
+    def _conclude_with_what_it_has(self, party: Party) -> None:
+        seen = {job_id: now for job_id in party.living if (now := self._lane.look(job_id)) is not None and now.segments}
+        if not seen and not any(result.answer_T is not None for result in party.ended):
+            return  # it has nothing yet: the deadline itself will end it
+        cut = [self._turned_back(party, party.living[job_id], now) for job_id, now in seen.items()]
+        chosen = self._winner([*party.ended, *cut], 0)
+        assert chosen is not None, "nobody is left who could change it"
+        self._conclude(party, replace(chosen, result=replace(chosen.result, halted_by="deadline")), "deadline")
+
+    def _job(self, party: Party, attempt: int) -> Job:
         ask, frame = party.ask, party.frames[attempt]
         return Job(
             job_id=next(self._job_ids),
@@ -141,7 +156,7 @@ class Attempts:
             deadline_s=ask.deadline_s,
         )
 
-    def _turned_back(self, party: _Party, attempt: int, result: Result) -> Result:
+    def _turned_back(self, party: Party, attempt: int, result: Result) -> Result:
         """A result in the frame of its question; one whose way back is broken counts as failed."""
         if attempt == 0 or result.answer_T is None:
             return result
@@ -161,11 +176,11 @@ class Attempts:
         for party in self._parties.values():
             for job_id, attempt in party.living.items() if party.ask.watched else ():
                 if (now := self._lane.look(job_id)) is not None:
-                    yield from _glimpse(party, attempt, self._turned_back(party, attempt, now))
+                    yield from party.glimpse(attempt, self._turned_back(party, attempt, now))
 
-    def _conclude(self, party: _Party, chosen: Winner | None) -> None:
+    def _conclude(self, party: Party, chosen: Winner | None, drop_as: Outcome = "outrun") -> None:
         """Tell how a question ended and drop what is left of it; without a winner it is cancelled."""
-        dropped = [self._lane.drop(job_id, "outrun" if chosen else "cancelled") for job_id in party.living]
+        dropped = [self._lane.drop(job_id, drop_as if chosen else "cancelled") for job_id in party.living]
         everything = [*party.ended, *dropped]
         self._conclusions.append(
             Conclusion(
@@ -179,16 +194,3 @@ class Attempts:
         for job_id in party.living:
             del self._party_of[job_id]
         del self._parties[party.ask.ask_id]
-
-
-def _glimpse(party: _Party, attempt: int, turned: Result) -> Iterator[Glimpse]:
-    """What a watcher sees of an attempt that has run a segment."""
-    if party.ask.watched and turned.answer_T is not None:
-        yield Glimpse(
-            ask_id=party.ask.ask_id,
-            attempt=attempt,
-            segment=turned.segments,
-            answer_T=turned.answer_T,
-            margin=turned.margin,
-            verified=turned.verified,
-        )

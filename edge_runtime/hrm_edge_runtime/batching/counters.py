@@ -1,6 +1,6 @@
 """What a lane counts, and the picture of itself that it shows to others."""
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,6 +11,8 @@ Outcome = Literal[HaltReason, "cancelled", "outrun", "deadline", "failed"]
 HALTED: frozenset[Outcome] = frozenset(("proven", "learned", "max_segments"))
 
 _MEMORY = 1 / 32  # weight of the newest value in the running means: about the last thirty steps or puzzles
+_NUM_RECENT = 256  # steps and puzzles that the least values are taken of
+_NUM_TELLING = 32  # puzzles that must have been seen before the quickest of them says anything of those to come
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,8 @@ class LaneSnapshot:
     `slot_segments_used` of `slot_segments_offered` rows did work in the steps that left somebody waiting, so their
     ratio is the occupancy under a backlog; `slot_segments` counts the rows of all steps. `segments_histogram[n]` counts
     puzzles that halted after n segments. Times are seconds over the lane's whole life; `step_seconds_total` is the
-    engine's, `host_seconds_total` everything else in `Lane.step`.
+    engine's, `host_seconds_total` everything else in `Lane.step`. `least_step_s` is the shortest of the recent steps
+    over all slots, 0 before there was one; `least_segments` what the quickest of the recent puzzles took.
     """
 
     num_slots: int
@@ -49,6 +52,8 @@ class LaneSnapshot:
     host_seconds_total: float
     mean_step_s: float
     mean_segments: float
+    least_step_s: float
+    least_segments: int
 
     @property
     def occupancy(self) -> float:
@@ -60,6 +65,14 @@ class LaneSnapshot:
         """How long a puzzle that joins the queue now should wait for its slot, at the recent pace."""
         ahead = self.num_queued + self.num_active - self.num_slots + 1
         return max(0, ahead) * self.mean_segments * self.mean_step_s / self.num_slots
+
+    def least_wait_s(self, num_ahead: int) -> float:
+        """The least time until a puzzle with so many before it, in slots and in line, gets a slot of its own.
+
+        All slots are taken to come free now; then whoever is ahead in line takes as little as any did of late.
+        """
+        rounds = max(0, num_ahead - self.num_slots) // self.num_slots
+        return rounds * self.least_segments * self.least_step_s
 
 
 @dataclass(kw_only=True)
@@ -76,6 +89,16 @@ class LaneCounters:
     mean_segments: float = 0.0
     completed: Counter[Outcome] = field(default_factory=Counter[Outcome])
     segments: Counter[int] = field(default_factory=Counter[int])
+    full_steps_s: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NUM_RECENT))
+    recent_segments: deque[int] = field(default_factory=lambda: deque[int](maxlen=_NUM_RECENT))
+
+    @property
+    def least_step_s(self) -> float:
+        return min(self.full_steps_s, default=0.0)
+
+    @property
+    def least_segments(self) -> int:
+        return min(self.recent_segments) if len(self.recent_segments) >= _NUM_TELLING else 1
 
     def count_step(self, *, num_active: int, num_slots: int, backlog: bool, step_s: float, host_s: float) -> None:
         self.mean_step_s += (step_s - self.mean_step_s) * (_MEMORY if self.steps else 1.0)
@@ -85,12 +108,15 @@ class LaneCounters:
         self.slot_segments_offered += num_slots if backlog else 0
         self.step_seconds_total += step_s
         self.host_seconds_total += host_s
+        if num_active == num_slots:
+            self.full_steps_s.append(step_s)
 
     def count_outcome(self, outcome: Outcome, num_segments: int) -> None:
         self.completed[outcome] += 1
         if outcome in HALTED:
             self.mean_segments += (num_segments - self.mean_segments) * (_MEMORY if self.segments else 1.0)
             self.segments[num_segments] += 1
+            self.recent_segments.append(num_segments)
 
     def histogram(self) -> tuple[int, ...]:
         return tuple(self.segments[num] for num in range(max(self.segments, default=0) + 1))

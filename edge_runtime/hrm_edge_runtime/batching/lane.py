@@ -48,6 +48,11 @@ class Lane:
         return self._scheduler.num_running
 
     @property
+    def mean_step_s(self) -> float:
+        """Time of a segment of late; 0 before the first."""
+        return self._counters.mean_step_s
+
+    @property
     def num_queued(self) -> int:
         return self._scheduler.num_waiting
 
@@ -118,6 +123,8 @@ class Lane:
             host_seconds_total=counters.host_seconds_total,
             mean_step_s=counters.mean_step_s,
             mean_segments=counters.mean_segments,
+            least_step_s=counters.least_step_s,
+            least_segments=counters.least_segments,
         )
 
     def _prepare(self, plan: Plan, now: float) -> None:

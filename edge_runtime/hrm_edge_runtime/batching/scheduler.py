@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.heap import Key, LeavingHeap
 
+AGEING_S = 10.0
+
 
 class QueueFull(ValueError):  # noqa: N818 - says what is the case, like queue.Full
     """The line is as long as it may get; `limit` says how many may wait."""
@@ -29,6 +31,12 @@ class QueueFull(ValueError):  # noqa: N818 - says what is the case, like queue.F
 
     def __str__(self) -> str:
         return f"the queue already holds its limit of {self.limit} waiting puzzles: retry when some have finished."
+
+
+def rank(priority: int, deadline_s: float | None, arrival_s: float, ageing_s: float = AGEING_S) -> Key:
+    """Where a job stands in line: the smaller goes first. Never changes, so ranks of different moments compare."""
+    period = math.floor(arrival_s / ageing_s)
+    return (period - priority, -priority, math.inf if deadline_s is None else deadline_s, arrival_s)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,7 +88,7 @@ class Plan:
 class Scheduler:
     """Gives slots to jobs. At most `num_slots + queue_limit` jobs live at once; past that `submit` raises QueueFull."""
 
-    def __init__(self, num_slots: int, queue_limit: int, *, ageing_s: float = 10.0) -> None:
+    def __init__(self, num_slots: int, queue_limit: int, *, ageing_s: float = AGEING_S) -> None:
         if num_slots < 1 or queue_limit < 0 or not ageing_s > 0:
             raise ValueError(
                 f"num_slots {num_slots}, queue_limit {queue_limit} and ageing_s {ageing_s} are out of range: "
@@ -172,9 +180,7 @@ class Scheduler:
         return self._generations[slot]
 
     def _rank(self, job: Job) -> Key:
-        period = math.floor(job.arrival_s / self.ageing_s)
-        deadline_s = math.inf if job.deadline_s is None else job.deadline_s
-        return (period - job.priority, -job.priority, deadline_s, job.arrival_s, self._num_submitted)
+        return (*rank(job.priority, job.deadline_s, job.arrival_s, self.ageing_s), self._num_submitted)
 
     def _leave_line(self, job: Job) -> None:
         del self._waiting[job.job_id]

@@ -13,21 +13,23 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from hrm_edge_runtime.service.departures import ClientGoneError, unless_client_leaves
 from hrm_edge_runtime.service.desk import Desk, Order
-from hrm_edge_runtime.service.errors import ServiceError
+from hrm_edge_runtime.service.errors import ServiceError, deadline_missed
 from hrm_edge_runtime.service.intake import MAX_BODY_BYTES, solve_request_from
+from hrm_edge_runtime.service.lookahead import Lookahead
+from hrm_edge_runtime.service.middleware import allowance_of
 from hrm_edge_runtime.service.responses import as_json
-from hrm_edge_runtime.service.schema import SolveRequest
 
 BatchOrder = Literal["as-finished", "kept"]
 
 MEDIA_TYPE = "application/x-ndjson"
 MEDIA_TYPES = (MEDIA_TYPE, "application/ndjson", "application/jsonl")
-PRIORITY = -1
+HANDICAP = 1  # lines stand behind single requests of the same priority
 IDLE_SECONDS = 60.0  # how long a client may neither send nor take anything
 PATIENCE_S = 60.0  # how long a line waits for its place, for instance while an engine is restarted
 
@@ -50,20 +52,24 @@ class BatchStream(Response):
         self._tasks: set[asyncio.Task[bytes]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del scope, receive  # the request reads, from the same channel
+        del scope
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        reader = asyncio.ensure_future(self._read())
+        body = Lookahead(receive)
+        with contextlib.suppress(ClientGoneError, asyncio.TimeoutError):
+            await unless_client_leaves(body.receive, self._answer_all(body, send))
+
+    async def _answer_all(self, body: Lookahead, send: Send) -> None:
+        reader = asyncio.ensure_future(self._read(body))
         try:
-            with contextlib.suppress(ClientDisconnect, asyncio.TimeoutError):
-                await self._write(send)
-                await reader
+            await self._write(send)
+            await reader
         finally:
             await _ended([reader, *self._tasks])
 
-    async def _read(self) -> None:
+    async def _read(self, body: Lookahead) -> None:
         """Begin a task for each line; the window and the places hold it back."""
         try:
-            async for number, line in lines_of(self._request.stream()):
+            async for number, line in lines_of(body.pieces()):
                 await self._window.acquire()
                 await self._begin(number, line)
         finally:
@@ -72,28 +78,40 @@ class BatchStream(Response):
             self._answers.put_nowait(None)
 
     async def _begin(self, number: int, line: bytes | ServiceError) -> None:
-        asked = line if isinstance(line, ServiceError) else await self._asked(line)
-        task = asyncio.ensure_future(self._answer(number, asked))
+        order = line if isinstance(line, ServiceError) else await self._order(line)
+        task = asyncio.ensure_future(self._answer(number, order))
         self._tasks.add(task)
         if self._keeps_order:
             self._answers.put_nowait(task)
         else:
             task.add_done_callback(self._answers.put_nowait)
 
-    async def _asked(self, line: bytes) -> SolveRequest | ServiceError:
-        """The request of a line, once there is a place for it."""
+    async def _order(self, line: bytes) -> Order | ServiceError:
+        """The order of a line, once there is a place for it; its deadline counts from here."""
+        arrival_s = time.monotonic()
         try:
-            request = solve_request_from(line)
-            await self._desk.supervisor.place_for_batch(self._desk.addressee(request).name, PATIENCE_S)
+            if (allowance := allowance_of(self._request.scope)) is not None:
+                await allowance.turn()
+            order = Order(request=solve_request_from(line), arrival_s=arrival_s, handicap=HANDICAP)
+            await self._place(order)
         except ServiceError as refusal:
             return refusal
-        return request
+        return order
 
-    async def _answer(self, number: int, asked: SolveRequest | ServiceError) -> bytes:
+    async def _place(self, order: Order) -> None:
+        left_s = PATIENCE_S if order.deadline_s is None else max(0.0, order.deadline_s - time.monotonic())
         try:
-            if isinstance(asked, ServiceError):
-                raise asked
-            order = Order(request=asked, arrival_s=time.monotonic(), priority=PRIORITY)
+            model = self._desk.addressee(order.request)
+            await self._desk.supervisor.place_for_batch(model.name, min(PATIENCE_S, left_s))
+        except ServiceError:
+            if not order.is_in_time:
+                raise deadline_missed() from None
+            raise
+
+    async def _answer(self, number: int, order: Order | ServiceError) -> bytes:
+        try:
+            if isinstance(order, ServiceError):
+                raise order
             answer = await self._desk.solve(order)
         except ServiceError as refusal:
             return _line({"line": number, **refusal.body()})

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
+from hrm_edge_runtime.batching.asks import Ask
 from hrm_edge_runtime.service.glimpses import Mailbox, Watcher
 from hrm_edge_runtime.service.metrics import Metrics
 from hrm_edge_runtime.service.parsing import Parsers
@@ -19,11 +20,20 @@ from hrm_edge_runtime.service.waiting import Watch
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Order:
-    """A request with the moment it came in; a greater `priority` is more urgent."""
+    """A request with the moment it came in; `handicap` is taken from the priority it asks for."""
 
     request: SolveRequest
     arrival_s: float
-    priority: int = 0
+    handicap: int = 0
+
+    @property
+    def deadline_s(self) -> float | None:
+        deadline_ms = self.request.deadline_ms
+        return None if deadline_ms is None else self.arrival_s + deadline_ms / 1000
+
+    @property
+    def is_in_time(self) -> bool:
+        return self.deadline_s is None or time.monotonic() < self.deadline_s
 
 
 class Desk:
@@ -40,15 +50,15 @@ class Desk:
 
     async def solve(self, order: Order) -> SolveAnswer:
         """The way of a request."""
-        async with self._admitted(order) as question:
-            return await self._answer(order, question)
+        async with self._admitted(order) as (question, ask):
+            return await self._answer(question, ask)
 
     async def watch(self, order: Order) -> AsyncGenerator[SegmentView | SolveAnswer | None]:
         """The same, segment by segment: None once it is admitted, every segment of every attempt, and the answer."""
-        async with self._admitted(order) as question:
+        async with self._admitted(order) as (question, ask):
             yield None
             mailbox, watcher = Mailbox(), Watcher(question)
-            work = asyncio.ensure_future(self._answer(order, question, mailbox.put))
+            work = asyncio.ensure_future(self._answer(question, ask, mailbox.put))
             work.add_done_callback(lambda _: mailbox.close())
             try:
                 async for glimpse in mailbox:
@@ -81,23 +91,23 @@ class Desk:
         )
 
     @contextlib.asynccontextmanager
-    async def _admitted(self, order: Order) -> AsyncGenerator[Question]:
-        """A place and the question. The place is that of the likeliest model until parsing tells which one it is."""
+    async def _admitted(self, order: Order) -> AsyncGenerator[tuple[Question, Ask]]:
+        """A place, and the question. The place is that of the likeliest model until parsing tells which one it is."""
         candidates = addressees(self.models, order.request)
         with contextlib.ExitStack() as places:
             places.enter_context(self.supervisor.place(candidates[0].name))
             question = await self._parsers.do(lambda: question_from(candidates, order.request))
             if question.model is not candidates[0]:
                 places.enter_context(self.supervisor.place(question.model.name))
-            yield question
+            ask = question.ask(
+                arrival_s=order.arrival_s,
+                deadline_s=order.deadline_s,
+                priority=order.request.priority - order.handicap,
+            )
+            self.supervisor.check_deadline(question.model.name, ask)
+            yield question, ask
 
-    async def _answer(self, order: Order, question: Question, watch: Watch | None = None) -> SolveAnswer:
-        deadline_ms = order.request.deadline_ms
-        ask = question.ask(
-            arrival_s=order.arrival_s,
-            deadline_s=None if deadline_ms is None else order.arrival_s + deadline_ms / 1000,
-            priority=order.priority,
-        )
+    async def _answer(self, question: Question, ask: Ask, watch: Watch | None = None) -> SolveAnswer:
         conclusion = await self.supervisor.solve(question.model.name, ask, watch)
         self.metrics.note_solved(conclusion.result)
         return answer_from(question, conclusion)

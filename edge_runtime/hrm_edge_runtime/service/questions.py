@@ -90,6 +90,7 @@ class Question:
     puzzle_id: int
     policy: HaltingPolicy
     num_attempts: int
+    best_so_far: bool = False
 
     def ask(self, *, arrival_s: float, deadline_s: float | None = None, priority: int = 0, ask_id: int = 0) -> Ask:
         """What a lane is given."""
@@ -102,6 +103,7 @@ class Question:
             priority=priority,
             puzzle_id=self.puzzle_id,
             num_attempts=self.num_attempts,
+            best_so_far=self.best_so_far,
         )
 
 
@@ -155,6 +157,7 @@ def _question(model: ServedModel, parsed: Parsed, request: SolveRequest) -> Ques
         puzzle_id=_puzzle_id(model, parsed),
         policy=_policy(model, request),
         num_attempts=_num_attempts(model, request),
+        best_so_far=_best_so_far(request),
     )
 
 
@@ -208,6 +211,17 @@ def _num_attempts(model: ServedModel, request: SolveRequest) -> int:
             field="attempts",
         )
     return num_attempts
+
+
+def _best_so_far(request: SolveRequest) -> bool:
+    if request.best_so_far and request.deadline_ms is None:
+        raise invalid(
+            "no-deadline",
+            "best_so_far says what to do at a deadline, and there is none",
+            "send deadline_ms as well",
+            field="best_so_far",
+        )
+    return request.best_so_far
 
 
 def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:

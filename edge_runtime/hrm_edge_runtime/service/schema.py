@@ -45,6 +45,13 @@ class SolveRequest(BaseModel):
     deadline_ms: Annotated[
         int | None, Field(ge=1, le=3_600_000, description="Answer within this many milliseconds, or with 504.")
     ] = None
+    best_so_far: Annotated[
+        bool,
+        Field(description="At the deadline answer with what the model has by then, instead of 504."),
+    ] = False
+    priority: Annotated[
+        int, Field(ge=-3, le=3, description="Greater goes first; one step is worth ten seconds of waiting.")
+    ] = 0
 
 
 class SolveAnswer(BaseModel):

@@ -15,6 +15,8 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 
 from hrm_edge_runtime.batching.asks import Ask, Conclusion
+from hrm_edge_runtime.batching.heap import Key
+from hrm_edge_runtime.batching.scheduler import rank
 from hrm_edge_runtime.service.backoff import BackOff
 from hrm_edge_runtime.service.errors import ServiceError, State, UnavailableReason, unavailable
 from hrm_edge_runtime.service.link import EngineLink
@@ -32,9 +34,10 @@ from hrm_edge_runtime.service.messages import (
 )
 from hrm_edge_runtime.service.places import Places
 from hrm_edge_runtime.service.processes import EngineHandle
-from hrm_edge_runtime.service.waiting import Waiting, Watch, conclusion_before
+from hrm_edge_runtime.service.waiting import Waiting, Watch, conclusion_of
 
 LOOK_AGAIN_S = 0.05  # how long a batch that waits for its place sleeps where nobody leaves one
+GRACE_S = 0.1  # how much later than its deadline, beside a segment, a best answer so far may come
 STOP_S = 5.0  # how long an engine may take to leave when asked, before it is killed
 
 _log = logging.getLogger("hrm_edge_runtime.supervisor")
@@ -126,6 +129,15 @@ class Supervisor:
                 raise refusal
             await self.places.freed(LOOK_AGAIN_S)
 
+    def check_deadline(self, model: str, ask: Ask) -> None:
+        """Refuse with 503 what cannot even begin before its deadline, however well the lane gets on from here."""
+        lane = self.snapshot.lanes.get(model) if self.snapshot else None
+        if lane is None or ask.deadline_s is None:
+            return
+        least_wait_s = lane.least_wait_s(self._waiting.num_ahead(model, rank_of(ask)))
+        if least_wait_s and time.monotonic() + least_wait_s > ask.deadline_s:
+            raise self._refusal("cannot-make-deadline", model)
+
     async def solve(self, model: str, ask: Ask, watch: Watch | None = None) -> Conclusion:
         """Have one question answered (from within a place); refuses with 503 or 504, and cancels what nobody awaits.
 
@@ -134,10 +146,10 @@ class Supervisor:
         if self._drained or self._link is None or self.loaded is None:
             raise self._refusal("draining" if self._drained else "engine-lost", model)
         link, request_id = self._link, next(self._ids)
-        with self._waiting.place(request_id, watch) as future:
+        with self._waiting.place(request_id, model, rank_of(ask), watch) as future:
             link.send(Solve(model=model, ask=replace(ask, ask_id=request_id, watched=watch is not None)))
             try:
-                return await conclusion_before(ask.deadline_s, future)
+                return await conclusion_of(ask, future, self._grace_s(model))
             finally:
                 if not future.done() or future.cancelled():
                     link.send(Cancel(model=model, request_id=request_id))
@@ -211,16 +223,25 @@ class Supervisor:
         for conclusion in message.conclusions:
             self._waiting.end(conclusion.ask_id, conclusion)
 
+    def _grace_s(self, model: str) -> float:
+        lane = self.snapshot.lanes.get(model) if self.snapshot else None
+        return GRACE_S + (lane.mean_step_s if lane else 0.0)
+
     def _why_not(self, model: str, *, for_batch: bool = False) -> ServiceError | None:
         if (state := self.state) != "ready":
             return self._refusal(state, model)
         return self._refusal("queue-full", model) if self.places.is_full(model, for_batch=for_batch) else None
 
     def _refusal(self, reason: UnavailableReason, model: str | None = None) -> ServiceError:
-        if reason != "queue-full":
+        if reason not in ("queue-full", "cannot-make-deadline"):
             return unavailable(reason, self.backoff.delay_s)
         lane = self.snapshot.lanes.get(model or "") if self.snapshot else None
         return unavailable(reason, lane.expected_wait_s if lane else 0.0)
+
+
+def rank_of(ask: Ask) -> Key:
+    """Where the first attempt at a question stands in its lane's line."""
+    return rank(ask.priority, ask.deadline_s, ask.arrival_s)
 
 
 def _reap(handle: EngineHandle) -> None:

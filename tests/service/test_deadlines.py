@@ -1,0 +1,210 @@
+"""Deadlines, priorities and departures on all three routes that solve."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_server import PUZZLE, examples, scripted_model
+from service_tools import Server, running, wait_for
+
+from hrm_edge_runtime.batching.asks import Ask
+from hrm_edge_runtime.batching.attempts import Attempts
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
+from hrm_edge_runtime.service.questions import question_from
+from hrm_edge_runtime.service.schema import SolveRequest
+
+QUESTION = next(iter(examples()))
+ROUTES = ("/solve", "/solve/stream", "/solve/batch")
+SEEN_S = 0.25
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[Server]:
+    """One slot, sixteen segments of a twentieth of a second; each test leaves it empty."""
+    with running(slots=1, queue_limit=32, step_s=0.05, segments=16) as server:
+        server.wait_until_ready()
+        assert server.solve(QUESTION).json()["solved"]
+        yield server
+
+
+def told(server: Server, route: str, **fields: object) -> tuple[int, Any]:
+    """The status of a refusal, or 200; and the answer or error, which the routes wrap differently."""
+    body = {"puzzle": QUESTION, **fields}
+    if route == "/solve/batch":
+        said = server.http.post(
+            route, content=json.dumps(body), headers={"content-type": "application/x-ndjson"}
+        ).json()
+        return (200, said["answer"]) if "answer" in said else (0, said["error"])
+    response = server.http.post(route, json=body)
+    if route == "/solve" or response.status_code != 200:
+        said = response.json()
+        return response.status_code, said.get("error", said)
+    last = json.loads(response.text.strip().split("\n\n")[-1].partition("data: ")[2])
+    return 200, last.get("error", last)
+
+
+@contextmanager
+def crowd(server: Server, size: int, *, route: str = "/solve", **fields: object) -> Iterator[list[socket.socket]]:
+    """So many requests in the engine's hands at once; they leave when the test has seen what it wants."""
+    with ExitStack() as stack:
+        connections = [stack.enter_context(_asking_by_hand(server, route, **fields)) for _ in range(size)]
+        wait_for(lambda: server.slots()["waiting"] == size)
+        yield connections
+    wait_for(lambda: server.slots()["waiting"] == 0, every_s=0.005)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_at_its_deadline_a_puzzle_is_answered_with_the_best_so_far_where_that_is_wanted(
+    slow: Server, route: str
+) -> None:
+    _, answer = told(slow, route, deadline_ms=400, best_so_far=True)
+    assert (answer["halted_by"], answer["solved"], answer["verified"]) == ("deadline", False, False)
+    assert 1 <= answer["segments"] < 8
+    assert answer["queue_ms"] + answer["compute_ms"] <= 400
+    _, late = told(slow, route, deadline_ms=400)
+    assert late["reason"] == "deadline-missed"
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_puzzle_that_never_got_a_slot_has_no_best_so_far(slow: Server, route: str) -> None:
+    with crowd(slow, 1):
+        status, error = told(slow, route, deadline_ms=200, best_so_far=True, priority=-3)
+    statuses = {"/solve": 504, "/solve/stream": 200, "/solve/batch": 0}
+    assert (status, error["reason"]) == (statuses[route], "deadline-missed")
+
+
+def test_best_so_far_needs_a_deadline(slow: Server) -> None:
+    refused = slow.solve(QUESTION, best_so_far=True)
+    assert (refused.status_code, refused.json()["error"]["field"]) == (422, "best_so_far")
+
+
+def test_what_cannot_begin_before_its_deadline_is_refused_at_once_and_nothing_else_is(slow: Server) -> None:
+    with crowd(slow, 12, priority=1):
+        for route in ROUTES:
+            status, error = told(slow, route, deadline_ms=200)
+            assert (status, error["reason"]) == (0 if route == "/solve/batch" else 503, "cannot-make-deadline")
+        refused = slow.solve(QUESTION, deadline_ms=200)
+        assert int(refused.headers["retry-after"]) >= 1
+        urgent = slow.solve(QUESTION, deadline_ms=200, priority=3)  # nobody is ahead of it but the one in the slot
+        assert (urgent.status_code, urgent.json()["error"]["reason"]) == (504, "deadline-missed")
+        patient = slow.solve(QUESTION, deadline_ms=60_000, max_segments=1, priority=3)
+        assert patient.status_code == 200
+
+
+def test_greater_priority_goes_first(slow: Server) -> None:
+    async def run() -> list[str]:
+        ended: list[str] = []
+        async with httpx.AsyncClient(base_url=slow.url, timeout=60.0) as http:
+
+            async def ask(name: str, **fields: object) -> None:
+                await http.post("/solve", json={"puzzle": QUESTION, "max_segments": 8, **fields})
+                ended.append(name)
+
+            tasks = [asyncio.ensure_future(ask("first"))]
+            await asyncio.to_thread(wait_for, lambda: slow.slots()["waiting"] == 1)
+            for number, (name, priority) in enumerate((("low", -1), ("plain", 0), ("high", 2)), start=2):
+                tasks.append(asyncio.ensure_future(ask(name, priority=priority)))
+                await asyncio.to_thread(wait_for, lambda number=number: slow.slots()["waiting"] == number)
+            await asyncio.gather(*tasks)
+        return ended
+
+    assert asyncio.run(run()) == ["first", "high", "plain", "low"]
+
+
+@pytest.mark.parametrize("fields", [{"priority": 4}, {"priority": -4}, {"priority": 1.5}, {"best_so_far": "yes"}])
+def test_fields_out_of_range_are_refused_by_name(slow: Server, fields: dict[str, object]) -> None:
+    refused = slow.solve(QUESTION, deadline_ms=1000, **fields)
+    assert (refused.status_code, refused.json()["error"]["field"]) == (422, next(iter(fields)))
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_closed_connection_is_seen_within_a_quarter_of_a_second(slow: Server, route: str) -> None:
+    assert min(_seconds_until_seen(slow, route) for _ in range(3)) < SEEN_S
+
+
+def _seconds_until_seen(server: Server, route: str) -> float:
+    with crowd(server, 3, route=route):
+        left_s = time.monotonic()
+    return time.monotonic() - left_s
+
+
+def _asking_by_hand(server: Server, route: str, **fields: object) -> socket.socket:
+    body = json.dumps({"puzzle": QUESTION, **fields}).encode()
+    media_type = "application/x-ndjson" if route == "/solve/batch" else "application/json"
+    connection = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
+    head = f"POST {route} HTTP/1.1\r\nhost: x\r\ncontent-type: {media_type}\r\ncontent-length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+@given(
+    segments=st.lists(st.integers(1, 6), min_size=1, max_size=24),
+    num_slots=st.integers(1, 4),
+    num_at_once=st.integers(1, 24),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_least_wait_is_never_longer_than_the_wait(segments: list[int], num_slots: int, num_at_once: int) -> None:
+    """So admission refuses nothing that could have begun in time: every refusal rests on this bound."""
+    now, lane = [0.0], _lane(num_slots, segments, lambda: now[0])
+    engine_step = lane.engine.step
+
+    def step(num_active: int) -> object:
+        now[0] += 1.0 if num_active == num_slots else 0.5
+        return engine_step(num_active)
+
+    lane.engine.step = step  # type: ignore[method-assign]
+    bound_s: dict[int, float] = {}
+    waited_s: dict[int, float] = {}
+    todo = list(range(len(segments)))
+    while todo or lane.has_work:
+        for ask_id in [todo.pop(0) for _ in range(min(num_at_once, len(todo)))]:
+            bound_s[ask_id] = lane.snapshot().least_wait_s(len(bound_s) - len(waited_s))
+            lane.submit(_ask(ask_id, now[0]))
+        waited_s.update({one.ask_id: one.result.queue_s for one in lane.step().conclusions})
+    assert all(bound_s[ask_id] <= waited_s[ask_id] for ask_id in range(len(segments)))
+
+
+def test_the_best_so_far_of_several_attempts_is_told_in_time() -> None:
+    now = [0.0]
+    lane = _lane(2, [9] * 4, lambda: now[0])
+    engine_step = lane.engine.step
+
+    def step(num_active: int) -> object:
+        now[0] += 1.0
+        return engine_step(num_active)
+
+    lane.engine.step = step  # type: ignore[method-assign]
+    lane.submit(_ask(0, 0.0, deadline_s=4.5, best_so_far=True))
+    lane.submit(_ask(1, 0.0, deadline_s=4.5))
+    ends = {}
+    while lane.has_work:
+        ends.update({one.ask_id: (one.result, now[0]) for one in lane.step().conclusions})
+    assert (ends[0][0].halted_by, ends[0][0].segments, ends[0][1]) == ("deadline", 4, 5.0)
+    assert ends[0][0].queue_s + ends[0][0].compute_s <= 4.5
+    assert ends[1][0].halted_by == "deadline"
+
+
+def _lane(num_slots: int, segments: list[int], clock: Any) -> Attempts:
+    plays = iter(segments)
+    engine = ScriptedEngine(
+        num_slots=num_slots, seq_len=16, play=lambda tokens_T: Script(answer_T=tokens_T, segments=next(plays))
+    )
+    return Attempts(engine, PUZZLE, np.zeros((1, 4), np.float32), queue_limit=64, clock=clock)
+
+
+def _ask(ask_id: int, arrival_s: float, **fields: Any) -> Ask:
+    question = question_from([scripted_model(num_slots=1)], SolveRequest(puzzle=QUESTION))
+    policy = HaltingPolicy(kind="learned", max_segments=16)
+    return Ask(ask_id=ask_id, tokens_T=question.tokens_T, policy=policy, arrival_s=arrival_s, **fields)
