@@ -83,17 +83,23 @@ def unsigned(graph: onnx.ModelProto) -> onnx.ModelProto:
     """The same function with activations in 0..255: every zero point moves by 128, and no scale changes.
 
     round(x / s) clipped to -128..127 and round(x / s) + 128 clipped to 0..255 stand for the same number. A matrix with
-    8-bit weights moves too: beside unsigned weights no processor saturates, though the kernel is slower.
+    8-bit weights moves too: beside unsigned weights no processor saturates, though the kernel is slower. A weight-only
+    matrix is stored as the float it stands for, or ONNX Runtime would make it anew in every step and could not pack it.
     """
-    matrices = {tensor.name: tensor for tensor in graph.graph.initializer if _may_saturate(tensor)}
+    whole = _weight_only(graph)
+    unused = {SIGNED_ZERO, *(part for name in whole for part in (_stored(name), _scale(name)))}
+    tensors = [tensor for tensor in graph.graph.initializer if tensor.name not in unused]
+    matrices = {tensor.name for tensor in tensors if _may_saturate(tensor)}
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.graph.node]
+    nodes = [node for node in nodes if node.output[0] not in whole]
     for node in nodes:
         node.input[:] = [UNSIGNED_ZERO if name == SIGNED_ZERO else name for name in node.input]
         if node.input[0] in matrices:
             node.input.append(f"{node.input[0]}/zero")
-    kept = [tensor for tensor in graph.graph.initializer if tensor.name not in {SIGNED_ZERO, *matrices}]
-    moved = [part for tensor in matrices.values() for part in _moved(tensor)]
-    return _with(graph, nodes, [*kept, *moved, numpy_helper.from_array(np.array(MIDDLE, np.uint8), UNSIGNED_ZERO)])
+    stored = [part for tensor in tensors for part in (_moved(tensor) if tensor.name in matrices else [tensor])]
+    floats = [numpy_helper.from_array(matrix_IO, name) for name, matrix_IO in whole.items()]
+    zero = numpy_helper.from_array(np.array(MIDDLE, np.uint8), UNSIGNED_ZERO)
+    return _with(graph, nodes, [*stored, *floats, zero])
 
 
 def quantised_matrix(weight_IO: NDArray[np.float32], limit: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -134,6 +140,22 @@ def _tensors(
         yield numpy_helper.from_array(np.array(scale, np.float32), _scale(name))
     if scales:
         yield numpy_helper.from_array(np.array(0, np.int8), SIGNED_ZERO)
+
+
+def _weight_only(graph: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
+    """The matrices whose products read a tensor that nobody rounded, as floats."""
+    stored = {tensor.name: tensor for tensor in graph.graph.initializer}
+    made_by = {node.output[0]: node.op_type for node in graph.graph.node}
+    free = {
+        node.input[1]
+        for node in graph.graph.node
+        if node.op_type == "MatMul" and _stored(node.input[1]) in stored
+        if made_by.get(node.input[0]) != "DequantizeLinear"
+    }
+    return {
+        name: numpy_helper.to_array(stored[_stored(name)]) * numpy_helper.to_array(stored[_scale(name)])
+        for name in sorted(free)
+    }
 
 
 def _may_saturate(tensor: TensorProto) -> bool:
