@@ -13,6 +13,7 @@ from collections.abc import Collection
 from typing import Any
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hrm_edge_runtime.service.allowance import Allowance
@@ -25,7 +26,10 @@ from hrm_edge_runtime.service.responses import SAFE_HEADERS, error_response
 OPEN_PATHS = frozenset(("/livez",))
 METERED_PATHS = frozenset(("/solve", "/solve/stream"))  # lines of /solve/batch are metered there, one by one
 READING_METHODS = frozenset(("GET", "HEAD"))
-CHALLENGE = 'Basic realm="HRM Edge", charset="UTF-8", Bearer'  # Basic is what browsers ask people for
+CHALLENGES = (  # one in each line, since Chromium reads no list of them; Basic is what browsers ask people for
+    'Basic realm="HRM Edge", charset="UTF-8"',
+    "Bearer",
+)
 
 
 class RequireKey:
@@ -45,7 +49,7 @@ class RequireKey:
             return
         holder = self._keys.find(secret_of(Headers(scope=scope)))
         if holder is None:
-            await error_response(_bad_key())(scope, receive, send)
+            await _challenge()(scope, receive, send)
             return
         scope.setdefault("state", {}).update(caller=holder.caller, allowance=holder.allowance)
         wait_s = holder.allowance.wait_s() if holder.allowance and scope["path"] in METERED_PATHS else 0.0
@@ -144,14 +148,17 @@ def _is_foreign(headers: Headers) -> bool:
     return origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower()
 
 
-def _bad_key() -> ServiceError:
-    return ServiceError(
+def _challenge() -> Response:
+    refusal = ServiceError(
         401,
         "bad-key",
         "this server asks for a key and the request holds none that it knows",
         "send the header 'authorization: Bearer KEY' or 'x-api-key: KEY'; in a browser give it as the password",
-        headers={"WWW-Authenticate": CHALLENGE},
     )
+    answer = error_response(refusal)
+    for challenge in CHALLENGES:
+        answer.headers.append("WWW-Authenticate", challenge)
+    return answer
 
 
 def _too_often(wait_s: float) -> ServiceError:
