@@ -108,6 +108,8 @@ class GuardedProtocol(H11Protocol):
 
     def drop(self, reason: Reason) -> None:
         """End the connection now."""
+        self._expect_nothing()
+        self._clear_fetching()
         self._door.dropped[reason] += 1
         self._door.idle.pop(self, None)
         self.transport.abort()

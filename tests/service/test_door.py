@@ -1,0 +1,275 @@
+"""Connections of clients that dawdle, crowd or talk nonsense: each is ended in its time, and nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import socket
+import statistics
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import uvicorn
+from scripted_server import examples
+from service_tools import running
+from uvicorn.server import ServerState
+
+from hrm_edge_runtime.service.door import HEADER_SECONDS, Door, GuardedProtocol
+
+SHORT_S = 0.3
+AGES_S = 30.0  # nothing here takes so long, even on a busy machine
+GET = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n"
+LARGE = 8 << 20
+GOOD = next(iter(examples()))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class House:
+    """A server with nothing but a door: `/` answers, `/large` says much, `/busy` waits for `leave`."""
+
+    door: Door
+    port: int
+    leave: asyncio.Event
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    async def connect(self, first: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 16)
+        self.writers.append(writer)
+        writer.write(first)
+        return reader, writer
+
+    async def close(self) -> None:
+        self.leave.set()
+        for writer in self.writers:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for writer in self.writers), return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def house(**limits: Any) -> AsyncIterator[House]:
+    leave = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        del receive
+        if scope["path"] == "/busy":
+            await leave.wait()
+        body = b"." * (LARGE if scope["path"] == "/large" else 2)
+        length = [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": length})
+        await send({"type": "http.response.body", "body": body[:1], "more_body": True})
+        await send({"type": "http.response.body", "body": body[1:]})
+
+    door = Door(**{"max_connections": 100, "header_s": AGES_S, "unread_s": AGES_S, "fetch_s": AGES_S, **limits})
+    state = ServerState()
+    config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", timeout_keep_alive=int(AGES_S))
+    make = functools.partial(GuardedProtocol, door=door, config=config, server_state=state, app_state={})
+    server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+    async with server:
+        there = House(door=door, port=server.sockets[0].getsockname()[1], leave=leave)
+        try:
+            yield there
+        finally:
+            await there.close()
+            while state.connections:
+                await asyncio.sleep(0.01)
+
+
+def within_a_house(act: Callable[[House], Awaitable[None]], **limits: Any) -> None:
+    async def run() -> None:
+        async with house(**limits) as there:
+            await asyncio.wait_for(act(there), AGES_S)
+
+    asyncio.run(run())
+
+
+async def ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dribble: bytes = b"") -> bytes:
+    """All that comes until the server ends the connection, while bytes are dribbled into it without end."""
+
+    async def keep_on() -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(dribble)
+                await writer.drain()
+                await asyncio.sleep(SHORT_S / 10)
+
+    said = bytearray()
+    task = asyncio.ensure_future(keep_on())
+    with contextlib.suppress(ConnectionError):
+        while piece := await reader.read(1 << 16):
+            said += piece
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return bytes(said)
+
+
+@pytest.mark.parametrize("beginning", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nx: "])
+@pytest.mark.parametrize("dribble", [b"", b"a"])
+def test_header_that_does_not_end_is_cut_off(beginning: bytes, dribble: bytes) -> None:
+    async def act(there: House) -> None:
+        assert await ended(*await there.connect(beginning), dribble) == b""
+        assert there.door.dropped == {"slow-header": 1}
+        assert not there.door.idle
+
+    within_a_house(act, header_s=SHORT_S)
+
+
+def test_second_header_has_no_more_time_than_the_first() -> None:
+    async def act(there: House) -> None:
+        reader, writer = await there.connect(GET)
+        assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
+        assert await ended(reader, writer, b"G") == b""
+        assert there.door.dropped == {"slow-header": 1}
+
+    within_a_house(act, header_s=SHORT_S)
+
+
+def test_answer_that_takes_long_is_not_cut_off() -> None:
+    async def act(there: House) -> None:
+        reader, _ = await there.connect(GET.replace(b"/ ", b"/busy "))
+        await asyncio.sleep(3 * SHORT_S)
+        there.leave.set()
+        assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
+        assert not there.door.dropped
+
+    within_a_house(act, header_s=SHORT_S, unread_s=SHORT_S, fetch_s=SHORT_S)
+
+
+def test_body_that_nobody_reads_is_cut_off_after_the_answer() -> None:
+    async def act(there: House) -> None:
+        head = GET.replace(b"\r\n\r\n", b"\r\ncontent-length: 1000000\r\n\r\n")
+        said = await ended(*await there.connect(head), b"x")
+        assert said.startswith(b"HTTP/1.1 200")
+        assert there.door.dropped == {"unread-body": 1}
+
+    within_a_house(act, unread_s=SHORT_S)
+
+
+def test_body_that_ends_in_time_leaves_the_connection_usable() -> None:
+    async def act(there: House) -> None:
+        reader, writer = await there.connect(GET.replace(b"\r\n\r\n", b"\r\ncontent-length: 4\r\n\r\nab"))
+        await reader.readuntil(b"..")
+        writer.write(b"cd" + GET)
+        assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
+        assert not there.door.dropped
+
+    within_a_house(act)
+
+
+@pytest.mark.parametrize("path", [b"/large ", b"/ "])
+def test_client_that_does_not_fetch_its_answer_is_cut_off(path: bytes) -> None:
+    async def act(there: House) -> None:
+        reader, _ = await there.connect(GET.replace(b"/ ", path))
+        while not there.door.dropped:
+            await asyncio.sleep(SHORT_S / 10)
+        assert there.door.dropped == {"slow-reader": 1}
+        with contextlib.suppress(ConnectionError):
+            while len(await reader.read(1 << 16)) > 2:
+                pass
+
+    within_a_house(act, fetch_s=SHORT_S)
+
+
+def test_longest_idle_connection_makes_room_and_busy_ones_stay() -> None:
+    async def act(there: House) -> None:
+        busy, _ = await there.connect(GET.replace(b"/ ", b"/busy "))
+        oldest = await there.connect(b"GET")
+        while len(there.door.idle) != 1:
+            await asyncio.sleep(0.01)
+        second, second_writer = await there.connect(b"GET")
+        newest, _ = await there.connect(GET)
+        assert (await newest.readuntil(b"..")).startswith(b"HTTP/1.1 200")
+        assert await ended(*oldest) == b""
+        assert there.door.dropped == {"made-room": 1}
+        second_writer.write(GET[3:])
+        assert (await second.readuntil(b"..")).startswith(b"HTTP/1.1 200")
+        there.leave.set()
+        assert (await busy.readuntil(b"..")).startswith(b"HTTP/1.1 200")
+
+    within_a_house(act, max_connections=3)
+
+
+def test_one_connection_too_many_is_told_so() -> None:
+    async def act(there: House) -> None:
+        busy = [await there.connect(GET.replace(b"/ ", b"/busy ")) for _ in range(2)]
+        while there.door.idle:
+            await asyncio.sleep(0.01)
+        head, _, body = (await ended(*await there.connect())).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503")
+        assert b"Retry-After: 1" in head
+        assert json.loads(body)["error"]["reason"] == "too-many-connections"
+        there.leave.set()
+        for reader, _ in busy:
+            assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
+        reader, _ = await there.connect(GET)
+        assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
+
+    within_a_house(act, max_connections=2)
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400),
+        (b"GET /\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n", 501),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 20_000, 431),
+        (b"GET /" + b"y" * 20_000, 431),
+    ],
+)
+def test_what_is_no_http_is_refused_in_the_one_shape_without_repeating_it(said: bytes, status: int) -> None:
+    async def act(there: House) -> None:
+        head, _, body = (await ended(*await there.connect(said))).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d" % status)
+        assert set(json.loads(body)["error"]) == {"reason", "field", "rule", "cell", "message", "remedy"}
+        assert b"yyy" not in body
+
+    within_a_house(act)
+
+
+@pytest.mark.slow
+def test_five_hundred_slow_senders_keep_nobody_waiting() -> None:
+    """Half of them dribble a header, half a body; meanwhile others are answered as quickly as before."""
+    header = b"POST /solve HTTP/1.1\r\nhost: a\r\nx: "
+    body = b"POST /solve HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n"
+    with running(step_s=0.001) as server, contextlib.ExitStack() as slow:
+        server.wait_until_ready()
+
+        def median_ms() -> float:
+            return 1000 * statistics.median(timed(lambda: server.solve(GOOD)) for _ in range(50))
+
+        alone_ms = median_ms()
+        sockets = [slow.enter_context(socket.create_connection(server_address(server.url))) for _ in range(500)]
+        for number, connection in enumerate(sockets):
+            connection.sendall(body if number % 2 else header)
+        began_s = time.monotonic()
+        beside_ms = median_ms()
+        print(f"median {alone_ms:.1f} ms alone, {beside_ms:.1f} ms beside 500 slow senders")
+        assert beside_ms < 5 * alone_ms + 50
+        for connection in sockets:
+            connection.settimeout(3 * HEADER_SECONDS)
+            with contextlib.suppress(ConnectionError):
+                while connection.recv(1 << 16):
+                    pass
+        gone_s = time.monotonic() - began_s
+        print(f"the last of them was gone after {gone_s:.1f} s")
+        assert gone_s < 5 * HEADER_SECONDS
+
+
+def timed(act: Callable[[], Any]) -> float:
+    began_s = time.monotonic()
+    assert act().status_code == 200
+    return time.monotonic() - began_s
+
+
+def server_address(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)

@@ -1,0 +1,79 @@
+"""HTTPS through uvicorn's own options, with a certificate made here."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from scripted_server import examples
+from service_tools import PATIENCE_S, Server, free_port, wait_for
+from test_door import server_address
+
+from hrm_edge_runtime.service.door import HEADER_SECONDS
+
+GOOD = next(iter(examples()))
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    cert: Path
+    key: Path
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl on this machine to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    made = Certificate(cert=folder / "cert.pem", key=folder / "key.pem")
+    request = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    subprocess.run([*request, *names, "-out", made.cert, "-keyout", made.key], check=True, capture_output=True)
+    return made
+
+
+@pytest.fixture(scope="module")
+def secure(certificate: Certificate) -> Iterator[Server]:
+    port = free_port()
+    program = [sys.executable, str(HERE / "scripted_server.py"), f"--port={port}"]
+    server = Server([*program, f"--tls-cert={certificate.cert}", f"--tls-key={certificate.key}"], port)
+    trusted = ssl.create_default_context(cafile=str(certificate.cert))
+    server.url = server.url.replace("http:", "https:")
+    server.http.close()
+    server.http = httpx.Client(base_url=server.url, timeout=PATIENCE_S, verify=trusted)
+    try:
+        wait_for(lambda: server.status("/readyz") == 200)
+        yield server
+    finally:
+        server.close()
+
+
+def test_puzzles_are_solved_over_https_alone(secure: Server) -> None:
+    assert secure.solve(GOOD).json()["solved"]
+    with pytest.raises(httpx.TransportError):
+        httpx.get(secure.url.replace("https:", "http:") + "/livez")
+    with pytest.raises(httpx.ConnectError, match="certificate"):
+        httpx.get(secure.url + "/livez")
+    assert secure.solve(GOOD).status_code == 200
+
+
+@pytest.mark.slow
+def test_handshake_that_does_not_come_is_cut_off(secure: Server) -> None:
+    began_s = time.monotonic()
+    with socket.create_connection(server_address(secure.url.replace("https:", "http:"))) as silent:
+        silent.settimeout(5 * HEADER_SECONDS)
+        with contextlib.suppress(ConnectionError):
+            assert silent.recv(1) == b""
+    assert time.monotonic() - began_s > HEADER_SECONDS / 2
