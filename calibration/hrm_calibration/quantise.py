@@ -88,6 +88,7 @@ def unsigned(graph: onnx.ModelProto) -> onnx.ModelProto:
     """
     whole = _weight_only(graph)
     unused = {SIGNED_ZERO, *(part for name in whole for part in (_stored(name), _scale(name)))}
+    given = {tensor.name for tensor in graph.graph.initializer}
     tensors = [tensor for tensor in graph.graph.initializer if tensor.name not in unused]
     matrices = {tensor.name for tensor in tensors if _may_saturate(tensor)}
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.graph.node]
@@ -98,8 +99,8 @@ def unsigned(graph: onnx.ModelProto) -> onnx.ModelProto:
             node.input.append(f"{node.input[0]}/zero")
     stored = [part for tensor in tensors for part in (_moved(tensor) if tensor.name in matrices else [tensor])]
     floats = [numpy_helper.from_array(matrix_IO, name) for name, matrix_IO in whole.items()]
-    zero = numpy_helper.from_array(np.array(MIDDLE, np.uint8), UNSIGNED_ZERO)
-    return _with(graph, nodes, [*stored, *floats, zero])
+    zero = [numpy_helper.from_array(np.array(MIDDLE, np.uint8), UNSIGNED_ZERO)] if SIGNED_ZERO in given else []
+    return _with(graph, nodes, [*stored, *floats, *zero])
 
 
 def quantised_matrix(weight_IO: NDArray[np.float32], limit: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
