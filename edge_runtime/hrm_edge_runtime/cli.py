@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.bundle import Bundle
+    from hrm_edge_runtime.service.access import Tracer
 
 serve_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -51,6 +52,13 @@ def serve_command(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without keys: whoever reaches it may use it.")
     ] = False,
+    log: Annotated[
+        Literal["text", "json"], typer.Option(help="Lines on standard error: for people, or JSON.")
+    ] = "text",
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Send traces to http://HOST:4318/v1/traces; needs hrm-edge[otel]."),
+    ] = None,
 ) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     from hrm_edge_runtime.engines.engine import EngineUnavailableError
@@ -58,6 +66,7 @@ def serve_command(
     from hrm_edge_runtime.service.exposure import ExposureError, exposure_warnings
     from hrm_edge_runtime.service.keys import KeyFileError, KeyRing
     from hrm_edge_runtime.service.lanes import LaneDefaults, planned
+    from hrm_edge_runtime.service.logs import configure
     from hrm_edge_runtime.service.server import ServerOptions, run_server
 
     defaults = LaneDefaults(
@@ -71,7 +80,7 @@ def serve_command(
         )
     except (BundleError, EngineUnavailableError, KeyFileError, ExposureError) as error:
         _fail("hrm-serve", error)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    configure(log)
     for warning in warnings:
         logging.warning(warning)
     served = ", ".join(f"{model.name} ({model.puzzle.name})" for model in models)
@@ -86,6 +95,7 @@ def serve_command(
         keys=ring,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        tracer=_tracer(otlp_endpoint) if otlp_endpoint else None,
     )
     run_server(make_workbench, models, options)
 
@@ -94,6 +104,15 @@ def _opened(name: str | None) -> Bundle:
     from hrm_edge_runtime.bundle import Bundle, find_bundle
 
     return Bundle.open(find_bundle(name))
+
+
+def _tracer(endpoint: str) -> Tracer:
+    try:
+        from hrm_edge_runtime.service.otel import tracer_to
+    except ModuleNotFoundError as error:
+        missing = ModuleNotFoundError(f"--otlp-endpoint needs {error.name}: run pip install 'hrm-edge[otel]'.")
+        _fail("hrm-serve", missing)
+    return tracer_to(endpoint)
 
 
 def _fail(command: str, error: Exception) -> NoReturn:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -87,6 +86,7 @@ def _tokens(text: str) -> np.ndarray:
 
 def main() -> None:
     from hrm_edge_runtime.service.keys import KeyRing  # the engine process needs neither of them
+    from hrm_edge_runtime.service.logs import configure
     from hrm_edge_runtime.service.server import ServerOptions, run_server
 
     parser = argparse.ArgumentParser()
@@ -102,8 +102,9 @@ def main() -> None:
     parser.add_argument("--keys", type=Path)
     parser.add_argument("--tls-cert", type=Path)
     parser.add_argument("--tls-key", type=Path)
+    parser.add_argument("--log", choices=["text", "json"], default="text")
     given = parser.parse_args()
-    logging.basicConfig(level=logging.INFO)
+    configure(given.log)
     make_workbench = functools.partial(
         scripted_workbench,
         num_slots=given.slots,

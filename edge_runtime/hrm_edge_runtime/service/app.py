@@ -14,12 +14,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hrm_edge_runtime.service.access import ObserveRequests, Tracer
 from hrm_edge_runtime.service.departures import ClientGoneError
 from hrm_edge_runtime.service.describing import description
 from hrm_edge_runtime.service.desk import Desk
 from hrm_edge_runtime.service.errors import ServiceError, invalid
 from hrm_edge_runtime.service.keys import KeyRing
-from hrm_edge_runtime.service.middleware import CountRequests, OwnPagesOnly, RequireKey, SafeHeaders
+from hrm_edge_runtime.service.middleware import OwnPagesOnly, RequireKey, SafeHeaders
 from hrm_edge_runtime.service.questions import ServedModel
 from hrm_edge_runtime.service.responses import WebFiles, error_response
 from hrm_edge_runtime.service.routes import router
@@ -33,8 +34,17 @@ _ROUTE_FAULTS = {
 }
 
 
-def create_app(supervisor: Supervisor, models: Sequence[ServedModel], *, keys: KeyRing | None = None) -> FastAPI:
-    """The application over one supervised engine; with `keys` every route but /livez needs one of them."""
+def create_app(
+    supervisor: Supervisor,
+    models: Sequence[ServedModel],
+    *,
+    keys: KeyRing | None = None,
+    tracer: Tracer | None = None,
+) -> FastAPI:
+    """The application over one supervised engine; with `keys` every route but /livez needs one of them.
+
+    A `tracer` is told of every answered request and closed at the end.
+    """
     desk = Desk(models, supervisor)
 
     @contextlib.asynccontextmanager
@@ -42,6 +52,8 @@ def create_app(supervisor: Supervisor, models: Sequence[ServedModel], *, keys: K
         async with supervisor:
             yield
         desk.close()
+        if tracer is not None:
+            tracer.close()
 
     app = FastAPI(
         title="HRM Edge",
@@ -64,7 +76,8 @@ def create_app(supervisor: Supervisor, models: Sequence[ServedModel], *, keys: K
     app.add_middleware(OwnPagesOnly)
     app.add_middleware(SafeHeaders)
     app.openapi_schema = description(app, desk.models[0])
-    app.add_middleware(CountRequests, metrics=desk.metrics, routes=list(app.openapi_schema["paths"]))
+    routes = list(app.openapi_schema["paths"])
+    app.add_middleware(ObserveRequests, metrics=desk.metrics, routes=routes, tracer=tracer)
     return app
 
 

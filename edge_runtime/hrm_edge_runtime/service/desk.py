@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from hrm_edge_runtime.batching.asks import Ask
+from hrm_edge_runtime.service import accounts
 from hrm_edge_runtime.service.glimpses import Mailbox, Watcher
 from hrm_edge_runtime.service.metrics import Metrics
 from hrm_edge_runtime.service.parsing import Parsers
@@ -109,5 +110,6 @@ class Desk:
 
     async def _answer(self, question: Question, ask: Ask, watch: Watch | None = None) -> SolveAnswer:
         conclusion = await self.supervisor.solve(question.model.name, ask, watch)
-        self.metrics.note_solved(conclusion.result)
+        self.metrics.note_solved(question.model.name, conclusion)
+        accounts.note_solved(question.model.name, conclusion)
         return answer_from(question, conclusion)

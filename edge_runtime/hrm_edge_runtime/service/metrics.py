@@ -12,8 +12,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hrm_edge_runtime.batching.asks import Conclusion
 from hrm_edge_runtime.batching.counters import LaneSnapshot
-from hrm_edge_runtime.batching.result import Result
+from hrm_edge_runtime.board.sensors import Energy, Sensors
 from hrm_edge_runtime.service.supervisor import Supervisor
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -22,9 +23,10 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 class Metrics:
     """Everything behind `GET /metrics`."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, sensors: Sensors | None = None) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(EngineCollector(supervisor))
+        self._registry.register(BoardCollector(sensors or Sensors()))
         ProcessCollector(registry=self._registry)
         ProcessCollector(namespace="hrm_engine", pid=lambda: supervisor.engine_pid or "none", registry=self._registry)
         self.http_requests = Counter(
@@ -33,19 +35,28 @@ class Metrics:
         self.key_requests = Counter(
             "hrm_key_requests", "Answered requests of each key.", ["key", "status"], registry=self._registry
         )
-        self.http_seconds = Histogram(
-            "hrm_http_request_seconds", "From request to answer.", ["route"], buckets=SECONDS, registry=self._registry
-        )
-        self._queue_seconds = Histogram(
-            "hrm_solve_queue_seconds", "From arrival to a slot.", buckets=SECONDS, registry=self._registry
-        )
-        self._compute_seconds = Histogram(
-            "hrm_solve_compute_seconds", "From a slot to the end.", buckets=SECONDS, registry=self._registry
+        self.http_seconds = self._histogram("hrm_http_request_seconds", "From request to answer.", "route")
+        self._queue_seconds = self._histogram("hrm_solve_queue_seconds", "From arrival to a slot.", "model")
+        self._compute_seconds = self._histogram("hrm_solve_compute_seconds", "From a slot to the end.", "model")
+        self._answers = Counter(
+            "hrm_answers",
+            "Puzzles answered, by how the answering attempt halted.",
+            ["model", "halted_by"],
+            registry=self._registry,
         )
 
-    def note_solved(self, result: Result) -> None:
-        self._queue_seconds.observe(result.queue_s)
-        self._compute_seconds.observe(result.compute_s)
+    def note_solved(self, model: str, conclusion: Conclusion) -> None:
+        result = conclusion.result
+        self._queue_seconds.labels(model).observe(result.queue_s)
+        self._compute_seconds.labels(model).observe(result.compute_s)
+        self._answers.labels(model, result.halted_by).inc()
+
+    def families(self) -> Iterable[Metric]:
+        """Every metric as it stands."""
+        return self._registry.collect()
+
+    def _histogram(self, name: str, text: str, label: str) -> Histogram:
+        return Histogram(name, text, [label], buckets=SECONDS, registry=self._registry)
 
     def page(self) -> bytes:
         """The text exposition format."""
@@ -77,10 +88,35 @@ class EngineCollector(Collector):
             yield from _lane_metrics(supervisor.snapshot.lanes)
 
 
+class BoardCollector(Collector):
+    """The machine beneath: families without a sample where it has no such sensor."""
+
+    def __init__(self, sensors: Sensors) -> None:
+        self._sensors = sensors
+        self._energy = Energy(sensors=sensors)
+
+    def collect(self) -> Iterable[Metric]:
+        power = GaugeMetricFamily("hrm_board_power_watts", "Power of a supply rail.", labels=["rail"])
+        energy = CounterMetricFamily("hrm_board_energy_joules", "Energy since the first scrape.", labels=["rail"])
+        heat = GaugeMetricFamily("hrm_board_temperature_celsius", "Of a thermal zone.", labels=["zone"])
+        throttled = CounterMetricFamily("hrm_board_throttles", "Over-current events of the board.", labels=["event"])
+        readings = (
+            (power, self._sensors.power_w()),
+            (energy, self._energy.read_j()),
+            (heat, self._sensors.temperature_c()),
+            (throttled, self._sensors.throttle_events()),
+        )
+        for family, values in readings:
+            for label, value in values.items():
+                family.add_metric([label], value)
+            yield family
+
+
 _GAUGES: tuple[tuple[str, str, Callable[[LaneSnapshot], float]], ...] = (
     ("hrm_slots", "Slots of the lane.", lambda lane: lane.num_slots),
     ("hrm_slots_active", "Slots with an attempt in them.", lambda lane: lane.num_active),
     ("hrm_queue_length", "Attempts that wait for a slot.", lambda lane: lane.num_queued),
+    ("hrm_occupancy", "Share of the rows that worked while others waited.", lambda lane: lane.occupancy),
     ("hrm_expected_wait_seconds", "Wait for a slot of one that came now.", lambda lane: lane.expected_wait_s),
 )
 _COUNTERS: tuple[tuple[str, str, Callable[[LaneSnapshot], float]], ...] = (

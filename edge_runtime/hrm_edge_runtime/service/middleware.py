@@ -1,4 +1,4 @@
-"""What stands in front of every route: the count, the headers, the page that may ask, and the key.
+"""What stands in front of every route: the headers, the page that may ask, and the key.
 
 Plain ASGI, because a wrapper around the request would hide a client's disconnect from the route.
 """
@@ -8,19 +8,14 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-import time
-from collections.abc import Collection
-from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hrm_edge_runtime.service.allowance import Allowance
-from hrm_edge_runtime.service.callers import Caller
 from hrm_edge_runtime.service.errors import ServiceError
 from hrm_edge_runtime.service.keys import KeyRing
-from hrm_edge_runtime.service.metrics import Metrics
 from hrm_edge_runtime.service.responses import SAFE_HEADERS, error_response
 
 OPEN_PATHS = frozenset(("/livez",))
@@ -99,41 +94,6 @@ class SafeHeaders:
             await send(message)
 
         await self._app(scope, receive, with_headers)
-
-
-class CountRequests:
-    """Counts answers by route, status and key, and times them."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics, routes: Collection[str]) -> None:
-        self._app = app
-        self._metrics = metrics
-        self._routes = frozenset(routes)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status = 500  # what becomes of an exception that passes through here
-
-        async def note_status(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        began = time.monotonic()
-        try:
-            await self._app(scope, receive, note_status)
-        finally:
-            self._note(scope, status, time.monotonic() - began)
-
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        route = scope["path"] if scope["path"] in self._routes else "other"
-        self._metrics.http_requests.labels(route, str(status)).inc()
-        self._metrics.http_seconds.labels(route).observe(seconds)
-        caller: Any = scope.get("state", {}).get("caller")
-        if isinstance(caller, Caller):
-            self._metrics.key_requests.labels(caller.label, str(status)).inc()
 
 
 def _password(token: str) -> str:

@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from hrm_edge_runtime.service import accounts
 from hrm_edge_runtime.service.errors import ServiceError
 
 WEB = Path(__file__).parent / "web"
@@ -41,6 +42,7 @@ def as_json(content: Any) -> bytes:
 
 
 def error_response(error: ServiceError) -> AsciiJSON:
+    accounts.note_refused(error.reason)
     return AsciiJSON(error.body(), status_code=error.status, headers=error.headers)
 
 

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import uvicorn
 
+from hrm_edge_runtime.service.access import Tracer
 from hrm_edge_runtime.service.app import create_app
 from hrm_edge_runtime.service.door import HEADER_SECONDS, Door, GuardedProtocol
 from hrm_edge_runtime.service.keys import KeyFileError, KeyRing
@@ -96,6 +97,7 @@ class ServerOptions:
     keys: KeyRing | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    tracer: Tracer | None = None
 
 
 def run_server(make_workbench: MakeWorkbench, models: Sequence[ServedModel], options: ServerOptions) -> None:
@@ -108,7 +110,7 @@ def run_server(make_workbench: MakeWorkbench, models: Sequence[ServedModel], opt
         {model.name: model.num_slots + options.queue_limit for model in models},
         stall_s=options.stall_s,
     )
-    app = create_app(supervisor, models, keys=options.keys)
+    app = create_app(supervisor, models, keys=options.keys, tracer=options.tracer)
     door = Door(max_connections=_with_descriptors_for(options.max_connections))
     config = uvicorn.Config(
         app,

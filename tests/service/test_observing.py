@@ -1,0 +1,191 @@
+"""What is told of requests: an id from header to log, lines that machines read, traces, and never a puzzle or a key."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import re
+from typing import Any
+
+import pytest
+from asgi_tools import QUICK, app_of_two, app_over, client_of
+from scripted_server import NAME, examples, scripted_model
+from service_tools import running, wait_for
+
+from hrm_edge_runtime.service.app import create_app
+from hrm_edge_runtime.service.logs import JsonLines, TextLines, _with_request
+
+QUESTION, SOLUTION = next(iter(examples().items()))
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+def access_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [record.fields for record in caplog.records if record.name.endswith(".access")]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_kept"),
+    [("job-17.a_B", True), ("x" * 64, True), ("x" * 65, False), ("two words", False), ("a\u00e4", False), ("", False)],
+)
+def test_a_sane_request_id_is_kept_and_another_is_replaced(asked: str, is_kept: bool) -> None:
+    async def ask() -> str:
+        async with client_of(*app_over(QUICK)) as http:
+            headers = [(b"x-request-id", asked.encode("utf-8"))]
+            return (await http.get("/models", headers=headers)).headers["x-request-id"]
+
+    told = asyncio.run(ask())
+    assert (told == asked) == is_kept
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,64}", told)
+
+
+def test_an_answer_leaves_one_line_that_says_what_it_cost(caplog: pytest.LogCaptureFixture) -> None:
+    async def ask() -> str:
+        async with client_of(*app_over(QUICK)) as http:
+            headers = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", "x-request-id": "mine"}
+            answer = await http.post("/solve", json={"puzzle": QUESTION}, headers=headers)
+            return str(answer.json()["solution"])
+
+    with caplog.at_level(logging.INFO):
+        assert asyncio.run(ask()) == SOLUTION
+    (line,) = access_lines(caplog)
+    assert {name: line[name] for name in ("method", "route", "status", "model", "segments", "halted_by", "trace")} == {
+        "method": "POST", "route": "/solve", "status": 200, "model": NAME, "segments": 2, "halted_by": "proven",
+        "trace": TRACE,
+    }  # fmt: skip
+    assert line["ms"] >= line["compute_ms"] >= 0 <= line["queue_ms"]
+
+
+def test_a_refusal_says_why_and_a_batch_adds_its_puzzles_up(caplog: pytest.LogCaptureFixture) -> None:
+    async def ask() -> None:
+        async with client_of(*app_over(QUICK)) as http:
+            await http.post("/solve", json={"puzzle": "11.............."})
+            body = "".join(json.dumps({"puzzle": question}) + "\n" for question in list(examples())[:3])
+            await http.post("/solve/batch", content=body, headers={"content-type": "application/x-ndjson"})
+            await http.get("/nothing/secret-path")
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(ask())
+    refused, batch, nothing = access_lines(caplog)
+    assert (refused["status"], refused["refused"]) == (422, "bad-puzzle")
+    assert (batch["puzzles"], batch["segments"], batch["model"]) == (3, 6, NAME)
+    assert (nothing["route"], nothing["refused"]) == ("other", "not-found")
+
+
+def test_no_line_holds_a_puzzle_a_path_or_a_header(caplog: pytest.LogCaptureFixture) -> None:
+    async def ask() -> None:
+        async with client_of(*app_over(QUICK)) as http:
+            for puzzle in (QUESTION, "11..............", {"deep": [QUESTION]}, f"{QUESTION}9"):
+                await http.post("/solve", json={"puzzle": puzzle}, headers={"authorization": "Bearer a-secret-key"})
+            await http.get(f"/{QUESTION}?key=a-secret-key")
+
+    with caplog.at_level(logging.DEBUG):
+        asyncio.run(ask())
+    said = "\n".join(JsonLines().format(record) for record in caplog.records if record.name.startswith("hrm"))
+    assert "bad-puzzle" in said
+    assert all(secret not in said for secret in (QUESTION, SOLUTION, "a-secret-key", "11......", "deep"))
+
+
+def test_probes_that_succeed_are_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def ask() -> None:
+        async with client_of(*app_over(QUICK)) as http:
+            for path in ("/livez", "/readyz", "/metrics", "/models"):
+                await http.get(path)
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(ask())
+    assert [line["route"] for line in access_lines(caplog)] == ["/models"]
+
+
+def lines_of(formatter: logging.Formatter) -> str:
+    shown = io.StringIO()
+    handler = logging.StreamHandler(shown)
+    handler.setFormatter(formatter)
+    handler.addFilter(_with_request)
+    log = logging.Logger("hrm_edge_runtime.engine")
+    log.addHandler(handler)
+    log.error("two\nlines of %s", "\u201cwords\u201d", extra={"fields": {"status": 200, "key": None}, "request": "r-1"})
+    try:
+        raise ValueError("mended")
+    except ValueError:
+        log.exception("a fault")
+    return shown.getvalue()
+
+
+def test_json_lines_are_one_object_each_whatever_is_in_them() -> None:
+    first, second = map(json.loads, lines_of(JsonLines()).splitlines())
+    assert (first["level"], first["request"], first["status"]) == ("error", "r-1", 200)
+    assert first["message"] == "two\nlines of \u201cwords\u201d"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", first["time"])
+    assert "key" not in first
+    assert "ValueError: mended" in second["exception"]
+
+
+def test_lines_for_people_end_with_their_request() -> None:
+    assert "ERROR two\nlines of \u201cwords\u201d [r-1]\n" in lines_of(TextLines())
+
+
+def test_both_processes_of_a_server_write_json() -> None:
+    with running(log="json") as server:
+        server.wait_until_ready()
+        server.http.post("/solve", json={"puzzle": QUESTION}, headers={"x-request-id": "from-outside"})
+        wait_for(lambda: "from-outside" in server.log)
+        lines = [json.loads(line) for line in server.log.splitlines()]
+    (line,) = [line for line in lines if line.get("request") == "from-outside"]
+    assert (line["logger"], line["route"], line["status"]) == ("hrm_edge_runtime.access", "/solve", 200)
+    assert any("engine ready" in line["message"] for line in lines)
+
+
+def test_metrics_tell_models_apart() -> None:
+    async def ask() -> str:
+        async with client_of(*app_of_two()) as http:
+            await http.post("/solve", json={"puzzle": QUESTION})
+            return (await http.get("/metrics")).text
+
+    page = asyncio.run(ask())
+    assert f'hrm_answers_total{{halted_by="proven",model="{NAME}"}} 1.0' in page
+    assert f'hrm_solve_compute_seconds_count{{model="{NAME}"}} 1.0' in page
+    assert 'hrm_solve_compute_seconds_count{model="mazes"}' not in page
+
+
+def test_a_request_is_traced_with_its_queue_and_compute_under_the_clients_span() -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from hrm_edge_runtime.service.otel import RequestTracer
+
+    collected = InMemorySpanExporter()
+    _, supervisor = app_over(QUICK)
+    tracer = RequestTracer(SimpleSpanProcessor(collected))
+    app = create_app(supervisor, [scripted_model(num_slots=2)], tracer=tracer)
+
+    async def ask() -> None:
+        async with client_of(app, supervisor) as http:
+            headers = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+            await http.post("/solve", json={"puzzle": QUESTION}, headers=headers)
+            await http.get("/nothing")
+
+    asyncio.run(ask())
+    spans = {span.name: span for span in collected.get_finished_spans()}
+    assert set(spans) == {"POST /solve", "queue", "compute", "GET other"}
+    request, queue, compute = spans["POST /solve"], spans["queue"], spans["compute"]
+    assert format(request.context.trace_id, "032x") == TRACE
+    assert format(request.parent.span_id, "016x") == "00f067aa0ba902b7"
+    assert queue.parent.span_id == compute.parent.span_id == request.context.span_id
+    assert request.start_time <= queue.start_time + 10**6
+    assert queue.end_time == compute.start_time <= compute.end_time <= request.end_time
+    assert (compute.attributes["hrm.segments"], compute.attributes["hrm.model"]) == (2, NAME)
+    assert spans["GET other"].parent is None
+    assert not any(QUESTION in str(span.attributes) for span in spans.values())
+
+
+def test_the_server_never_loads_opentelemetry_unasked() -> None:
+    import subprocess
+    import sys
+
+    program = "import sys; from hrm_edge_runtime import cli; from hrm_edge_runtime.service import server; "
+    program += "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
