@@ -77,6 +77,7 @@ def save_picture(path: Path, title: str, found: Sequence[Figures]) -> None:
         axis.set_xscale("log")
         axis.set_xlabel(name)
         axis.grid(alpha=0.3)
+        axis.margins(x=0.12)
         for value, share, one in zip(values, shares, found, strict=True):
             axis.annotate(f"{one.attempts}×", (value, share), textcoords="offset points", xytext=(5, -11))
     axes[0].set_xticks(over["attempts"], [str(value) for value in over["attempts"]])
