@@ -1,0 +1,29 @@
+"""The server tells nobody that it runs: ONNX Runtime's telemetry stays off, and leaves no identifier behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+OPEN_A_MODEL = """
+import {first}
+from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.engines.factory import engine_for
+bundle = Bundle.open(find_bundle("sudoku-6x6"))
+engine_for(bundle, engine="cpu", num_slots=1)
+"""
+
+
+@pytest.mark.parametrize("first", ["hrm_edge_runtime", "hrm_calibration", "hrm_export"])
+def test_opening_a_model_leaves_nothing_in_the_home_directory(tmp_path: Path, first: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    environment.update(HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    program = OPEN_A_MODEL.format(first=first)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.rglob("*")) == []
+    assert "telemetry" not in done.stderr
