@@ -1,1 +1,2 @@
-import hrm_edge_runtime  # noqa: F401  before ONNX Runtime, whose telemetry it switches off
+# Before ONNX Runtime, whose telemetry it switches off.
+import hrm_edge_runtime as hrm_edge_runtime
