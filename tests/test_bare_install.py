@@ -53,3 +53,10 @@ def test_nothing_of_the_desktop_side_is_installed_there(bare: Path) -> None:
     names = {line.partition("==")[0].lower() for line in listed.stdout.splitlines()}
     assert "onnxruntime" in names  # the list is a real one
     assert not names & {"torch", "safetensors", "onnx", "tensorboard", "matplotlib"}
+
+
+def test_the_doctor_finds_nothing_to_mend_there_and_leaves_training_alone(bare: Path) -> None:
+    ended = subprocess.run([bare / "hrm-doctor", "--json"], capture_output=True, text=True, timeout=120)
+    found = json.loads(ended.stdout)
+    assert ended.returncode == 0, [finding for finding in found if finding["level"] == "fail"]
+    assert {finding["name"] for finding in found if finding["part"] == "train"} == {"training"}

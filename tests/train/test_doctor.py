@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hrm_train.doctor import gpu, kernel_log, software, system
-from hrm_train.doctor.cli import examine
+from hrm_train.doctor.examination import examine
 from hrm_train.doctor.probe import GIB, Finding, Probe, answer_of
 from hrm_train.doctor.software import Software
 
@@ -197,12 +195,3 @@ def test_a_missing_or_failing_command_gives_no_answer() -> None:
     assert answer_of(["no-such-command-at-all"]) is None
     assert answer_of([sys.executable, "-c", "raise SystemExit(3)"]) is None
     assert answer_of([sys.executable, "-c", "print('hello')"]) == "hello\n"
-
-
-def test_the_command_speaks_json_and_its_exit_code_tells_of_failures() -> None:
-    command = [sys.executable, "-c", "from hrm_train.doctor import main; main()", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    found = json.loads(done.stdout)
-    assert done.returncode == any(finding["level"] == "fail" for finding in found)
-    assert {"Python", "PyTorch"} <= {finding["name"] for finding in found}
-    assert all(finding["remedy"] for finding in found if finding["level"] != "ok")

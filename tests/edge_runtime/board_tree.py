@@ -1,0 +1,68 @@
+"""The files of an Orin Nano 8 GB under JetPack 6.2, as its documents describe them; nobody has captured them on one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hrm_edge_runtime.board.files import Files
+
+NVPMODEL_CONF = """\
+# FORMAT:
+< PARAM TYPE=FILE NAME=CPU_ONLINE >
+CORE_0 /sys/devices/system/cpu/cpu0/online
+< POWER_MODEL ID=0 NAME=15W >
+CPU_ONLINE CORE_0 1
+< POWER_MODEL ID=1 NAME=25W >
+CPU_ONLINE CORE_0 1
+< POWER_MODEL ID=2 NAME=MAXN_SUPER >
+CPU_ONLINE CORE_0 1
+< PM_CONFIG DEFAULT=1 >
+"""
+GPU = "sys/class/devfreq/17000000.gpu"
+RAILS = "sys/class/hwmon/hwmon1"
+ZONE = "sys/class/thermal/thermal_zone"
+ORIN: Mapping[str, str] = {
+    "etc/nv_tegra_release": "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64, DATE: x\n",
+    "proc/device-tree/model": "NVIDIA Jetson Orin Nano Engineering Reference Developer Kit Super\0",
+    "var/lib/nvpmodel/status": "pmode:0002 fmode:quiet\n",
+    "etc/nvpmodel.conf": NVPMODEL_CONF,
+    f"{GPU}/cur_freq": "306000000\n",
+    f"{GPU}/min_freq": "306000000\n",
+    f"{GPU}/max_freq": "1020000000\n",
+    f"{GPU}/available_frequencies": "306000000 510000000 714000000 918000000 1020000000\n",
+    "sys/class/hwmon/hwmon0/name": "tmp451\n",
+    f"{RAILS}/name": "ina3221\n",
+    f"{RAILS}/in1_label": "VDD_IN\n",
+    f"{RAILS}/in1_input": "5072\n",
+    f"{RAILS}/curr1_input": "1000\n",
+    f"{RAILS}/in2_label": "VDD_CPU_GPU_CV\n",
+    f"{RAILS}/in2_input": "5064\n",
+    f"{RAILS}/curr2_input": "250\n",
+    f"{RAILS}/in3_label": "NC\n",
+    f"{RAILS}/in3_input": "0\n",
+    f"{RAILS}/curr3_input": "0\n",
+    "sys/class/hwmon/hwmon2/name": "soctherm_oc\n",
+    "sys/class/hwmon/hwmon2/oc1_event_cnt": "0\n",
+    "sys/class/hwmon/hwmon2/oc3_event_cnt": "0\n",
+    f"{ZONE}0/type": "cpu-thermal\n",
+    f"{ZONE}0/temp": "51250\n",
+    f"{ZONE}0/trip_point_0_type": "critical\n",
+    f"{ZONE}0/trip_point_0_temp": "104500\n",
+    f"{ZONE}0/trip_point_1_type": "passive\n",
+    f"{ZONE}0/trip_point_1_temp": "99000\n",
+    f"{ZONE}1/type": "gpu-thermal\n",
+    f"{ZONE}1/temp": "52500\n",
+    "proc/meminfo": "MemTotal: 7802764 kB\nMemAvailable: 6100000 kB\nSwapTotal: 3901376 kB\nSwapFree: 3901376 kB\n",
+    "proc/swaps": "Filename Type Size Used Priority\n"
+    "/dev/zram0 partition 1950688 0 5\n/dev/zram1 partition 1950688 0 5\n",
+    "usr/local/cuda/version.json": '{"cuda": {"name": "CUDA SDK", "version": "12.6.11"}}\n',
+}
+
+
+def board(root: Path, files: Mapping[str, str] = ORIN, /, **changes: str) -> Files:
+    """A board with these files below `root`; a change names a file by its last part."""
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(changes.get(Path(name).name, text))
+    return Files(root=root)
