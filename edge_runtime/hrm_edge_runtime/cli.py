@@ -26,7 +26,7 @@ def serve() -> None:
     serve_app()
 
 
-@serve_app.command(epilog="Example: hrm-serve sudoku maze-8x8 --port 8000 --slots 4")
+@serve_app.command(epilog="Example: hrm-serve sudoku maze-8x8 --port 8000")
 def serve_command(
     bundles: Annotated[
         list[str] | None,
@@ -34,7 +34,14 @@ def serve_command(
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
-    slots: Annotated[int, typer.Option(min=1, max=1024, help="Attempts in one batch; 1 to 4 on a CPU.")] = 4,
+    slots: Annotated[str, typer.Option(help="Attempts in one batch: a number, or auto, which measures.")] = "auto",
+    memory_budget: Annotated[
+        str | None,
+        typer.Option(metavar="BYTES", help="The engine's memory, as 2GiB; without it what the machine can spare."),
+    ] = None,
+    bundle_dir: Annotated[
+        list[Path] | None, typer.Option(help="A folder whose bundles an admin may add while the server runs.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of an engine; without it, all cores.")] = None,
     engine: Annotated[
         str, typer.Option(metavar="ENGINE[:PRECISION]", help=f"What runs the bundles: {ENGINES_HELP}.")
@@ -67,13 +74,20 @@ def serve_command(
     from hrm_edge_runtime.service.keys import KeyFileError, KeyRing
     from hrm_edge_runtime.service.lanes import LaneDefaults, planned
     from hrm_edge_runtime.service.logs import configure
+    from hrm_edge_runtime.service.memory import MemoryBudget
+    from hrm_edge_runtime.service.options import bytes_from, slots_from
     from hrm_edge_runtime.service.server import ServerOptions, run_server
 
     defaults = LaneDefaults(
-        engine=engine, num_slots=slots, num_threads=threads, queue_limit=queue_limit, max_attempts=max_attempts
+        engine=engine,
+        num_slots=slots_from(slots),
+        num_threads=threads,
+        queue_limit=queue_limit,
+        max_attempts=max_attempts,
+        budget=MemoryBudget(limit_bytes=bytes_from(memory_budget) if memory_budget else None),
     )
     try:
-        models, make_workbench = planned([_opened(name) for name in bundles or [None]], defaults)
+        models, library = planned([_opened(name) for name in bundles or [None]], defaults, bundle_dir or ())
         ring = KeyRing(keys) if keys else None
         warnings = exposure_warnings(
             host, with_keys=ring is not None, tls_cert=tls_cert, tls_key=tls_key, insecure=insecure
@@ -97,7 +111,7 @@ def serve_command(
         tls_key=tls_key,
         tracer=_tracer(otlp_endpoint) if otlp_endpoint else None,
     )
-    run_server(make_workbench, models, options)
+    run_server(library.make_workbench(), models, options, library)
 
 
 def _opened(name: str | None) -> Bundle:

@@ -51,7 +51,7 @@ BAD_FIELDS: list[dict[str, Any]] = [
     {"max_segments": 10**17}, {"max_segments": "3"}, {"max_segments": 3.0}, {"max_segments": True},
     {"max_segments": [3]}, {"deadline_ms": 0}, {"deadline_ms": -5}, {"deadline_ms": 10**10}, {"deadline_ms": "5"},
     {"deadline_ms": 0.5}, {"deadline_ms": False}, {"__class__": "x"}, {"constructor": {"prototype": {}}},
-    {"priority": 1}, {"puzzle_id": 5},
+    {"priority": 4}, {"priority": 0.5}, {"best_so_far": True}, {"best_so_far": 1}, {"puzzle_id": 5},
 ]  # fmt: skip
 
 BODIES = [

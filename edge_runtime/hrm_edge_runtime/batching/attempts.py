@@ -63,6 +63,10 @@ class Attempts:
     def engine(self) -> Engine:
         return self._engine
 
+    @property
+    def queue_limit(self) -> int:
+        return self._queue_limit
+
     def puzzle_vector(self, puzzle_id: int) -> Float32:
         """The row of the puzzle table that an engine is given beside the tokens."""
         return self._puzzle_table_PE[puzzle_id]

@@ -20,6 +20,15 @@ class Turns:
         self._credit_s = dict.fromkeys(self._ring, 0.0)
         self._cost_s: dict[str, float] = {}
 
+    def join(self, name: str) -> None:
+        self._ring.append(name)
+        self._credit_s[name] = 0.0
+
+    def leave(self, name: str) -> None:
+        self._ring.remove(name)
+        del self._credit_s[name]
+        self._cost_s.pop(name, None)
+
     def next(self, busy: Sequence[str]) -> str | None:
         """The lane to step next among those that have work; None where none has."""
         for name in self._ring:

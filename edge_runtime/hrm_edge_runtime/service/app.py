@@ -14,12 +14,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hrm_edge_runtime.service import admin
 from hrm_edge_runtime.service.access import ObserveRequests, Tracer
 from hrm_edge_runtime.service.departures import ClientGoneError
 from hrm_edge_runtime.service.describing import description
 from hrm_edge_runtime.service.desk import Desk
 from hrm_edge_runtime.service.errors import ServiceError, invalid
 from hrm_edge_runtime.service.keys import KeyRing
+from hrm_edge_runtime.service.lanes import Library
 from hrm_edge_runtime.service.middleware import OwnPagesOnly, RequireKey, SafeHeaders
 from hrm_edge_runtime.service.questions import ServedModel
 from hrm_edge_runtime.service.responses import WebFiles, error_response
@@ -40,12 +42,14 @@ def create_app(
     *,
     keys: KeyRing | None = None,
     tracer: Tracer | None = None,
+    library: Library | None = None,
 ) -> FastAPI:
     """The application over one supervised engine; with `keys` every route but /livez needs one of them.
 
-    A `tracer` is told of every answered request and closed at the end.
+    A `tracer` is told of every answered request and closed at the end. With a `library` an admin may add, reload and
+    remove models.
     """
-    desk = Desk(models, supervisor)
+    desk = Desk(models, supervisor, library)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -65,6 +69,7 @@ def create_app(
     )
     app.state.desk = desk
     app.include_router(router)
+    app.include_router(admin.router)
     app.mount("/web", WebFiles())
     app.add_exception_handler(ServiceError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_route)

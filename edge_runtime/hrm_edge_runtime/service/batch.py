@@ -47,7 +47,7 @@ class BatchStream(Response):
         self._desk = desk
         self._request = request
         self._keeps_order = order == "kept"
-        self._window = asyncio.Semaphore(max(desk.supervisor.places.batch_limit(model.name) for model in desk.models))
+        self._window = asyncio.Semaphore(max(desk.supervisor.places.batch_limit(model.lane) for model in desk.models))
         self._answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[bytes]] = set()
 
@@ -102,7 +102,7 @@ class BatchStream(Response):
         left_s = PATIENCE_S if order.deadline_s is None else max(0.0, order.deadline_s - time.monotonic())
         try:
             model = self._desk.addressee(order.request)
-            await self._desk.supervisor.place_for_batch(model.name, min(PATIENCE_S, left_s))
+            await self._desk.supervisor.place_for_batch(model.lane, min(PATIENCE_S, left_s))
         except ServiceError:
             if not order.is_in_time:
                 raise deadline_missed() from None

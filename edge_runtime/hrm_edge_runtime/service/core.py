@@ -17,13 +17,20 @@ from typing import Any
 
 from hrm_edge_runtime.batching.scheduler import QueueFull
 from hrm_edge_runtime.batching.turns import Turns
+from hrm_edge_runtime.service.loader import Loader
+from hrm_edge_runtime.service.memory import give_back
 from hrm_edge_runtime.service.messages import (
     Cancel,
     Ended,
     Failed,
     FromEngine,
+    Load,
+    Loaded,
+    LoadFailed,
     Ready,
     Rejected,
+    Retire,
+    Retired,
     Seen,
     Snapshot,
     Solve,
@@ -33,6 +40,7 @@ from hrm_edge_runtime.service.messages import (
 from hrm_edge_runtime.service.workbench import MakeWorkbench, Workbench
 
 PUBLISH_EVERY_S = 0.1
+LOOK_FOR_LANES_S = 0.02  # how long an idle engine that is opening a lane sleeps
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
@@ -56,10 +64,11 @@ def _work(make_workbench: MakeWorkbench, connection: Connection[Any, Any]) -> No
     try:
         began = time.monotonic()
         bench = make_workbench()
-        warm_step_s = bench.warm_up()
-        connection.send(Ready(load_s=time.monotonic() - began, warm_step_s=warm_step_s))
-        EngineLoop(bench, connection).run()
-        bench.close()
+        reports = bench.warm_up()
+        connection.send(Ready(load_s=time.monotonic() - began, reports=reports))
+        loop = EngineLoop(bench, connection)
+        loop.run()
+        loop.close()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:  # the parent decides what follows; this process only says why it leaves
@@ -83,17 +92,23 @@ class EngineLoop:
     """The loop and what it remembers between two turns."""
 
     def __init__(self, bench: Workbench, connection: Connection[Any, Any]) -> None:
-        self._lanes = bench.lanes
+        self._lanes = dict(bench.lanes)
         self._turns = Turns(bench.lanes)
+        self._loader = Loader()
         self._connection = connection
         self._published_s = -PUBLISH_EVERY_S
         self._stale = True
 
     def run(self) -> None:
         while self._take_messages():
+            self._take_lanes()
             if (name := self._turns.next(self._busy())) is not None:
                 self._step(name)
             self._publish()
+
+    def close(self) -> None:
+        for lane in self._lanes.values():
+            lane.engine.close()
 
     def _busy(self) -> list[str]:
         return [name for name, lane in self._lanes.items() if lane.has_work]
@@ -121,17 +136,46 @@ class EngineLoop:
     def _patience_s(self) -> float | None:
         if self._busy():
             return 0.0
+        if self._loader.num_under_way:
+            return LOOK_FOR_LANES_S
         return max(0.0, self._publish_due_s() - time.monotonic()) if self._stale else None
 
-    def _take(self, message: Solve | Cancel) -> None:
-        lane = self._lanes[message.model]
-        if isinstance(message, Cancel):
-            lane.cancel(message.request_id)
-            return
+    def _take(self, message: Solve | Cancel | Load | Retire) -> None:
+        if isinstance(message, Load):
+            self._loader.begin(message)
+        elif isinstance(message, Retire):
+            self._retire(message.lane)
+        elif isinstance(message, Cancel):
+            self._lanes[message.lane].cancel(message.request_id)
+        else:
+            self._submit(message)
+
+    def _submit(self, message: Solve) -> None:
+        lane = self._lanes[message.lane]
         try:
             lane.submit(message.ask)
         except (QueueFull, ValueError) as refusal:
             self._report(Rejected(request_id=message.ask.ask_id, message=str(refusal)))
+
+    def _take_lanes(self) -> None:
+        for key, outcome in self._loader.outcomes():
+            if isinstance(outcome, LoadFailed):
+                self._report(outcome)
+                continue
+            self._lanes[key] = outcome.lane
+            self._turns.join(key)
+            self._report(Loaded(lane=key, report=outcome.report))
+            self._stale = True
+
+    def _retire(self, key: str) -> None:
+        """Close a lane; whoever asks for it has seen that nobody waits for it any more."""
+        lane = self._lanes.pop(key)
+        self._turns.leave(key)
+        lane.engine.close()
+        del lane
+        give_back()
+        self._report(Retired(lane=key))
+        self._stale = True
 
     def _publish(self) -> None:
         now = time.monotonic()

@@ -15,13 +15,15 @@ ERRORS: dict[int, str] = {
     403: "A page of another origin asks, or this key is no admin's",
     404: "No such path or model",
     405: "Another method is needed here",
+    409: "It is the only model here",
     408: "The body came too slowly",
     413: "The body is too large",
     415: "The body is no plain JSON",
     422: "The request or its puzzle cannot be accepted: field, rule and cell say where",
     429: "This key asks more often than it may; see Retry-After",
     500: "A fault of the server or its engine",
-    503: "Not now: queue-full, loading, draining or engine-lost; see Retry-After",
+    503: "Not now: queue-full, cannot-make-deadline, loading, draining or engine-lost; see Retry-After",
+    507: "There is no memory for it: the budget, and what nobody uses, are not enough",
     504: "The deadline passed first",
 }
 

@@ -9,12 +9,24 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from hrm_edge_runtime.batching.asks import Ask
+from hrm_edge_runtime.batching.counters import LaneSnapshot
 from hrm_edge_runtime.service import accounts
+from hrm_edge_runtime.service.changes import Changes
 from hrm_edge_runtime.service.glimpses import Mailbox, Watcher
+from hrm_edge_runtime.service.lanes import Library
+from hrm_edge_runtime.service.lineup import Lineup
 from hrm_edge_runtime.service.metrics import Metrics
 from hrm_edge_runtime.service.parsing import Parsers
 from hrm_edge_runtime.service.questions import Question, ServedModel, addressees, answer_from, question_from
-from hrm_edge_runtime.service.schema import EngineView, LaneView, SegmentView, SlotsAnswer, SolveAnswer, SolveRequest
+from hrm_edge_runtime.service.schema import (
+    EngineView,
+    LaneView,
+    ModelView,
+    SegmentView,
+    SlotsAnswer,
+    SolveAnswer,
+    SolveRequest,
+)
 from hrm_edge_runtime.service.supervisor import Supervisor
 from hrm_edge_runtime.service.waiting import Watch
 
@@ -40,14 +52,25 @@ class Order:
 class Desk:
     """The models, their supervised engine and the threads that parse."""
 
-    def __init__(self, models: Sequence[ServedModel], supervisor: Supervisor) -> None:
-        self.models = tuple(models)
+    def __init__(self, models: Sequence[ServedModel], supervisor: Supervisor, library: Library | None = None) -> None:
+        self.lineup = Lineup(models)
+        self.changes = Changes(self.lineup, supervisor, library) if library else None
         self.supervisor = supervisor
         self.metrics = Metrics(supervisor)
         self._parsers = Parsers()
 
+    @property
+    def models(self) -> tuple[ServedModel, ...]:
+        """What is served at this moment."""
+        return self.lineup.models
+
+    def view(self, model: ServedModel) -> ModelView:
+        return model.view(self.supervisor.fleet.reports.get(model.lane))
+
     def close(self) -> None:
         self._parsers.close()
+        if self.changes is not None:
+            self.changes.close()
 
     async def solve(self, order: Order) -> SolveAnswer:
         """The way of a request."""
@@ -88,7 +111,16 @@ class Desk:
             engine=engine,
             waiting=supervisor.num_waiting,
             snapshot_age_ms=1000 * (time.monotonic() - snapshot.taken_s) if snapshot else None,
-            lanes=[LaneView(name=model.name, lane=lanes.get(model.name)) for model in self.models],
+            lanes=[self._lane(model, lanes.get(model.name)) for model in self.models],
+        )
+
+    def _lane(self, model: ServedModel, lane: LaneSnapshot | None) -> LaneView:
+        report = self.supervisor.fleet.reports.get(model.lane)
+        return LaneView(
+            name=model.name,
+            lane=lane,
+            memory_bytes=report.memory_bytes if report else None,
+            requests=self.supervisor.places.num_taken(model.lane),
         )
 
     @contextlib.asynccontextmanager
@@ -96,20 +128,20 @@ class Desk:
         """A place, and the question. The place is that of the likeliest model until parsing tells which one it is."""
         candidates = addressees(self.models, order.request)
         with contextlib.ExitStack() as places:
-            places.enter_context(self.supervisor.place(candidates[0].name))
+            places.enter_context(self.supervisor.place(candidates[0].lane))
             question = await self._parsers.do(lambda: question_from(candidates, order.request))
             if question.model is not candidates[0]:
-                places.enter_context(self.supervisor.place(question.model.name))
+                places.enter_context(self.supervisor.place(question.model.lane))
             ask = question.ask(
                 arrival_s=order.arrival_s,
                 deadline_s=order.deadline_s,
                 priority=order.request.priority - order.handicap,
             )
-            self.supervisor.check_deadline(question.model.name, ask)
+            self.supervisor.check_deadline(question.model.lane, ask)
             yield question, ask
 
     async def _answer(self, question: Question, ask: Ask, watch: Watch | None = None) -> SolveAnswer:
-        conclusion = await self.supervisor.solve(question.model.name, ask, watch)
+        conclusion = await self.supervisor.solve(question.model.lane, ask, watch)
         self.metrics.note_solved(question.model.name, conclusion)
         accounts.note_solved(question.model.name, conclusion)
         return answer_from(question, conclusion)

@@ -9,8 +9,9 @@ import asyncio
 import json
 import math
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from hrm_edge_runtime.service.errors import ServiceError, invalid
@@ -22,30 +23,39 @@ JSON = ("application/json",)
 MAX_DEPTH = 8
 MAX_DIGITS = 18
 
-FIELDS = ", ".join(SolveRequest.model_fields)
+Fields = TypeVar("Fields", bound=BaseModel)
 
 
 async def solve_request(request: Request) -> SolveRequest:
     """The validated request of one HTTP body; refuses with 408, 413, 415 or 422."""
+    return validated(SolveRequest, await body_of(request))
+
+
+async def body_of(request: Request) -> bytes:
+    """The bytes of a JSON body; refuses with 408, 413 or 415."""
     check_type(request, JSON)
     try:
-        body = await asyncio.wait_for(_read(request), BODY_SECONDS)
+        return await asyncio.wait_for(_read(request), BODY_SECONDS)
     except asyncio.TimeoutError:
         raise ServiceError(
             408, "body-too-slow", f"the body did not arrive within {BODY_SECONDS:.0f} s", "send it in one piece"
         ) from None
-    return solve_request_from(body)
 
 
 def solve_request_from(body: bytes) -> SolveRequest:
+    return validated(SolveRequest, body)
+
+
+def validated(fields: type[Fields], body: bytes) -> Fields:
     """Bytes to request; every refusal is a 422 that says where and why."""
     value = _json_from(body)
     if not isinstance(value, dict):
-        raise invalid("not-an-object", "the body is JSON but no object", 'send {"puzzle": ...}')
+        first = next(iter(fields.model_fields))
+        raise invalid("not-an-object", "the body is JSON but no object", f'send {{"{first}": ...}}')
     try:
-        return SolveRequest.model_validate(value)
+        return fields.model_validate(value)
     except ValidationError as error:
-        raise _from_validation(error) from None
+        raise _from_validation(error, ", ".join(fields.model_fields)) from None
 
 
 def check_type(request: Request, media_types: Sequence[str]) -> None:
@@ -144,11 +154,11 @@ def _encodes(text: str) -> bool:
     return True
 
 
-def _from_validation(error: ValidationError) -> ServiceError:
+def _from_validation(error: ValidationError, known: str) -> ServiceError:
     first = error.errors(include_url=False, include_input=False)[0]
     field = ".".join(str(part) for part in first["loc"])[:80]
     if first["type"] == "extra_forbidden":
-        return invalid("unknown-field", f"the field {field!r} is not known", f"use {FIELDS}", field=field)
+        return invalid("unknown-field", f"the field {field!r} is not known", f"use {known}", field=field)
     if first["type"] == "missing":
         return invalid("missing-field", f"the field {field!r} is missing", f"send {field!r}", field=field)
     message = f"the field {field!r} cannot be accepted: {first['msg']}"

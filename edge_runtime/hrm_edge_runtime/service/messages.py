@@ -1,7 +1,8 @@
 """What crosses the pipe between the HTTP process and its engine process: plain frozen data, nothing else.
 
 Both ends are our own two processes on one machine: pickling is safe here, and `time.monotonic` means the same to both.
-A lane is known by the name of its model; request ids are the HTTP process's own, one count for all lanes.
+A lane is known by its key, which is the name of its model until that is loaded again. Request ids are the HTTP
+process's own, one count for all lanes.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from dataclasses import dataclass
 
 from hrm_edge_runtime.batching.asks import Ask, Conclusion, Glimpse
 from hrm_edge_runtime.batching.counters import LaneSnapshot
+from hrm_edge_runtime.service.reports import LaneReport
+from hrm_edge_runtime.service.workbench import MakeLane
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Solve:
     """Take this question in a lane; its times are moments of `time.monotonic`."""
 
-    model: str
+    lane: str
     ask: Ask
 
 
@@ -24,8 +27,28 @@ class Solve:
 class Cancel:
     """Nobody waits for this request any more."""
 
-    model: str
+    lane: str
     request_id: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Load:
+    """Open one more lane beside those that run; answered by Loaded or LoadFailed.
+
+    `beside` says whether a thread of its own may open it, so that the others go on stepping; some engines must be
+    opened where they are used.
+    """
+
+    lane: str
+    make_lane: MakeLane
+    beside: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retire:
+    """Close a lane that nobody waits for any more; answered by Retired."""
+
+    lane: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +58,34 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """Every lane is loaded and has run its warm-up steps; `warm_step_s` is the time of a full step of each."""
+    """Every lane is loaded and has run its warm-up steps."""
 
     load_s: float
-    warm_step_s: dict[str, float]
+    reports: dict[str, LaneReport]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """The lane asked for takes questions."""
+
+    lane: str
+    report: LaneReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadFailed:
+    """The lane asked for was not opened, and nothing else has changed; `lacking_bytes` where memory was the reason."""
+
+    lane: str
+    message: str
+    lacking_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retired:
+    """The lane is closed and its memory given back."""
+
+    lane: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,5 +125,5 @@ class Snapshot:
     taken_s: float
 
 
-ToEngine = Solve | Cancel | Stop
-FromEngine = Ready | Ended | Seen | Rejected | Failed | Snapshot
+ToEngine = Solve | Cancel | Load | Retire | Stop
+FromEngine = Ready | Loaded | LoadFailed | Retired | Ended | Seen | Rejected | Failed | Snapshot

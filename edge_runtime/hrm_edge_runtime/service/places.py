@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Generator, Mapping
 
+LOOK_AGAIN_S = 1.0
 BATCH_SHARE = 0.5  # batches leave the other half of the places to those who ask for one answer
 
 
@@ -18,6 +20,7 @@ class Places:
     def __init__(self, limits: Mapping[str, int]) -> None:
         self.limits = dict(limits)
         self._taken = dict.fromkeys(limits, 0)
+        self._used_s = dict.fromkeys(limits, time.monotonic())
         self._empty, self._freed = asyncio.Event(), asyncio.Event()
         self._empty.set()
 
@@ -25,17 +28,41 @@ class Places:
     def hold(self, model: str) -> Generator[None]:
         """Take a place; the caller has looked whether one is free."""
         self._taken[model] += 1
+        self._used_s[model] = time.monotonic()
         self._empty.clear()
         try:
             yield
         finally:
             self._taken[model] -= 1
+            self._used_s[model] = time.monotonic()
             self._freed.set()
             if not any(self._taken.values()):
                 self._empty.set()
 
     def is_full(self, model: str, *, for_batch: bool = False) -> bool:
-        return self._taken[model] >= (self.batch_limit(model) if for_batch else self.limits[model])
+        """True as well where a model's places have been closed."""
+        return model not in self.limits or self._taken[model] >= (
+            self.batch_limit(model) if for_batch else self.limits[model]
+        )
+
+    def open(self, model: str, limit: int) -> None:
+        """So many places from now on, whether there were some before or not."""
+        self.limits[model] = limit
+        self._taken.setdefault(model, 0)
+        self._used_s.setdefault(model, time.monotonic())
+
+    def close(self, model: str) -> None:
+        """No more places there; nobody holds one."""
+        assert not self._taken.get(model), f"{self._taken[model]} requests hold places of {model}"
+        for record in (self.limits, self._taken, self._used_s):
+            record.pop(model, None)
+
+    def num_taken(self, model: str) -> int:
+        return self._taken.get(model, 0)
+
+    def idle(self) -> list[str]:
+        """Those without a request, the longest unused first."""
+        return sorted((one for one, taken in self._taken.items() if not taken), key=self._used_s.__getitem__)
 
     def batch_limit(self, model: str) -> int:
         """How many places there may be taken for a batch to take another."""
@@ -46,6 +73,11 @@ class Places:
         self._freed.clear()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._freed.wait(), patience_s)
+
+    async def vacant(self, model: str) -> None:
+        """Wait until no place of one model is taken."""
+        while self.num_taken(model):
+            await self.freed(LOOK_AGAIN_S)
 
     async def empty(self) -> None:
         """Wait until no place is taken."""

@@ -16,13 +16,17 @@ from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.service.errors import ServiceError, bad_puzzle, engine_failed, invalid
+from hrm_edge_runtime.service.reports import LaneReport
 from hrm_edge_runtime.service.schema import HaltingView, ModelView, SolveAnswer, SolveRequest
 from hrm_puzzles.puzzle import Parsed, Puzzle, PuzzleError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServedModel:
-    """One model as the HTTP process knows it: everything but the engine."""
+    """One model as the HTTP process knows it: everything but the engine.
+
+    `num_slots` are those asked for; how many there are the engine tells. Without `lane_key` it is the model's name.
+    """
 
     manifest: Manifest
     puzzle: Puzzle
@@ -30,11 +34,15 @@ class ServedModel:
     num_slots: int
     max_attempts: int
     puzzle_ids: Mapping[str, int] = field(default_factory=dict[str, int])
+    lane_key: str | None = None
 
     @classmethod
-    def of(cls, bundle: Bundle, *, precision: str, num_slots: int, max_attempts: int) -> ServedModel:
+    def of(
+        cls, bundle: Bundle, *, precision: str, num_slots: int, max_attempts: int, lane: str | None = None
+    ) -> ServedModel:
         return cls(
             manifest=bundle.manifest,
+            lane_key=lane,
             puzzle=bundle.puzzle,
             precision=precision,
             num_slots=num_slots,
@@ -47,11 +55,17 @@ class ServedModel:
         return self.manifest.name
 
     @property
+    def lane(self) -> str:
+        """The key of its lane in the engine."""
+        return self.lane_key or self.name
+
+    @property
     def sample(self) -> object:
         """A question as a person would send it."""
         return self.puzzle.sample(list(self.puzzle_ids))
 
-    def view(self) -> ModelView:
+    def view(self, report: LaneReport | None = None) -> ModelView:
+        """What /models tells; of the lane only what the engine has reported."""
         manifest = self.manifest
         rows, cols = self._size()
         return ModelView(
@@ -64,7 +78,10 @@ class ServedModel:
             max_segments=manifest.max_segments,
             halting=HaltingView(policy=manifest.halting.policy, threshold=manifest.halting.threshold),
             precision=self.precision,
-            slots=self.num_slots,
+            slots=report.num_slots if report else self.num_slots,
+            slots_rule=report.slots_rule if report else None,
+            step_ms={size: round(1000 * seconds, 3) for size, seconds in report.step_s.items()} if report else {},
+            memory_bytes=report.memory_bytes if report else None,
             max_attempts=self.max_attempts,
             rows=rows,
             cols=cols,

@@ -74,7 +74,8 @@ async def solve_batch(
 @router.get("/models", responses=errors())
 async def models(request: Request) -> ModelsAnswer:
     """The served models."""
-    return ModelsAnswer(models=[model.view() for model in desk_of(request).models])
+    desk = desk_of(request)
+    return ModelsAnswer(models=[desk.view(model) for model in desk.models])
 
 
 @router.get("/slots", responses=errors())

@@ -123,6 +123,15 @@ class ModelView(BaseModel):
     halting: HaltingView
     precision: str
     slots: int
+    slots_rule: Annotated[
+        str | None, Field(description="Why so many slots: given, compute-bound or knee; null until the engine tells.")
+    ]
+    step_ms: Annotated[
+        dict[int, float], Field(description="Milliseconds of a segment over so many slots, as far as measured.")
+    ]
+    memory_bytes: Annotated[
+        int | None, Field(description="What its lane took of the engine's memory, measured when it was opened.")
+    ]
     max_attempts: Annotated[int, Field(description="The largest `attempts` of a request.")]
     rows: Annotated[int | None, Field(description="Rows of its (largest) board, null where it has none.")]
     cols: int | None
@@ -133,6 +142,35 @@ class ModelView(BaseModel):
 
 class ModelsAnswer(BaseModel):
     models: list[ModelView]
+
+
+class BundleRequest(BaseModel):
+    """Which bundle a model is to be served from."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, json_schema_extra={"title": "BundleRequest"})
+
+    bundle: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=1000,
+            description="A shipped bundle's name, one in a --bundle-dir, or a path below one.",
+        ),
+    ]
+
+
+class ChangeAnswer(BaseModel):
+    """A model is served from this moment on."""
+
+    model: ModelView
+    replaced: Annotated[bool, Field(description="It took the place of one of its name, which finishes its work.")]
+    evicted: Annotated[list[str], Field(description="Models that nobody used and that were removed to make room.")]
+
+
+class RemovedAnswer(BaseModel):
+    """A model is served no more; what was admitted to it is finished."""
+
+    removed: str
 
 
 class EngineView(BaseModel):
@@ -150,6 +188,8 @@ class LaneView(BaseModel):
 
     name: Annotated[str, Field(description="The model's name.")]
     lane: LaneSnapshot | None
+    memory_bytes: Annotated[int | None, Field(description="What it took of the engine's memory when it was opened.")]
+    requests: Annotated[int, Field(description="Requests that hold a place of it.")]
 
 
 class SlotsAnswer(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -22,6 +23,7 @@ from hrm_edge_runtime.service.access import Tracer
 from hrm_edge_runtime.service.app import create_app
 from hrm_edge_runtime.service.door import HEADER_SECONDS, Door, GuardedProtocol
 from hrm_edge_runtime.service.keys import KeyFileError, KeyRing
+from hrm_edge_runtime.service.lanes import Library
 from hrm_edge_runtime.service.processes import EngineProcess
 from hrm_edge_runtime.service.questions import ServedModel
 from hrm_edge_runtime.service.supervisor import Supervisor
@@ -100,17 +102,23 @@ class ServerOptions:
     tracer: Tracer | None = None
 
 
-def run_server(make_workbench: MakeWorkbench, models: Sequence[ServedModel], options: ServerOptions) -> None:
+def run_server(
+    make_workbench: MakeWorkbench,
+    models: Sequence[ServedModel],
+    options: ServerOptions,
+    library: Library | None = None,
+) -> None:
     """Serve models until told to stop; exits with 1 where the port cannot be had.
 
-    Their engine process makes its own workbench, with a lane for each model.
+    Their engine process makes its own workbench, with a lane for each model. With a library models may be added and
+    removed meanwhile, and a new engine process opens those served at that moment.
     """
     supervisor = Supervisor(
-        functools.partial(EngineProcess, make_workbench),
+        lambda: EngineProcess(library.make_workbench() if library else make_workbench),
         {model.name: model.num_slots + options.queue_limit for model in models},
         stall_s=options.stall_s,
     )
-    app = create_app(supervisor, models, keys=options.keys, tracer=options.tracer)
+    app = create_app(supervisor, models, keys=options.keys, tracer=options.tracer, library=library)
     door = Door(max_connections=_with_descriptors_for(options.max_connections))
     config = uvicorn.Config(
         app,
@@ -144,8 +152,10 @@ def _with_descriptors_for(max_connections: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max_connections + SPARE_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(OSError, ValueError):  # a service manager may forbid the call
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+            soft = more
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return max_connections
     fitting = max(1, soft - SPARE_FILES)

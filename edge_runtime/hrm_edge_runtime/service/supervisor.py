@@ -1,4 +1,4 @@
-"""The HTTP process's side of the engine: it starts it, admits work to it, notices its death and starts it again.
+"""The HTTP process's side of the engine: it admits work to it, waits for its answers, and changes its lanes.
 
 Everything here runs in the event loop. A request takes a place (bounded, checked before anything is queued), sends its
 question and waits for one future. Whatever ends the wait early, an answer that is no longer wanted is cancelled.
@@ -15,30 +15,20 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 
 from hrm_edge_runtime.batching.asks import Ask, Conclusion
+from hrm_edge_runtime.batching.counters import LaneSnapshot
 from hrm_edge_runtime.batching.heap import Key
 from hrm_edge_runtime.batching.scheduler import rank
 from hrm_edge_runtime.service.backoff import BackOff
 from hrm_edge_runtime.service.errors import ServiceError, State, UnavailableReason, unavailable
-from hrm_edge_runtime.service.link import EngineLink
-from hrm_edge_runtime.service.messages import (
-    Cancel,
-    Ended,
-    Failed,
-    FromEngine,
-    Ready,
-    Rejected,
-    Seen,
-    Snapshot,
-    Solve,
-    Stop,
-)
+from hrm_edge_runtime.service.fleet import Fleet
+from hrm_edge_runtime.service.keeper import EngineKeeper
+from hrm_edge_runtime.service.messages import Cancel, Ended, FromEngine, Ready, Rejected, Seen, Snapshot, Solve
 from hrm_edge_runtime.service.places import Places
 from hrm_edge_runtime.service.processes import EngineHandle
 from hrm_edge_runtime.service.waiting import Waiting, Watch, conclusion_of
 
 LOOK_AGAIN_S = 0.05  # how long a batch that waits for its place sleeps where nobody leaves one
 GRACE_S = 0.1  # how much later than its deadline, beside a segment, a best answer so far may come
-STOP_S = 5.0  # how long an engine may take to leave when asked, before it is killed
 
 _log = logging.getLogger("hrm_edge_runtime.supervisor")
 
@@ -46,59 +36,57 @@ _log = logging.getLogger("hrm_edge_runtime.supervisor")
 class Supervisor:
     """One engine process with its lanes, kept alive: an async context manager. A request takes a `place` and `solve`s.
 
-    `limits` says how many requests each model may hold at once. Readers may look at `state`, `loaded`, `snapshot`,
-    `num_losses`, `last_error` and `backoff` at any time.
+    `limits` says how many requests each lane may hold at once, until the engine tells. Readers may look at `state`,
+    `snapshot` (by the names of models), `num_losses`, `last_error` and `backoff` at any time.
     """
 
     def __init__(
         self, start_engine: Callable[[], EngineHandle], limits: Mapping[str, int], *, stall_s: float = 60.0
     ) -> None:
-        self._start_engine = start_engine
         self._stall_s = stall_s
         self._ids = itertools.count(1)
         self._waiting = Waiting()
-        self._handle: EngineHandle | None = None
-        self._link: EngineLink | None = None
-        self._ready_at_s = 0.0
+        self._keeper = EngineKeeper(start_engine, on_message=self._deliver, on_lost=self._note_loss)
         self._draining = self._drained = False
         self.places = Places(limits)
-        self.loaded: Ready | None = None
+        self.fleet = Fleet(self._keeper.send, self.places)
         self.snapshot: Snapshot | None = None
-        self.backoff = BackOff()
-        self.num_losses = 0
-        self.last_error: str | None = None
 
     async def __aenter__(self) -> Supervisor:
-        self._closing = asyncio.Event()
-        self._runner = asyncio.create_task(self._keep_running(), name="engine-runner")
+        self._keeper.start()
         self._watcher = asyncio.create_task(self._kill_when_stalled(), name="engine-watcher")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop the engine: by asking, or by killing it where it does not leave in time."""
         self._draining = self._drained = True
-        self._closing.set()
         self._watcher.cancel()
         self._waiting.end_all(self._refusal("draining"))
-        if self._link is not None and self.loaded is not None:
-            self._link.send(Stop())
-            await asyncio.wait({self._runner}, timeout=STOP_S)
-        if self._handle is not None:
-            self._handle.kill()
-        await asyncio.wait({self._runner}, timeout=STOP_S)
+        await self._keeper.stop()
 
     @property
     def state(self) -> State:
         """Where the engine stands; only `ready` takes new work."""
         if self._draining:
             return "draining"
-        if self.loaded is not None:
+        if self._keeper.is_ready:
             return "ready"
         return "engine-lost" if self.num_losses else "loading"
 
     @property
     def engine_pid(self) -> int | None:
-        return self._handle.pid if self._handle else None
+        return self._keeper.pid
+
+    @property
+    def num_losses(self) -> int:
+        return self._keeper.num_losses
+
+    @property
+    def last_error(self) -> str | None:
+        return self._keeper.last_error
+
+    @property
+    def backoff(self) -> BackOff:
+        return self._keeper.backoff
 
     @property
     def num_waiting(self) -> int:
@@ -114,45 +102,46 @@ class Supervisor:
         return self.step_age_s > self._stall_s
 
     @contextlib.contextmanager
-    def place(self, model: str) -> Generator[None]:
-        """Take one of a model's bounded places for the whole of a request; refuses with 503 where none is to be had."""
-        if (refusal := self._why_not(model)) is not None:
+    def place(self, lane: str) -> Generator[None]:
+        """Take one of a lane's bounded places for the whole of a request; refuses with 503 where none is to be had."""
+        if (refusal := self._why_not(lane)) is not None:
             raise refusal
-        with self.places.hold(model):
+        with self.places.hold(lane):
             yield
 
-    async def place_for_batch(self, model: str, patience_s: float) -> None:
+    async def place_for_batch(self, lane: str, patience_s: float) -> None:
         """Wait until a batch may take a place; refuses with 503 where that takes longer than `patience_s`."""
         give_up_s = time.monotonic() + patience_s
-        while (refusal := self._why_not(model, for_batch=True)) is not None:
-            if self._draining or time.monotonic() > give_up_s:
+        while (refusal := self._why_not(lane, for_batch=True)) is not None:
+            if self._draining or lane not in self.places.limits or time.monotonic() > give_up_s:
                 raise refusal
             await self.places.freed(LOOK_AGAIN_S)
 
-    def check_deadline(self, model: str, ask: Ask) -> None:
+    def check_deadline(self, lane: str, ask: Ask) -> None:
         """Refuse with 503 what cannot even begin before its deadline, however well the lane gets on from here."""
-        lane = self.snapshot.lanes.get(model) if self.snapshot else None
-        if lane is None or ask.deadline_s is None:
+        seen = self._seen(lane)
+        if seen is None or ask.deadline_s is None:
             return
-        least_wait_s = lane.least_wait_s(self._waiting.num_ahead(model, rank_of(ask)))
+        least_wait_s = seen.least_wait_s(self._waiting.num_ahead(lane, rank_of(ask)))
         if least_wait_s and time.monotonic() + least_wait_s > ask.deadline_s:
-            raise self._refusal("cannot-make-deadline", model)
+            raise self._refusal("cannot-make-deadline", lane)
 
-    async def solve(self, model: str, ask: Ask, watch: Watch | None = None) -> Conclusion:
+    async def solve(self, lane: str, ask: Ask, watch: Watch | None = None) -> Conclusion:
         """Have one question answered (from within a place); refuses with 503 or 504, and cancels what nobody awaits.
 
         The ask gets its id here. `watch` sees every segment of every attempt.
         """
-        if self._drained or self._link is None or self.loaded is None:
-            raise self._refusal("draining" if self._drained else "engine-lost", model)
-        link, request_id = self._link, next(self._ids)
-        with self._waiting.place(request_id, model, rank_of(ask), watch) as future:
-            link.send(Solve(model=model, ask=replace(ask, ask_id=request_id, watched=watch is not None)))
+        link = self._keeper.link
+        if self._drained or link is None or lane not in self.fleet.reports:
+            raise self._refusal("draining" if self._drained else "engine-lost", lane)
+        request_id = next(self._ids)
+        with self._waiting.place(request_id, lane, rank_of(ask), watch) as future:
+            link.send(Solve(lane=lane, ask=replace(ask, ask_id=request_id, watched=watch is not None)))
             try:
-                return await conclusion_of(ask, future, self._grace_s(model))
+                return await conclusion_of(ask, future, self._grace_s(lane))
             finally:
                 if not future.done() or future.cancelled():
-                    link.send(Cancel(model=model, request_id=request_id))
+                    link.send(Cancel(lane=lane, request_id=request_id))
 
     async def drain(self, limit_s: float) -> None:
         """Take no more work and wait until what was admitted is answered; after `limit_s` the rest gets 503."""
@@ -162,90 +151,55 @@ class Supervisor:
         self._drained = True
         self._waiting.end_all(self._refusal("draining"))
 
-    async def _keep_running(self) -> None:
-        while not self._closing.is_set():
-            self._ready_at_s = 0.0
-            try:
-                await self._run_engine()
-            except Exception as error:  # whatever keeps an engine from starting, it is worth another try later
-                _log.exception("the engine could not be started")
-                self.last_error = f"the engine could not be started: {error}"
-            await self._pause_after_loss()
-
-    async def _run_engine(self) -> None:
-        lost = asyncio.Event()
-        self._handle = handle = await asyncio.to_thread(self._start_engine)
-        if self._closing.is_set():
-            handle.kill()
-        self._link = EngineLink(handle, on_message=self._deliver, on_lost=lost.set)
-        await lost.wait()
-        self._link = self.loaded = None
-        self.num_losses += not self._closing.is_set()
-        self._waiting.end_all(self._refusal("draining" if self._draining else "engine-lost"))
-        await asyncio.to_thread(_reap, handle)
-
-    async def _pause_after_loss(self) -> None:
-        if self._closing.is_set():
-            return
-        delay_s = self.backoff.after(time.monotonic() - self._ready_at_s if self._ready_at_s else 0.0)
-        _log.error("engine lost (%d times so far), starting it again in %.1f s", self.num_losses, delay_s)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), delay_s)
-
     async def _kill_when_stalled(self) -> None:
         while True:
             await asyncio.sleep(min(1.0, self._stall_s / 4))
-            if self.stalled and self._handle is not None:
+            if self.stalled:
                 _log.error("the engine made no step for %.0f s while work waits, so it is killed", self.step_age_s)
-                self._handle.kill()
+                self._keeper.kill()
+
+    def _note_loss(self) -> None:
+        self._waiting.end_all(self._refusal("draining" if self._draining else "engine-lost"))
+        self.fleet.note_loss(self._refusal("engine-lost"))
 
     def _deliver(self, message: FromEngine) -> None:
         if isinstance(message, Ready):
-            self.loaded, self._ready_at_s = message, time.monotonic()
-            _log.info("engine ready after %.1f s with %s", message.load_s, ", ".join(message.warm_step_s))
-        elif isinstance(message, Failed):
-            self.last_error = message.message
-            _log.error("engine: %s", message.message)
+            self.fleet.note_ready(message.reports)
         elif isinstance(message, Rejected):
             _log.warning("the engine refuses a request: %s", message.message)
             self._waiting.end(message.request_id, self._refusal("queue-full"))
         elif isinstance(message, Snapshot):
             self._waiting.note_progress()
-            self.snapshot = message
+            self.snapshot = replace(message, lanes=self.fleet.by_model(message.lanes))
         elif isinstance(message, Seen):
             for glimpse in message.glimpses:
                 self._waiting.show(glimpse)
+        elif isinstance(message, Ended):
+            self._waiting.note_progress()
+            for conclusion in message.conclusions:
+                self._waiting.end(conclusion.ask_id, conclusion)
         else:
-            self._end(message)
+            self.fleet.take(message)
 
-    def _end(self, message: Ended) -> None:
-        self._waiting.note_progress()
-        for conclusion in message.conclusions:
-            self._waiting.end(conclusion.ask_id, conclusion)
+    def _seen(self, lane: str) -> LaneSnapshot | None:
+        return self.snapshot.lanes.get(self.fleet.model_of(lane)) if self.snapshot else None
 
-    def _grace_s(self, model: str) -> float:
-        lane = self.snapshot.lanes.get(model) if self.snapshot else None
-        return GRACE_S + (lane.mean_step_s if lane else 0.0)
+    def _grace_s(self, lane: str) -> float:
+        seen = self._seen(lane)
+        return GRACE_S + (seen.mean_step_s if seen else 0.0)
 
-    def _why_not(self, model: str, *, for_batch: bool = False) -> ServiceError | None:
+    def _why_not(self, lane: str, *, for_batch: bool = False) -> ServiceError | None:
         if (state := self.state) != "ready":
-            return self._refusal(state, model)
-        return self._refusal("queue-full", model) if self.places.is_full(model, for_batch=for_batch) else None
+            return self._refusal(state, lane)
+        return self._refusal("queue-full", lane) if self.places.is_full(lane, for_batch=for_batch) else None
 
-    def _refusal(self, reason: UnavailableReason, model: str | None = None) -> ServiceError:
+    def _refusal(self, reason: UnavailableReason, lane: str | None = None) -> ServiceError:
         if reason not in ("queue-full", "cannot-make-deadline"):
             return unavailable(reason, self.backoff.delay_s)
-        lane = self.snapshot.lanes.get(model or "") if self.snapshot else None
-        return unavailable(reason, lane.expected_wait_s if lane else 0.0)
+        seen = self._seen(lane) if lane else None
+        return unavailable(reason, seen.expected_wait_s if seen else 0.0)
 
 
 def rank_of(ask: Ask) -> Key:
     """Where the first attempt at a question stands in its lane's line."""
     return rank(ask.priority, ask.deadline_s, ask.arrival_s)
-
-
-def _reap(handle: EngineHandle) -> None:
-    """Wait for an engine whose pipe has ended; one that lingers is killed."""
-    if not handle.join(STOP_S):
-        handle.kill()
-        handle.join(STOP_S)

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hrm_edge_runtime.batching.attempts import Attempts
+from hrm_edge_runtime.service.memory import MemoryBudget, Meter
+from hrm_edge_runtime.service.reports import LaneReport
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.engines.factory import Choice
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class OpenedLane:
+    """A lane that has run its warm-up, and what is to be told of it."""
+
+    lane: Attempts
+    report: LaneReport
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Workbench:
-    """The lanes by the names of their models."""
+    """The lanes by their keys, which are the names of their models; and of those that were measured, the reports."""
 
     lanes: Mapping[str, Attempts]
+    reports: Mapping[str, LaneReport] = field(default_factory=dict[str, LaneReport])
 
-    def warm_up(self) -> dict[str, float]:
-        """Run the smallest and the largest step of each lane, so that no client pays for it; seconds of the larger."""
-        return {name: _warm_up(lane) for name, lane in self.lanes.items()}
+    def warm_up(self) -> dict[str, LaneReport]:
+        """Have every lane run a step that has not yet, so that no client pays for it; what is told of each."""
+        return {key: self.reports.get(key) or _warmed_up(lane) for key, lane in self.lanes.items()}
 
     def close(self) -> None:
         for lane in self.lanes.values():
@@ -32,53 +40,42 @@ class Workbench:
 
 
 MakeWorkbench = Callable[[], Workbench]
+MakeLane = Callable[[], OpenedLane]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaneOptions:
-    """A bundle and how to run it; small and picklable, for the engine process opens the bundle itself."""
+    """A bundle and how to run it; small and picklable, for the engine process opens the bundle itself.
 
+    Without `num_slots` their number is chosen by measuring, up to `max_slots`.
+    """
+
+    key: str
     bundle_path: Path
     choice: Choice
-    num_slots: int
+    num_slots: int | None
+    max_slots: int
     num_threads: int | None
     queue_limit: int
     max_attempts: int
+    budget: MemoryBudget
 
 
 def bundle_workbench(lanes: Sequence[LaneOptions]) -> Workbench:
-    """Open bundles on their engines; refuses what `Bundle.open` and `engine_for` refuse."""
-    return Workbench(lanes=dict(_opened(options) for options in lanes))
+    """Open bundles on their engines; refuses what `open_lane` refuses."""
+    from hrm_edge_runtime.service.opening import open_lane
 
-
-def _opened(options: LaneOptions) -> tuple[str, Attempts]:
-    from hrm_edge_runtime.bundle import Bundle
-    from hrm_edge_runtime.engines.factory import engine_for
-
-    bundle = Bundle.open(options.bundle_path)
-    engine = engine_for(
-        bundle,
-        engine=options.choice.engine,
-        precision=options.choice.precision,
-        num_slots=options.num_slots,
-        num_threads=options.num_threads,
-    )
-    return bundle.manifest.name, Attempts(
-        engine,
-        bundle.puzzle,
-        bundle.puzzle_table,
-        queue_limit=options.queue_limit,
-        max_attempts=options.max_attempts,
-        identifiers=bundle.identifiers,
+    opened: dict[str, OpenedLane] = {}
+    meters = {options.budget: Meter(options.budget) for options in lanes}
+    for options in lanes:
+        opened[options.key] = open_lane(options, meters[options.budget])
+    return Workbench(
+        lanes={key: one.lane for key, one in opened.items()}, reports={key: one.report for key, one in opened.items()}
     )
 
 
-def _warm_up(lane: Attempts) -> float:
-    engine = lane.engine
-    blank_T = np.zeros(engine.seq_len, np.int32)
-    for slot in range(engine.num_slots):
-        engine.load(slot, blank_T, lane.puzzle_vector(0))
-    engine.step(1)
-    began = time.monotonic()
-    engine.step(engine.num_slots)
-    return time.monotonic() - began
+def _warmed_up(lane: Attempts) -> LaneReport:
+    from hrm_edge_runtime.service.curves import warm_up
+
+    warm_up(lane)
+    return LaneReport(num_slots=lane.engine.num_slots, queue_limit=lane.queue_limit)
