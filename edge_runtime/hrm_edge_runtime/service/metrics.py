@@ -81,11 +81,10 @@ class EngineCollector(Collector):
         yield _gauge(
             "hrm_engine_losses_in_a_row", "Those without a healthy time between.", supervisor.backoff.num_in_a_row
         )
-        if supervisor.snapshot is not None:
-            yield _gauge(
-                "hrm_snapshot_age_seconds", "Age of the figures below.", time.monotonic() - supervisor.snapshot.taken_s
-            )
-            yield from _lane_metrics(supervisor.snapshot.lanes)
+        snapshot = supervisor.snapshot
+        age_s = time.monotonic() - snapshot.taken_s if snapshot else None
+        yield _gauge("hrm_snapshot_age_seconds", "Age of the figures of lanes.", age_s)
+        yield from _lane_metrics(snapshot.lanes if snapshot else {})
 
 
 class BoardCollector(Collector):
@@ -165,7 +164,7 @@ def _add_histogram(family: HistogramMetricFamily, counts: tuple[int, ...], model
     family.add_metric([model], buckets=[*buckets, ("+Inf", total)], sum_value=segments)
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
+def _gauge(name: str, text: str, value: float | None) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 
