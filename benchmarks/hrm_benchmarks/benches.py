@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_benchmarks import distributions, questions
+from hrm_benchmarks.costs import COST_OF, Cost, VirtualClock
 from hrm_benchmarks.policies import POLICIES, Clock, Policy, Run, serve
 from hrm_benchmarks.questions import Questions
 from hrm_benchmarks.report import Figures, figures, histogram, over_rounds
@@ -25,26 +25,6 @@ from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.fake import ScriptedEngine
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_puzzles import registry
-
-Cost = Literal["flat", "half", "linear"]
-COST_OF: dict[Cost, Callable[[int], float]] = {
-    "flat": lambda num_rows: 1.0,  # noqa: ARG005 - a step costs the same however many rows it has
-    "half": lambda num_rows: 0.5 + 0.5 * num_rows,
-    "linear": float,
-}
-
-
-class VirtualClock:
-    """Seconds that pass only when somebody sleeps: exact accounting in no time."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-
-    def __call__(self) -> float:
-        return self._now
-
-    def sleep(self, seconds: float) -> None:
-        self._now += seconds
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

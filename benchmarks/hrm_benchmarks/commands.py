@@ -10,12 +10,15 @@ from rich.console import Console
 
 from hrm_benchmarks import accuracy_command
 from hrm_benchmarks import segments as segments_bench
-from hrm_benchmarks.benches import Bench, Cost, bundle_bench, measure, questions_for, scripted_bench
+from hrm_benchmarks.benches import Bench, bundle_bench, measure, questions_for, scripted_bench
+from hrm_benchmarks.costs import Cost
 from hrm_benchmarks.report import as_json, print_table
+from hrm_benchmarks.serving import commands as serving
 from hrm_edge_runtime.batching.halting import PolicyKind
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+serving.register(app)
 
 
 @app.callback()

@@ -15,8 +15,6 @@ from hrm_edge_runtime.engines.fake import Script
 from hrm_puzzles.csv_rows import read_csv
 from hrm_puzzles.puzzle import Puzzle
 
-BLANK_SHARE = 0.7  # of a made-up question's cells; a scripted engine does not care how hard it is
-
 
 class QuestionError(ValueError):
     """Puzzles that cannot be had."""
@@ -27,6 +25,9 @@ class Questions:
     tokens_NT: NDArray[np.int32]
     labels_NT: NDArray[np.int32]
     source: str
+
+    def __len__(self) -> int:
+        return len(self.tokens_NT)
 
     def jobs(self, policy: HaltingPolicy, puzzle_vector_E: NDArray[np.float32]) -> list[Job]:
         """All puzzles as jobs of one lane, numbered from 0, arriving at once."""
@@ -61,12 +62,10 @@ def generated(puzzle: Puzzle, difficulty: str, num_puzzles: int, rng: np.random.
 
 
 def made_up(puzzle: Puzzle, num_puzzles: int, rng: np.random.Generator) -> Questions:
-    """Symmetric images of one answer with random cells blanked: cheap, provable, and no two alike."""
+    """Symmetric images of one generated puzzle: cheap, provable, each with one solution, and hardly two alike."""
     example = puzzle.generate(rng, puzzle.difficulties[0])
-    answers_NT = np.repeat(puzzle.encode(example.answer)[None], num_puzzles, axis=0)
-    _, labels_NT = puzzle.augment_BT(rng, answers_NT, answers_NT)
-    blank = puzzle.encode(np.zeros_like(example.answer))[0]
-    tokens_NT = np.where(rng.random(labels_NT.shape) < BLANK_SHARE, blank, labels_NT).astype(np.int32)
+    both = [np.repeat(puzzle.encode(grid)[None], num_puzzles, axis=0) for grid in (example.question, example.answer)]
+    tokens_NT, labels_NT = puzzle.augment_BT(rng, *both)
     return Questions(tokens_NT=tokens_NT, labels_NT=labels_NT, source=f"{num_puzzles} made up")
 
 

@@ -8,8 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from hrm_benchmarks import distributions
-from hrm_benchmarks.benches import Bench, VirtualClock, measure, scripted_bench
+from hrm_benchmarks.benches import Bench, measure, scripted_bench
 from hrm_benchmarks.commands import app
+from hrm_benchmarks.costs import VirtualClock
 from hrm_benchmarks.distributions import DistributionError
 from hrm_benchmarks.policies import POLICIES, Run, serve
 from hrm_benchmarks.questions import made_up, scripts

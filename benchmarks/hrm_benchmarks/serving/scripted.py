@@ -1,0 +1,108 @@
+"""The real server over a scripted engine: `python -m hrm_benchmarks.serving.scripted --port 8123 --step-ms 5`.
+
+Its puzzles are made up from a seed, so whoever knows the seed knows every question, its answer and its segments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import logging
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hrm_benchmarks import distributions, questions
+from hrm_benchmarks.costs import COST_OF, Cost
+from hrm_benchmarks.questions import Questions
+from hrm_edge_runtime.batching.attempts import Attempts
+from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
+from hrm_edge_runtime.manifest import Halting, Manifest
+from hrm_edge_runtime.service.questions import ServedModel
+from hrm_edge_runtime.service.workbench import Workbench
+from hrm_puzzles import registry
+from hrm_puzzles.puzzle import Puzzle
+
+NAME = "scripted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scripted:
+    """Everything a scripted server is made of; a step over B rows sleeps `step_ms` times the cost of B."""
+
+    puzzle: str = "sudoku"
+    num_puzzles: int = 1000
+    seed: int = 0
+    segments: str = "geo5"
+    step_ms: float = 0.0
+    cost: Cost = "flat"
+    num_slots: int = 8
+    queue_limit: int = 64
+
+    def command(self) -> list[str]:
+        """How to start it, less the port."""
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in asdict(self).items()]
+        return [sys.executable, "-m", "hrm_benchmarks.serving.scripted", *flags]
+
+    def questions(self) -> Questions:
+        return questions.made_up(registry.get(self.puzzle), self.num_puzzles, np.random.default_rng(self.seed))
+
+
+def workbench(one: Scripted) -> Workbench:
+    """Made in the engine process."""
+    puzzle, asked = registry.get(one.puzzle), one.questions()
+    segments_N = distributions.draw(distributions.shares(one.segments), np.random.default_rng(one.seed), len(asked))
+    script_of = questions.scripts(asked, segments_N)
+    engine = ScriptedEngine(
+        num_slots=one.num_slots,
+        seq_len=puzzle.seq_len,
+        play=lambda tokens_T: script_of.get(tokens_T.tobytes()) or Script(answer_T=tokens_T),
+        step_s=lambda num_rows: one.step_ms / 1e3 * COST_OF[one.cost](num_rows),
+    )
+    lane = Attempts(engine, puzzle, np.zeros((1, 4), np.float32), queue_limit=one.queue_limit)
+    return Workbench(lanes={NAME: lane})
+
+
+def served_model(one: Scripted, puzzle: Puzzle) -> ServedModel:
+    manifest = Manifest(
+        name=NAME,
+        puzzle=puzzle.name,
+        seq_len=puzzle.seq_len,
+        vocab_size=puzzle.vocab_size,
+        num_positions=puzzle.seq_len + 1,
+        hidden_size=4,
+        puzzle_vector_size=4,
+        num_puzzle_ids=1,
+        max_segments=distributions.MAX_SEGMENTS,
+        halting=Halting(policy="verified"),
+        precisions={"fp32": "step.fp32.onnx"},
+        files={},
+    )
+    return ServedModel(manifest=manifest, puzzle=puzzle, precision="fp32", num_slots=one.num_slots, max_attempts=1)
+
+
+def main() -> None:
+    from hrm_edge_runtime.service.server import ServerOptions, run_server  # the engine process does not need it
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    for name, value in asdict(Scripted()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    given: dict[str, Any] = vars(parser.parse_args())
+    port = given.pop("port")
+    one = Scripted(**given)
+    logging.basicConfig(level=logging.INFO)
+    options = ServerOptions(
+        host="127.0.0.1",
+        port=port,
+        queue_limit=one.queue_limit,
+        drain_s=30.0,
+        stall_s=60.0,
+    )
+    run_server(functools.partial(workbench, one), [served_model(one, registry.get(one.puzzle))], options)
+
+
+if __name__ == "__main__":
+    main()
