@@ -109,6 +109,7 @@ def serve_command(
         keys=ring,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        log=log,
         tracer=_tracer(otlp_endpoint) if otlp_endpoint else None,
     )
     run_server(library.make_workbench(), models, options, library)

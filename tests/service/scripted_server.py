@@ -123,6 +123,7 @@ def main() -> None:
         keys=KeyRing(given.keys) if given.keys else None,
         tls_cert=given.tls_cert,
         tls_key=given.tls_key,
+        log=given.log,
     )
     run_server(make_workbench, [scripted_model(given.slots)], options)
 

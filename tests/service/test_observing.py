@@ -10,14 +10,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from asgi_tools import QUICK, app_of_two, app_over, client_of
 from prometheus_client import Metric
-from scripted_server import NAME, examples, scripted_model
+from scripted_server import NAME, PUZZLE, examples, scripted_model
 from service_tools import Server, running, wait_for
 
+from hrm_edge_runtime.batching.attempts import Attempts
+from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
 from hrm_edge_runtime.service.app import create_app
 from hrm_edge_runtime.service.logs import JsonLines, TextLines, _with_request
+from hrm_edge_runtime.service.workbench import Workbench
 
 DOCS = Path(__file__).parents[2] / "docs"
 HISTOGRAM = ("bucket", "sum", "count")
@@ -257,3 +261,24 @@ def test_the_line_in_the_page_is_one_that_the_server_writes(caplog: pytest.LogCa
     (record,) = [record for record in caplog.records if record.name.endswith(".access")]
     written = json.loads(re.findall(r"^\{.*\}$", (DOCS / "observing.md").read_text(), re.MULTILINE)[0])
     assert set(json.loads(JsonLines().format(record))) | {"request", "key"} == set(written)
+
+
+def test_the_engine_names_the_request_it_could_not_answer(caplog: pytest.LogCaptureFixture) -> None:
+    def garbled() -> Workbench:
+        def play(_: object) -> Script:
+            return Script(answer_T=np.full(16, 99, np.int32))  # no token of this model
+
+        engine = ScriptedEngine(num_slots=2, seq_len=16, play=play)
+        return Workbench(lanes={NAME: Attempts(engine, PUZZLE, np.zeros((1, 4), np.float32), queue_limit=8)})
+
+    async def ask() -> int:
+        async with client_of(*app_over(garbled)) as http:
+            headers = {"x-request-id": "job-9"}
+            return (await http.post("/solve", json={"puzzle": QUESTION}, headers=headers)).status_code
+
+    with caplog.at_level(logging.INFO):
+        assert asyncio.run(ask()) == 500
+    (record,) = [record for record in caplog.records if record.name == "hrm_edge_runtime.engine"]
+    assert (record.request, record.levelname) == ("job-9", "ERROR")  # type: ignore[attr-defined]
+    (line,) = access_lines(caplog)
+    assert line["refused"] == "engine-failed"

@@ -15,9 +15,11 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+from hrm_edge_runtime.batching.asks import Conclusion
 from hrm_edge_runtime.batching.scheduler import QueueFull
 from hrm_edge_runtime.batching.turns import Turns
 from hrm_edge_runtime.service.loader import Loader
+from hrm_edge_runtime.service.logs import LogForm, configure
 from hrm_edge_runtime.service.memory import give_back
 from hrm_edge_runtime.service.messages import (
     Cancel,
@@ -45,8 +47,9 @@ LOOK_FOR_LANES_S = 0.02  # how long an idle engine that is opening a lane sleeps
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
 
-def process_main(make_workbench: MakeWorkbench, connection: Connection[Any, Any]) -> None:
-    """What the spawned process runs."""
+def process_main(make_workbench: MakeWorkbench, connection: Connection[Any, Any], log: LogForm) -> None:
+    """What the spawned process runs; its log has the form of its parent's."""
+    configure(log)
     _die_with_parent()
     run(make_workbench, connection)
 
@@ -98,6 +101,7 @@ class EngineLoop:
         self._connection = connection
         self._published_s = -PUBLISH_EVERY_S
         self._stale = True
+        self._request_of: dict[int, str] = {}
 
     def run(self) -> None:
         while self._take_messages():
@@ -122,6 +126,14 @@ class EngineLoop:
             self._report(Seen(glimpses=turn.glimpses))
         if turn.conclusions:
             self._report(Ended(conclusions=turn.conclusions))
+            self._log_garbage(name, turn.conclusions)
+
+    def _log_garbage(self, lane: str, conclusions: tuple[Conclusion, ...]) -> None:
+        """Name the requests that the engine could not answer."""
+        for conclusion in conclusions:
+            request = self._request_of.pop(conclusion.ask_id, "")
+            if conclusion.result.halted_by == "failed":
+                _log.error("%s gave no usable answer", lane, extra={"request": request, "fields": {"model": lane}})
 
     def _take_messages(self) -> bool:
         """Take all that waits, sleeping only when idle; false when told to stop."""
@@ -154,6 +166,7 @@ class EngineLoop:
         lane = self._lanes[message.lane]
         try:
             lane.submit(message.ask)
+            self._request_of[message.ask.ask_id] = message.request
         except (QueueFull, ValueError) as refusal:
             self._report(Rejected(request_id=message.ask.ask_id, message=str(refusal)))
 

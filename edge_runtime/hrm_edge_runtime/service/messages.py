@@ -17,10 +17,11 @@ from hrm_edge_runtime.service.workbench import MakeLane
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Solve:
-    """Take this question in a lane; its times are moments of `time.monotonic`."""
+    """Take this question in a lane; its times are moments of `time.monotonic`, `request` is its HTTP request's id."""
 
     lane: str
     ask: Ask
+    request: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,6 +85,10 @@ class EngineCollector(Collector):
         age_s = time.monotonic() - snapshot.taken_s if snapshot else None
         yield _gauge("hrm_snapshot_age_seconds", "Age of the figures of lanes.", age_s)
         yield from _lane_metrics(snapshot.lanes if snapshot else {})
+        memory = GaugeMetricFamily("hrm_lane_memory_bytes", "Memory that opening the lane took.", labels=["model"])
+        for model, report in supervisor.fleet.reports.items():
+            memory.add_metric([model], report.memory_bytes)
+        yield memory
 
 
 class BoardCollector(Collector):

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from hrm_edge_runtime.service import core
+from hrm_edge_runtime.service.logs import LogForm
 
 
 class EngineHandle(Protocol):
@@ -42,10 +43,10 @@ class EngineProcess:
     pipe or by SIGKILL.
     """
 
-    def __init__(self, make_workbench: core.MakeWorkbench) -> None:
+    def __init__(self, make_workbench: core.MakeWorkbench, log: LogForm = "text") -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=core.process_main, args=(make_workbench, theirs), name="hrm-engine")
+        self._process = context.Process(target=core.process_main, args=(make_workbench, theirs, log), name="hrm-engine")
         resource_tracker.ensure_running()  # it unblocks the signals when it starts, so it must have started before
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         try:

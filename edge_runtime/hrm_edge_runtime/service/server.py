@@ -24,6 +24,7 @@ from hrm_edge_runtime.service.app import create_app
 from hrm_edge_runtime.service.door import HEADER_SECONDS, Door, GuardedProtocol
 from hrm_edge_runtime.service.keys import KeyFileError, KeyRing
 from hrm_edge_runtime.service.lanes import Library
+from hrm_edge_runtime.service.logs import LogForm
 from hrm_edge_runtime.service.processes import EngineProcess
 from hrm_edge_runtime.service.questions import ServedModel
 from hrm_edge_runtime.service.supervisor import Supervisor
@@ -99,6 +100,7 @@ class ServerOptions:
     keys: KeyRing | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    log: LogForm = "text"
     tracer: Tracer | None = None
 
 
@@ -114,7 +116,7 @@ def run_server(
     removed meanwhile, and a new engine process opens those served at that moment.
     """
     supervisor = Supervisor(
-        lambda: EngineProcess(library.make_workbench() if library else make_workbench),
+        lambda: EngineProcess(library.make_workbench() if library else make_workbench, options.log),
         {model.name: model.num_slots + options.queue_limit for model in models},
         stall_s=options.stall_s,
     )

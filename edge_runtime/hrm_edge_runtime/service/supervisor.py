@@ -18,6 +18,7 @@ from hrm_edge_runtime.batching.asks import Ask, Conclusion
 from hrm_edge_runtime.batching.counters import LaneSnapshot
 from hrm_edge_runtime.batching.heap import Key
 from hrm_edge_runtime.batching.scheduler import rank
+from hrm_edge_runtime.service import accounts
 from hrm_edge_runtime.service.backoff import BackOff
 from hrm_edge_runtime.service.errors import ServiceError, State, UnavailableReason, unavailable
 from hrm_edge_runtime.service.fleet import Fleet
@@ -136,7 +137,8 @@ class Supervisor:
             raise self._refusal("draining" if self._drained else "engine-lost", lane)
         request_id = next(self._ids)
         with self._waiting.place(request_id, lane, rank_of(ask), watch) as future:
-            link.send(Solve(lane=lane, ask=replace(ask, ask_id=request_id, watched=watch is not None)))
+            numbered = replace(ask, ask_id=request_id, watched=watch is not None)
+            link.send(Solve(lane=lane, ask=numbered, request=accounts.request_id()))
             try:
                 return await conclusion_of(ask, future, self._grace_s(lane))
             finally:
