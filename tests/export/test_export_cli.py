@@ -24,6 +24,7 @@ from hrm_puzzles import datasets, registry
 from hrm_puzzles.puzzle import Puzzle
 
 SUDOKU = registry.get("sudoku-4x4")
+FAKES = Path(__file__).parent.parent / "edge_runtime" / "fakes"
 
 
 def saved(path: Path, *, puzzle: object = "sudoku-4x4", model: HRM | None = None) -> Path:
@@ -61,6 +62,21 @@ def test_a_checkpoint_becomes_a_bundle_that_replays_and_answers(tmp_path: Path) 
     assert bundle.manifest.provenance["checkpoint"] == "step_12"
     assert replay(bundle, lambda slots: engine_from_bundle(bundle, num_slots=slots, want_logits=True)).passes()
     assert_lane_answers_as_pytorch_does(bundle, model)
+
+
+def test_engines_are_built_on_request_and_the_bundle_stands_where_they_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Over the stand-in for TensorRT and PyCUDA; the second time without either."""
+    source = saved(tmp_path / "step_12")
+    monkeypatch.setenv("PYTHONPATH", str(FAKES))
+    result = exported(source, tmp_path / "built.bundle", "--engine")
+    assert result.exit_code == 0, capfd.readouterr().err
+    assert ["-fp32-" in plan.name for plan in (tmp_path / "built.bundle" / "engines").glob("*.plan")] == [True]
+    monkeypatch.delenv("PYTHONPATH")
+    assert exported(source, tmp_path / "plain.bundle", "--engine").exit_code == 1
+    assert "python3-libnvinfer" in capfd.readouterr().err
+    assert Bundle.open(tmp_path / "plain.bundle").manifest.name == "plain"
 
 
 def test_a_transformer_answers_from_its_bundle_in_one_segment(tmp_path: Path) -> None:
