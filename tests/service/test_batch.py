@@ -137,3 +137,19 @@ def test_lines_are_the_same_however_the_body_is_cut() -> None:
 
     expected = [(1, b"one"), (3, b"two"), (4, ServiceError), (5, b"last")]
     assert [asyncio.run(run(size)) for size in (1000, 7, len(body))] == [expected] * 3
+
+
+def test_batches_that_come_at_once_share_their_half_of_the_places_and_no_line_is_refused() -> None:
+    async def run() -> None:
+        app, supervisor = app_over(QUICK)
+        async with client_of(app, supervisor):
+            lines = b"".join(json.dumps({"puzzle": one}).encode() + b"\n" for one in [*scripted_examples()] * 4)
+            calls = [Call(app, "/solve/batch", NDJSON) for _ in range(4)]
+            for call in calls:
+                call.give(lines, more=False)
+            await asyncio.wait_for(asyncio.gather(*(call.task for call in calls)), 60)
+            assert [len(lines_in(call.body)) for call in calls] == [32] * 4
+            assert all("answer" in line for call in calls for line in lines_in(call.body))
+            assert supervisor.places.num_taken("scripted") == 0
+
+    asyncio.run(run())

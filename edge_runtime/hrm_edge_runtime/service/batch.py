@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, Literal
 
 from starlette.requests import Request
@@ -81,6 +83,8 @@ class BatchStream(Response):
         order = line if isinstance(line, ServiceError) else await self._order(line)
         task = asyncio.ensure_future(self._answer(number, order))
         self._tasks.add(task)
+        if isinstance(order, Order) and order.place is not None:
+            task.add_done_callback(functools.partial(_give_back, order.place))
         if self._keeps_order:
             self._answers.put_nowait(task)
         else:
@@ -93,16 +97,15 @@ class BatchStream(Response):
             if (allowance := allowance_of(self._request.scope)) is not None:
                 await allowance.turn()
             order = Order(request=solve_request_from(line), arrival_s=arrival_s, handicap=HANDICAP)
-            await self._place(order)
+            return replace(order, place=await self._place(order))
         except ServiceError as refusal:
             return refusal
-        return order
 
-    async def _place(self, order: Order) -> None:
+    async def _place(self, order: Order) -> contextlib.ExitStack:
         left_s = PATIENCE_S if order.deadline_s is None else max(0.0, order.deadline_s - time.monotonic())
         try:
             model = self._desk.addressee(order.request)
-            await self._desk.supervisor.place_for_batch(model.lane, min(PATIENCE_S, left_s))
+            return await self._desk.supervisor.place_for_batch(model.lane, min(PATIENCE_S, left_s))
         except ServiceError:
             if not order.is_in_time:
                 raise deadline_missed() from None
@@ -124,6 +127,10 @@ class BatchStream(Response):
             self._tasks.discard(task)
             self._window.release()
         await send({"type": "http.response.body", "body": b""})
+
+
+def _give_back(place: contextlib.ExitStack, _: object) -> None:
+    place.close()
 
 
 async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[Numbered]:

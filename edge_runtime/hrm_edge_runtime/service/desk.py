@@ -33,11 +33,15 @@ from hrm_edge_runtime.service.waiting import Watch
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Order:
-    """A request with the moment it came in; `handicap` is taken from the priority it asks for."""
+    """A request with the moment it came in; `handicap` is taken from the priority it asks for.
+
+    `place` is one that whoever asks holds already, and gives back.
+    """
 
     request: SolveRequest
     arrival_s: float
     handicap: int = 0
+    place: contextlib.ExitStack | None = None
 
     @property
     def deadline_s(self) -> float | None:
@@ -128,7 +132,8 @@ class Desk:
         """A place, and the question. The place is that of the likeliest model until parsing tells which one it is."""
         candidates = addressees(self.models, order.request)
         with contextlib.ExitStack() as places:
-            places.enter_context(self.supervisor.place(candidates[0].lane))
+            if order.place is None:
+                places.enter_context(self.supervisor.place(candidates[0].lane))
             question = await self._parsers.do(lambda: question_from(candidates, order.request))
             if question.model is not candidates[0]:
                 places.enter_context(self.supervisor.place(question.model.lane))

@@ -110,13 +110,16 @@ class Supervisor:
         with self.places.hold(lane):
             yield
 
-    async def place_for_batch(self, lane: str, patience_s: float) -> None:
-        """Wait until a batch may take a place; refuses with 503 where that takes longer than `patience_s`."""
+    async def place_for_batch(self, lane: str, patience_s: float) -> contextlib.ExitStack:
+        """Wait for a place that a batch may take, and hold it until the caller closes it; 503 after `patience_s`."""
         give_up_s = time.monotonic() + patience_s
         while (refusal := self._why_not(lane, for_batch=True)) is not None:
             if self._draining or lane not in self.places.limits or time.monotonic() > give_up_s:
                 raise refusal
             await self.places.freed(LOOK_AGAIN_S)
+        held = contextlib.ExitStack()  # taken at once: many lines come in one turn of the event loop
+        held.enter_context(self.places.hold(lane))
+        return held
 
     def check_deadline(self, lane: str, ask: Ask) -> None:
         """Refuse with 503 what cannot even begin before its deadline, however well the lane gets on from here."""
