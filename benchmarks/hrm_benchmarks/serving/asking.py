@@ -81,15 +81,15 @@ async def _ask(
 
 
 async def stream(
-    http: aiohttp.ClientSession, url: str, bodies: Iterable[bytes], *, order: str = "as-finished", window: int = WINDOW
+    http: aiohttp.ClientSession, url: str, bodies: Iterable[bytes], *, window: int = WINDOW, rate: float | None = None
 ) -> AsyncIterator[dict[str, Any]]:
-    """Send lines while their answers are read; what the server says, line by line.
+    """Send lines (at most `rate` in a second) while their answers are read; what the server says, line by line.
 
     At most `window` lines are unanswered: the buffers of a connection hold thousands, and they would be an
     unmeasured queue.
     """
-    target, places = f"{url}/solve/batch?order={order}", asyncio.Semaphore(window)
-    async with http.post(target, data=_pieces(bodies, places), headers=NDJSON) as response:
+    places = asyncio.Semaphore(window)
+    async with http.post(f"{url}/solve/batch", data=_pieces(bodies, places, rate), headers=NDJSON) as response:
         response.raise_for_status()
         async for line in response.content:
             places.release()
@@ -103,12 +103,15 @@ def answer_in(said: dict[str, Any]) -> dict[str, Any]:
     return said["answer"]
 
 
-async def _pieces(bodies: Iterable[bytes], places: asyncio.Semaphore) -> AsyncIterator[bytes]:
+async def _pieces(bodies: Iterable[bytes], places: asyncio.Semaphore, rate: float | None) -> AsyncIterator[bytes]:
     lines: list[bytes] = []
-    for body in bodies:
+    began = time.monotonic()
+    for number, body in enumerate(bodies):
         if lines and (places.locked() or len(lines) == LINES_IN_A_PIECE):
             yield b"\n".join(lines) + b"\n"
             lines = []
+            if rate is not None:
+                await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
         await places.acquire()
         lines.append(body)
     yield b"\n".join(lines) + b"\n"

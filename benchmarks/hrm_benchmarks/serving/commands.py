@@ -14,6 +14,8 @@ from rich.console import Console
 
 from hrm_benchmarks.costs import Cost
 from hrm_benchmarks.serving import load_report
+from hrm_benchmarks.serving import soak as soaking
+from hrm_benchmarks.serving import throughput as passing
 from hrm_benchmarks.serving.contestants import over_bundle, over_script
 from hrm_benchmarks.serving.load import Plan, measure
 from hrm_benchmarks.serving.running import running
@@ -26,6 +28,8 @@ SHARES = (0.5, 0.8, 0.95)
 def register(app: typer.Typer) -> None:
     """Add them to the command line."""
     app.command(epilog="Example: hrm-bench load --bundle sudoku-6x6 --difficulty minimal --picture load.png")(load)
+    app.command(epilog="Example: hrm-bench soak --requests 1000000 --json > soak.json")(soak)
+    app.command(epilog="Example: hrm-bench throughput --offered 2000")(throughput)
 
 
 def load(
@@ -94,6 +98,57 @@ def load(
         print(load_report.as_json({"title": one.title, **settings}, found))
     else:
         load_report.print_found(one.title, found, Console())
+
+
+def soak(
+    requests: Annotated[int, typer.Option(min=1, help="How many, half of them as lines of batches.")] = 100_000,
+    streams: Annotated[int, typer.Option(min=1, help="Connections that send batches.")] = 4,
+    singles: Annotated[int, typer.Option(min=1, help="Connections that ask for one puzzle after another.")] = 16,
+    slots: Annotated[int, typer.Option(min=1, help="Slots of the server.")] = 32,
+    seed: Annotated[int, typer.Option(min=0, help="Of the puzzles.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON in place of the account.")] = False,
+) -> None:
+    """Send very many requests to a server over a scripted engine: each answered once and right, and nothing leaks."""
+    one = over_script(Scripted(segments="geo3", num_slots=slots, queue_limit=8 * slots, seed=seed))
+    with refusals_in_one_sentence(), running(one.command) as server:
+        findings = asyncio.run(
+            soaking.soak(
+                server,
+                one.bodies,
+                one.solutions,
+                num_requests=requests,
+                num_streams=streams,
+                num_singles=singles,
+                tell=tell(),
+            )
+        )
+        server.stop()
+    if json:
+        print(soaking.as_json(findings))
+    else:
+        soaking.print_findings(findings, Console())
+    raise typer.Exit(1 if findings.faults else 0)
+
+
+def throughput(
+    offered: Annotated[float, typer.Option(min=1, help="Puzzles per second offered through /solve/batch.")] = 2000.0,
+    connections: Annotated[int, typer.Option(min=1, help="Connections for the ceiling of /solve.")] = 32,
+    seconds: Annotated[float, typer.Option(min=1, help="How long each way in is measured.")] = 10.0,
+    slots: Annotated[int, typer.Option(min=1, help="Slots of the server.")] = 32,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")] = False,
+) -> None:
+    """Send as many puzzles through HTTP as it takes, over a scripted engine that costs nothing."""
+    settings = dict[str, object](locals())
+    one = over_script(Scripted(segments="geo3", num_slots=slots, queue_limit=16 * slots))
+    with refusals_in_one_sentence(), running(one.command) as server:
+        passages = asyncio.run(
+            passing.measure(server, one.bodies, offered=offered, connections=connections, seconds=seconds, tell=tell())
+        )
+        server.stop()
+    if json:
+        print(passing.as_json(settings, passages))
+    else:
+        passing.print_passages(one.title, passages, Console())
 
 
 def tell() -> Callable[[str], object]:
