@@ -209,6 +209,13 @@ def test_key_file_that_anybody_may_write_to_is_refused(tmp_path: Path) -> None:
         read_keys(tmp_path / "keys")
 
 
+def test_new_key_leaves_the_file_to_those_who_may_read_it(tmp_path: Path) -> None:
+    ring(tmp_path)
+    (tmp_path / "keys").chmod(0o640)
+    write_keys(tmp_path / "keys", [Key(label="new", sha256=hash_of("new"))])
+    assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o640
+
+
 def test_reading_again_takes_what_is_new_and_keeps_allowances_and_what_is_unusable(tmp_path: Path) -> None:
     slow = Key(label="slow", sha256=hash_of("slow"), rate=0.01, burst=2)
     keys = ring(tmp_path, slow)

