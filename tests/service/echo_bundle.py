@@ -32,10 +32,11 @@ echo (int32[B,16] tokens_BT, float[B,4] puzzle_vector_BE, bool[B] fresh_B,
 """
 
 
-def write_echo_bundle(path: Path) -> Path:
+def write_echo_bundle(path: Path, *, name: str = "echo", max_segments: int = 3, step: str = ECHO_STEP) -> Path:
     path.mkdir()
-    model = onnx.parser.parse_model(ECHO_STEP)
+    model = onnx.parser.parse_model(step)
     constants = {"axis_1": np.array([1]), "axis_2": np.array([2]), "ones_V": np.ones(6, np.float32)}
+    constants |= {"wrong_shape": np.array([3, 16, 1])} if "wrong_shape" in step else {}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path / "step.fp32.onnx")
@@ -43,7 +44,7 @@ def write_echo_bundle(path: Path) -> Path:
     (path / "identifiers.json").write_text('["<blank>"]')
     write_manifest(
         path,
-        name="echo",
+        name=name,
         puzzle="sudoku-4x4",
         seq_len=16,
         vocab_size=6,
@@ -51,7 +52,7 @@ def write_echo_bundle(path: Path) -> Path:
         hidden_size=4,
         puzzle_vector_size=4,
         num_puzzle_ids=1,
-        max_segments=3,
+        max_segments=max_segments,
         halting={"policy": "verified", "threshold": 0.0},
         precisions={"fp32": "step.fp32.onnx"},
     )

@@ -41,7 +41,8 @@ def test_description_declares_every_status_and_takes_the_example() -> None:
             body = solve["requestBody"]["content"]["application/json"]["schema"]
             assert body["additionalProperties"] is False
             assert list(body["properties"]) == [
-                "puzzle", "kind", "model", "policy", "max_segments", "attempts", "deadline_ms", "best_so_far", "priority",
+                "puzzle", "kind", "model", "policy", "max_segments", "attempts", "deadline_ms",
+                "best_so_far", "priority",
             ]  # fmt: skip
             example = body["properties"]["puzzle"]["examples"][0]
             assert (await http.post("/solve", json={"puzzle": example})).status_code == 200

@@ -1,0 +1,85 @@
+"""How many slots a lane gets: by the time of a segment over so many slots, measured in bounded time and kept."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hrm_edge_runtime.batching.sizing import FAIR_SLOTS, NOISE, sizing_from
+from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.engines.factory import Choice
+from hrm_edge_runtime.engines.fake import ScriptedEngine
+from hrm_edge_runtime.service.curves import FILE_NAME, CurveFile, measure
+
+VECTOR_E = np.zeros(4, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "num_slots", "rule"),
+    [
+        ({1: 10.0, 2: 20.0, 4: 40.0, 8: 80.0}, 4, "compute-bound"),
+        ({1: 10.0, 2: 19.0, 4: 37.0, 8: 74.0}, 4, "compute-bound"),
+        ({1: 10.0, 2: 21.0, 4: 44.0, 8: 88.0}, 2, "compute-bound"),
+        ({1: 10.0, 2: 25.0}, 1, "compute-bound"),
+        ({1: 10.0}, 1, "compute-bound"),
+        ({1: 10.0, 2: 10.0, 4: 10.0, 8: 10.0, 16: 10.0}, 16, "knee"),
+        ({1: 10.0, 2: 10.5, 4: 12.0, 8: 21.0, 16: 41.0}, 8, "knee"),
+        ({1: 10.0, 2: 14.0, 4: 28.0, 8: 60.0}, 2, "knee"),
+    ],
+)
+def test_compute_bound_devices_get_few_slots_and_others_the_knee(
+    step_ms: dict[int, float], num_slots: int, rule: str
+) -> None:
+    sizing = sizing_from(step_ms)
+    assert (sizing.num_slots, sizing.rule) == (num_slots, rule)
+
+
+@given(st.lists(st.floats(1e-4, 1e3), min_size=1, max_size=6))
+def test_no_choice_is_slower_than_one_puzzle_at_a_time_by_more_than_noise(times: list[float]) -> None:
+    curve = {2**power: seconds for power, seconds in enumerate(times)}
+    sizing = sizing_from(curve)
+    assert sizing.num_slots / curve[sizing.num_slots] >= (1 - NOISE) / curve[1] * (1 - 1e-9)
+    assert sizing.rule == "knee" or sizing.num_slots <= FAIR_SLOTS
+
+
+def test_a_curve_is_measured_over_powers_of_two_until_the_time_is_up() -> None:
+    flat = ScriptedEngine(num_slots=8, seq_len=3, step_s=0.005)
+    curve = measure(flat, VECTOR_E)
+    assert list(curve) == [1, 2, 4, 8]
+    assert min(curve.values()) >= 0.005
+    steps: list[float] = []
+    slow = ScriptedEngine(num_slots=8, seq_len=3, step_s=lambda size: 30.0 * size, sleep=steps.append)
+    began_s = time.monotonic()
+    real = ScriptedEngine(num_slots=8, seq_len=3, step_s=lambda size: 0.05 * size)
+    assert set(measure(real, VECTOR_E, limit_s=0.3)) <= {1, 2}  # four slots would take longer than what is left
+    assert time.monotonic() - began_s < 10 * 0.3
+    assert list(measure(slow, VECTOR_E, limit_s=0.0)) == []
+
+
+def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("os.access", lambda *_: False)  # as for an installed package: the user's cache is taken
+    bundle, choice = Bundle.open(find_bundle("sudoku-6x6")), Choice(engine="cpu", precision="fp32")
+    CurveFile(bundle, choice, 1).keep({1: 0.01, 2: 0.03}, 2, 1000)
+    CurveFile(bundle, choice, 1).keep({1: 0.01, 2: 0.02}, 4, 2000)
+    kept = CurveFile(bundle, choice, 1)
+    assert kept.curve() == {1: 0.01, 2: 0.02}
+    assert (kept.memory_bytes(2), kept.memory_bytes(4), kept.memory_bytes(8)) == (1000, 2000, 0)
+    for other in (
+        CurveFile(bundle, choice, 2),
+        CurveFile(bundle, Choice(engine="cpu", precision="int8"), 1),
+        CurveFile(Bundle.open(find_bundle("maze-8x8")), choice, 1),
+    ):
+        assert (other.curve(), other.memory_bytes(2)) == ({}, 0)
+    file = next(tmp_path.rglob(FILE_NAME))
+    file.write_text("no json")
+    assert CurveFile(bundle, choice, 1).curve() == {}
+    CurveFile(bundle, choice, 1).keep({1: 0.5}, 1, 1)
+    assert CurveFile(bundle, choice, 1).curve() == {1: 0.5}

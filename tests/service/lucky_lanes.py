@@ -1,0 +1,20 @@
+"""Lanes that open or lack memory as a test wishes; a module of its own, because what crosses the pipe is pickled."""
+
+from __future__ import annotations
+
+from asgi_tools import QUICK
+from scripted_server import NAME
+
+from hrm_edge_runtime.service.memory import OverBudgetError
+from hrm_edge_runtime.service.reports import LaneReport
+from hrm_edge_runtime.service.workbench import LaneOptions, OpenedLane
+
+REPORT = LaneReport(num_slots=2, queue_limit=8, memory_bytes=100)
+lacking_bytes: list[int] = []
+
+
+def open_with_luck(_: LaneOptions) -> OpenedLane:
+    """A scripted lane of 100 bytes, unless the next entry of `lacking_bytes` says how much is missing."""
+    if lacking_bytes and (missing := lacking_bytes.pop(0)):
+        raise OverBudgetError(f"it takes {missing} bytes too many: use less.", missing)
+    return OpenedLane(lane=QUICK().lanes[NAME], report=REPORT)

@@ -1,0 +1,292 @@
+"""Models that come and go while the server runs: who answers what, what is refused, and who makes room for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import lucky_lanes
+import pytest
+from asgi_tools import QUICK, app_over, client_of, until
+from echo_bundle import ECHO_STEP, write_echo_bundle
+from fastapi import FastAPI
+from scripted_server import NAME, scripted_model
+from service_tools import Server, free_port, wait_for
+from test_commands import command
+
+from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.service import changes
+from hrm_edge_runtime.service.app import create_app
+from hrm_edge_runtime.service.keys import Key, KeyRing, hash_of, new_secret, write_keys
+from hrm_edge_runtime.service.lanes import LaneDefaults, Library, planned
+from hrm_edge_runtime.service.memory import MemoryBudget, Meter, OverBudgetError
+from hrm_edge_runtime.service.opening import open_lane
+from hrm_edge_runtime.service.processes import InThreadEngine
+from hrm_edge_runtime.service.questions import ServedModel
+from hrm_edge_runtime.service.supervisor import Supervisor
+from hrm_edge_runtime.service.workbench import Workbench
+
+SOLVED, OPEN = "1234341221434321", "123434122143432."
+MANY = 2000  # segments of the echo model, which take about a second
+USER, ADMIN = new_secret(), new_secret()
+BROKEN_STEP = ECHO_STEP.replace(
+    "logits_BTV = Mul (tokens_BT1, ones_V)",
+    "flat = Reshape (tokens_BT1, wrong_shape)\n  logits_BTV = Mul (flat, ones_V)",
+)
+DEFAULTS = LaneDefaults(engine="cpu:fp32", num_slots=2, num_threads=1, queue_limit=8, max_attempts=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class House:
+    """A running application over real bundles, an admin at its door, and the folder its bundles may come from."""
+
+    http: httpx.AsyncClient
+    supervisor: Supervisor
+    folder: Path
+
+    async def put(self, name: str, bundle: object, key: str = ADMIN) -> httpx.Response:
+        return await self.http.put(f"/models/{name}", json={"bundle": str(bundle)}, headers={"x-api-key": key})
+
+    async def remove(self, name: str, key: str = ADMIN) -> httpx.Response:
+        return await self.http.delete(f"/models/{name}", headers={"x-api-key": key})
+
+    async def solve(self, puzzle: str, model: str) -> Any:
+        body = {"puzzle": puzzle, "model": model}
+        return (await self.http.post("/solve", json=body, headers={"x-api-key": USER})).json()
+
+    async def names(self) -> list[str]:
+        return [one["name"] for one in (await self.http.get("/models", headers={"x-api-key": USER})).json()["models"]]
+
+
+def ring(folder: Path) -> KeyRing:
+    keys = [Key(label="u", sha256=hash_of(USER)), Key(label="a", role="admin", sha256=hash_of(ADMIN))]
+    write_keys(folder / "keys", keys)
+    return KeyRing(folder / "keys")
+
+
+def in_house(tmp_path: Path, check: Callable[[House], Awaitable[None]], defaults: LaneDefaults = DEFAULTS) -> None:
+    """Run a check in a house that serves one echo model, `slow`, which takes its time over what it cannot solve."""
+    folder = tmp_path / "bundles"
+    folder.mkdir()
+    bundle = Bundle.open(write_echo_bundle(folder / "slow.bundle", name="slow", max_segments=MANY))
+    models, library = planned([bundle], defaults, [folder])
+    supervisor = Supervisor(lambda: InThreadEngine(library.make_workbench()), {"slow": 10})
+    run_house(create_app(supervisor, models, keys=ring(tmp_path), library=library), supervisor, folder, check)
+
+
+def run_house(app: FastAPI, supervisor: Supervisor, folder: Path, check: Callable[[House], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with client_of(app, supervisor) as http:
+            await check(House(http=http, supervisor=supervisor, folder=folder))
+
+    asyncio.run(run())
+
+
+def test_a_bundle_is_added_and_removed_and_says_what_it_takes(tmp_path: Path) -> None:
+    async def check(house: House) -> None:
+        write_echo_bundle(house.folder / "second.bundle", name="second")
+        added = await house.put("second", "second")
+        assert (added.status_code, added.json()["replaced"], added.json()["evicted"]) == (201, False, [])
+        model = added.json()["model"]
+        assert (model["slots"], model["slots_rule"]) == (2, "given")
+        assert model["memory_bytes"] >= 0
+        assert await house.names() == ["slow", "second"]
+        assert (await house.solve(SOLVED, "second"))["model"] == "second"
+        assert (await house.solve(OPEN, "second"))["segments"] == 3
+        removed = await house.remove("second")
+        assert (removed.status_code, removed.json()) == (200, {"removed": "second"})
+        assert (await house.solve(SOLVED, "second"))["error"]["reason"] == "unknown-model"
+        await until(lambda: list(house.supervisor.fleet.reports) == ["slow"])
+        assert (await house.put("second", house.folder / "second.bundle")).status_code == 201
+        assert (await house.put("sudoku-6x6", "sudoku-6x6")).status_code == 201  # a shipped one
+        assert await house.names() == ["slow", "second", "sudoku-6x6"]
+
+    in_house(tmp_path, check)
+
+
+def test_a_reload_lets_the_old_lane_finish_what_it_was_given(tmp_path: Path) -> None:
+    async def check(house: House) -> None:
+        old = [asyncio.ensure_future(house.solve(OPEN, "slow")) for _ in range(3)]  # more than its two slots
+        await until(lambda: house.supervisor.num_waiting == 3)
+        write_echo_bundle(house.folder / "new.bundle", name="slow", max_segments=7)
+        reloaded = await house.put("slow", "new")
+        assert (reloaded.status_code, reloaded.json()["replaced"]) == (200, True)
+        assert not any(one.done() for one in old)
+        assert (await house.solve(OPEN, "slow"))["segments"] == 7
+        assert [(await one)["segments"] for one in old] == [MANY] * 3
+        await until(lambda: list(house.supervisor.fleet.reports) == ["slow#2"])
+        assert (await house.solve(OPEN, "slow"))["segments"] == 7
+        slots = (await house.http.get("/slots", headers={"x-api-key": USER})).json()
+        assert [one["name"] for one in slots["lanes"]] == ["slow"]
+
+    in_house(tmp_path, check)
+
+
+def test_what_does_not_open_or_run_leaves_the_old_one_serving(tmp_path: Path) -> None:
+    async def check(house: House) -> None:
+        folder = house.folder
+        broken = write_echo_bundle(folder / "broken.bundle", name="slow")
+        (broken / "step.fp32.onnx").write_bytes(b"no graph")
+        garbage = write_echo_bundle(folder / "garbage.bundle", name="slow")
+        _replace_graph(garbage, b"no graph either, but with its hash")
+        failing = write_echo_bundle(folder / "failing.bundle", name="slow", step=BROKEN_STEP)
+        for bundle in (broken, garbage, failing):
+            refused = await house.put("slow", bundle)
+            assert (refused.status_code, refused.json()["error"]["reason"]) == (422, "bad-bundle"), refused.text
+            assert refused.json()["error"]["remedy"]
+        assert await house.names() == ["slow"]
+        assert (await house.solve(SOLVED, "slow"))["solved"]
+        assert list(house.supervisor.fleet.reports) == ["slow"]
+        assert house.supervisor.num_losses == 0
+
+    in_house(tmp_path, check)
+
+
+def test_only_bundles_from_the_places_named_at_the_start_are_opened(tmp_path: Path) -> None:
+    outside = write_echo_bundle(tmp_path / "outside.bundle", name="outside")
+
+    async def check(house: House) -> None:
+        (house.folder / "link.bundle").symlink_to(outside)
+        said = set()
+        for text in (outside, house.folder / ".." / "outside.bundle", "../outside", "link", "/etc", "/nowhere", "x"):
+            refused = await house.put("outside", text)
+            assert (refused.status_code, refused.json()["error"]["reason"]) == (422, "bad-bundle")
+            said.add(refused.json()["error"]["message"].replace(repr(str(text)), "it"))
+        assert said == {"it is no bundle this server may open"}  # and not whether it is there
+        other_name = await house.put("x", "slow")
+        assert (other_name.status_code, other_name.json()["error"]["rule"]) == (422, "other-name")
+
+    in_house(tmp_path, check)
+
+
+def test_only_an_admin_changes_what_is_served(tmp_path: Path) -> None:
+    async def check(house: House) -> None:
+        for response in (await house.put("slow", "slow", USER), await house.remove("slow", USER)):
+            assert (response.status_code, response.json()["error"]["reason"]) == (403, "admin-only")
+        assert (await house.put("slow", "slow", "wrong")).status_code == 401
+        assert (await house.remove("other")).status_code == 404
+        assert (await house.remove("slow")).json()["error"]["reason"] == "last-model"
+        for body in (b"{", b"{}", b'{"bundle": 1}', b'{"bundle": "x", "more": 1}'):
+            headers = {"x-api-key": ADMIN, "content-type": "application/json"}
+            assert (await house.http.put("/models/slow", content=body, headers=headers)).status_code == 422
+
+    in_house(tmp_path, check)
+
+    async def without_keys(house: House) -> None:
+        refused = await house.put("slow", "slow")
+        assert (refused.status_code, "--keys" in refused.json()["error"]["remedy"]) == (403, True)
+
+    app, supervisor = app_over(QUICK)
+    run_house(app, supervisor, tmp_path, without_keys)
+
+
+def scripted_house(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: list[int], check: Callable[[House], Awaitable[None]]
+) -> None:
+    """Three scripted models of 100 bytes each, and an engine that lacks so many bytes at each further opening."""
+    models = [named(name) for name in ("a", "b", "c")]
+
+    def bench() -> Workbench:
+        names = [model.name for model in models]
+        return Workbench(
+            lanes={name: QUICK().lanes[NAME] for name in names}, reports=dict.fromkeys(names, lucky_lanes.REPORT)
+        )
+
+    monkeypatch.setattr(changes, "open_lane_later", lucky_lanes.open_with_luck)
+    monkeypatch.setattr(lucky_lanes, "lacking_bytes", lacking)
+    supervisor = Supervisor(lambda: InThreadEngine(bench), {model.name: 10 for model in models})
+    app = create_app(supervisor, models, keys=ring(tmp_path), library=Library([], DEFAULTS))
+    run_house(app, supervisor, tmp_path, check)
+
+
+def named(name: str) -> ServedModel:
+    model = scripted_model(num_slots=2)
+    return replace(model, manifest=model.manifest.model_copy(update={"name": name}))
+
+
+def test_the_longest_unused_idle_models_make_room_and_no_more_of_them_than_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(house: House) -> None:
+        with house.supervisor.place("b"):  # at work, so it stays whatever happens
+            for _ in range(2):
+                await house.solve(SOLVED, "c")
+                await house.solve(SOLVED, "a")
+            added = await house.put("maze-8x8", "maze-8x8")
+            assert (added.status_code, added.json()["evicted"]) == (201, ["c"])
+        assert await house.names() == ["a", "b", "maze-8x8"]
+        assert set(house.supervisor.fleet.reports) == {"a", "b", "maze-8x8"}
+
+    scripted_house(tmp_path, monkeypatch, [90], check)
+
+
+def test_nobody_is_removed_where_it_would_not_be_enough_or_for_a_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(house: House) -> None:
+        refused = await house.put("maze-8x8", "maze-8x8")
+        assert (refused.status_code, refused.json()["error"]["reason"]) == (507, "over-budget")
+        assert await house.names() == ["a", "b", "c"]
+        assert (await house.put("maze-8x8", "maze-8x8")).status_code == 201
+        reload = await house.put("maze-8x8", "maze-8x8")
+        assert (reload.status_code, reload.json()["error"]["reason"]) == (507, "over-budget")
+        assert await house.names() == ["a", "b", "c", "maze-8x8"]
+
+    scripted_house(tmp_path, monkeypatch, [301, 0, 50], check)
+
+
+def test_a_served_change_outlives_the_engine_process_and_a_budget_is_kept(tmp_path: Path) -> None:
+    """One server process for both, because each costs seconds to start."""
+    folder = tmp_path / "bundles"
+    folder.mkdir()
+    write_echo_bundle(folder / "first.bundle", name="first")
+    write_echo_bundle(folder / "second.bundle", name="second")
+    ring(tmp_path)
+    port = free_port()
+    arguments = ["--port", port, "--threads", 1, "--keys", tmp_path / "keys", "--bundle-dir", folder]
+    server = Server(command("serve", folder / "first.bundle", *arguments, "--memory-budget", "1GiB"), port)
+    server.http.headers["x-api-key"] = ADMIN
+    try:
+        wait_for(lambda: server.status("/readyz") == 200)
+        model = server.http.get("/models").json()["models"][0]
+        assert model["slots_rule"] in ("compute-bound", "knee")
+        assert model["step_ms"]["1"] > 0
+        assert json.loads((folder / "first.bundle" / "engines" / "steps.json").read_text())
+        assert server.http.put("/models/second", json={"bundle": "second"}).status_code == 201
+        assert server.http.delete("/models/first").status_code == 200
+        os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
+        wait_for(lambda: server.slots()["engine"]["losses"] == 1 and server.status("/readyz") == 200)
+        assert server.solve(SOLVED).json()["model"] == "second"
+    finally:
+        server.close()
+
+
+def test_a_bundle_that_is_over_the_budget_is_refused_before_it_is_loaded() -> None:
+    bundle = Bundle.open(find_bundle("sudoku-6x6"))
+    meter = Meter(MemoryBudget())
+    held_bytes = meter.held_bytes()
+    assert held_bytes > 10 * 2**20
+    budget = MemoryBudget(limit_bytes=held_bytes + 2**20)
+    _, library = planned([bundle], replace(DEFAULTS, budget=budget))
+    with pytest.raises(OverBudgetError, match=r"past the budget of \d+ MiB: remove a model"):
+        open_lane(library.lanes["sudoku-6x6"], Meter(budget))
+    roomy = planned([bundle], replace(DEFAULTS, budget=MemoryBudget(limit_bytes=held_bytes + 2**30)))[1]
+    opened = open_lane(roomy.lanes["sudoku-6x6"], Meter(MemoryBudget(limit_bytes=held_bytes + 2**30)))
+    assert opened.report.num_slots == 2
+    opened.lane.engine.close()
+
+
+def _replace_graph(bundle: Path, content: bytes) -> None:
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    (bundle / "step.fp32.onnx").write_bytes(content)
+    entry = {"sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)}
+    manifest["files"]["step.fp32.onnx"] = entry
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
