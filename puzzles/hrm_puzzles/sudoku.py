@@ -87,8 +87,8 @@ class Sudoku:
 
     def decode(self, tokens_T: IntArray) -> Grid:
         side = self.board.side
-        digits_T = np.clip(tokens_T, BLANK, side + 2) - BLANK
-        return np.where(digits_T <= side, digits_T, 0).astype(np.int8).reshape(side, side)
+        digits_T = tokens_T - BLANK
+        return np.where((digits_T > 0) & (digits_T <= side), digits_T, 0).astype(np.int8).reshape(side, side)
 
     def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
         """RIGHT where every row, column and box holds each digit once and the givens are kept, else WRONG."""

@@ -46,6 +46,11 @@ class Board:
         order_GT = np.argsort(self.groups_GT, axis=1, kind="stable")
         return order_GT.reshape(3 * self.side, self.side)
 
+    @cached_property
+    def units(self) -> list[list[int]]:
+        """The same as lists, for walks cell by cell."""
+        return self.units_US.tolist()
+
     def cell_name(self, cell: int) -> tuple[int, int]:
         """(row, column), counted from 1, of a cell index."""
         return cell // self.side + 1, cell % self.side + 1

@@ -163,6 +163,8 @@ def _num_cells(lines: list[_Line]) -> int:
 
 def _check_characters(board: Board, lines: list[_Line]) -> None:
     allowed = BLANKS + " " + "".join(map(str, range(1, board.side + 1)))
+    if set("".join(line.characters for line in lines)) <= set(allowed):
+        return
     for cell, character in _named_cells(board, lines):
         if character not in allowed:
             remedy = f"use the digits 1 to {board.side}, and one of {' '.join(BLANKS)} for a blank"

@@ -27,7 +27,7 @@ def check_question(board: Board, grid: Grid) -> None:
 
 def _check_clashes(board: Board, grid: Grid) -> None:
     cells = grid.reshape(-1).tolist()
-    for unit, members in enumerate(board.units_US.tolist()):
+    for unit, members in enumerate(board.units):
         first_cell: dict[int, int] = {}
         for cell in members:
             if cells[cell] and cells[cell] in first_cell:

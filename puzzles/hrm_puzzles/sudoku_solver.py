@@ -102,10 +102,10 @@ class Solver:
         return [bit for bit in range(cell, candidates.bit_length(), self.num_cells) if candidates >> bit & 1]
 
     def grid(self, candidates: int) -> Grid:
-        cells = np.zeros(self.num_cells, dtype=np.int8)
+        cells = [0] * self.num_cells
         for bit in bits_of(candidates):
             cells[bit % self.num_cells] = bit // self.num_cells + 1
-        return cells.reshape(self.board.side, self.board.side)
+        return np.array(cells, dtype=np.int8).reshape(self.board.side, self.board.side)
 
     def search(
         self, candidates: int, *, max_solutions: int, max_tries: int | None = None, order: CandidateOrder | None = None
