@@ -42,6 +42,9 @@ def solve(
     attempts: Annotated[
         int | None, typer.Option(min=1, help="Try each puzzle as so many copies under its symmetries.")
     ] = None,
+    deadline_ms: Annotated[
+        int | None, typer.Option(min=1, help="Refuse what is not answered so soon after it was sent (with a server).")
+    ] = None,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Attempts in one batch (with --bundle).")] = 4,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine (with --bundle).")] = None,
     engine: Annotated[
@@ -73,7 +76,14 @@ def solve(
     from hrm_edge_runtime.solving import command, running, solvers
     from hrm_edge_runtime.solving.reading import SolvingError
 
-    fields = {"kind": kind, "model": model, "policy": policy, "max_segments": max_segments, "attempts": attempts}
+    fields = {
+        "kind": kind,
+        "model": model,
+        "policy": policy,
+        "max_segments": max_segments,
+        "attempts": attempts,
+        "deadline_ms": deadline_ms,
+    }
     try:
         if bundle is not None:
             opened = Bundle.open(find_bundle(bundle))

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -316,8 +317,10 @@ def test_a_maze_a_city_and_a_task_are_drawn_in_their_colours() -> None:
     made = maze.generate(np.random.default_rng(0), maze.difficulties[0])
     shown = ansi("maze-8x8", made.question.tolist(), made.answer.tolist())
     assert "48;2;125;180;230" in shown  # the colour of the path
-    assert len(shown.splitlines()) == 8
-    arc = ansi("arc-7x7", {"task": "t", "input": [[0, 7], [7, 7]]}, {"task": "t", "input": [[7, 7], [7, 0]]})
+    plain = re.sub(r"\x1b\[[\d;]*m", "", shown)
+    assert [len(line) for line in plain.splitlines()] == [16] * 8
+    assert "█" not in plain  # a wall is its colour
+    arc = ansi("arc-7x7", {"task": "t", "input": [[0, 7], [7, 7]]}, [[7, 7], [7, 0]])
     assert "48;2;255;133;27" in arc
 
 

@@ -6,7 +6,7 @@ Puzzles tell how they look: a Sudoku has a `board` of boxes, the others a `palet
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -30,7 +30,7 @@ class Coloured(Protocol):
 def board(puzzle: Puzzle, question: object, solution: object) -> RenderableType | None:
     """The picture; None for an answer that is no board at all."""
     try:
-        asked, answered = puzzle.parse(question).grid, puzzle.parse(solution).grid
+        asked, answered = puzzle.parse(question).grid, puzzle.parse(_asked_like(question, solution)).grid
     except PuzzleError:
         return None
     if isinstance(puzzle, Sudoku):
@@ -38,6 +38,11 @@ def board(puzzle: Puzzle, question: object, solution: object) -> RenderableType 
     if isinstance(puzzle, Coloured):
         return coloured_board(puzzle, asked, answered)
     return Text(puzzle.render(answered, asked))
+
+
+def _asked_like(question: object, solution: object) -> object:
+    """An ARC question names its task; its solution is a grid alone."""
+    return {**cast("dict[str, object]", question), "input": solution} if isinstance(question, dict) else solution
 
 
 def sudoku_board(puzzle: Sudoku, asked: Grid, answered: Grid) -> Text:
@@ -74,19 +79,18 @@ def coloured_board(puzzle: Puzzle, asked: Grid, answered: Grid) -> RenderableTyp
 
 
 def _cells(palette: Mapping[int, str], grid: Grid, signs: list[list[str]]) -> Text:
-    text = Text()
-    for values, row in zip(grid.tolist(), signs, strict=True):
-        for value, sign in zip(values, row, strict=True):
-            text.append(sign, style=_style(palette.get(value, "#ffffff")))
-        text.append("\n")
-    text.rstrip()
-    return text
+    lines = [
+        Text.assemble(*((sign, _style(palette.get(value, "#ffffff"))) for value, sign in zip(values, row, strict=True)))
+        for values, row in zip(grid.tolist(), signs, strict=True)
+    ]
+    return Text("\n").join(lines)
 
 
 def _signs(puzzle: Puzzle, asked: Grid, answered: Grid) -> list[list[str]]:
     """The letters of the puzzle's own text board, two to a cell, without its frame."""
     lines = puzzle.render(answered, asked).splitlines()[1:-1]
-    return [[line[at : at + 2] for at in range(1, len(line) - 1, 2)] for line in lines]
+    pairs = [[line[at : at + 2] for at in range(1, len(line) - 1, 2)] for line in lines]
+    return [[pair.replace("█", " ") for pair in row] for row in pairs]  # the colour shows a wall
 
 
 def _digits(grid: Grid) -> list[list[str]]:

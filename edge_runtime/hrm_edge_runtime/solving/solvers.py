@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.client import Client, ServerError, UnreachableError
+from hrm_edge_runtime.client import Client, KeyRefusedError, ServerError, UnreachableError
 from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.service.errors import ServiceError
 from hrm_edge_runtime.service.schema import ModelView, SolveAnswer, SolveRequest
@@ -56,6 +56,11 @@ def from_server(
         with Client(url, api_key=api_key, patience_s=patience_s) as client:
             meant = [one for one in client.models() if model in (None, one.name) and kind in (None, one.kind)]
             yield Solver(puzzles=_known(url, meant), solve_all=client.solve_many)
+    except KeyRefusedError as error:
+        given = "does not know this one" if api_key else "was sent none"
+        raise SolvingError(
+            f"this server asks for a key and {given}: set HRM_API_KEY, or give --key-file a file that holds it."
+        ) from error
     except (ServerError, UnreachableError) as error:
         raise SolvingError(str(error)) from error
 
