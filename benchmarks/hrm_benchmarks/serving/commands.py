@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -13,7 +14,7 @@ import typer
 from rich.console import Console
 
 from hrm_benchmarks.costs import Cost
-from hrm_benchmarks.serving import load_report
+from hrm_benchmarks.serving import load_report, starting
 from hrm_benchmarks.serving import soak as soaking
 from hrm_benchmarks.serving import throughput as passing
 from hrm_benchmarks.serving.contestants import over_bundle, over_script
@@ -23,6 +24,7 @@ from hrm_benchmarks.serving.scripted import Scripted
 
 SCRIPT = "script"
 SHARES = (0.5, 0.8, 0.95)
+PROMISED = ("sudoku", "sudoku-6x6 --engine cpu:int8")
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +32,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog="Example: hrm-bench load --bundle sudoku-6x6 --difficulty minimal --picture load.png")(load)
     app.command(epilog="Example: hrm-bench soak --requests 1000000 --json > soak.json")(soak)
     app.command(epilog="Example: hrm-bench throughput --offered 2000")(throughput)
+    app.command(epilog="Example: hrm-bench start --server 'sudoku-6x6 --engine cpu:int8' --rounds 5")(start)
 
 
 def load(
@@ -149,6 +152,24 @@ def throughput(
         print(passing.as_json(settings, passages))
     else:
         passing.print_passages(one.title, passages, Console())
+
+
+def start(
+    server: Annotated[
+        list[str] | None, typer.Option(help="Arguments of hrm-serve, may be repeated; else the two that are promised.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Starts of each, after one that does not count.")] = 3,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")] = False,
+) -> None:
+    """Time hrm-serve from its start until it is ready, and weigh both processes."""
+    with refusals_in_one_sentence():
+        starts = [
+            starting.measure(shlex.split(arguments), rounds=rounds, tell=tell()) for arguments in server or PROMISED
+        ]
+    if json:
+        print(starting.as_json(starts))
+    else:
+        starting.print_starts(starts, Console())
 
 
 def tell() -> Callable[[str], object]:

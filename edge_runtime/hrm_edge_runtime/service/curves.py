@@ -90,10 +90,20 @@ class CurveFile:
         """What a lane of so many slots was last seen to take; 0 where none was seen."""
         return int(self._entries().get(self._key, {}).get("memory_bytes", {}).get(str(num_slots), 0))
 
-    def keep(self, curve: Curve, num_slots: int, memory_bytes: int) -> None:
+    def keep_curve(self, curve: Curve) -> None:
+        """Keep a curve, unless the machine had more to do than it can: such figures say little, and would stay."""
+        if is_calm():
+            self._keep({"step_s": curve})
+        else:
+            _log.info("the step times were measured on a busy machine, so they are not kept")
+
+    def keep_memory(self, num_slots: int, memory_bytes: int) -> None:
+        seen = self._entries().get(self._key, {}).get("memory_bytes", {})
+        self._keep({"memory_bytes": {**seen, str(num_slots): memory_bytes}})
+
+    def _keep(self, figures: dict[str, Any]) -> None:
         entries = self._entries()
-        seen = entries.get(self._key, {}).get("memory_bytes", {})
-        entries[self._key] = {"step_s": curve, "memory_bytes": {**seen, str(num_slots): memory_bytes}}
+        entries[self._key] = {**entries.get(self._key, {}), **figures}
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             atomic.write_text(self._file, json.dumps(entries, indent=1) + "\n")
@@ -108,9 +118,18 @@ class CurveFile:
         return {}
 
 
+def is_calm() -> bool:
+    """Whether the machine's cores were enough for what wanted to run in the last minute."""
+    return os.getloadavg()[0] <= num_cores()
+
+
+def num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _key(bundle: Bundle, choice: Choice, num_threads: int | None) -> str:
     graph = bundle.graph_path(choice.precision, device="cpu" if choice.engine == "cpu" else "any").name
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = num_cores()
     machine = f"{platform.machine()} {_processor()}, {cores} cores, power mode {jetson.power_mode()}"
     return f"{bundle.manifest.files[graph].sha256[:16]} {choice}, {num_threads or cores} threads, {machine}"
 

@@ -24,14 +24,18 @@ def open_lane(options: LaneOptions, meter: Meter, *, keeps_figures: bool = True)
     bundle = Bundle.open(options.bundle_path)
     name, figures = bundle.manifest.name, CurveFile(bundle, options.choice, options.num_threads)
     meter.check(name, _graph_bytes(bundle, options))
-    curve = figures.curve() or ({} if options.num_slots else _measured(bundle, options))
+    curve = figures.curve()
+    if not curve and not options.num_slots:
+        curve = _measured(bundle, options)
+        if keeps_figures:
+            figures.keep_curve(curve)
     sizing = Sizing(num_slots=options.num_slots, rule="given") if options.num_slots else sizing_from(curve)
     meter.check(name, figures.memory_bytes(sizing.num_slots))
     before_bytes = meter.held_bytes()
     lane = _checked(_lane(bundle, options, sizing.num_slots), name, meter)
     memory_bytes = max(0, meter.held_bytes() - before_bytes)
     if keeps_figures:
-        figures.keep(curve, sizing.num_slots, memory_bytes)
+        figures.keep_memory(sizing.num_slots, memory_bytes)
     report = LaneReport(
         num_slots=sizing.num_slots,
         queue_limit=options.queue_limit,
