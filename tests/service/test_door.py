@@ -261,6 +261,9 @@ def test_five_hundred_slow_senders_keep_nobody_waiting() -> None:
                     pass
         gone_s = time.monotonic() - began_s
         print(f"the last of them was gone after {gone_s:.1f} s")
+        page = server.http.get("/metrics").text
+        assert 'hrm_connections_dropped_total{reason="slow-header"} 250.0' in page
+        assert "hrm_connections 1.0" in page
         assert gone_s < 5 * HEADER_SECONDS
 
 

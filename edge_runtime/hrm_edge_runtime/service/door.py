@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import h11
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 
@@ -35,6 +38,7 @@ class Door:
     header_s: float = HEADER_SECONDS
     unread_s: float = UNREAD_SECONDS
     fetch_s: float = FETCH_SECONDS
+    num_open: int = 0
     idle: dict[GuardedProtocol, None] = field(default_factory=dict["GuardedProtocol", None])
     dropped: Counter[Reason] = field(default_factory=Counter["Reason"])
 
@@ -44,6 +48,20 @@ class Door:
             return False
         next(iter(self.idle)).drop("made-room")
         return True
+
+
+class DoorCollector(Collector):
+    """The connections, for `/metrics`."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def collect(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily("hrm_connections", "Open connections.", value=self._door.num_open)
+        dropped = CounterMetricFamily("hrm_connections_dropped", "Ended by this side, by reason.", labels=["reason"])
+        for reason, count in self._door.dropped.items():
+            dropped.add_metric([reason], count)
+        yield dropped
 
 
 class GuardedProtocol(H11Protocol):
@@ -58,7 +76,8 @@ class GuardedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._door.max_connections and not self._door.make_room():
+        self._door.num_open += 1
+        if self._door.num_open > self._door.max_connections and not self._door.make_room():
             self._door.dropped["too-many"] += 1
             self._refuse(unavailable("too-many-connections"))
             return
@@ -66,6 +85,7 @@ class GuardedProtocol(H11Protocol):
         self._expect("slow-header", self._door.header_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._door.num_open -= 1
         self._door.idle.pop(self, None)
         self._expect_nothing()
         self._clear_fetching()

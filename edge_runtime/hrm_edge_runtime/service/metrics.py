@@ -45,6 +45,10 @@ class Metrics:
             registry=self._registry,
         )
 
+    def watch(self, collector: Collector) -> None:
+        """Tell of somebody else's figures too."""
+        self._registry.register(collector)
+
     def note_solved(self, model: str, conclusion: Conclusion) -> None:
         result = conclusion.result
         self._queue_seconds.labels(model).observe(result.queue_s)

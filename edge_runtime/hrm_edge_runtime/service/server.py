@@ -21,7 +21,8 @@ import uvicorn
 
 from hrm_edge_runtime.service.access import Tracer
 from hrm_edge_runtime.service.app import create_app
-from hrm_edge_runtime.service.door import HEADER_SECONDS, Door, GuardedProtocol
+from hrm_edge_runtime.service.desk import Desk
+from hrm_edge_runtime.service.door import HEADER_SECONDS, Door, DoorCollector, GuardedProtocol
 from hrm_edge_runtime.service.keys import KeyFileError, KeyRing
 from hrm_edge_runtime.service.lanes import Library
 from hrm_edge_runtime.service.logs import LogForm
@@ -122,6 +123,7 @@ def run_server(
     )
     app = create_app(supervisor, models, keys=options.keys, tracer=options.tracer, library=library)
     door = Door(max_connections=_with_descriptors_for(options.max_connections))
+    cast(Desk, app.state.desk).metrics.watch(DoorCollector(door))
     config = uvicorn.Config(
         app,
         host=options.host,
