@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 import json
 import logging
 import re
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ from service_tools import Server, running, wait_for
 
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
+from hrm_edge_runtime.service.accounts import Account
 from hrm_edge_runtime.service.app import create_app
 from hrm_edge_runtime.service.logs import JsonLines, TextLines, _with_request
 from hrm_edge_runtime.service.workbench import Workbench
@@ -187,6 +192,35 @@ def test_a_request_is_traced_with_its_queue_and_compute_under_the_clients_span()
     assert (compute.attributes["hrm.segments"], compute.attributes["hrm.model"]) == (2, NAME)
     assert spans["GET other"].parent is None
     assert not any(QUESTION in str(span.attributes) for span in spans.values())
+
+
+def test_spans_reach_a_collector_over_http() -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    from hrm_edge_runtime.service.otel import tracer_to
+
+    taken: list[tuple[str, bytes]] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            taken.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as collector:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        tracer = tracer_to(f"http://127.0.0.1:{collector.server_port}/v1/traces")
+        account = Account(request_id="job-17")
+        tracer.tell({"type": "http", "method": "POST", "headers": []}, "/solve", account, 200, time.time_ns())
+        tracer.close()
+        collector.shutdown()
+    ((path, body),) = taken
+    assert path == "/v1/traces"
+    body = gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body
+    assert all(word in body for word in (b"POST /solve", b"job-17", b"hrm-serve"))
 
 
 def test_the_server_never_loads_opentelemetry_unasked() -> None:
