@@ -1,0 +1,171 @@
+"""A lane under anything in any order: submits, cancels, deadlines, garbage and steps, beside a model of the truth."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.batching.lane import Lane, Result
+from hrm_edge_runtime.batching.scheduler import Job, QueueFull, Scheduler
+from hrm_edge_runtime.engines.engine import StepOutput
+from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
+from hrm_puzzles.puzzle import RIGHT, WRONG
+
+MAX_SEGMENTS, STEP_S, GARBAGE, DIGITS = 6, 1.0, 9, 1000
+AGEING_S = Scheduler(1, 1).ageing_s
+
+
+class PlusOne:
+    """Questions are (id, segments, kind); the right answer has every token one higher."""
+
+    vocab_size = 1 << 20
+
+    def check_BT(self, inputs_BT: np.ndarray, answers_BT: np.ndarray) -> np.ndarray:
+        return np.where((answers_BT == inputs_BT + 1).all(axis=1), RIGHT, WRONG).astype(np.int8)
+
+
+class Watched(ScriptedEngine):
+    """Says NaN for questions of the kind GARBAGE, and remembers the width of every step."""
+
+    widths: list[int]
+
+    def step(self, num_active: int) -> StepOutput:
+        self.widths.append(num_active)
+        output = super().step(num_active)
+        margin_B = output.halt_margin_B.copy()
+        margin_B[output.answer_BT[:, 2] % DIGITS >= GARBAGE] = np.nan
+        return StepOutput(answer_BT=output.answer_BT, halt_margin_B=margin_B, q_halt_B=output.q_halt_B)
+
+
+class AnyLane(RuleBasedStateMachine):
+    @initialize(num_slots=st.integers(1, 4), queue_limit=st.integers(0, 5))
+    def start(self, num_slots: int, queue_limit: int) -> None:
+        self.now = 0.0
+        self.num_slots, self.queue_limit = num_slots, queue_limit
+        self.engine = Watched(
+            num_slots=num_slots,
+            seq_len=3,
+            play=lambda tokens_T: Script(answer_T=tokens_T + 1, segments=int(tokens_T[1])),
+            step_s=STEP_S,
+            sleep=self.pass_time,
+        )
+        self.engine.widths = []
+        self.lane = Lane(self.engine, PlusOne(), queue_limit=queue_limit, clock=lambda: self.now)
+        self.ids = count(1)
+        self.alive: dict[int, Job] = {}
+        self.results: dict[int, Result] = {}
+        self.cancelled: set[int] = set()
+        self.generations = [0] * num_slots
+        self.seated: set[int] = set()
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(
+        segments=st.integers(1, 9),
+        is_garbage=st.booleans(),
+        priority=st.integers(-1, 2),
+        patience=st.none() | st.floats(0.5, 12.0),
+        pause=st.floats(0.0, 4.0),
+    )
+    def submit(self, segments: int, is_garbage: bool, priority: int, patience: float | None, pause: float) -> None:
+        self.now += pause
+        job_id = next(self.ids)
+        one = Job(
+            job_id=job_id,
+            tokens_T=np.array([job_id, segments, GARBAGE if is_garbage else 1], np.int32),
+            puzzle_vector_E=np.zeros(1, np.float32),
+            policy=HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS),
+            arrival_s=self.now,
+            priority=priority,
+            deadline_s=None if patience is None else self.now + patience,
+        )
+        room = self.num_slots + self.queue_limit - len(self.alive)
+        try:
+            self.lane.submit(one)
+        except QueueFull:
+            assert room == 0, "refused with room left"
+        else:
+            assert room > 0, "the queue has no bound"
+            self.alive[job_id] = one
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(sorted(self.alive)))
+        assert self.lane.cancel(job_id)
+        assert not self.lane.cancel(job_id)
+        self.cancelled.add(job_id)
+        del self.alive[job_id]
+
+    @rule()
+    def step(self) -> None:
+        before, num_steps = dict(self.alive), len(self.engine.widths)
+        began = self.now
+        for result in self.lane.step():
+            self.take(result, began)
+        if len(self.engine.widths) > num_steps:
+            late = {job_id for job_id, one in before.items() if one.deadline_s is not None and one.deadline_s <= began}
+            assert self.engine.widths[-1] == min(self.num_slots, len(before) - len(late)), "an idle row, or a slot idle"
+        self.check_ageing()
+
+    def take(self, result: Result, began: float) -> None:
+        assert result.job_id not in self.results, "a job ended twice"
+        self.results[result.job_id] = result
+        one = self.alive.pop(result.job_id, None)
+        if one is None:
+            assert result.job_id in self.cancelled
+            assert result.halted_by == "cancelled"
+            return
+        is_garbage, segments = int(one.tokens_T[2]) >= GARBAGE, int(one.tokens_T[1])
+        if result.halted_by == "deadline":
+            assert one.deadline_s is not None
+            assert one.deadline_s <= max(began, self.now)
+        elif result.halted_by == "failed":
+            assert is_garbage
+            assert (result.answer_T, result.verified) == (None, None)
+        else:
+            assert not is_garbage
+            assert result.answer_T is not None
+            proven = segments <= MAX_SEGMENTS
+            assert (result.halted_by, result.verified) == (("proven", True) if proven else ("max_segments", False))
+            assert result.segments == min(segments, MAX_SEGMENTS)
+            assert result.answer_T.tolist() == (one.tokens_T + proven).tolist(), "somebody else's answer"
+
+    def check_ageing(self) -> None:
+        """Whoever just sat down passed nobody that had waited longer by the age which outweighs their priorities."""
+        views = [view for view in self.lane.snapshot().slots if view.job_id is not None]
+        newly = {view.job_id for view in views} - self.seated
+        waiting = [one for job_id, one in self.alive.items() if job_id not in {view.job_id for view in views}]
+        for job_id in newly & set(self.alive):
+            admitted = self.alive[job_id]
+            for other in waiting:
+                outweighed_s = AGEING_S * (admitted.priority - other.priority + 1)
+                assert outweighed_s <= 0 or admitted.arrival_s - other.arrival_s < outweighed_s
+        self.seated = {view.job_id for view in views if view.job_id is not None}
+
+    @invariant()
+    def nobody_shares_a_slot_and_generations_rise(self) -> None:
+        seen = self.lane.snapshot()
+        seated = [view.job_id for view in seen.slots if view.job_id is not None]
+        assert len(seated) == len(set(seated)) == seen.num_active
+        assert seen.num_active + seen.num_queued == len(self.alive)
+        for slot, view in enumerate(seen.slots):
+            assert view.generation >= self.generations[slot]
+            self.generations[slot] = view.generation
+
+    def teardown(self) -> None:
+        for _ in range(200):
+            if not self.lane.has_work:
+                break
+            self.step()
+        assert not self.alive, "somebody was forgotten"
+
+
+TestAnyLane = AnyLane.TestCase
+TestAnyLane.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -1,0 +1,111 @@
+"""Whatever a stranger sends as a puzzle, a parser gives a board that encodes, or a PuzzleError with a remedy."""
+
+from __future__ import annotations
+
+import copy
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hrm_puzzles import registry
+from hrm_puzzles.puzzle import Parsed, Puzzle, PuzzleError
+
+KINDS = ("sudoku", "sudoku-6x6", "maze-8x8", "logistics-6x6", "arc-7x7")
+CHARACTERS = ".0123456789 #SGDC|-+\n\t,x*_?\u2502\u00b2\u0661\U0001f600\x00"
+
+NUMBERS = st.integers(-3, 12) | st.integers() | st.floats()
+LEAVES = st.none() | st.booleans() | NUMBERS | st.text(alphabet=CHARACTERS, max_size=90) | st.text(max_size=20)
+JSON = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=10)
+        | st.dictionaries(st.sampled_from(["train", "test", "input", "task", "grid", "x"]) | st.text(max_size=4), inner)
+    ),
+    max_leaves=40,
+)
+BOARDS = st.integers(0, 12).flatmap(
+    lambda cols: st.lists(st.lists(st.integers(-1, 11), min_size=cols, max_size=cols), max_size=12)
+)
+
+
+@cache
+def notations(kind: str) -> list[object]:
+    """Boards of this kind in several notations, all of them good."""
+    puzzle, rng = registry.get(kind), np.random.default_rng(5)
+    sample = puzzle.sample(["task-1/0", "task-2/0"])
+    written: list[object] = [sample]
+    if isinstance(sample, str):
+        grid = puzzle.generate(rng, puzzle.difficulties[0]).question
+        written += [grid.tolist(), grid.reshape(-1).tolist(), "\n".join(map(str, grid.tolist()))]
+    return written
+
+
+@st.composite
+def mutated(draw: st.DrawFn, kind: str) -> object:
+    """A good notation with a few places changed, doubled or lost."""
+    value = copy.deepcopy(draw(st.sampled_from(notations(kind))))
+    for _ in range(draw(st.integers(1, 3))):
+        value = _mutate(draw, value)
+    return value
+
+
+def _mutate(draw: st.DrawFn, value: object) -> object:
+    if isinstance(value, str) and value:
+        at, length = draw(st.integers(0, len(value) - 1)), draw(st.integers(0, 3))
+        return value[:at] + draw(st.text(alphabet=CHARACTERS, max_size=3)) + value[at + length :]
+    if isinstance(value, (list, dict)) and value:
+        key = draw(st.sampled_from(sorted(value) if isinstance(value, dict) else range(len(value))))
+        what = draw(st.sampled_from(["deeper", "deeper", "replace", "drop"]))
+        if what == "drop":
+            del value[key]  # type: ignore[arg-type]
+        else:
+            value[key] = _mutate(draw, value[key]) if what == "deeper" else draw(LEAVES)  # type: ignore[index]
+        return value
+    return draw(LEAVES)
+
+
+def check(puzzle: Puzzle, notation: object) -> None:
+    try:
+        parsed = puzzle.parse(notation)
+    except PuzzleError as error:
+        check_refusal(error)
+        return
+    assert isinstance(parsed, Parsed)
+    tokens_T = puzzle.encode(parsed.grid)
+    assert tokens_T.shape == (puzzle.seq_len,)
+    assert tokens_T.min() >= 0
+    assert tokens_T.max() < puzzle.vocab_size
+    json.dumps(puzzle.write(parsed.grid, parsed.notation), allow_nan=False)
+
+
+def check_refusal(error: PuzzleError) -> None:
+    assert error.rule
+    assert error.remedy
+    assert error.cell is None or all(type(number) is int and number >= 1 for number in error.cell)
+    json.dumps([error.problem, error.rule, error.remedy, error.cell], allow_nan=False)
+
+
+def fuzz(kind: str, num_examples: int) -> None:
+    puzzle = registry.get(kind)
+
+    @given(JSON | BOARDS | mutated(kind) | mutated(kind))
+    @settings(max_examples=num_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+    def run(notation: object) -> None:
+        check(puzzle, notation)
+
+    run()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_a_puzzle_error_ever_leaves_a_parser(kind: str) -> None:
+    fuzz(kind, 80)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", registry.names())
+def test_only_a_puzzle_error_ever_leaves_a_parser_however_long_one_tries(kind: str) -> None:
+    fuzz(kind, 3000)
