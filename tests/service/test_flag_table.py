@@ -1,0 +1,33 @@
+"""The table of options in docs/serving.md is the parser's own; `python tests/service/test_flag_table.py` writes it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import typer.main
+
+from hrm_edge_runtime.cli import serve_app
+
+PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
+TABLE = re.compile(r"\| option \| default \| what it does \|\n(?:\|.*\n)+")
+
+
+def flag_table() -> str:
+    lines = ["| option | default | what it does |", "|---|---|---|"]
+    for option in typer.main.get_command(serve_app).params:
+        if option.param_type_name == "option" and option.name != "help":
+            default = "" if option.default in (None, False) else f"`{option.default}`"
+            lines.append(f"| `{option.opts[0]}` | {default} | {option.help} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_table_of_options_is_the_parsers() -> None:
+    shown = TABLE.search(PAGE.read_text(encoding="utf-8"))
+    assert shown is not None
+    assert shown[0] == flag_table(), f"run python {Path(__file__).name} to write it again"
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(TABLE.sub(lambda _: flag_table(), text), encoding="utf-8")
