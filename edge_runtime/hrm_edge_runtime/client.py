@@ -6,74 +6,37 @@ import json
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 import httpx
 
 from hrm_edge_runtime.batching.halting import PolicyKind
+from hrm_edge_runtime.client_errors import (
+    DeadlineMissedError,
+    KeyRefusedError,
+    RefusedError,
+    ServerError,
+    UnavailableError,
+    UnreachableError,
+    error_from,
+)
+from hrm_edge_runtime.patience import Patience
 from hrm_edge_runtime.service.schema import ErrorDetail, ModelsAnswer, ModelView, SolveAnswer, SolveRequest
+
+__all__ = [
+    "Client",
+    "DeadlineMissedError",
+    "KeyRefusedError",
+    "RefusedError",
+    "ServerError",
+    "UnavailableError",
+    "UnreachableError",
+]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 PIECE = 100  # puzzles sent at a time: httpx sends a whole body before it reads, and their answers fit the buffers
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
 NOT_NOW = frozenset(("queue-full", "loading", "draining", "engine-lost"))  # reasons of a line worth sending again
-
-
-class ServerError(Exception):
-    """A server's refusal; `detail` holds its reason, field, rule, cell, message and remedy."""
-
-    def __init__(self, status: int, detail: ErrorDetail, retry_after_s: float = 0.0) -> None:
-        super().__init__(f"{detail.message}; {detail.remedy}.")
-        self.status = status
-        self.detail = detail
-        self.retry_after_s = retry_after_s
-
-
-class RefusedError(ServerError):
-    """4xx: the request or its puzzle cannot be accepted; sending it again changes nothing."""
-
-
-class KeyRefusedError(RefusedError):
-    """401: the server asks for a key."""
-
-
-class UnavailableError(ServerError):
-    """503, or 429 where a key has used up its share: not now; try again after `retry_after_s`."""
-
-
-class DeadlineMissedError(ServerError):
-    """504: the deadline passed first."""
-
-
-class UnreachableError(Exception):
-    """No answer at all: nothing listens there, or the connection broke."""
-
-
-@dataclass(kw_only=True)
-class Patience:
-    """Pauses that grow, for as long as `limit_s` after the last success; never shorter than a server asks for.
-
-    Each is drawn at random up to a bound that doubles: clients who were refused together do not return together.
-    """
-
-    limit_s: float
-    rng: random.Random
-    _num_pauses: int = 0
-    _success_s: float = field(default_factory=time.monotonic)
-
-    def renew(self) -> None:
-        """After a success everything begins anew."""
-        self._num_pauses, self._success_s = 0, time.monotonic()
-
-    def pause_s(self, retry_after_s: float = 0.0) -> float | None:
-        """How long to wait before the next try; None where it would be too late."""
-        bound_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._num_pauses)
-        self._num_pauses += 1
-        pause_s = retry_after_s + self.rng.uniform(0, bound_s)
-        return pause_s if time.monotonic() + pause_s <= self._success_s + self.limit_s else None
 
 
 class Client:
@@ -187,7 +150,7 @@ class Client:
             with self._http.stream("POST", "/solve/batch", content=body.encode(), headers=headers) as response:
                 if not response.is_success:
                     response.read()
-                    raise _error_from(response)
+                    raise error_from(response)
                 for line in response.iter_lines():
                     answered = json.loads(line)
                     yield positions[answered["line"] - 1], _outcome(answered)
@@ -213,7 +176,7 @@ class Client:
             raise self._unreachable(error) from error
         if response.is_success:
             return response.json()
-        raise _error_from(response)
+        raise error_from(response)
 
     def _unreachable(self, error: Exception) -> UnreachableError:
         return UnreachableError(
@@ -234,32 +197,3 @@ def _outcome(answered: dict[str, Any]) -> SolveAnswer | ServerError:
     if "answer" in answered:
         return SolveAnswer.model_validate(answered["answer"])
     return ServerError(200, ErrorDetail.model_validate(answered["error"]))
-
-
-def _error_from(response: httpx.Response) -> ServerError:
-    try:
-        detail = ErrorDetail.model_validate(response.json()["error"])
-    except (ValueError, KeyError, TypeError):  # a proxy's answer, not ours
-        detail = ErrorDetail(
-            reason="unknown",
-            field=None,
-            rule=None,
-            cell=None,
-            message=f"the server answered {response.status_code} without a reason",
-            remedy="look whether another server or a proxy listens at this address",
-        )
-    if response.status_code in (429, 503):
-        return UnavailableError(response.status_code, detail, _seconds(response.headers.get("retry-after", "")))
-    return _CLASS_OF.get(response.status_code, _class_of_range(response.status_code))(response.status_code, detail)
-
-
-def _seconds(retry_after: str) -> float:
-    """What the header says; a proxy may write a date instead, which counts as a second."""
-    return float(retry_after) if retry_after.isdecimal() else 1.0
-
-
-_CLASS_OF: dict[int, type[ServerError]] = {401: KeyRefusedError, 504: DeadlineMissedError}
-
-
-def _class_of_range(status: int) -> type[ServerError]:
-    return RefusedError if 400 <= status < 500 else ServerError

@@ -1,0 +1,39 @@
+"""What the tests of `hrm-solve` share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+
+from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.solving.solvers import Outcome, Solver
+from hrm_puzzles import registry
+
+SOLVED = "1234341221434321"
+OPEN = "123434122143432."
+PUZZLE = registry.get("sudoku-4x4")
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-c", "from hrm_edge_runtime.solve_cli import main; main()", *map(str, arguments)]
+
+
+def answer(puzzle: object, *, solved: bool = True) -> SolveAnswer:
+    return SolveAnswer(
+        solution=puzzle,
+        solved=solved,
+        verified=solved,
+        segments=2,
+        halted_by="proven" if solved else "max_segments",
+        margin=1.0,
+        queue_ms=0.0,
+        compute_ms=1.0,
+        model="m",
+        attempts=1,
+        total_segments=2,
+        votes=None,
+    )
+
+
+def solver_of(solve_all: Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Outcome]]]) -> Solver:
+    return Solver(puzzles={"m": PUZZLE}, solve_all=solve_all)

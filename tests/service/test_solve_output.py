@@ -1,0 +1,95 @@
+"""What `hrm-solve` shows: counts, progress, boards in colour on a terminal and plain text in a pipe."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from echo_bundle import write_echo_bundle
+from rich.console import Console
+from solving_tools import OPEN, PUZZLE, SOLVED, answer, command
+
+from hrm_edge_runtime.service.errors import ServiceError
+from hrm_edge_runtime.solve_cli import ServerKeyError, read_key
+from hrm_edge_runtime.solving import progress
+from hrm_edge_runtime.solving.boards import board
+from hrm_edge_runtime.solving.reading import Entry
+from hrm_edge_runtime.solving.tally import Tally, record_of
+from hrm_puzzles import registry
+
+
+def test_counts_tell_solved_proven_and_refused_by_reason() -> None:
+    tally = Tally()
+    entry = Entry(number=1, fields={"puzzle": "x"})
+    refusal = ServiceError(422, "bad-puzzle", "no", "mend it")
+    for outcome in (answer("x"), answer("x"), answer("x", solved=False), refusal):
+        tally.add(record_of(entry, outcome))
+    assert tally.text() == (
+        "4 puzzles: 2 solved, all proven, 1 not solved, 1 refused (1 bad-puzzle); 2.0 segments on average"
+    )
+
+
+def test_a_pipe_gets_lines_and_a_terminal_a_bar() -> None:
+    for is_terminal in (False, True):
+        shown, tally = io.StringIO(), Tally(solved=1)
+        console = Console(file=shown, force_terminal=is_terminal, width=100)
+        with progress.shown(tally, 10, console, line_every_s=0.0) as tell:
+            tally.solved += 3
+            time.sleep(0.01)
+            tell()
+        assert ("\x1b[" in shown.getvalue()) == is_terminal
+        assert ("4 of 10: 4 solved" in shown.getvalue()) != is_terminal
+
+
+def ansi(puzzle: str, question: object, solution: object) -> str:
+    shown = io.StringIO()
+    picture = board(registry.get(puzzle), question, solution)
+    assert picture is not None
+    Console(file=shown, force_terminal=True, color_system="truecolor", width=100).print(picture)
+    return shown.getvalue()
+
+
+def test_a_sudoku_shows_its_boxes_and_givens_apart_from_what_was_found() -> None:
+    shown = ansi("sudoku-4x4", OPEN, SOLVED)
+    assert "\x1b[1m1 " in shown  # a given, bold
+    assert "\x1b[36m1 " in shown  # the one found, coloured
+    lines = [line for line in shown.splitlines() if "─" in line]
+    assert ["┌" in lines[0], "├" in lines[1], "└" in lines[2], len(lines)] == [True, True, True, 3]
+
+
+def test_a_maze_a_city_and_a_task_are_drawn_in_their_colours() -> None:
+    maze = registry.get("maze-8x8")
+    made = maze.generate(np.random.default_rng(0), maze.difficulties[0])
+    shown = ansi("maze-8x8", made.question.tolist(), made.answer.tolist())
+    assert "48;2;125;180;230" in shown  # the colour of the path
+    plain = re.sub(r"\x1b\[[\d;]*m", "", shown)
+    assert [len(line) for line in plain.splitlines()] == [16] * 8
+    assert "█" not in plain  # a wall is its colour
+    arc = ansi("arc-7x7", {"task": "t", "input": [[0, 7], [7, 7]]}, [[7, 7], [7, 0]])
+    assert "48;2;255;133;27" in arc
+
+
+def test_an_answer_that_is_no_board_has_no_picture() -> None:
+    assert board(PUZZLE, OPEN, "1" * 16) is None
+
+
+def test_a_board_in_a_pipe_is_plain_text(tmp_path: Path) -> None:
+    bundle = write_echo_bundle(tmp_path / "echo.bundle")
+    done = subprocess.run(command(SOLVED, "--bundle", bundle), capture_output=True, text=True, check=True)
+    assert done.stdout == f"{SOLVED}\n"
+    assert done.stderr == ""
+
+
+def test_the_key_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HRM_API_KEY", "from-the-environment")
+    assert read_key(None) == "from-the-environment"
+    (tmp_path / "key").write_text("from-the-file\n")
+    assert read_key(tmp_path / "key") == "from-the-file"
+    (tmp_path / "empty").touch()
+    with pytest.raises(ServerKeyError, match="is empty"):
+        read_key(tmp_path / "empty")
