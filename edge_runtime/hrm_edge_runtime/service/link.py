@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import pickle
+import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -16,6 +16,8 @@ from typing import Any
 
 from hrm_edge_runtime.service.messages import FromEngine, ToEngine
 from hrm_edge_runtime.service.processes import EngineHandle
+
+_log = logging.getLogger("hrm_edge_runtime.link")
 
 
 class EngineLink:
@@ -52,8 +54,10 @@ class EngineLink:
         try:
             while True:
                 self._call(self._on_message, self._connection.recv())
-        except (EOFError, OSError, pickle.UnpicklingError):
+        except (EOFError, OSError):
             pass  # the engine has gone, perhaps in the middle of a message
+        except Exception:  # bytes that are no message can raise anything; an engine that sends them is as good as gone
+            _log.exception("the engine sends what is no message")
         self._call(self._on_lost)
         self._outbox.put(None)
         self._writer.join()  # closing while it still writes could hand its descriptor to somebody else's file

@@ -1,0 +1,283 @@
+"""What goes wrong around a server, and what its clients see of it; docs/promises.md holds the table.
+
+Killed, hung and drained engines stand in `test_supervision.py`; garbage in a slot in `test_lane.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import functools
+import itertools
+import os
+import pickle
+import resource
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from asgi_tools import QUICK, app_over, client_of, until
+from scripted_server import NAME, PUZZLE, scripted_model
+from scripted_server import examples as scripted_examples
+from service_tools import Server, free_port, running, wait_for
+
+from hrm_edge_runtime.batching.attempts import Attempts
+from hrm_edge_runtime.bundle import find_bundle
+from hrm_edge_runtime.engines.engine import StepOutput
+from hrm_edge_runtime.engines.fake import ScriptedEngine
+from hrm_edge_runtime.service.app import create_app
+from hrm_edge_runtime.service.processes import InThreadEngine
+from hrm_edge_runtime.service.supervisor import Supervisor
+from hrm_edge_runtime.service.workbench import Workbench
+
+RUNTIME = Path(__file__).parents[2] / "edge_runtime" / "hrm_edge_runtime"
+CGROUP = Path("/sys/fs/cgroup/memory")
+NUM_PLACES = 512
+QUESTION = next(iter(scripted_examples()))
+
+NO_MESSAGES = [
+    b"", b"\x80", b"garbage", b"\xff" * 64, pickle.dumps(("half",))[:-3], b"cnowhere\nNothing\n.", b"\x80\x04K\x01.",
+    b"I99999999999999999999x\n.",
+]  # fmt: skip
+
+
+class Babbling(InThreadEngine):
+    """An engine whose pipe can be made to say anything."""
+
+    def say(self, raw: bytes) -> None:
+        self._theirs.send_bytes(raw)
+
+
+@pytest.mark.parametrize("raw", NO_MESSAGES[:-2] + NO_MESSAGES[-1:])
+def test_an_engine_that_talks_nonsense_is_replaced_and_nobody_hangs(raw: bytes) -> None:
+    async def run() -> None:
+        engines: list[Babbling] = []
+
+        def begin() -> Babbling:
+            engines.append(Babbling(functools.partial(QUICK, step_s=0.0 if engines else 0.2, segments=16)))
+            return engines[-1]
+
+        supervisor = Supervisor(begin, {NAME: 10})
+        async with client_of(create_app(supervisor, [scripted_model(num_slots=2)]), supervisor) as http:
+            asked = asyncio.ensure_future(http.post("/solve", json={"puzzle": QUESTION}))
+            await until(lambda: supervisor.num_waiting == 1)
+            engines[0].say(raw)
+            answer = await asyncio.wait_for(asked, 10)
+            assert (answer.status_code, answer.json()["error"]["reason"]) == (503, "engine-lost")
+            await until(lambda: supervisor.state == "ready" and len(engines) == 2)
+            assert (await http.post("/solve", json={"puzzle": QUESTION})).status_code == 200
+
+    asyncio.run(run())
+
+
+class WrongShape(ScriptedEngine):
+    def step(self, num_active: int) -> StepOutput:
+        said = super().step(num_active)
+        return StepOutput(answer_BT=said.answer_BT[:, :3], halt_margin_B=said.halt_margin_B, q_halt_B=said.q_halt_B)
+
+
+def test_an_engine_whose_answers_have_another_shape_is_lost_not_believed() -> None:
+    lives = itertools.count()
+
+    def bench() -> Workbench:
+        if next(lives):
+            return QUICK()
+        engine = WrongShape(num_slots=2, seq_len=PUZZLE.seq_len)
+        return Workbench(lanes={NAME: Attempts(engine, PUZZLE, np.zeros((1, 4), np.float32), queue_limit=8)})
+
+    async def run() -> None:
+        app, supervisor = app_over(bench)
+        async with client_of(app) as http:
+            await until(lambda: supervisor.state == "ready" or supervisor.num_losses > 0)
+            answer = await asyncio.wait_for(http.post("/solve", json={"puzzle": QUESTION}), 10)
+            assert (answer.status_code, answer.json()["error"]["reason"]) == (503, "engine-lost")
+            await until(lambda: supervisor.state == "ready")
+            assert (await http.post("/solve", json={"puzzle": QUESTION})).status_code == 200
+
+    asyncio.run(run())
+
+
+@contextlib.contextmanager
+def serving(bundle: Path, **limits: int) -> Iterator[Server]:
+    """`hrm-serve` over a bundle, under limits of the `resource` module."""
+    port = free_port()
+    limit = "".join(f"resource.setrlimit(resource.{name}, ({size}, {size})); " for name, size in limits.items())
+    program = f"import resource; {limit}from hrm_edge_runtime.cli import serve; serve()"
+    command = [sys.executable, "-c", program, str(bundle), f"--port={port}", "--threads=1", "--slots=2"]
+    server = Server(command, port)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(find_bundle("sudoku-6x6"), tmp_path / "sudoku-6x6.bundle"))
+
+
+def test_a_full_disk_keeps_nobody_from_serving(bundle: Path) -> None:
+    """No file may grow by a byte: what the server would keep for its next start is measured again next time."""
+    with serving(bundle, RLIMIT_FSIZE=0) as server:
+        server.wait_until_ready()
+        sample = server.http.get("/models").json()["models"][0]["sample"]
+        assert server.solve(sample).status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.exit_status() == 0
+        assert "Traceback" not in server.log
+
+
+def test_a_truncated_bundle_is_refused_in_one_sentence(bundle: Path) -> None:
+    with (bundle / "step.fp32.onnx").open("r+b") as graph:
+        graph.truncate(10_000)
+    with serving(bundle) as server:
+        assert server.exit_status() == 1
+        wait_for(lambda: "step.fp32.onnx" in server.log)
+        assert "Traceback" not in server.log
+
+
+@pytest.mark.slow
+def test_a_bundle_truncated_under_a_running_server_leaves_it_alive_and_telling_until_it_is_mended(bundle: Path) -> None:
+    graph = bundle / "step.fp32.onnx"
+    whole = graph.read_bytes()
+    with serving(bundle) as server:
+        server.wait_until_ready()
+        graph.write_bytes(whole[:10_000])
+        os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
+        wait_for(lambda: server.slots()["engine"]["last_error"] is not None)
+        assert (server.status("/livez"), server.status("/readyz")) == (200, 503)
+        graph.write_bytes(whole)
+        server.wait_until_ready()
+
+
+def _is_writable() -> bool:
+    probe = CGROUP / f"hrm-probe-{os.getpid()}"
+    try:
+        probe.mkdir()
+        probe.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not _is_writable(), reason="memory cgroups (v1) cannot be made here")
+def test_an_engine_killed_for_its_memory_takes_nobody_along() -> None:
+    group = CGROUP / f"hrm-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        with running(step_s=0.02, segments=4) as server:
+            server.wait_until_ready()
+            pid = server.slots()["engine"]["pid"]
+            (group / "cgroup.procs").write_text(str(pid))
+            (group / "memory.limit_in_bytes").write_text("4096")
+            said: list[int] = []
+            while server.slots()["engine"]["losses"] == 0 and len(said) < 500:
+                said.append(server.solve(QUESTION).status_code)
+            assert set(said) <= {200, 503}
+            server.wait_until_ready()
+            assert server.solve(QUESTION).status_code == 200
+            assert server.slots()["engine"]["pid"] != pid
+    finally:
+        wait_for(lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
+
+
+def test_sigterm_under_load_answers_everybody_with_200_or_503_and_exits_with_0() -> None:
+    with running(step_s=0.01, segments=4, slots=2, queue_limit=6) as server:
+        server.wait_until_ready()
+        said: list[tuple[int, str]] = []
+        leaving = threading.Event()
+        clients = [threading.Thread(target=_keep_asking, args=(server.url, said, leaving)) for _ in range(8)]
+        for client in clients:
+            client.start()
+        wait_for(lambda: len(said) > 50)
+        server.process.send_signal(signal.SIGTERM)
+        leaving.set()
+        status = server.exit_status()
+        for client in clients:
+            client.join()
+        assert status == 0
+        assert {code for code, _ in said} <= {200, 503}
+        assert {reason for code, reason in said if code == 503} <= {"draining", "queue-full"}
+        assert "Traceback" not in server.log
+
+
+def _keep_asking(url: str, said: list[tuple[int, str]], leaving: threading.Event) -> None:
+    """Until the port is closed; an answer that breaks off in the middle is an answer that was lost."""
+    with httpx.Client(base_url=url, timeout=60) as http:
+        while True:
+            try:
+                answer = http.post("/solve", json={"puzzle": QUESTION})
+            except (httpx.ConnectError, httpx.RemoteProtocolError, httpx.ReadError) as error:
+                broke = error
+                break
+            said.append((answer.status_code, answer.json().get("error", {}).get("reason", "")))
+    assert leaving.is_set(), broke
+
+
+def test_a_clock_that_jumps_changes_nothing_because_none_is_asked() -> None:
+    """Only logs and traces say what time of day it is; every wait, age, deadline and duration is monotonic."""
+    asked = {
+        path.relative_to(RUNTIME).as_posix(): names
+        for path in [*RUNTIME.glob("batching/*.py"), *RUNTIME.glob("service/*.py"), *RUNTIME.glob("engines/*.py")]
+        if (names := _wall_clocks(ast.parse(path.read_text(encoding="utf-8"))))
+    }
+    telling = {"service/accounts.py": {"time_ns"}, "service/access.py": {"time_ns"}, "service/logs.py": {"datetime"}}
+    assert asked == telling
+
+
+def _wall_clocks(tree: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "time":
+            found |= {node.attr} & {"time", "time_ns", "localtime", "gmtime"}
+        elif isinstance(node, ast.ImportFrom) and node.module in ("time", "datetime"):
+            found |= {alias.name for alias in node.names} & {"time", "time_ns", "datetime"}
+    return found
+
+
+@pytest.mark.slow
+def test_two_thousand_connections_are_served_beside_five_hundred_slow_ones() -> None:
+    async def run(server: Server) -> list[int]:
+        host, port = "127.0.0.1", int(server.url.rpartition(":")[2])
+        slow = [await asyncio.open_connection(host, port) for _ in range(500)]
+        for _, writer in slow:
+            writer.write(b"POST /solve HTTP/1.1\r\nhost: x\r\n")
+        body = b'{"puzzle": "%s"}' % QUESTION.encode()
+        head = b"POST /solve HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        crowd = [await asyncio.open_connection(host, port) for _ in range(2000)]
+        waiting = NUM_PLACES
+        said: list[int] = []
+        for start in range(0, len(crowd), waiting):
+            some = crowd[start : start + waiting]
+            for _, writer in some:
+                writer.write(head % len(body) + body)
+            said += [int((await asyncio.wait_for(reader.readline(), 60)).split()[1]) for reader, _ in some]
+        for _, writer in [*slow, *crowd]:
+            writer.transport.abort()
+        await asyncio.sleep(0.1)
+        return said
+
+    _allow_descriptors(6000)
+    with running(slots=32, queue_limit=NUM_PLACES - 32, step_s=0.0, segments=2) as server:
+        server.wait_until_ready()
+        before = _descriptors(server)
+        assert asyncio.run(run(server)) == [200] * 2000
+        wait_for(lambda: _descriptors(server) <= before + 2)
+        assert server.solve(QUESTION).status_code == 200
+
+
+def _allow_descriptors(count: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(count, hard)), hard))
+
+
+def _descriptors(server: Server) -> int:
+    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
