@@ -66,9 +66,7 @@ def served(bundle: Path) -> Iterator[Server]:
     keys = bundle.parent / "keys"
     write_keys(keys, [Key(label="tests", sha256=hash_of(KEY))])
     port = free_port()
-    server = Server(
-        command("serve", bundle, "--port", port, "--slots", 2, "--threads", 1, "--keys", keys), port
-    )
+    server = Server(command("serve", bundle, "--port", port, "--slots", 2, "--threads", 1, "--keys", keys), port)
     server.http.headers["x-api-key"] = KEY
     try:
         wait_for(lambda: server.status("/readyz") == 200)
