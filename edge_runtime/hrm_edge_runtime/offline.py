@@ -11,8 +11,9 @@ from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.factory import Choice, engine_for
 from hrm_edge_runtime.service.errors import ServiceError, engine_failed
-from hrm_edge_runtime.service.questions import Question, ServedModel, answer_from, question_from
+from hrm_edge_runtime.service.questions import Question, answer_from, question_from
 from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.service.served import ServedModel
 
 Outcome = SolveAnswer | ServiceError
 MAX_ATTEMPTS = 1024  # nobody else waits here

@@ -19,7 +19,7 @@ from hrm_edge_runtime.manifest import Halting, Manifest
 from hrm_edge_runtime.service.app import create_app
 from hrm_edge_runtime.service.keys import KeyRing
 from hrm_edge_runtime.service.processes import InThreadEngine
-from hrm_edge_runtime.service.questions import ServedModel
+from hrm_edge_runtime.service.served import ServedModel
 from hrm_edge_runtime.service.supervisor import Supervisor
 from hrm_edge_runtime.service.workbench import MakeWorkbench, Workbench
 from hrm_puzzles import registry

@@ -17,7 +17,7 @@ import numpy as np
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
 from hrm_edge_runtime.manifest import Halting, Manifest
-from hrm_edge_runtime.service.questions import ServedModel
+from hrm_edge_runtime.service.served import ServedModel
 from hrm_edge_runtime.service.workbench import Workbench
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle

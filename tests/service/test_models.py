@@ -30,7 +30,7 @@ from hrm_edge_runtime.service.lanes import LaneDefaults, Library, planned
 from hrm_edge_runtime.service.memory import MemoryBudget, Meter, OverBudgetError
 from hrm_edge_runtime.service.opening import open_lane
 from hrm_edge_runtime.service.processes import InThreadEngine
-from hrm_edge_runtime.service.questions import ServedModel
+from hrm_edge_runtime.service.served import ServedModel
 from hrm_edge_runtime.service.supervisor import Supervisor
 from hrm_edge_runtime.service.workbench import Workbench
 

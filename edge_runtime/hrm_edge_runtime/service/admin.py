@@ -29,7 +29,7 @@ BODY: dict[str, Any] = {
 @router.put(
     "/models/{name}",
     response_model=ChangeAnswer,
-    responses={201: {"model": ChangeAnswer, "description": "Added"}, **errors(403, 408, 413, 415, 422, 503, 507)},
+    responses={201: {"model": ChangeAnswer, "description": "Added"}, **errors(403, 404, 408, 413, 415, 422, 503, 507)},
     openapi_extra=BODY,
 )
 async def put_model(request: Request, name: Name) -> Response:

@@ -23,9 +23,9 @@ from hrm_edge_runtime.service.errors import ServiceError, invalid
 from hrm_edge_runtime.service.keys import KeyRing
 from hrm_edge_runtime.service.lanes import Library
 from hrm_edge_runtime.service.middleware import OwnPagesOnly, RequireKey, SafeHeaders
-from hrm_edge_runtime.service.questions import ServedModel
 from hrm_edge_runtime.service.responses import WebFiles, error_response
 from hrm_edge_runtime.service.routes import router
+from hrm_edge_runtime.service.served import ServedModel
 from hrm_edge_runtime.service.supervisor import Supervisor
 
 CLIENT_GONE = 499  # never received by anybody; it stands in the metrics

@@ -26,7 +26,7 @@ from hrm_edge_runtime.service.fleet import LaneNotOpenedError
 from hrm_edge_runtime.service.lanes import Library, served_model
 from hrm_edge_runtime.service.lineup import Lineup
 from hrm_edge_runtime.service.opening import open_lane_later
-from hrm_edge_runtime.service.questions import ServedModel
+from hrm_edge_runtime.service.served import ServedModel
 from hrm_edge_runtime.service.supervisor import Supervisor
 from hrm_edge_runtime.service.workbench import LaneOptions
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from hrm_edge_runtime.service.questions import ServedModel
 from hrm_edge_runtime.service.schema import ErrorAnswer, SolveRequest
+from hrm_edge_runtime.service.served import ServedModel
 
 ERRORS: dict[int, str] = {
     401: "No key, or not a known one (only where the server asks for keys)",

@@ -17,7 +17,7 @@ from hrm_edge_runtime.service.lanes import Library
 from hrm_edge_runtime.service.lineup import Lineup
 from hrm_edge_runtime.service.metrics import Metrics
 from hrm_edge_runtime.service.parsing import Parsers
-from hrm_edge_runtime.service.questions import Question, ServedModel, addressees, answer_from, question_from
+from hrm_edge_runtime.service.questions import Question, addressees, answer_from, question_from
 from hrm_edge_runtime.service.schema import (
     EngineView,
     LaneView,
@@ -27,6 +27,7 @@ from hrm_edge_runtime.service.schema import (
     SolveAnswer,
     SolveRequest,
 )
+from hrm_edge_runtime.service.served import ServedModel
 from hrm_edge_runtime.service.supervisor import Supervisor
 from hrm_edge_runtime.service.waiting import Watch
 

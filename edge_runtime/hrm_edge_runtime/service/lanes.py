@@ -11,7 +11,7 @@ from hrm_edge_runtime.bundle import SHELF, Bundle
 from hrm_edge_runtime.engines.factory import prepare
 from hrm_edge_runtime.manifest import BundleError
 from hrm_edge_runtime.service.memory import MemoryBudget
-from hrm_edge_runtime.service.questions import ServedModel
+from hrm_edge_runtime.service.served import ServedModel
 from hrm_edge_runtime.service.workbench import LaneOptions, MakeWorkbench, bundle_workbench
 
 MAX_SLOTS_CPU = 8  # how many slots are tried where their number is measured

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hrm_edge_runtime.service.questions import ServedModel
+from hrm_edge_runtime.service.served import ServedModel
 
 
 class Lineup:

@@ -27,7 +27,7 @@ from hrm_edge_runtime.service.keys import KeyFileError, KeyRing
 from hrm_edge_runtime.service.lanes import Library
 from hrm_edge_runtime.service.logs import LogForm
 from hrm_edge_runtime.service.processes import EngineProcess
-from hrm_edge_runtime.service.questions import ServedModel
+from hrm_edge_runtime.service.served import ServedModel
 from hrm_edge_runtime.service.supervisor import Supervisor
 from hrm_edge_runtime.service.workbench import MakeWorkbench
 
