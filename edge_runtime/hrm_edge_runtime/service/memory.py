@@ -21,6 +21,7 @@ HEADROOM_SHARE = 0.05  # of the machine's memory, left free where no budget is g
 HEADROOM_BYTES = 256 * MIB  # and never less than this
 STATM = Path("/proc/self/statm")
 CGROUP = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 class OverBudgetError(ValueError):
@@ -113,9 +114,10 @@ def _gpu_bytes() -> int:
 def _cgroup_left_bytes() -> int:
     """What the control group leaves; caches that the kernel would drop count as free."""
     try:
-        limit = (CGROUP / "memory.max").read_text(encoding="ascii").strip()
-        used = int((CGROUP / "memory.current").read_text(encoding="ascii"))
-        stat = dict(line.split() for line in (CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
-    except OSError:
+        own = OWN_CGROUP.read_text(encoding="utf-8").partition("0::/")[2].partition("\n")[0]
+        limit = (CGROUP / own / "memory.max").read_text(encoding="ascii").strip()
+        used = int((CGROUP / own / "memory.current").read_text(encoding="ascii"))
+        stat = dict(line.split() for line in (CGROUP / own / "memory.stat").read_text(encoding="ascii").splitlines())
+    except OSError:  # no control group of the second version, or one without a bound
         return 1 << 62
     return 1 << 62 if limit == "max" else int(limit) - used + int(stat.get("inactive_file", 0))
