@@ -24,7 +24,7 @@ from hrm_benchmarks.serving.running import Running, Usage, usage_of
 
 LINES_IN_A_BATCH = 5000
 SAMPLE_EVERY_S = 5.0
-WARM_UP = 0.2  # of all requests; before that caches, pools and the allocator still grow
+WARM_UP = 0.5  # of all requests; before that caches, pools and the allocator still grow
 AGAIN_S = 0.05
 Tell = Callable[[str], object]
 
