@@ -2,7 +2,7 @@
 
 A recurrent model may amplify rounding: two correct engines then part ways on a puzzle it does not solve. Such a trace
 says nothing about an engine. So every puzzle also runs with the matrix products in float64, and only those whose trace
-survives this other rounding are kept.
+survives this other rounding are kept, all of them for the same number of segments: as many as a few puzzles survive.
 
 Shapes: B (N where they are only asked) puzzles, S segments, T tokens, V vocabulary.
 """
@@ -24,6 +24,7 @@ from hrm_model.hrm import HRM
 
 MAX_BYTES = 1_500_000
 """Of logits in one file; a bundle travels, and 16 segments of 900 cells are already 0.7 MB a puzzle."""
+MIN_TRACES = 4
 FAR = 8.0
 """A trace is safe where so many times the rounding we saw still passes for parity and changes no answer and no halt.
 
@@ -37,34 +38,36 @@ def golden_traces(
 ) -> tuple[Golden, int]:
     """Traces of the first `count` candidates (fewer where `max_bytes` hold no more) that survive another rounding.
 
-    Also gives how many candidates were tried for them. Refuses (ValueError) a model of which none does: no engine of it
-    could be told from a wrong one.
+    They cover all segments, or as many as MIN_TRACES candidates survive. Also gives how many candidates were tried.
+    Refuses (ValueError) a model of which none survives its first segment: no engine of it could be told from a wrong
+    one.
     """
     config = model.config
     count = min(count, max(1, max_bytes // (config.max_segments * config.seq_len * config.vocab_size * 4)))
     other_rounding = copy.deepcopy(model).double()
-    steady: list[int] = []
-    num_tried = 0
-    for start in range(0, len(candidates), count):
-        if len(steady) < count:
-            part = candidates.at(np.arange(start, min(start + count, len(candidates))))
-            num_tried += len(part)
-            golden, other = record(model, part), record(other_rounding, part)
-            steady += (start + np.flatnonzero(survives_rounding_B(golden, other, threshold))).tolist()
-    if not steady:
+    steady_SN = np.empty((config.max_segments, 0), np.bool_)
+    while steady_SN.shape[1] < len(candidates) and steady_SN[-1].sum() < count:
+        start = steady_SN.shape[1]
+        part = candidates.at(np.arange(start, min(start + count, len(candidates))))
+        survives_SB = survives_rounding_SB(record(model, part), record(other_rounding, part), threshold)
+        steady_SN = np.concatenate([steady_SN, survives_SB], axis=1)
+    num_S = steady_SN.sum(axis=1)
+    num_segments = int((num_S >= min(MIN_TRACES, count, max(1, num_S[0]))).sum())
+    if not num_segments:
         raise ValueError(
-            f"rounding alone changes what the model says about each of {len(candidates)} puzzles within "
-            f"{config.max_segments} segments, so no graph of it can be compared; train it further or give more puzzles"
+            f"rounding alone changes what the model says about each of {len(candidates)} puzzles after one segment, so "
+            "no graph of it can be compared; train it further or give more puzzles"
         )
-    return record(model, candidates.at(np.array(steady[:count]))), num_tried
+    kept_N = np.flatnonzero(steady_SN[num_segments - 1])[:count]
+    return record(model, candidates.at(kept_N), num_segments), steady_SN.shape[1]
 
 
 @torch.no_grad()
-def record(model: HRM, questions: Questions) -> Golden:
-    """Runs every puzzle through all segments, in the model's own number format; results are float32."""
+def record(model: HRM, questions: Questions, num_segments: int | None = None) -> Golden:
+    """Runs every puzzle through so many segments (all), in the model's own number format; results are float32."""
     tokens_BT, ids_B = torch.from_numpy(questions.tokens_NT), torch.from_numpy(questions.puzzle_ids_N).long()
     carry, outputs = model.start(len(tokens_BT)), []
-    for _ in range(model.config.max_segments):
+    for _ in range(num_segments or model.config.max_segments):
         outputs.append(model.segment(carry, tokens_BT, ids_B))
         carry = outputs[-1].carry
     logits_SBTV = torch.stack([output.logits_BTV for output in outputs])
@@ -79,15 +82,16 @@ def record(model: HRM, questions: Questions) -> Golden:
     )
 
 
-def survives_rounding_B(golden: Golden, other: Golden, threshold: float) -> NDArray[np.bool_]:
-    """Where rounding stays far below the parity tolerance and far from changing an answer or a halt."""
-    logit_gap_B = np.abs(golden.logits_SBTV - other.logits_SBTV).max(axis=(0, 2, 3))
+def survives_rounding_SB(golden: Golden, other: Golden, threshold: float) -> NDArray[np.bool_]:
+    """Up to which segment rounding stays far below the parity tolerance and far from changing an answer or a halt."""
+    logit_gap_SB = np.abs(golden.logits_SBTV - other.logits_SBTV).max(axis=(2, 3))
     runner_up_SBT, best_SBT = np.moveaxis(np.partition(golden.logits_SBTV, -2, axis=-1)[..., -2:], -1, 0)
-    lead_B = (best_SBT - runner_up_SBT).min(axis=(0, 2))
+    lead_SB = (best_SBT - runner_up_SBT).min(axis=2)
     margin_gap_SB = np.abs(golden.halt_margin_SB - other.halt_margin_SB)
     distance_SB = np.abs(golden.halt_margin_SB - threshold)
-    halts_alike_B = (np.minimum(LOGIT_TOLERANCE, distance_SB) >= FAR * margin_gap_SB).all(axis=0)
-    return (np.minimum(LOGIT_TOLERANCE, lead_B) >= FAR * logit_gap_B) & halts_alike_B
+    halts_alike_SB = np.minimum(LOGIT_TOLERANCE, distance_SB) >= FAR * margin_gap_SB
+    answers_alike_SB = np.minimum(LOGIT_TOLERANCE, lead_SB) >= FAR * logit_gap_SB
+    return np.logical_and.accumulate(answers_alike_SB & halts_alike_SB, axis=0)
 
 
 def save(golden: Golden, file: Path) -> None:

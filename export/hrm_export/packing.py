@@ -27,7 +27,7 @@ from hrm_export.stages import Stages
 from hrm_export.unrolled import unrolled_graph
 from hrm_puzzles.atomic import new_directory
 
-CANDIDATES = 32
+CANDIDATES = 16
 """Puzzles tried for each golden trace, since not every trace survives rounding."""
 
 

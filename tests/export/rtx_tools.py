@@ -105,13 +105,16 @@ def full_size_graphs() -> Iterator[tuple[str, onnx.ModelProto]]:
     config = _config("sudoku")
     step = segment_graph(HRM(config).eval())
     ranges = _ranges(step, config)
-    signed = quantise(step, _scales(step, ranges))
+    scales = _scales(step, ranges)
+    signed = quantise(step, scales)
+    lighter = quantise(step, scales, weight_only=[site.weight for site in call_sites(step) if "down" in site.weight])
     kept = islands(step, ranges)
     half, half_int8 = half_graph(step, kept), half_graph(signed, islands(signed, ranges))
     yield "fp32", step
     yield "fp16", half
     yield "int8, rest fp16", half_int8
     yield "int8, rest fp32", signed
+    yield "int8, down weight-only, rest fp16", half_graph(lighter, islands(lighter, ranges))
     policy = HaltingPolicy(kind="learned", max_segments=NUM_UNROLLED)
     yield f"fp16, unrolled {NUM_UNROLLED} times", unrolled_graph(half, policy, NUM_UNROLLED)
     yield f"int8, unrolled {NUM_UNROLLED} times", unrolled_graph(half_int8, policy, NUM_UNROLLED)

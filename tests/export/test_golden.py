@@ -3,6 +3,7 @@
 Shapes: B puzzles, S segments, T tokens, V vocabulary.
 """
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 from export_tools import random_questions, small_model
 
-from hrm_export.golden import golden_traces, record, survives_rounding_B
+from hrm_export.golden import golden_traces, record, survives_rounding_SB
 
 
 def test_a_trace_runs_all_segments_from_the_models_own_start() -> None:
@@ -42,8 +43,10 @@ def test_a_puzzle_on_which_rounding_grows_is_left_out() -> None:
     golden = record(model, random_questions(model, 3))
     other = replace(golden, logits_SBTV=golden.logits_SBTV.copy())
     other.logits_SBTV[9, 1, 4, 2] += 1e-4
-    assert survives_rounding_B(golden, golden, 0.0).all()
-    assert survives_rounding_B(golden, other, 0.0).tolist() == [True, False, True]
+    assert survives_rounding_SB(golden, golden, 0.0).all()
+    survives_SB = survives_rounding_SB(golden, other, 0.0)
+    assert survives_SB[:9].all()
+    assert (survives_SB[9:] == [True, False, True]).all()
 
 
 def test_a_puzzle_whose_answer_hangs_on_rounding_is_left_out() -> None:
@@ -53,7 +56,7 @@ def test_a_puzzle_whose_answer_hangs_on_rounding_is_left_out() -> None:
     order = np.argsort(logits_TV[0])
     logits_TV[0, order[-2]] = logits_TV[0, order[-1]] - 2e-6
     other = replace(golden, logits_SBTV=golden.logits_SBTV + np.float32(1e-6))
-    assert survives_rounding_B(golden, other, 0.0).tolist() == [True, True, False]
+    assert survives_rounding_SB(golden, other, 0.0)[-1].tolist() == [True, True, False]
 
 
 def test_a_puzzle_whose_halt_hangs_on_rounding_is_left_out() -> None:
@@ -61,7 +64,20 @@ def test_a_puzzle_whose_halt_hangs_on_rounding_is_left_out() -> None:
     golden = record(model, random_questions(model, 3))
     other = replace(golden, halt_margin_SB=golden.halt_margin_SB + np.float32(1e-6))
     threshold = float(golden.halt_margin_SB[7, 0]) + 2e-6
-    assert survives_rounding_B(golden, other, threshold).tolist() == [False, True, True]
+    assert survives_rounding_SB(golden, other, threshold)[-1].tolist() == [False, True, True]
+
+
+def test_traces_end_where_too_few_puzzles_survive_rounding() -> None:
+    model = small_model(gain=1.0)
+    questions = random_questions(model, 16)
+    golden, _ = golden_traces(model, questions, 0.0, 16)
+    num_segments, num_puzzles = golden.answer_SBT.shape[:2]
+    assert 1 <= num_segments < model.config.max_segments
+    assert num_puzzles >= 4
+    whole = record(model, questions)
+    alike_SB = survives_rounding_SB(whole, record(copy.deepcopy(model).double(), questions), 0.0)
+    assert alike_SB[num_segments - 1].sum() == num_puzzles
+    assert alike_SB[num_segments].sum() < 4
 
 
 def test_a_model_that_amplifies_rounding_everywhere_is_refused() -> None:
