@@ -7,7 +7,7 @@ DEV := .venv/bin
 SERVE := .venv-serve/bin
 ROOMS := puzzles model train export calibration edge_runtime benchmarks
 
-.PHONY: help demo test test-slow lint format screens check-gpu check-jetson check-rtx clean
+.PHONY: help demo test test-slow lint audit format screens check-gpu check-jetson check-rtx clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -26,6 +26,9 @@ lint: .venv/ready  ## Check style and types
 	$(DEV)/ruff format --check .
 	$(DEV)/pyright --pythonpath $(DEV)/python
 
+audit: .audit/ready  ## Ask for known vulnerabilities in the pinned versions; says so where nobody can be asked
+	PIP_AUDIT=.audit/bin/pip-audit .ci/audit
+
 screens: .venv/ready  ## Make the pictures of the web page again, in a real Chromium
 	HRM_SCREENS=docs/screens $(DEV)/python -m pytest tests/web
 
@@ -42,6 +45,11 @@ check-jetson:  ## On a Jetson: parity, bench and half an hour of soak on its Ten
 check-rtx: .venv/ready .rtx/ready  ## Build every form of a full-size graph with NVIDIA's builder, without a GPU (minutes)
 	PYTHONPATH=.rtx $(DEV)/python -m pytest -m rtx --timeout 1400
 
+.audit/ready:
+	$(PYTHON) -m venv .audit
+	.audit/bin/python -m pip install --quiet pip-audit==2.10.1
+	touch $@
+
 .rtx/ready: | .venv/ready
 	$(DEV)/python -m pip install --quiet --no-deps --target .rtx \
 		tensorrt-rtx-cu13-bindings==1.7.1.116 onnxruntime-ep-nv-tensorrt-rtx-cu13==0.5.0
@@ -49,12 +57,12 @@ check-rtx: .venv/ready .rtx/ready  ## Build every form of a full-size graph with
 	touch $@
 
 clean:  ## Remove environments and caches
-	rm -rf .venv .venv-serve .rtx .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-serve .audit .rtx .pytest_cache .ruff_cache .hypothesis
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(DEV)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(DEV)/python -m pip install --quiet --editable '.[train,export,serve]' --group dev
+	$(DEV)/python -m pip install --quiet --editable '.[train,export,serve,otel]' --group dev
 	touch $@
 
 .venv-serve/ready: pyproject.toml constraints.txt
