@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -178,10 +179,18 @@ def tell() -> Callable[[str], object]:
     return lambda line: console.print(line, style="dim", highlight=False)
 
 
+def _leave(signal_number: int, _: object) -> NoReturn:
+    sys.exit(128 + signal_number)
+
+
 @contextlib.contextmanager
 def refusals_in_one_sentence() -> Generator[None]:
+    """SIGTERM becomes an exception meanwhile, so that it does not leave a server behind."""
+    before = signal.signal(signal.SIGTERM, _leave)
     try:
         yield
     except ValueError as error:
         print(f"hrm-bench: {error}", file=sys.stderr)
         raise typer.Exit(1) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
