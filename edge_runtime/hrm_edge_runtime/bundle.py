@@ -5,8 +5,9 @@ nothing: no pickle, no link, no path out of the directory (nor from inside a gra
 the manifest states.
 """
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -84,10 +85,30 @@ class Bundle:
         """Read the golden traces; raises BundleError where they are missing or do not fit the manifest."""
         if GOLDEN_NAME not in self.manifest.files:
             raise BundleError(f"{self.path} holds no {GOLDEN_NAME}: export the bundle again with golden traces.")
+        with self._golden_arrays() as arrays:
+            return _golden(arrays, self.manifest)
+
+    def golden_question(self) -> object:
+        """A held-out puzzle of the golden traces as a person would send it; None where the bundle holds no traces.
+
+        The first that PyTorch solved, where an answer can be proven and one was; or else the first. The logits, which
+        are nearly all of the file, are not read.
+        """
+        if GOLDEN_NAME not in self.manifest.files:
+            return None
+        with self._golden_arrays() as arrays:
+            is_solved_B = (arrays["answer_SBT"] == arrays["labels_BT"]).all(-1).any(0)
+            row = int(is_solved_B.argmax()) if self.puzzle.proof_exists else 0
+            question = self.puzzle.decode(arrays["tokens_BT"][row].astype(np.int32))
+            return self.puzzle.asked(question, self.identifiers[arrays["puzzle_ids_B"][row].astype(int)])
+
+    @contextlib.contextmanager
+    def _golden_arrays(self) -> Generator[Mapping[str, NDArray[np.generic]]]:
+        """The arrays, each of which is read when it is asked for."""
         try:
             with np.load(self.path / GOLDEN_NAME, allow_pickle=False) as arrays:
-                return _golden(arrays, self.manifest)
-        except (KeyError, ValueError, OSError, EOFError, BadZipFile) as error:
+                yield arrays
+        except (KeyError, IndexError, ValueError, OSError, EOFError, BadZipFile) as error:
             raise BundleError(f"the golden traces of {self.path} do not read ({error}): export it again.") from error
 
 

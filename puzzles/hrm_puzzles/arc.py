@@ -78,6 +78,11 @@ class Arc:
         names = [name for name in identifiers if name != BLANK_IDENTIFIER]
         return {"task": names[0] if names else "007bbfb7", "input": [[0, 7, 7], [7, 7, 7], [0, 7, 7]]}
 
+    def asked(self, grid: Grid, identifier: str) -> object:
+        """The question with its task; what was asked of a variant is turned back to the task's own colours and turn."""
+        task, variant = variant_of(identifier)
+        return {"task": task, "input": variant.invert(grid).tolist()}
+
     def write(self, grid: Grid, notation: Notation) -> object:
         return arc_notation.written(grid, notation)
 

@@ -23,7 +23,7 @@ from hrm_puzzles import (
 )
 from hrm_puzzles.grid_puzzle import GridPuzzle
 from hrm_puzzles.logistics_board import CUSTOMER_TOKEN, TOKEN_OF_VALUE, TOUR, VALUE_OF_TOKEN, VOCAB_SIZE
-from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Grid, IntArray, Notation, Parsed
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, RIGHT, WRONG, Example, Grid, IntArray, Notation, Parsed
 
 SIDES = range(5, 31)
 
@@ -54,9 +54,12 @@ class Logistics(GridPuzzle):
         return parsed
 
     def sample(self, identifiers: Sequence[str]) -> object:
-        """A fresh question as text."""
+        """A fresh question."""
         del identifiers
-        grid = self.generate(np.random.default_rng(0), self.difficulties[0]).question
+        return self.asked(self.generate(np.random.default_rng(0), self.difficulties[0]).question, BLANK_IDENTIFIER)
+
+    def asked(self, grid: Grid, identifier: str) -> object:  # noqa: ARG002
+        """Lines of text."""
         return grid_notation.text_of(logistics_notation.LEGEND, grid)
 
     def write(self, grid: Grid, notation: Notation) -> object:

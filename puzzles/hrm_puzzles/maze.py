@@ -29,7 +29,7 @@ from hrm_puzzles.maze_board import (
     VALUE_OF_TOKEN,
     VOCAB_SIZE,
 )
-from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Grid, IntArray, Notation, Parsed
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, RIGHT, WRONG, Example, Grid, IntArray, Notation, Parsed
 
 SIDES = range(4, 31)
 
@@ -61,9 +61,12 @@ class Maze(GridPuzzle):
         return grid_notation.parsed(self.shape, maze_notation.LEGEND, text).grid
 
     def sample(self, identifiers: Sequence[str]) -> object:
-        """A fresh question as text."""
+        """A fresh question."""
         del identifiers
-        grid = self.generate(np.random.default_rng(0), self.difficulties[0]).question
+        return self.asked(self.generate(np.random.default_rng(0), self.difficulties[0]).question, BLANK_IDENTIFIER)
+
+    def asked(self, grid: Grid, identifier: str) -> object:  # noqa: ARG002
+        """Lines of text."""
         return grid_notation.text_of(maze_notation.LEGEND, grid)
 
     def write(self, grid: Grid, notation: Notation) -> object:

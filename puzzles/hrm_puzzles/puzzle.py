@@ -121,6 +121,10 @@ class Puzzle(Protocol):
         """A question as a person would send it; `identifiers` are the tasks that a model knows."""
         ...
 
+    def asked(self, grid: Grid, identifier: str) -> object:
+        """This question as a person would send it; `identifier` names its row of the puzzle table."""
+        ...
+
     def write(self, grid: Grid, notation: Notation) -> object:
         """Write a grid as a JSON value in the notation a puzzle was asked in."""
         ...

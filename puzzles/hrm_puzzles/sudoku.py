@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_puzzles import sudoku_generator, sudoku_notation, sudoku_render, sudoku_rules
-from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed
 from hrm_puzzles.sudoku_board import Board
 from hrm_puzzles.sudoku_equivalence import equivalence_hash_B
 from hrm_puzzles.sudoku_symmetry import SudokuSymmetry, augmented_BT, random_symmetry
@@ -65,11 +65,15 @@ class Sudoku:
         return sudoku_notation.from_row(self.board, text)
 
     def sample(self, identifiers: Sequence[str]) -> object:
-        """The well-known 9x9 question, or a fresh one as rows."""
+        """The well-known 9x9 question, or a fresh one."""
         del identifiers
         if self.seq_len == len(WELL_KNOWN):
             return WELL_KNOWN
-        return self.generate(np.random.default_rng(0), self.difficulties[0]).question.tolist()
+        return self.asked(self.generate(np.random.default_rng(0), self.difficulties[0]).question, BLANK_IDENTIFIER)
+
+    def asked(self, grid: Grid, identifier: str) -> object:  # noqa: ARG002
+        """One line of text, a dot for each blank."""
+        return "".join(str(digit or ".") for digit in grid.reshape(-1).tolist())
 
     def write(self, grid: Grid, notation: Notation) -> object:
         return sudoku_notation.written(grid, notation)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
-from asgi_tools import MAZE, app_of_two, client_of, until
+import pytest
+from asgi_tools import MAZE, app_of_two, client_of, maze_model, until
 from scripted_server import NAME, examples
 
+from hrm_edge_runtime.bundle import SHELF, Bundle
+from hrm_edge_runtime.manifest import CurvePoint, HaltingCurve
+from hrm_edge_runtime.service.questions import question_from
+from hrm_edge_runtime.service.schema import SolveRequest
+from hrm_edge_runtime.service.served import ServedModel
+
 MAZE_QUESTION = MAZE.sample([])
+POINT = CurvePoint(threshold=0.5, exact=1.0, proven=1.0, mean_segments=1.0)
 
 
 def with_two(check: Any) -> None:
@@ -85,3 +95,31 @@ def test_a_full_lane_refuses_and_the_other_answers() -> None:
             place.__exit__(None, None, None)
 
     with_two(check)
+
+
+@pytest.mark.parametrize("path", sorted(SHELF.glob("*.bundle")), ids=lambda path: path.stem)
+def test_the_sample_of_a_shipped_model_is_a_held_out_puzzle_that_it_reads(path: Path) -> None:
+    bundle = Bundle.open(path)
+    model = ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1)
+    question = question_from([model], SolveRequest(puzzle=model.sample))
+    golden = bundle.golden()
+    task, variants = bundle.identifiers[question.puzzle_id], [bundle.identifiers[row] for row in golden.puzzle_ids_B]
+    if model.puzzle.name.startswith("arc"):  # the golden traces hold variants, a person asks for the task
+        assert task in {name.split("_")[0] for name in variants}
+    else:
+        assert question.tokens_T.tolist() in golden.tokens_BT.tolist()
+
+
+def test_a_model_without_golden_traces_has_a_sample_of_its_kind() -> None:
+    assert maze_model().view().sample == MAZE_QUESTION
+
+
+def test_a_model_shows_the_threshold_that_its_precision_is_served_with() -> None:
+    curves = {
+        name: HaltingCurve(num_puzzles=1, threshold=threshold, points=[POINT])
+        for name, threshold in (("fp32", 0.5), ("int8", 1.5))
+    }
+    model = maze_model()
+    manifest = model.manifest.model_copy(update={"curves": curves})
+    shown = [replace(model, manifest=manifest, precision=name).view().halting.threshold for name in ("fp32", "int8")]
+    assert shown == [0.5, 1.5]

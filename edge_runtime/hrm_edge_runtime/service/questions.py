@@ -6,7 +6,7 @@ Shapes: T tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,7 +173,7 @@ def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:
             f"use 1 to {limit}",
             field="max_segments",
         )
-    kind = request.policy or model.manifest.halting.policy
+    kind = request.policy or model.halting.kind
     if kind == "verified" and not model.puzzle.proof_exists:
         raise invalid(
             "no-proof-exists",
@@ -181,5 +181,4 @@ def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:
             "use the policy 'learned' or 'fixed'",
             field="policy",
         )
-    threshold = model.manifest.halting_policy(model.precision).threshold
-    return HaltingPolicy(kind=kind, threshold=threshold, max_segments=num_segments)
+    return replace(model.halting, kind=kind, max_segments=num_segments)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.service.reports import LaneReport
@@ -19,6 +20,7 @@ class ServedModel:
     """One model as the HTTP process knows it: everything but the engine.
 
     `num_slots` are those asked for; how many there are the engine tells. Without `lane_key` it is the model's name.
+    `held_out` is a question of its kind that it was not trained on, as a person would send it, where there is one.
     """
 
     manifest: Manifest
@@ -28,6 +30,7 @@ class ServedModel:
     max_attempts: int
     puzzle_ids: Mapping[str, int] = field(default_factory=dict[str, int])
     lane_key: str | None = None
+    held_out: object = None
 
     @classmethod
     def of(
@@ -41,6 +44,7 @@ class ServedModel:
             num_slots=num_slots,
             max_attempts=max_attempts,
             puzzle_ids={name: row for row, name in enumerate(bundle.identifiers)},
+            held_out=bundle.golden_question(),
         )
 
     @property
@@ -55,7 +59,12 @@ class ServedModel:
     @property
     def sample(self) -> object:
         """A question as a person would send it."""
-        return self.puzzle.sample(list(self.puzzle_ids))
+        return self.held_out or self.puzzle.sample(list(self.puzzle_ids))
+
+    @property
+    def halting(self) -> HaltingPolicy:
+        """The rule where a request says nothing."""
+        return self.manifest.halting_policy(self.precision)
 
     def view(self, report: LaneReport | None = None) -> ModelView:
         """What /models tells; of the lane only what the engine has reported."""
@@ -69,7 +78,7 @@ class ServedModel:
             vocab_size=manifest.vocab_size,
             hidden_size=manifest.hidden_size,
             max_segments=manifest.max_segments,
-            halting=HaltingView(policy=manifest.halting.policy, threshold=manifest.halting.threshold),
+            halting=HaltingView(policy=self.halting.kind, threshold=self.halting.threshold),
             precision=self.precision,
             slots=report.num_slots if report else self.num_slots,
             slots_rule=report.slots_rule if report else None,
