@@ -26,8 +26,10 @@ from rich.console import Console
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, Result
 from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.board.memory import MIB, read_memory, resident_bytes
+from hrm_edge_runtime.board.sensors import Sensors
+from hrm_edge_runtime.board.setting import Board
 from hrm_edge_runtime.bundle import Bundle, Golden, find_bundle
-from hrm_edge_runtime.engines import jetson
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.tensorrt_cache import buckets_for
@@ -103,7 +105,7 @@ def accept(
         "faults": faults,
         "bundle": {"name": bundle.manifest.name, "provenance": bundle.manifest.provenance},
         "engine": {"choice": str(choice), "slots": num_slots, "versions": _versions()},
-        "device": {**jetson.board(), "machine": platform.machine(), "python": platform.python_version()},
+        "device": {**Board().facts(), "machine": platform.machine(), "python": platform.python_version()},
         "parity": parity,
         "bench": bench,
         "soak": soak,
@@ -219,14 +221,15 @@ def _account(seen: _Seen, samples: list[Sample]) -> dict[str, Any]:
 
 
 def _sample(at_s: float, step_ms: float) -> Sample:
-    memory = jetson.read_memory()
+    memory = read_memory()
+    clocks = [str(clock.now_hz // 10**6) for clock in Board().gpu_clocks()]
     return Sample(
         at_s=round(at_s, 1),
         step_ms=round(step_ms, 3),
-        rss_mb=jetson.resident_mb(),
+        rss_mb=resident_bytes() // MIB or None,
         available_mb=None if memory is None else memory.available_mb,
-        temperature_c=jetson.temperature_c(),
-        gpu_mhz=jetson.board().get("gpu_cur_mhz"),
+        temperature_c=Sensors().hottest_c(),
+        gpu_mhz=clocks[-1] if clocks else None,
     )
 
 

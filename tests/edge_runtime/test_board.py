@@ -17,6 +17,7 @@ from board_tree import ORIN, RAILS, board
 
 from hrm_edge_runtime.board.files import Files
 from hrm_edge_runtime.board.sensors import Energy, Sensors
+from hrm_edge_runtime.board.setting import Board, power_mode
 from hrm_edge_runtime.doctor import jetson, memory
 from hrm_edge_runtime.doctor.cli import serving
 from hrm_edge_runtime.doctor.finding import Finding
@@ -45,6 +46,7 @@ def test_a_zone_or_rail_that_does_not_read_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "sys/class/thermal/thermal_zone0/temp").write_text("\n")
     (tmp_path / RAILS / "curr2_input").unlink()
     sensors = Sensors(files=files)
+    assert sensors.hottest_c() == 52.5
     assert sensors.temperature_c() == {"gpu-thermal": 52.5}
     assert set(sensors.power_w()) == {"VDD_IN"}
 
@@ -75,6 +77,28 @@ def test_a_counter_of_energy_that_wraps_does_not_fall(tmp_path: Path) -> None:
         (zone / "energy_uj").write_text(str(microjoules))
         seen.append(energy.read_j()["package-0"])
     assert seen == [0.0, 2.0, 2.0, 2.5]
+
+
+# --- how it is set
+
+
+def test_a_report_tells_what_decides_the_speed_of_a_board(tmp_path: Path) -> None:
+    facts = Board(files=board(tmp_path)).facts()
+    assert facts["power_mode"] == "MAXN_SUPER"
+    assert (facts["gpu_cur_mhz"], facts["gpu_max_mhz"]) == ("306", "1020")
+    assert facts["release"].startswith("# R36")
+
+
+def test_where_nvpmodel_left_no_file_it_is_asked_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvpmodel"
+    nowhere = Board(files=Files(root=tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert power_mode(nowhere) == "none"
+    tool.write_text("#!/bin/sh\necho NV Power Mode: 15W\necho 0\n")
+    tool.chmod(0o755)
+    assert power_mode(nowhere) == "15W"
+    tool.write_text("#!/bin/sh\nexit 1\n")
+    assert power_mode(nowhere) == "unknown"
 
 
 # --- the doctor

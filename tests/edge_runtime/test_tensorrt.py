@@ -18,13 +18,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from board_tree import board
 from typer.testing import CliRunner
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane
 from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.board import memory
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines import factory, jetson, tensorrt_build, tensorrt_cache, tensorrt_open, tensorrt_plan
+from hrm_edge_runtime.engines import factory, tensorrt_build, tensorrt_cache, tensorrt_open, tensorrt_plan
 from hrm_edge_runtime.engines.cuda import PycudaGpu
 from hrm_edge_runtime.engines.engine import Engine, EngineLostError, EngineUnavailableError
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
@@ -322,21 +324,18 @@ NvMapMemUsed:     204800 kB
 
 @pytest.mark.parametrize(("swap", "allocatable_mb"), [(0, 5000 + 0), (1024000, 6000), (99999999, 7420)])
 def test_swap_counts_for_what_the_host_can_give_up(tmp_path: Path, swap: int, allocatable_mb: int) -> None:
-    file = tmp_path / "meminfo"
-    file.write_text(MEMINFO.format(swap=swap))
-    memory = jetson.read_memory(file)
-    assert memory is not None
-    assert memory.allocatable_mb == allocatable_mb
+    told = memory.read_memory(board(tmp_path, {"proc/meminfo": MEMINFO.format(swap=swap)}))
+    assert told is not None
+    assert told.allocatable_mb == allocatable_mb
 
 
 def test_a_build_that_memory_cannot_bear_is_refused(
     bundle: Bundle, device: SetUp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device()
-    file = tmp_path / "meminfo"
-    file.write_text("MemTotal: 2000000 kB\nMemAvailable: 1000000 kB\n")
-    small = jetson.read_memory(file)
-    monkeypatch.setattr(jetson, "read_memory", lambda: small)
+    meminfo = "MemTotal: 2000000 kB\nMemAvailable: 1000000 kB\n"
+    small = memory.read_memory(board(tmp_path, {"proc/meminfo": meminfo}))
+    monkeypatch.setattr(memory, "read_memory", lambda: small)
     refused = build(bundle)
     assert refused.exit_code == 1
     assert "takes about 2512 MB and this machine can give 976 MB: stop the desktop" in refused.stderr

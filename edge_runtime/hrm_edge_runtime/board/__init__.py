@@ -1,1 +1,1 @@
-"""The machine beneath: sensors for metrics, and what a doctor asks of it. Nothing is ever changed."""
+"""The machine beneath: its sensors, its memory, and how it is set. Nothing is ever changed."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hrm_edge_runtime.board.files import Files
 
@@ -18,6 +19,15 @@ CHANNELS = (1, 2, 3)
 OVER_CURRENT = "sys/class/hwmon/hwmon*/oc*_event_cnt"
 ZONES = "sys/class/thermal/thermal_zone*/temp"
 NO_RAIL = ("NC", "")  # labels of channels that nothing is connected to
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zone:
+    """A thermal zone now, and the folder that tells its limits."""
+
+    name: str
+    folder: Path
+    celsius: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +40,19 @@ class Sensors:
         """Of each supply rail now. On an Orin module VDD_IN feeds the others: do not add them up."""
         return dict(self._rails())
 
+    def zones(self) -> Iterator[Zone]:
+        """The thermal zones; one that is switched off does not read."""
+        for path in self.files.paths(ZONES):
+            if (millidegrees := self.files.number(path)) is not None:
+                name = self.files.text(path.parent / "type") or path.parent.name
+                yield Zone(name=name, folder=path.parent, celsius=millidegrees / 1000)
+
     def temperature_c(self) -> dict[str, float]:
-        """Of each thermal zone; a zone that is switched off does not read."""
-        zones = [(self._zone_name(path.parent.name), self.files.number(path)) for path in self.files.paths(ZONES)]
-        return {name: value / 1000 for name, value in zones if value is not None}
+        """Of each thermal zone by its name."""
+        return {zone.name: zone.celsius for zone in self.zones()}
+
+    def hottest_c(self) -> float | None:
+        return max((zone.celsius for zone in self.zones()), default=None)
 
     def counted_energy_j(self) -> dict[str, float]:
         """What the machine's own counters say; they wrap around after hours."""
@@ -58,9 +77,6 @@ class Sensors:
                 milliamperes = self.files.number(named.parent / f"curr{channel}_input")
                 if label not in NO_RAIL and millivolts is not None and milliamperes is not None:
                     yield label, millivolts * milliamperes / 1e6
-
-    def _zone_name(self, zone: str) -> str:
-        return self.files.text(f"sys/class/thermal/{zone}/type") or zone
 
 
 @dataclass(kw_only=True)

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from pathlib import Path
 
 from hrm_edge_runtime.board.files import Files
+from hrm_edge_runtime.board.memory import MIB, read_memory
 from hrm_edge_runtime.doctor.finding import Finding
 
 GIB = 1 << 30
-BUILDING = 2 * GIB  # about what building an engine takes (calculated; engines/jetson.py)
+BUILDING = 2 * GIB  # about what building an engine takes (calculated; engines/tensorrt_plan.py)
 SERVING = 256 << 20  # both processes with the shipped Sudoku model
 DESKTOP = "leave the desktop (sudo systemctl set-default multi-user.target && sudo reboot) or close programs"
 
 
 def memory(files: Files, *, shared_with_gpu: bool) -> Finding | None:
     """What is left, with the swap behind it; a GPU that shares this memory builds its engines in it."""
-    text = files.text("proc/meminfo")
-    if text is None:
+    told = read_memory(files)
+    if told is None:
         return None
-    values = {key: int(kib) * 1024 for key, kib in re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)}
-    total, available, swap = (values.get(key, 0) for key in ("MemTotal", "MemAvailable", "SwapTotal"))
+    total, available, swap = (mb * MIB for mb in (told.total_mb, told.available_mb, told.swap_mb))
     said = f"{available / GIB:.1f} of {total / GIB:.1f} GiB free, {_swap(files, swap)}"
     if available < SERVING:
         return Finding(name="memory", level="fail", text=said, remedy=DESKTOP)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 
+from hrm_edge_runtime.board.setting import power_mode
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines import jetson, tensorrt_api, tensorrt_cache
+from hrm_edge_runtime.engines import tensorrt_api, tensorrt_cache
 from hrm_edge_runtime.engines.cuda import Gpu, PycudaGpu
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.tensorrt import TensorRTEngine
@@ -20,7 +21,7 @@ def this_machine(gpu: Gpu | None = None) -> Machine:
         gpu=info.name,
         compute_capability=info.compute_capability,
         tensorrt=version,
-        power_mode=jetson.power_mode(),
+        power_mode=power_mode(),
     )
 
 

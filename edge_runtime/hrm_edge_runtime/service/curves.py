@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from hrm_edge_runtime.batching.attempts import Attempts
+from hrm_edge_runtime.board.setting import power_mode
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines import jetson
 from hrm_edge_runtime.engines.engine import Engine, Float32
 from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.engines.tensorrt_cache import engine_dir
@@ -130,7 +130,7 @@ def num_cores() -> int:
 def _key(bundle: Bundle, choice: Choice, num_threads: int | None) -> str:
     graph = bundle.graph_path(choice.precision, device="cpu" if choice.engine == "cpu" else "any").name
     cores = num_cores()
-    machine = f"{platform.machine()} {_processor()}, {cores} cores, power mode {jetson.power_mode()}"
+    machine = f"{platform.machine()} {_processor()}, {cores} cores, power mode {power_mode()}"
     return f"{bundle.manifest.files[graph].sha256[:16]} {choice}, {num_threads or cores} threads, {machine}"
 
 

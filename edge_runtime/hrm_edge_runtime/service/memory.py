@@ -10,16 +10,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from hrm_edge_runtime.engines.jetson import read_memory
+from hrm_edge_runtime.board.memory import MIB, read_memory, resident_bytes
 
-MIB = 1 << 20
 HEADROOM_SHARE = 0.05  # of the machine's memory, left free where no budget is given
 HEADROOM_BYTES = 256 * MIB  # and never less than this
-STATM = Path("/proc/self/statm")
 CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
 
@@ -47,7 +44,7 @@ class Meter:
         _gpu_before_bytes()
 
     def held_bytes(self) -> int:
-        return _resident_bytes() + max(0, _gpu_bytes() - _gpu_before_bytes())
+        return resident_bytes() + max(0, _gpu_bytes() - _gpu_before_bytes())
 
     def check(self, name: str, more_bytes: int = 0) -> None:
         """Raise OverBudgetError where the process holds, or with so much more would hold, too much."""
@@ -92,12 +89,6 @@ def give_back() -> None:
     """Hand freed memory to the system, which the C library keeps otherwise."""
     with contextlib.suppress(OSError, AttributeError):  # glibc alone has this
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _resident_bytes() -> int:
-    if not STATM.is_file():
-        return 0
-    return int(STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @functools.cache
