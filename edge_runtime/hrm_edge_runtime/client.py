@@ -80,6 +80,8 @@ class Client:
         max_segments: int | None = None,
         attempts: int | None = None,
         deadline_ms: int | None = None,
+        best_so_far: bool | None = None,
+        priority: int | None = None,
     ) -> SolveAnswer:
         """Have one puzzle solved, in any notation that is a JSON value."""
         fields = {
@@ -90,6 +92,8 @@ class Client:
             "max_segments": max_segments,
             "attempts": attempts,
             "deadline_ms": deadline_ms,
+            "best_so_far": best_so_far,
+            "priority": priority,
         }
         stated = {name: value for name, value in fields.items() if value is not None}
         return SolveAnswer.model_validate(self._patiently("POST", "/solve", stated))

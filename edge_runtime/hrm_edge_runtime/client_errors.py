@@ -6,6 +6,8 @@ import httpx
 
 from hrm_edge_runtime.service.schema import ErrorDetail
 
+NOT_BY_THEN = "cannot-make-deadline"  # the one 503 that waiting does not mend, for the deadline counts from each asking
+
 
 class ServerError(Exception):
     """A server's refusal; `detail` holds its reason, field, rule, cell, message and remedy."""
@@ -26,11 +28,11 @@ class KeyRefusedError(RefusedError):
 
 
 class UnavailableError(ServerError):
-    """503, or 429 where a key has used up its share: not now; try again after `retry_after_s`."""
+    """Any other 503, or 429 where a key has used up its share: not now; try again after `retry_after_s`."""
 
 
 class DeadlineMissedError(ServerError):
-    """504: the deadline passed first."""
+    """504: the deadline passed first; or 503: it could only pass first. Ask again with a later one."""
 
 
 class UnreachableError(Exception):
@@ -50,6 +52,8 @@ def error_from(response: httpx.Response) -> ServerError:
             message=f"the server answered {response.status_code} without a reason",
             remedy="look whether another server or a proxy listens at this address",
         )
+    if detail.reason == NOT_BY_THEN:
+        return DeadlineMissedError(response.status_code, detail)
     if response.status_code in (429, 503):
         return UnavailableError(response.status_code, detail, _seconds(response.headers.get("retry-after", "")))
     return _CLASS_OF.get(response.status_code, _class_of_range(response.status_code))(response.status_code, detail)

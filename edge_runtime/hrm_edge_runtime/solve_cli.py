@@ -45,6 +45,12 @@ def solve(
     deadline_ms: Annotated[
         int | None, typer.Option(min=1, help="Refuse what is not answered so soon after it was sent (with a server).")
     ] = None,
+    best_so_far: Annotated[
+        bool, typer.Option("--best-so-far", help="At the deadline take what the model has by then (with a server).")
+    ] = False,
+    priority: Annotated[
+        int | None, typer.Option(min=-3, max=3, help="Whose turn comes first; greater goes first (with a server).")
+    ] = None,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Attempts in one batch (with --bundle).")] = 4,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine (with --bundle).")] = None,
     engine: Annotated[
@@ -83,6 +89,8 @@ def solve(
         "max_segments": max_segments,
         "attempts": attempts,
         "deadline_ms": deadline_ms,
+        "best_so_far": best_so_far or None,
+        "priority": priority,
     }
     try:
         if bundle is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import Any
 
 import httpx
@@ -16,14 +17,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import PUZZLE, examples, scripted_model
-from service_tools import Server, running, wait_for
+from service_tools import PATIENCE_S, Server, running, wait_for
 
 from hrm_edge_runtime.batching.asks import Ask
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.client import Client, DeadlineMissedError
 from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
 from hrm_edge_runtime.service.questions import question_from
 from hrm_edge_runtime.service.schema import SolveRequest
+from hrm_edge_runtime.solve_cli import app as solve_app
 
 QUESTION = next(iter(examples()))
 ROUTES = ("/solve", "/solve/stream", "/solve/batch")
@@ -101,6 +104,27 @@ def test_what_cannot_begin_before_its_deadline_is_refused_at_once_and_nothing_el
         assert (urgent.status_code, urgent.json()["error"]["reason"]) == (504, "deadline-missed")
         patient = slow.solve(QUESTION, deadline_ms=60_000, max_segments=1, priority=3)
         assert patient.status_code == 200
+
+
+def test_a_client_does_not_wait_where_its_deadline_cannot_be_met(slow: Server) -> None:
+    with crowd(slow, 12, priority=1), Client(slow.url, patience_s=PATIENCE_S) as client:
+        with pytest.raises(DeadlineMissedError, match="could not even begin before its deadline"):
+            client.solve(QUESTION, deadline_ms=200)
+        assert commanded(slow, "--deadline-ms=200")["error"]["reason"] == "cannot-make-deadline"
+        assert commanded(slow, "--deadline-ms=200", "--priority=3")["error"]["reason"] == "deadline-missed"
+
+
+def test_the_command_takes_the_best_so_far_where_that_is_wanted(slow: Server) -> None:
+    assert commanded(slow, "--deadline-ms=400", "--best-so-far")["halted_by"] == "deadline"
+
+
+def commanded(server: Server, *options: str) -> Any:
+    """What `hrm-solve` says of a puzzle that it does not get solved."""
+    said = io.StringIO()
+    with redirect_stdout(said), pytest.raises(SystemExit) as left:
+        solve_app([QUESTION, "--url", server.url, "--json", *options])
+    assert left.value.code == 1
+    return json.loads(said.getvalue())
 
 
 def test_greater_priority_goes_first(slow: Server) -> None:
