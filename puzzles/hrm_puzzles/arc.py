@@ -120,12 +120,12 @@ class Arc:
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Each pair at a fresh place where both grids fit; turned and recoloured copies are puzzle ids of their own.
 
-        A pair whose canvases show no pad stays where it is.
+        A pair whose answer shows no pad stays where it is: in labels another value may stand for it.
         """
         asked, told = boxes_of_B(inputs_BT, self.side), boxes_of_B(labels_BT, self.side)
         top_B = rng.integers(self.side - np.maximum(asked.height_B, told.height_B) + 1)
         left_B = rng.integers(self.side - np.maximum(asked.width_B, told.width_B) + 1)
-        stays_B = np.minimum(np.asarray(inputs_BT).min(axis=1), np.asarray(labels_BT).min(axis=1)) > arc_canvas.PAD
+        stays_B = np.asarray(labels_BT).min(axis=1) > arc_canvas.PAD
         top_B, left_B = np.where(stays_B, asked.top_B, top_B), np.where(stays_B, asked.left_B, left_B)
         return (
             moved_BT(inputs_BT, asked, top_B, left_B, self.side),

@@ -33,6 +33,7 @@ MEDIA_TYPE = "application/x-ndjson"
 MEDIA_TYPES = (MEDIA_TYPE, "application/ndjson", "application/jsonl")
 HANDICAP = 1  # lines stand behind single requests of the same priority
 IDLE_SECONDS = 60.0  # how long a client may neither send nor take anything
+CANCEL_AGAIN_S = 0.05  # before Python 3.12 wait_for loses a cancel that comes together with its result
 PATIENCE_S = 60.0  # how long a line waits for its place, for instance while an engine is restarted
 
 Numbered = tuple[int, "bytes | ServiceError"]
@@ -66,7 +67,11 @@ class BatchStream(Response):
             await self._write(send)
             await reader
         finally:
-            await _ended([reader, *self._tasks])
+            while alive := [one for one in (reader, *self._tasks) if not one.done()]:
+                for one in alive:
+                    one.cancel()
+                await asyncio.wait(alive, timeout=CANCEL_AGAIN_S)
+            await asyncio.gather(reader, *self._tasks, return_exceptions=True)
 
     async def _read(self, body: Lookahead) -> None:
         """Begin a task for each line; the window and the places hold it back."""
@@ -185,9 +190,3 @@ def _line(value: dict[str, Any]) -> bytes:
 
 def _piece(body: bytes) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": True}
-
-
-async def _ended(tasks: list[asyncio.Future[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
