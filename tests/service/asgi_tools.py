@@ -13,9 +13,9 @@ import numpy as np
 from fastapi import FastAPI
 from scripted_server import NAME, scripted_model, scripted_workbench
 
+from hrm_benchmarks.serving import scripted as serving
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.fake import ScriptedEngine
-from hrm_edge_runtime.manifest import Halting, Manifest
 from hrm_edge_runtime.service.app import create_app
 from hrm_edge_runtime.service.keys import KeyRing
 from hrm_edge_runtime.service.processes import InThreadEngine
@@ -42,25 +42,14 @@ def app_of_two() -> tuple[FastAPI, Supervisor]:
         return Workbench(lanes={**QUICK().lanes, "mazes": lane})
 
     supervisor = Supervisor(functools.partial(InThreadEngine, bench), {NAME: 10, "mazes": 10})
-    return create_app(supervisor, [scripted_model(num_slots=2), maze_model()]), supervisor
+    return create_app(
+        supervisor,
+        [scripted_model(num_slots=2), maze_model()],
+    ), supervisor
 
 
 def maze_model() -> ServedModel:
-    manifest = Manifest(
-        name="mazes",
-        puzzle=MAZE.name,
-        seq_len=MAZE.seq_len,
-        vocab_size=MAZE.vocab_size,
-        num_positions=MAZE.seq_len + 1,
-        hidden_size=4,
-        puzzle_vector_size=4,
-        num_puzzle_ids=1,
-        max_segments=3,
-        halting=Halting(policy="verified"),
-        precisions={"fp32": "step.fp32.onnx"},
-        files={},
-    )
-    return ServedModel(manifest=manifest, puzzle=MAZE, precision="fp32", num_slots=2, max_attempts=1)
+    return serving.scripted_model(MAZE, name="mazes", num_slots=2, max_segments=3)
 
 
 @contextlib.asynccontextmanager

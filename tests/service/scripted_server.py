@@ -14,17 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
+from hrm_benchmarks.serving import scripted as serving
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
-from hrm_edge_runtime.manifest import Halting, Manifest
 from hrm_edge_runtime.service.served import ServedModel
 from hrm_edge_runtime.service.workbench import Workbench
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 
-MAX_SEGMENTS = 16
 MAX_ATTEMPTS = 8
-NAME = "scripted"
+NAME = serving.NAME
 PUZZLE: Puzzle = registry.get("sudoku-4x4")
 
 
@@ -61,23 +60,7 @@ def _after_warm_up(sleep: Callable[[float], None]) -> Callable[[float], None]:
 
 
 def scripted_model(num_slots: int) -> ServedModel:
-    manifest = Manifest(
-        name=NAME,
-        puzzle=PUZZLE.name,
-        seq_len=PUZZLE.seq_len,
-        vocab_size=PUZZLE.vocab_size,
-        num_positions=PUZZLE.seq_len + 1,
-        hidden_size=4,
-        puzzle_vector_size=4,
-        num_puzzle_ids=1,
-        max_segments=MAX_SEGMENTS,
-        halting=Halting(policy="verified"),
-        precisions={"fp32": "step.fp32.onnx"},
-        files={},
-    )
-    return ServedModel(
-        manifest=manifest, puzzle=PUZZLE, precision="fp32", num_slots=num_slots, max_attempts=MAX_ATTEMPTS
-    )
+    return serving.scripted_model(PUZZLE, num_slots=num_slots, max_attempts=MAX_ATTEMPTS)
 
 
 def _tokens(text: str) -> np.ndarray:

@@ -65,9 +65,17 @@ def workbench(one: Scripted) -> Workbench:
     return Workbench(lanes={NAME: lane})
 
 
-def served_model(one: Scripted, puzzle: Puzzle) -> ServedModel:
+def scripted_model(
+    puzzle: Puzzle,
+    *,
+    num_slots: int,
+    name: str = NAME,
+    max_segments: int = distributions.MAX_SEGMENTS,
+    max_attempts: int = 1,
+) -> ServedModel:
+    """What the HTTP process knows of a model that has no bundle."""
     manifest = Manifest(
-        name=NAME,
+        name=name,
         puzzle=puzzle.name,
         seq_len=puzzle.seq_len,
         vocab_size=puzzle.vocab_size,
@@ -75,12 +83,14 @@ def served_model(one: Scripted, puzzle: Puzzle) -> ServedModel:
         hidden_size=4,
         puzzle_vector_size=4,
         num_puzzle_ids=1,
-        max_segments=distributions.MAX_SEGMENTS,
+        max_segments=max_segments,
         halting=Halting(policy="verified"),
         precisions={"fp32": "step.fp32.onnx"},
         files={},
     )
-    return ServedModel(manifest=manifest, puzzle=puzzle, precision="fp32", num_slots=one.num_slots, max_attempts=1)
+    return ServedModel(
+        manifest=manifest, puzzle=puzzle, precision="fp32", num_slots=num_slots, max_attempts=max_attempts
+    )
 
 
 def main() -> None:
@@ -101,7 +111,9 @@ def main() -> None:
         drain_s=30.0,
         stall_s=60.0,
     )
-    run_server(functools.partial(workbench, one), [served_model(one, registry.get(one.puzzle))], options)
+    run_server(
+        functools.partial(workbench, one), [scripted_model(registry.get(one.puzzle), num_slots=one.num_slots)], options
+    )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
+import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -33,7 +34,6 @@ MEDIA_TYPE = "application/x-ndjson"
 MEDIA_TYPES = (MEDIA_TYPE, "application/ndjson", "application/jsonl")
 HANDICAP = 1  # lines stand behind single requests of the same priority
 IDLE_SECONDS = 60.0  # how long a client may neither send nor take anything
-CANCEL_AGAIN_S = 0.05  # before Python 3.12 wait_for loses a cancel that comes together with its result
 PATIENCE_S = 60.0  # how long a line waits for its place, for instance while an engine is restarted
 
 Numbered = tuple[int, "bytes | ServiceError"]
@@ -58,7 +58,7 @@ class BatchStream(Response):
         del scope
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         body = Lookahead(receive)
-        with contextlib.suppress(ClientGoneError, asyncio.TimeoutError):
+        with contextlib.suppress(ClientGoneError, TimeoutError):
             await unless_client_leaves(body.receive, self._answer_all(body, send))
 
     async def _answer_all(self, body: Lookahead, send: Send) -> None:
@@ -67,10 +67,8 @@ class BatchStream(Response):
             await self._write(send)
             await reader
         finally:
-            while alive := [one for one in (reader, *self._tasks) if not one.done()]:
-                for one in alive:
-                    one.cancel()
-                await asyncio.wait(alive, timeout=CANCEL_AGAIN_S)
+            for one in (reader, *self._tasks):
+                one.cancel()
             await asyncio.gather(reader, *self._tasks, return_exceptions=True)
 
     async def _read(self, body: Lookahead) -> None:
@@ -129,7 +127,8 @@ class BatchStream(Response):
         while (task := await self._answers.get()) is not None:
             finished = [task, *self._finished_too()]
             lines = b"".join([await one for one in finished])
-            await asyncio.wait_for(send(_piece(lines)), IDLE_SECONDS)
+            with anyio.fail_after(IDLE_SECONDS):
+                await send(_piece(lines))
             for one in finished:
                 self._tasks.discard(one)
                 self._window.release()
@@ -169,11 +168,14 @@ async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[Numbered]:
 
 
 async def _before_idle(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Not by `asyncio.wait_for`: before Python 3.12 it loses a cancel that comes together with its result."""
     while True:
         try:
-            yield await asyncio.wait_for(anext(pieces), IDLE_SECONDS)
+            with anyio.fail_after(IDLE_SECONDS):
+                piece = await anext(pieces)
         except StopAsyncIteration:
             return
+        yield piece
 
 
 def _checked(line: bytearray, is_skipping: bool) -> bytes | ServiceError:
