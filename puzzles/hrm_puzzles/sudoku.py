@@ -96,11 +96,11 @@ class Sudoku:
 
     def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
         """RIGHT where every row, column and box holds each digit once and the givens are kept, else WRONG."""
-        keeps_givens_B = ((inputs_BT == BLANK) | (inputs_BT == answers_BT)).all(axis=1)
-        bits_BT = self._bit_of_token_V[np.clip(answers_BT, 0, self.vocab_size)]
-        seen_BU = np.bitwise_or.reduce(bits_BT[:, self.board.units_US], axis=2)
-        is_full_B = (seen_BU == (1 << self.board.side) - 1).all(axis=1)  # S cells with S different digits: each once
-        return np.where(keeps_givens_B & is_full_B, RIGHT, WRONG).astype(np.int8)
+        keeps_given_BT = (inputs_BT == BLANK) | (inputs_BT == answers_BT)
+        bits_BT = self._bit_of_token_V.take(answers_BT, mode="clip") * keeps_given_BT  # a lost given fills no unit
+        seen_BU = np.bitwise_or.reduce(bits_BT.take(self.board.units_US, axis=1), axis=2)
+        is_full_BU = seen_BU == (1 << self.board.side) - 1  # S cells with S different digits: each once
+        return np.where(is_full_BU.all(axis=1), RIGHT, WRONG).astype(np.int8)
 
     @cached_property
     def _bit_of_token_V(self) -> NDArray[np.int32]:
