@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hrm_calibration.drift import carries_after, drift
 from hrm_calibration.int8_report import BudgetStep, MethodScore, Solves
-from hrm_calibration.paired import paired
+from hrm_calibration.paired import Paired, paired
 from hrm_calibration.quantise import quantise, unsigned
 from hrm_calibration.questions import Questions
 from hrm_calibration.recording import slots_for
@@ -84,25 +84,25 @@ class Bench:
         scales: Mapping[str, float],
         ranking: Sequence[str],
         questions: Questions,
-        without: MethodScore,
+        float32: Outcome,
         budget: float,
     ) -> list[BudgetStep]:
-        """One more of the most sensitive matrices weight-only at a time, until at most the share `budget` is lost.
+        """One more of the most sensitive matrices weight-only at a time, until the share `budget` is kept.
 
-        `without` is the score with none. Refuses where not even one matrix can have its inputs rounded.
+        `float32` is how the same puzzles ended without INT8. Refuses where not even one matrix can have its inputs
+        rounded.
         """
-        steps = [BudgetStep(num_weight_only=0, loss=without.exact.loss)]
-        while steps[-1].loss > budget + 1e-9:
-            count = len(steps)
-            if count == len(ranking):
-                raise ValueError(
-                    f"INT8 loses more than {100 * budget:g} points of exact solves even where only one matrix has its "
-                    "inputs rounded; allow a greater loss or export without INT8."
-                )
+        steps: list[BudgetStep] = []
+        for count in range(len(ranking)):
             graph = self.quantised(scales, ranking[:count])
-            solves = solves_of(self.outcome(graph, questions, f"{count} matrices weight-only"))
-            steps.append(BudgetStep(num_weight_only=count, loss=without.exact.reference - solves.exact))
-        return steps
+            outcome = self.outcome(graph, questions, f"{count} matrices weight-only")
+            steps.append(BudgetStep(num_weight_only=count, exact=paired(float32.exact_N, outcome.exact_N)))
+            if is_kept(steps[-1].exact, budget):
+                return steps
+        raise ValueError(
+            f"INT8 loses more than {100 * budget:g} points of exact solves even where only one matrix has its "
+            "inputs rounded; allow a greater loss or export without INT8."
+        )
 
 
 def best_of(scores: Sequence[MethodScore]) -> MethodScore:
@@ -112,6 +112,15 @@ def best_of(scores: Sequence[MethodScore]) -> MethodScore:
     """
     most = max(scores, key=lambda score: score.solves.exact)
     return min((score for score in scores if score.exact.low <= most.exact.loss), key=lambda score: score.drift)
+
+
+def is_kept(exact: Paired, budget: float) -> bool:
+    """Whether a loss keeps the budget, by a standard error where so many puzzles tell the budget from nothing.
+
+    Or chance alone would end the search: of 1,024 Sudokus half a point is less than one standard error.
+    """
+    margin = exact.standard_error if exact.standard_error <= budget else 0.0
+    return exact.loss + margin <= budget + 1e-9
 
 
 def solves_of(outcome: Outcome) -> Solves:

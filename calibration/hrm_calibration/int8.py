@@ -33,14 +33,16 @@ MIN_PUZZLES = 4
 class Int8Settings:
     """What decides the outcome. `budget` is the share of exact solves that may be lost.
 
-    Of few puzzles at most a quarter goes to calibration and a half to choice. `weight_bits` 8 is for TensorRT: on x86
-    processors without VNNI its CPU form needs a slower kernel.
+    Of few puzzles at most a quarter goes to calibration and a half to choice; on the first `num_tried` of the latter
+    the methods are tried, on all of them the budget is kept. `weight_bits` 8 is for TensorRT: on x86 processors without
+    VNNI its CPU form needs a slower kernel.
     """
 
     methods: tuple[str, ...] = tuple(METHODS)
     weight_bits: int = 7
     num_calibration: int = 256
-    num_choice: int = 1024
+    num_tried: int = 1024
+    num_choice: int = 4096
     budget: float = 0.005
     seed: int = 0
 
@@ -108,18 +110,20 @@ def _measured(bench: Bench, questions: Questions, settings: Int8Settings, key: s
     recording = _recorded(bench, to_record, settings)
     sites = _sites(bench.graph, recording, settings.methods)
     scales_of = {method: {site.name: site.scales[method] for site in sites} for method in settings.methods}
+    to_try = to_choose.at(np.arange(min(settings.num_tried, len(to_choose))))
     float32 = bench.outcome(bench.graph, to_choose, "float32")
-    methods = bench.score_methods(scales_of, to_choose, recording.states, float32)
+    methods = bench.score_methods(scales_of, to_try, recording.states, float32.first(len(to_try)))
     best, scales = best_of(methods), scales_of[best_of(methods).method]
     ranking = _ranking(bench, scales, recording)
     worst_first = [layer.weight for layer in ranking]
-    steps = bench.budget_steps(scales, worst_first, to_choose, best, settings.budget)
+    steps = bench.budget_steps(scales, worst_first, to_choose, float32, settings.budget)
     weight_only = worst_first[: steps[-1].num_weight_only]
     final = bench.quantised(scales, weight_only)
     return Int8Report(
         key=key,
         weight_bits=settings.weight_bits,
         num_calibration=len(to_record),
+        num_tried=len(to_try),
         num_choice=len(to_choose),
         reach=_reach(recording),
         sites=sites,

@@ -50,7 +50,7 @@ class BudgetStep(_Strict):
     """What is lost of the choice puzzles with that many of the most sensitive matrices weight-only."""
 
     num_weight_only: int
-    loss: float
+    exact: Paired
 
 
 class Judged(_Strict):
@@ -63,11 +63,15 @@ class Judged(_Strict):
 
 
 class Int8Report(_Strict):
-    """`reach[s]` counts the calibration puzzles that ran more than s segments; `key` says what all this belongs to."""
+    """`reach[s]` counts the calibration puzzles that ran more than s segments; `key` says what all this belongs to.
+
+    The methods were tried on `num_tried` of the `num_choice` puzzles on which the budget was kept.
+    """
 
     key: str
     weight_bits: int
     num_calibration: int
+    num_tried: int
     num_choice: int
     reach: list[int]
     sites: list[SiteRange]

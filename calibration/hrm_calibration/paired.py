@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from hrm_edge_runtime.parity.interval import loss_interval
+from hrm_edge_runtime.parity.interval import Z_95, loss_interval
 
 
 class Paired(BaseModel):
@@ -22,6 +22,10 @@ class Paired(BaseModel):
     loss: float
     low: float
     high: float
+
+    @property
+    def standard_error(self) -> float:
+        return (self.high - self.low) / (2 * Z_95)
 
 
 def paired(reference_N: NDArray[np.bool_], ours_N: NDArray[np.bool_]) -> Paired:

@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hrm_calibration.int8_report import Int8Report
+from hrm_calibration.paired import Paired
 
 WIDTH, ROW_HEIGHT = 9.0, 0.22
 
@@ -30,14 +31,12 @@ def save(report: Int8Report, directory: Path) -> list[Path]:
 def draw_methods(axes: Axes, report: Int8Report) -> None:
     """What each method loses against float32, with the interval that holds the true loss at 95 %."""
     for index, score in enumerate(report.methods):
-        exact, color = score.exact, "C0" if score.method == report.chosen else "C7"
-        axes.plot([index, index], [100 * exact.low, 100 * exact.high], color=color)
-        axes.plot([index], [100 * exact.loss], color=color, marker="o")
+        _draw_loss(axes, index, score.exact, "C0" if score.method == report.chosen else "C7")
     axes.axhline(0, color="0.6", linestyle="--")
     axes.set_xticks(range(len(report.methods)), [score.method for score in report.methods])
     axes.set_ylabel("exact solves lost (points)")
     axes.set_title(
-        f"{report.num_choice} puzzles, {100 * report.float32.exact:.1f} % of them solved in float32; "
+        f"{report.num_tried} puzzles, {100 * report.float32.exact:.1f} % of them solved in float32; "
         f"chosen: {report.chosen}"
     )
 
@@ -74,14 +73,20 @@ def draw_reach(axes: Axes, report: Int8Report) -> None:
 
 
 def draw_budget(axes: Axes, report: Int8Report) -> None:
-    """The loss as the inputs of matrices go back to float."""
-    steps = report.budget_steps
-    axes.plot([step.num_weight_only for step in steps], [100 * step.loss for step in steps], marker="o")
+    """The loss as the inputs of matrices go back to float, with the interval that holds the true one at 95 %."""
+    for step in report.budget_steps:
+        _draw_loss(axes, step.num_weight_only, step.exact, "C0")
     axes.axhline(100 * report.budget, color="C3", linestyle="--", label="budget")
+    axes.set_xticks(range(len(report.budget_steps)))
     axes.set_xlabel("weight-only matrices")
     axes.set_ylabel("exact solves lost (points)")
     axes.legend()
     axes.set_title(f"{report.num_choice} puzzles")
+
+
+def _draw_loss(axes: Axes, position: int, exact: Paired, color: str) -> None:
+    axes.plot([position, position], [100 * exact.low, 100 * exact.high], color=color)
+    axes.plot([position], [100 * exact.loss], color=color, marker="o")
 
 
 def _drawn(path: Path, height: float, draw: Callable[[Axes, Int8Report], None], report: Int8Report) -> Path:

@@ -46,6 +46,9 @@ class Outcome:
     def __len__(self) -> int:
         return len(self.exact_N)
 
+    def first(self, count: int) -> Outcome:
+        return Outcome(exact_N=self.exact_N[:count], proven_N=self.proven_N[:count], segments_N=self.segments_N[:count])
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recording:

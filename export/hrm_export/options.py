@@ -21,10 +21,10 @@ from hrm_puzzles.datasets import BLANK_IDENTIFIER, DatasetError
 from hrm_puzzles.puzzle import Puzzle
 
 RUNS, BEST = Path("runs"), "best"
-NUM_CALIBRATION = 2048
+NUM_CALIBRATION = 8192
 """Puzzles kept apart for calibration, which records, chooses and judges with them.
 
-No more than twice those to measure on, so that a quick export stays quick, and at most half of those there are.
+No more than four times those to measure on, so that a quick export stays quick, and at most half of those there are.
 """
 
 
@@ -125,7 +125,7 @@ def find_puzzles(
 ) -> tuple[Questions, Questions]:
     """Puzzles to calibrate with, and others to measure on; fresh ones where no data set or file is named."""
     source = options.calib or (str(data) if data else puzzle.name)
-    reserved = min(NUM_CALIBRATION, 2 * options.held_out) if options.fp16 or options.int8 else 0
+    reserved = min(NUM_CALIBRATION, 4 * options.held_out) if options.fp16 or options.int8 else 0
     questions = find_questions(
         source,
         puzzle,
