@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
+import numpy as np
+
 from hrm_edge_runtime.batching.asks import Ask, Conclusion, Glimpse, Turn
 from hrm_edge_runtime.batching.ballot import Winner, winner
 from hrm_edge_runtime.batching.counters import LaneSnapshot, Outcome
@@ -46,7 +48,9 @@ class Attempts:
     ) -> None:
         self._engine = engine
         self._puzzle = puzzle
-        self._puzzle_table_PE = puzzle_table_PE
+        self._puzzle_table_PE = np.asarray(
+            puzzle_table_PE
+        )  # a mapped file still, whose rows cost no class of their own
         self._queue_limit = queue_limit
         self._max_attempts = max_attempts
         self._framer = Framer(puzzle, identifiers)
@@ -56,6 +60,8 @@ class Attempts:
         self._clock = clock
         self._pace = Pace()
         self._parties: dict[int, Party] = {}
+        self._hurried: dict[int, Party] = {}
+        self._watched: dict[int, Party] = {}
         self._party_of: dict[int, Party] = {}
         self._conclusions: list[Conclusion] = []
 
@@ -88,6 +94,10 @@ class Attempts:
         self._lane.check_tokens(ask.tokens_T)
         party = Party(ask=ask, frames=self._framer.frames(ask.tokens_T, ask.puzzle_id, ask.num_attempts))
         self._parties[ask.ask_id] = party
+        if ask.best_so_far and ask.deadline_s is not None:
+            self._hurried[ask.ask_id] = party
+        if ask.watched:
+            self._watched[ask.ask_id] = party
         for attempt in range(len(party.frames)):
             job = self._job(party, attempt)
             self._lane.submit(job)
@@ -134,9 +144,8 @@ class Attempts:
         now = self._clock()
         self._pace.began(now)
         next_end_s = self._pace.next_end_s(now, self._lane.mean_step_s)
-        for party in list(self._parties.values()):
-            ask = party.ask
-            if ask.best_so_far and ask.deadline_s is not None and next_end_s > ask.deadline_s:
+        for party in list(self._hurried.values()):
+            if party.ask.deadline_s is not None and next_end_s > party.ask.deadline_s:
                 self._conclude_with_what_it_has(party)
 
     def _conclude_with_what_it_has(self, party: Party) -> None:
@@ -177,8 +186,8 @@ class Attempts:
         return bool(self._puzzle.check_BT(tokens_T[None], answer_T[None])[0] == RIGHT)
 
     def _glimpses_of_the_living(self) -> Iterator[Glimpse]:
-        for party in self._parties.values():
-            for job_id, attempt in party.living.items() if party.ask.watched else ():
+        for party in self._watched.values():
+            for job_id, attempt in party.living.items():
                 if (now := self._lane.look(job_id)) is not None:
                     yield from party.glimpse(attempt, self._turned_back(party, attempt, now))
 
@@ -197,4 +206,5 @@ class Attempts:
         )
         for job_id in party.living:
             del self._party_of[job_id]
-        del self._parties[party.ask.ask_id]
+        for parties in (self._parties, self._hurried, self._watched):
+            parties.pop(party.ask.ask_id, None)

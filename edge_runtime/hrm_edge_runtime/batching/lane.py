@@ -14,7 +14,7 @@ from hrm_edge_runtime.batching.counters import LaneCounters, LaneSnapshot, Outco
 from hrm_edge_runtime.batching.halting import decide
 from hrm_edge_runtime.batching.result import Result, result_of, result_without_slot
 from hrm_edge_runtime.batching.scheduler import Departure, Job, Plan, Scheduler, Tenant
-from hrm_edge_runtime.batching.seats import Seats
+from hrm_edge_runtime.batching.seats import Seats, Slots
 from hrm_edge_runtime.engines.engine import Engine, Int32, StepOutput
 
 __all__ = ["Checker", "Lane", "Result"]
@@ -68,11 +68,10 @@ class Lane:
 
     def check_tokens(self, tokens_T: Int32) -> None:
         """Raise ValueError for tokens the model does not know."""
-        vocab_size = self._puzzle.vocab_size
-        if tokens_T.shape != (self._engine.seq_len,) or tokens_T.min() < 0 or tokens_T.max() >= vocab_size:
+        if tokens_T.shape != (self._engine.seq_len,) or not self._are_known(tokens_T):
             raise ValueError(
                 f"tokens of shape {tokens_T.shape} in {tokens_T.min()}..{tokens_T.max()} do not fit this model: "
-                f"give {self._engine.seq_len} tokens in 0..{vocab_size - 1}."
+                f"give {self._engine.seq_len} tokens in 0..{self._puzzle.vocab_size - 1}."
             )
 
     def cancel(self, job_id: int) -> bool:
@@ -152,7 +151,7 @@ class Lane:
     def _commit(self, output: StepOutput, now: float) -> None:
         changed = self._seats.take(output)
         failed = self._garbled(output)
-        failed |= self._check([slot for slot in changed if slot not in failed] if failed else changed)
+        failed |= self._check(np.setdiff1d(changed, list(failed)) if failed else changed)
         for slot in range(len(output.answer_BT)):
             seat = self._seats[slot]
             is_sound = seat.is_finite and slot not in failed
@@ -163,29 +162,32 @@ class Lane:
 
     def _garbled(self, output: StepOutput) -> set[int]:
         """The slots with a token out of the vocabulary, mostly none at all."""
-        unsigned_BT = output.answer_BT.view(np.uint32)  # a negative token becomes a large one
-        if unsigned_BT.max() < self._puzzle.vocab_size:
+        if self._are_known(output.answer_BT):
             return set()
-        return set(np.flatnonzero((unsigned_BT >= self._puzzle.vocab_size).any(axis=1)).tolist())
+        return {slot for slot, answer_T in enumerate(output.answer_BT) if not self._are_known(answer_T)}
 
-    def _check(self, slots: list[int]) -> set[int]:
+    def _are_known(self, tokens: Int32) -> bool:
+        return bool(tokens.view(np.uint32).max() < self._puzzle.vocab_size)  # a negative token becomes a large one
+
+    def _check(self, slots: Slots) -> set[int]:
         """Renew the verdicts of some slots; gives those whose check raises."""
         try:
             self._judge(slots)
         except Exception:  # one bad answer may not take its neighbours along, whatever a third-party check does with it
-            return {slot for slot in slots if not self._bears_check(slot)}
+            return {slot for slot in slots.tolist() if not self._bears_check(slot)}
         return set()
 
-    def _judge(self, slots: list[int]) -> None:
-        if not slots:
+    def _judge(self, slots: Slots) -> None:
+        if not slots.size:
             return
-        verdict_B = self._puzzle.check_BT(self._seats.tokens_BT[slots], self._seats.answers_BT[slots])
-        for slot, verdict in zip(slots, verdict_B.tolist(), strict=True):
+        rows = [rows_BT.take(slots, axis=0) for rows_BT in (self._seats.tokens_BT, self._seats.answers_BT)]
+        verdict_B = self._puzzle.check_BT(*rows)
+        for slot, verdict in zip(slots.tolist(), verdict_B.tolist(), strict=True):
             self._seats[slot].verdict = verdict
 
     def _bears_check(self, slot: int) -> bool:
         try:
-            self._judge([slot])
+            self._judge(np.array([slot]))
         except Exception:
             return False
         return True

@@ -8,11 +8,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.scheduler import Job
 from hrm_edge_runtime.engines.engine import Int32, StepOutput
 from hrm_puzzles.puzzle import UNKNOWN
 
+Slots = NDArray[np.intp]
 NO_TOKEN = -1  # what an answer holds before the first segment, so that any first answer counts as changed
 
 
@@ -29,7 +31,7 @@ class Seat:
 
     @property
     def is_finite(self) -> bool:
-        return math.isfinite(self.margin) and math.isfinite(self.q_halt)
+        return math.isfinite(self.margin + self.q_halt)  # they are float32 and cannot overflow here
 
 
 class Seats:
@@ -55,14 +57,13 @@ class Seats:
         self.tokens_BT[target] = self.tokens_BT[source]
         self.answers_BT[target] = self.answers_BT[source]
 
-    def take(self, output: StepOutput) -> list[int]:
+    def take(self, output: StepOutput) -> Slots:
         """Keep what a segment said of the first rows; gives the slots whose answer is another than before."""
         num_active = len(output.answer_BT)
         changed_B = (self.answers_BT[:num_active] != output.answer_BT).any(axis=1)
         self.answers_BT[:num_active] = output.answer_BT
-        margins, q_halts = output.halt_margin_B.tolist(), output.q_halt_B.tolist()
-        for slot in range(num_active):
+        for slot, said in enumerate(zip(output.halt_margin_B.tolist(), output.q_halt_B.tolist(), strict=True)):
             seat = self[slot]
             seat.segments += 1
-            seat.margin, seat.q_halt = margins[slot], q_halts[slot]
-        return changed_B.nonzero()[0].tolist()
+            seat.margin, seat.q_halt = said
+        return changed_B.nonzero()[0]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import pickle
+import selectors
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -99,6 +101,8 @@ class EngineLoop:
         self._turns = Turns(bench.lanes)
         self._loader = Loader()
         self._connection = connection
+        self._arrivals = selectors.PollSelector()  # Connection.poll makes a new one for every look
+        self._arrivals.register(connection, selectors.EVENT_READ)
         self._published_s = -PUBLISH_EVERY_S
         self._stale = True
         self._request_of: dict[int, str] = {}
@@ -137,7 +141,7 @@ class EngineLoop:
 
     def _take_messages(self) -> bool:
         """Take all that waits, sleeping only when idle; false when told to stop."""
-        while self._connection.poll(self._patience_s()):
+        while self._arrivals.select(self._patience_s()):
             messages: tuple[ToEngine, ...] = self._connection.recv()
             for message in messages:
                 if isinstance(message, Stop):
@@ -201,4 +205,6 @@ class EngineLoop:
         return self._published_s + PUBLISH_EVERY_S
 
     def _report(self, message: FromEngine) -> None:
-        self._connection.send(message)
+        self._connection.send_bytes(
+            pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        )  # `send` prepares for more than data
