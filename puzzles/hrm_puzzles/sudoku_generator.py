@@ -71,7 +71,7 @@ def _example(board: Board, rng: np.random.Generator, *, num_givens: int) -> Exam
 
 
 def _full_grid(solver: Solver, rng: np.random.Generator) -> Grid:
-    nothing_given = solver.candidates([0] * solver.num_cells)
+    nothing_given = solver.given([0] * solver.num_cells)
     return solver.search(nothing_given, max_solutions=1, order=lambda bits: rng.permutation(bits).tolist()).solutions[0]
 
 
@@ -95,8 +95,8 @@ def _take_out(solver: Solver, cells: list[int], block: list[int]) -> None:
 
 
 def _is_unique(solver: Solver, cells: list[int], block: list[int], clues: list[int]) -> bool:
-    candidates = solver.candidates(cells)
+    state = solver.given(cells)
     if len(block) == 1:  # another solution would have another digit here
-        others = solver.without(candidates, block[0], clues[0])
+        others = solver.without(state, block[0], clues[0])
         return not solver.search(others, max_solutions=1).solutions
-    return len(solver.search(candidates, max_solutions=2).solutions) == 1
+    return len(solver.search(state, max_solutions=2).solutions) == 1

@@ -7,8 +7,9 @@ are the same few offsets from many base bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from hrm_puzzles.bits import bits_of
 from hrm_puzzles.sudoku_board import Board
@@ -16,33 +17,54 @@ from hrm_puzzles.sudoku_board import Board
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Sets of bits {b + offset} for each bit b of `base`; exactly one bit of each set belongs to a solution."""
+    """Sets of bits {b + i + j} for each bit b of `base`, each i of 0 and `inner`, each j of 0 and `outer`.
+
+    Exactly one bit of each set belongs to a solution.
+    """
 
     base: int
-    offsets: tuple[int, ...]
+    inner: tuple[int, ...]
+    outer: tuple[int, ...]
 
-    @property
+    @cached_property
     def spread(self) -> int:
         """`bases * spread` are all bits of the sets that begin at these base bits."""
-        return sum(1 << offset for offset in self.offsets)
+        return sum(1 << i + j for i in (0, *self.inner) for j in (0, *self.outer))
+
+    def singles(self, candidates: int) -> int | None:
+        """The candidates that are the only ones of a set; None where a set has none.
+
+        Counts all sets at once, as far as two: over the inner offsets, and these counts over the outer ones.
+        """
+        once, twice = candidates, 0
+        for offsets in (self.inner, self.outer):
+            part_once, part_twice = once, twice
+            for offset in offsets:
+                more = part_once >> offset
+                twice |= once & more | part_twice >> offset
+                once |= more
+        return candidates & (self.base & ~twice) * self.spread if once & self.base == self.base else None
 
 
 def families_of(board: Board) -> list[Family]:
     """Digits of a cell; places of a digit in a row, in a column, in a box."""
-    side, num_cells = board.side, board.num_cells
+    side, num_cells, rows, cols = board.side, board.num_cells, board.box_rows, board.box_cols
     starts = range(0, side * num_cells, num_cells)
 
-    def family(cells: Iterable[int], offsets: Sequence[int]) -> Family:
-        base = sum(1 << cell for cell in cells)
-        return Family(base=sum(base << start for start in starts), offsets=tuple(offsets))
+    def family(bases: Iterable[int], step: int, outer_step: int) -> Family:
+        """Sets of `side` bits, counted off as the cells of a box are: `cols` steps, and `rows` outer ones."""
+        inner, outer = range(step, cols * step, step), range(outer_step, rows * outer_step, outer_step)
+        return Family(base=sum(1 << bit for bit in bases), inner=tuple(inner), outer=tuple(outer))
 
-    corners = (row * side + col for row in range(0, side, board.box_rows) for col in range(0, side, board.box_cols))
-    in_box = [row * side + col for row in range(board.box_rows) for col in range(board.box_cols)]
+    def in_planes(cells: Iterable[int]) -> Iterable[int]:
+        return (start + cell for cell in cells for start in starts)
+
+    corners = (row * side + col for row in range(0, side, rows) for col in range(0, side, cols))
     return [
-        Family(base=(1 << num_cells) - 1, offsets=tuple(starts)),
-        family(range(0, num_cells, side), range(side)),
-        family(range(side), range(0, num_cells, side)),
-        family(corners, in_box),
+        family(range(num_cells), num_cells, cols * num_cells),
+        family(in_planes(range(0, num_cells, side)), 1, cols),
+        family(in_planes(range(side)), side, cols * side),
+        family(in_planes(corners), 1, side),
     ]
 
 

@@ -6,8 +6,10 @@ What a grid means (clashes, solutions) is judged in `sudoku_rules`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -17,7 +19,7 @@ from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
 from hrm_puzzles.sudoku_board import Board
 
 BLANKS = ".0*_-"
-FRAME = "|+=, \t"  # drawn between cells, as are the characters of Unicode's box drawing block
+CELLS = re.compile("[^|+=, \t\r\n\u2500-\u257f]+")  # anything but line ends and what is drawn between cells
 HEADERS = ("#", "[")  # lines of the .sdk form: "#A author", "[Puzzle]"
 MAX_TEXT = 4000  # characters: every known form of a 9x9 board, with room for headers
 
@@ -33,15 +35,14 @@ def parsed(board: Board, notation: object) -> Parsed:
 
 def written(grid: Grid, notation: Notation) -> object:
     """The grid in the notation of a question, as a JSON value."""
-    rows: list[list[object]] = [[digit or notation.blank for digit in row] for row in grid.tolist()]
     if notation.kind == "rows":
-        return rows
-    cells = [cell for row in rows for cell in row]
+        return [[digit or notation.blank for digit in row] for row in grid.tolist()]
+    cells = grid.reshape(-1)
     if notation.kind == "flat":
-        return cells
+        return [digit or notation.blank for digit in cells.tolist()]
     text = list(notation.template)
-    for offset, cell in zip(notation.cells, cells, strict=True):
-        text[offset] = str(cell)
+    for offset, character in zip(notation.cells, (cells + ord("0")).tobytes().decode(), strict=True):
+        text[offset] = character if character != "0" else str(notation.blank)
     return "".join(text).split("\n") if notation.kind == "lines" else "".join(text)
 
 
@@ -49,21 +50,22 @@ def from_row(board: Board, text: str) -> Grid:
     """A question or an answer as in CSV files: one character a cell, `.` or `0` for a blank, and nothing beside."""
     if len(text) != board.num_cells:
         raise _wrong_length(board, f"there are {len(text)} characters")
-    digits = _DIGIT_OF_CHARACTER[np.frombuffer(text.encode("ascii", errors="replace"), dtype=np.uint8)]
+    digits = _digits(text)
     if digits.max() > board.side:
         cell = int(np.argmax(digits > board.side))
         raise _bad_character(shown(text[cell]), board.cell_name(cell), f"use 1 to {board.side} and . for a blank")
     return digits.reshape(board.side, board.side)
 
 
-def _digit_of_character() -> Grid:
-    digits = np.full(256, 127, dtype=np.int8)
-    digits[ord(".")] = 0
-    digits[ord("0") : ord("9") + 1] = range(10)
-    return digits
+_NO_DIGIT = 127
+_DIGIT_OF_CHARACTER = np.full(256, _NO_DIGIT, dtype=np.int8)
+_DIGIT_OF_CHARACTER[ord(".")] = 0
+_DIGIT_OF_CHARACTER[ord("0") : ord("9") + 1] = range(10)
 
 
-_DIGIT_OF_CHARACTER = _digit_of_character()  # 127 where a character is no cell
+def _digits(text: str) -> Grid:
+    """The digit of each character, `_NO_DIGIT` where it is none."""
+    return _DIGIT_OF_CHARACTER[np.frombuffer(text.encode("ascii", errors="replace"), dtype=np.uint8)]
 
 
 # Lists
@@ -122,20 +124,20 @@ def _from_text(board: Board, text: str) -> Parsed:
     _check_characters(board, lines)
     _check_lengths(board, lines)
     characters = "".join(line.characters for line in lines)
-    blanks = [character for character in characters if not character.isdigit() or character == "0"]
-    offsets = tuple(offset for line in lines for offset in line.offsets)
-    notation = Notation(kind="text", blank=blanks[0] if blanks else ".", template=text, cells=offsets)
-    digits = [int(character) if character.isdigit() else 0 for character in characters]
-    return Parsed(grid=_grid(board, digits), notation=notation)
+    offsets = tuple(chain.from_iterable(line.offsets for line in lines))
+    first_blank = characters.strip("123456789")[:1]
+    notation = Notation(kind="text", blank=first_blank or ".", template=text, cells=offsets)
+    digits = _digits(characters) % _NO_DIGIT
+    return Parsed(grid=digits.reshape(board.side, board.side), notation=notation)
 
 
 def _readings(board: Board, text: str) -> list[list[_Line]]:
     """The ways to understand a text, the usual one first: dashes may be frames or blanks, spaces may be blanks."""
     lines = _lines(text)
-    frames_dropped = [line for line in lines if set(line.characters) != {"-"} or len(lines) == 1]
-    dashes_are_rows = [line for line in lines if set(line.characters) != {"-"} or len(line.characters) == board.side]
+    frames_dropped = [line for line in lines if line.characters.strip("-") or len(lines) == 1]
+    dashes_are_rows = [line for line in lines if line.characters.strip("-") or len(line.characters) == board.side]
     readings = [frames_dropped, dashes_are_rows]
-    if len(text) == board.num_cells and set(text) <= set(" 123456789"):
+    if len(text) == board.num_cells and not text.strip(" 123456789"):
         readings.append([_Line(offsets=tuple(range(len(text))), characters=text)])
     return readings
 
@@ -146,15 +148,11 @@ def _lines(text: str) -> list[_Line]:
     start = 0
     for line in text.splitlines(keepends=True):
         if not line.lstrip().startswith(HEADERS):
-            cells = [at for at, character in enumerate(line) if not _is_frame(character)]
-            offsets = tuple(start + at for at in cells)
-            lines += [_Line(offsets=offsets, characters="".join(line[at] for at in cells))] if cells else []
+            runs = [range(start + run.start(), start + run.end()) for run in CELLS.finditer(line)]
+            characters = "".join(CELLS.findall(line))
+            lines += [_Line(offsets=tuple(chain(*runs)), characters=characters)] if runs else []
         start += len(line)
     return lines
-
-
-def _is_frame(character: str) -> bool:
-    return character in FRAME or character in "\r\n" or "\u2500" <= character <= "\u257f"
 
 
 def _num_cells(lines: list[_Line]) -> int:
@@ -163,7 +161,7 @@ def _num_cells(lines: list[_Line]) -> int:
 
 def _check_characters(board: Board, lines: list[_Line]) -> None:
     allowed = BLANKS + " " + "".join(map(str, range(1, board.side + 1)))
-    if set("".join(line.characters for line in lines)) <= set(allowed):
+    if not "".join(line.characters for line in lines).strip(allowed):
         return
     for cell, character in _named_cells(board, lines):
         if character not in allowed:

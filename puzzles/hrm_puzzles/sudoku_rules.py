@@ -8,7 +8,7 @@ from hrm_puzzles.puzzle import Grid, PuzzleError
 from hrm_puzzles.sudoku_board import Board
 from hrm_puzzles.sudoku_solver import Outcome, solve
 
-# Some 50 us each on a 9x9 board. Of 4,949 questions of all kinds, many chosen for being hard, 15 would need more.
+# Some 30 us each on a 9x9 board. Of 4,949 questions of all kinds, many chosen for being hard, 15 would need more.
 MAX_TRIES = 500
 
 
@@ -17,11 +17,11 @@ def check_question(board: Board, grid: Grid) -> None:
 
     The work is bounded: a question too hard to judge within MAX_TRIES guesses is let through.
     """
-    _check_clashes(board, grid)
     outcome = solve(board, grid, max_solutions=2, max_tries=MAX_TRIES)
     if len(outcome.solutions) > 1:
         raise _several_solutions(board, outcome)
     if not outcome.solutions and outcome.is_complete:
+        _check_clashes(board, grid)
         raise _no_solution(board, grid)
 
 

@@ -17,6 +17,8 @@ from hrm_puzzles.puzzle import Grid
 from hrm_puzzles.sudoku_board import Board
 from hrm_puzzles.sudoku_masks import families_of, rivals_of
 
+# The candidates that are left, and those of them that are fixed: what follows from them is left out already.
+State = tuple[int, int]
 # Puts the candidates of a branching cell in the order in which they are tried.
 CandidateOrder = Callable[[list[int]], list[int]]
 
@@ -40,50 +42,41 @@ class Solver:
     def __init__(self, board: Board) -> None:
         self.board = board
         self.num_cells = board.num_cells
-        families = families_of(board)
-        # The first offset of every family is 0: those bits need no shift.
-        self._sets = [(family.base, family.offsets[1:], family.spread) for family in families]
-        self.keep = [~rivals for rivals in rivals_of(board, families)]
+        self._families = families_of(board)
+        self.keep = [~rivals for rivals in rivals_of(board, self._families)]
 
-    def candidates(self, cells: Sequence[int]) -> int:
+    def given(self, cells: Sequence[int]) -> State:
         """What the givens leave open (0 for a blank), before any reasoning."""
-        candidates = (1 << self.board.side * self.num_cells) - 1
+        candidates, fixed = (1 << self.board.side * self.num_cells) - 1, 0
         for cell, digit in enumerate(cells):
             if digit:
-                candidates &= self.keep[(digit - 1) * self.num_cells + cell]
-        return candidates
+                bit = (digit - 1) * self.num_cells + cell
+                candidates &= self.keep[bit]
+                fixed |= 1 << bit
+        return candidates, fixed
 
-    def without(self, candidates: int, cell: int, digit: int) -> int:
-        return candidates & ~(1 << (digit - 1) * self.num_cells + cell)
+    def without(self, state: State, cell: int, digit: int) -> State:
+        candidates, fixed = state
+        return candidates & ~(1 << (digit - 1) * self.num_cells + cell), fixed
 
-    def propagate(self, candidates: int, fixed: int = 0) -> tuple[int, int] | None:
+    def propagate(self, state: State) -> State | None:
         """Fix cells with one candidate and digits with one place until nothing changes; None is a contradiction.
 
-        `fixed` are the bits whose consequences are already drawn. The result does not depend on the order of drawing.
+        The result does not depend on the order of drawing.
         """
-        while True:
-            singles = self._singles(candidates)
-            if singles is None:
-                return None
-            fresh = singles & ~fixed
-            if not fresh:
-                return candidates, fixed
-            fixed |= fresh
-            for bit in bits_of(fresh):
-                candidates &= self.keep[bit]
-
-    def _singles(self, candidates: int) -> int | None:
-        singles = 0
-        for base, offsets, spread in self._sets:
-            once, twice = candidates, 0
-            for offset in offsets:
-                shifted = candidates >> offset
-                twice |= once & shifted
-                once |= shifted
-            if once & base != base:
-                return None
-            singles |= candidates & ((base & ~twice) * spread)
-        return singles
+        candidates, fixed = state
+        num_idle = 0
+        while num_idle < len(self._families):
+            for family in self._families:
+                singles = family.singles(candidates)
+                if singles is None:
+                    return None
+                fresh = singles & ~fixed
+                num_idle = 0 if fresh else num_idle + 1
+                for bit in bits_of(fresh):
+                    candidates &= self.keep[bit]
+                fixed |= fresh
+        return candidates, fixed
 
     def is_solved(self, candidates: int) -> bool:
         """Whether propagated candidates are down to one for each cell."""
@@ -102,17 +95,18 @@ class Solver:
         return [bit for bit in range(cell, candidates.bit_length(), self.num_cells) if candidates >> bit & 1]
 
     def grid(self, candidates: int) -> Grid:
-        cells = [0] * self.num_cells
-        for bit in bits_of(candidates):
-            cells[bit % self.num_cells] = bit // self.num_cells + 1
-        return np.array(cells, dtype=np.int8).reshape(self.board.side, self.board.side)
+        """The board of solved candidates."""
+        side = self.board.side
+        data = np.frombuffer(candidates.to_bytes(side * self.num_cells // 8 + 1, "little"), np.uint8)
+        has_digit_ST = np.unpackbits(data, count=side * self.num_cells, bitorder="little").reshape(side, self.num_cells)
+        return (has_digit_ST.argmax(axis=0) + 1).astype(np.int8).reshape(side, side)
 
     def search(
-        self, candidates: int, *, max_solutions: int, max_tries: int | None = None, order: CandidateOrder | None = None
+        self, state: State, *, max_solutions: int, max_tries: int | None = None, order: CandidateOrder | None = None
     ) -> Outcome:
-        """Depth first from the given candidates, until enough solutions are found or the tries are used up."""
+        """Depth first from a state, until enough solutions are found or the tries are used up."""
         walk = _Walk(self, max_solutions, max_tries, order)
-        walk.explore(candidates, 0)
+        walk.explore(state)
         grids = tuple(self.grid(solution) for solution in walk.solutions)
         return Outcome(solutions=grids, backtracks=walk.backtracks, is_complete=not walk.ran_out)
 
@@ -129,23 +123,21 @@ class _Walk:
         self.backtracks = 0
         self.ran_out = False
 
-    def explore(self, candidates: int, fixed: int) -> None:
-        state = self.solver.propagate(candidates, fixed)
-        if state is None:
+    def explore(self, state: State) -> None:
+        state_after = self.solver.propagate(state)
+        if state_after is None:
             return
-        if self.solver.is_solved(state[0]):
-            self.solutions.append(state[0])
+        candidates, fixed = state_after
+        if self.solver.is_solved(candidates):
+            self.solutions.append(candidates)
             return
-        branches = self.solver.branches(state[0])
+        branches = self.solver.branches(candidates)
         for bit in branches if self.order is None else self.order(branches):
             if self._is_over():
                 return
-            self._try(*state, bit)
-
-    def _try(self, candidates: int, fixed: int, bit: int) -> None:
-        self.tries_left -= 1
-        self.explore(candidates & self.solver.keep[bit], fixed | 1 << bit)
-        self.backtracks += not self.solutions
+            self.tries_left -= 1
+            self.explore((candidates & self.solver.keep[bit], fixed | 1 << bit))
+            self.backtracks += not self.solutions
 
     def _is_over(self) -> bool:
         self.ran_out |= self.tries_left == 0 and len(self.solutions) < self.max_solutions
@@ -160,7 +152,7 @@ def solver_of(board: Board) -> Solver:
 def solve(board: Board, grid: Grid, *, max_solutions: int = 2, max_tries: int | None = None) -> Outcome:
     """Up to `max_solutions` solutions of a question, with at most `max_tries` guesses."""
     solver = solver_of(board)
-    return solver.search(solver.candidates(grid.reshape(-1).tolist()), max_solutions=max_solutions, max_tries=max_tries)
+    return solver.search(solver.given(grid.reshape(-1).tolist()), max_solutions=max_solutions, max_tries=max_tries)
 
 
 def rating(board: Board, grid: Grid) -> int:
