@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from hrm_benchmarks.questions import QuestionError
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.offline import Outcome
 from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solving.reading import Entry, opened
 from hrm_puzzles import sudoku_solver
 from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError
+from hrm_puzzles.questions import questions_made
 from hrm_puzzles.sudoku import Sudoku
 
 SolveAll = Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Outcome]]]
@@ -84,18 +84,16 @@ def questions_from_file(path: Path, puzzle: Puzzle, num_puzzles: int) -> list[Kn
     with opened(str(path), puzzle.seq_len) as entries:
         found = [_known(puzzle, entry) for entry, _ in zip(entries, range(num_puzzles), strict=False)]
     if not found:
-        raise QuestionError(f"{path} holds no puzzle: write one in each line.")
+        raise ValueError(f"{path} holds no puzzle: write one in each line.")
     return found
 
 
 def generated(puzzle: Puzzle, difficulty: str, num_puzzles: int, seed: int) -> list[Known]:
     """Fresh puzzles of one difficulty, with their answers."""
-    if difficulty not in puzzle.difficulties:
-        known = ", ".join(puzzle.difficulties)
-        raise QuestionError(f"{puzzle.name} has no difficulty {difficulty!r}: choose one of {known}.")
-    rng = np.random.default_rng(seed)
-    examples = [puzzle.generate(rng, difficulty) for _ in range(num_puzzles)]
-    return [Known(puzzle=example.question.tolist(), solution=example.answer) for example in examples]
+    return [
+        Known(puzzle=puzzle.decode(asked.tokens_T).tolist(), solution=puzzle.decode(asked.labels_T))
+        for asked in questions_made(puzzle, num_puzzles, difficulty=difficulty, seed=seed)
+    ]
 
 
 def measure(
@@ -132,7 +130,7 @@ def figures(levels: Sequence[Level]) -> list[Figures]:
 def require_proofs(bundle: Bundle) -> None:
     """Refuse a bundle whose answers nobody can prove."""
     if not bundle.puzzle.proof_exists:
-        raise QuestionError(
+        raise ValueError(
             f"answers to {bundle.puzzle.name!r} cannot be proven, so attempts vote: score them with hrm-train's "
             "evaluation of its data set."
         )
@@ -143,7 +141,7 @@ def _known(puzzle: Puzzle, entry: Entry) -> Known:
         grid = puzzle.parse(entry.puzzle).grid
         solution = None if entry.known is None else puzzle.parse(entry.known).grid
     except PuzzleError as error:
-        raise QuestionError(f"puzzle {entry.number}: {error}") from error
+        raise ValueError(f"puzzle {entry.number}: {error}") from error
     if solution is None and isinstance(puzzle, Sudoku):
         solution = sudoku_solver.solve(puzzle.board, grid, max_solutions=1).solutions[0]
     return Known(puzzle=entry.puzzle, solution=solution)
@@ -152,7 +150,7 @@ def _known(puzzle: Puzzle, entry: Entry) -> Known:
 def _answer(outcome: Outcome) -> SolveAnswer:
     if isinstance(outcome, SolveAnswer):
         return outcome
-    raise QuestionError(f"a puzzle is refused: {outcome.message}; {outcome.remedy}.")
+    raise ValueError(f"a puzzle is refused: {outcome.message}; {outcome.remedy}.")
 
 
 def _can_be_compared(question: Known, answer: SolveAnswer) -> bool:

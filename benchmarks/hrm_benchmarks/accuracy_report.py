@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from hrm_benchmarks.accuracy import Figures, Level, figures
-from hrm_benchmarks.questions import QuestionError
 from hrm_benchmarks.report import environment
 
 LEGEND = """\
@@ -62,7 +61,7 @@ def save_picture(path: Path, title: str, found: Sequence[Figures]) -> None:
     try:
         import matplotlib as mpl
     except ModuleNotFoundError as error:
-        raise QuestionError("--png needs matplotlib: run pip install matplotlib.") from error
+        raise ValueError("--png needs matplotlib: run pip install matplotlib.") from error
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 

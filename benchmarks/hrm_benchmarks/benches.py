@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hrm_benchmarks import distributions, questions
 from hrm_benchmarks.costs import COST_OF, Cost, VirtualClock
 from hrm_benchmarks.policies import POLICIES, Clock, Policy, Run, serve
-from hrm_benchmarks.questions import Questions
+from hrm_benchmarks.questions import jobs_of
 from hrm_benchmarks.report import Figures, figures, histogram, over_rounds
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Checker
@@ -25,6 +25,8 @@ from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.fake import ScriptedEngine
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_puzzles import registry
+from hrm_puzzles.generation import MIXED
+from hrm_puzzles.questions import Questions, questions_from_csv, questions_made
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,10 +68,10 @@ def scripted_bench(
     return Bench(
         engine=engine,
         puzzle=puzzle,
-        jobs=asked.jobs(policy, np.zeros(1, np.float32)),
+        jobs=jobs_of(asked, policy, np.zeros(1, np.float32)),
         labels_NT=asked.labels_NT,
         clock=virtual_clock if virtual else time.perf_counter,
-        title=f"scripted engine, {segments} (mean {segments_N.mean():.2f}), {asked.source}, {num_slots} slots, "
+        title=f"scripted engine, {segments} (mean {segments_N.mean():.2f}), {asked.title}, {num_slots} slots, "
         f"{cost} cost of {step_ms:g} ms a step",
     )
 
@@ -89,21 +91,21 @@ def bundle_bench(
     return Bench(
         engine=engine,
         puzzle=bundle.puzzle,
-        jobs=asked.jobs(policy, np.asarray(bundle.puzzle_table[0])),
+        jobs=jobs_of(asked, policy, np.asarray(bundle.puzzle_table[0])),
         labels_NT=asked.labels_NT,
         clock=time.process_time if cpu_clock else time.perf_counter,
-        title=f"{bundle.manifest.name} {precision}, {asked.source}, rule {policy.kind} > {policy.threshold:g} up to "
+        title=f"{bundle.manifest.name} {precision}, {asked.title}, rule {policy.kind} > {policy.threshold:g} up to "
         f"{policy.max_segments} segments, {num_slots} slots, {num_threads} threads, "
         f"{'CPU' if cpu_clock else 'wall'} seconds",
     )
 
 
 def questions_for(bundle: Bundle, csv: Path | None, difficulty: str | None, num_puzzles: int, seed: int) -> Questions:
-    """From the CSV where there is one, else generated."""
-    rng = np.random.default_rng(seed)
+    """From the CSV where there is one, else fresh ones, by default of the easiest kind."""
     if csv is not None:
-        return questions.from_csv(csv, bundle.puzzle, num_puzzles, rng)
-    return questions.generated(bundle.puzzle, difficulty or bundle.puzzle.difficulties[0], num_puzzles, rng)
+        return questions_from_csv(csv, bundle.puzzle).sample(num_puzzles, seed)
+    easiest = next(iter(bundle.puzzle.difficulties), MIXED)
+    return questions_made(bundle.puzzle, num_puzzles, difficulty=difficulty or easiest, seed=seed)
 
 
 def measure(

@@ -18,12 +18,12 @@ from hrm_calibration.drift import carries_after, drift
 from hrm_calibration.int8_report import BudgetStep, MethodScore, Solves
 from hrm_calibration.paired import Paired, paired
 from hrm_calibration.quantise import quantise, unsigned
-from hrm_calibration.questions import Questions
 from hrm_calibration.recording import slots_for
 from hrm_calibration.rollouts import Outcome, States, solve
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Checker
 from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_puzzles.questions import Questions
 
 Progress = Callable[[str, int, int], object]
 """Hears the stage, how much of it is done and of how much."""

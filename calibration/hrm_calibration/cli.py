@@ -22,11 +22,11 @@ from rich.progress import Progress, TaskID
 
 from hrm_calibration.halting_curve import Rollout, roll_out
 from hrm_calibration.int8 import Calibrated, Int8Settings, calibrate
-from hrm_calibration.questions import Questions, find_questions, questions_from_csv, questions_from_data
 from hrm_calibration.report import Report, report_on
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_puzzles.atomic import new_directory, require_free
+from hrm_puzzles.questions import Questions, find_questions, questions_from_csv, questions_from_data
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 
@@ -120,8 +120,7 @@ def _questions(bundle: Bundle, data: Path | None, csv: Path | None) -> Questions
         questions = questions_from_data(data, bundle.puzzle)
     else:
         raise ValueError("the held-out puzzles come from one place; give either --data or --csv")
-    if questions.puzzle_ids_N.max() >= bundle.manifest.num_puzzle_ids:
-        raise ValueError(f"{data} has more puzzle ids than the bundle's {bundle.manifest.num_puzzle_ids}; give its own")
+    questions.require_ids(bundle.manifest.num_puzzle_ids)
     return questions
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_calibration.questions import Questions
 from hrm_edge_runtime.batching.halting import HaltingPolicy, columns_of, decide_B
 from hrm_edge_runtime.batching.lane import Checker
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_puzzles.puzzle import RIGHT
+from hrm_puzzles.questions import Questions
 
 RATING_CLASSES = {"0": (0, 0), "1-9": (1, 9), "10-19": (10, 19), "20-49": (20, 49), "50+": (50, np.inf)}
 """Difficulty by rating, bounds included."""

@@ -20,11 +20,11 @@ from hrm_calibration.drift import sensitivity
 from hrm_calibration.int8_report import Int8Report, Judged, LayerDrift, SiteRange
 from hrm_calibration.paired import paired
 from hrm_calibration.quantise import call_sites, quantise, unsigned
-from hrm_calibration.questions import Questions
 from hrm_calibration.ranges import METHODS, scale_of
 from hrm_calibration.rollouts import Recording, record
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Checker
+from hrm_puzzles.questions import Questions
 
 MIN_PUZZLES = 4
 
@@ -195,8 +195,4 @@ def _reach(recording: Recording) -> list[int]:
 def _require_fit(questions: Questions, puzzle_table: NDArray[np.float32]) -> None:
     if len(questions) < MIN_PUZZLES:
         raise ValueError(f"{len(questions)} puzzles are too few to calibrate, choose and judge by; give thousands.")
-    if questions.puzzle_ids_N.max() >= len(puzzle_table):
-        raise ValueError(
-            f"the puzzles have ids up to {questions.puzzle_ids_N.max()} where the model knows {len(puzzle_table)}; "
-            "give the data set it was trained on."
-        )
+    questions.require_ids(len(puzzle_table))

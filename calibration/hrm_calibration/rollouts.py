@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from hrm_calibration.histogram import Histogram
 from hrm_calibration.quantise import call_sites
-from hrm_calibration.questions import Questions
 from hrm_calibration.recording import RecordingEngine
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Checker, Lane, Result
 from hrm_edge_runtime.batching.scheduler import Job
 from hrm_edge_runtime.engines.engine import Engine
+from hrm_puzzles.questions import Questions
 
 MAX_STATES = 64
 STATES_BYTES = 16 << 20

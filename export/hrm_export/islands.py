@@ -17,12 +17,12 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from hrm_calibration.questions import Questions
 from hrm_calibration.recording import RecordingEngine
 from hrm_calibration.rollouts import solve
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Checker
 from hrm_export.onnx_graph import element_types, with_nodes
+from hrm_puzzles.questions import Questions
 
 LARGEST, SMALLEST = 65504.0, 2.0**-14
 """Of float16's normal numbers; a GPU may treat smaller ones as 0."""

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from hrm_calibration.int8 import Int8Settings
-from hrm_calibration.questions import Questions, find_questions
 from hrm_export.stages import Stages
 from hrm_model.config import HRMConfig
 from hrm_puzzles import registry
-from hrm_puzzles.datasets import BLANK_IDENTIFIER, DatasetError
+from hrm_puzzles.datasets import BLANK_IDENTIFIER
 from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.questions import Questions, find_questions
 
 RUNS, BEST = Path("runs"), "best"
 NUM_CALIBRATION = 8192
@@ -134,8 +134,7 @@ def find_puzzles(
         num_workers=os.cpu_count() or 1,
         progress=lambda done, total: stages.show("making puzzles", done, total),
     )
-    if questions.puzzle_ids_N.max() >= config.num_puzzle_ids:
-        raise DatasetError(f"{source} does not fit the checkpoint; give the data set it was trained on")
+    questions.require_ids(config.num_puzzle_ids)
     order_N = np.random.default_rng(0).permutation(len(questions))
     first = min(reserved, max(len(questions) - options.held_out, len(questions) // 2))
     return questions.at(order_N[:first]), questions.at(order_N[first:])

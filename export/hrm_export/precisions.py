@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from hrm_calibration.int8 import Calibrated, Int8Settings, calibrate
 from hrm_calibration.int8_report import Int8Report
-from hrm_calibration.questions import Questions
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_export.graph_rules import check_graph
 from hrm_export.half import half_graph
@@ -28,6 +27,7 @@ from hrm_export.options import Options
 from hrm_export.stages import Stages
 from hrm_puzzles.atomic import write_text
 from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.questions import Questions
 
 NUM_RANGE_PUZZLES = 64
 REPORT_NAME = "calibration.json"

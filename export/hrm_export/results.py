@@ -15,7 +15,6 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from hrm_calibration.questions import Questions
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import Golden
 from hrm_edge_runtime.engines.onnx import OnnxEngine
@@ -26,6 +25,7 @@ from hrm_export.precisions import Form
 from hrm_export.stages import Stages
 from hrm_model.hrm import HRM
 from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.questions import Questions
 
 
 class ParityError(ValueError):

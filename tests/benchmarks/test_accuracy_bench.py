@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from hrm_benchmarks.accuracy import figures, generated, measure, questions_from_file
 from hrm_benchmarks.commands import app
-from hrm_benchmarks.questions import QuestionError
 from hrm_edge_runtime.offline import Outcome
 from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
 from hrm_puzzles import registry
@@ -67,9 +66,9 @@ def test_a_csv_tells_its_own_solutions(tmp_path: Path) -> None:
 def test_a_line_that_is_no_puzzle_is_named(tmp_path: Path) -> None:
     file = tmp_path / "hard.txt"
     file.write_text(f"{QUESTIONS[0]}\n11{'.' * 14}\n")
-    with pytest.raises(QuestionError, match="puzzle 2: "):
+    with pytest.raises(ValueError, match="puzzle 2: "):
         questions_from_file(file, PUZZLE, 100)
-    with pytest.raises(QuestionError, match="has no difficulty 'odd'"):
+    with pytest.raises(ValueError, match="has no difficulty 'odd'"):
         generated(PUZZLE, "odd", 1, 0)
 
 

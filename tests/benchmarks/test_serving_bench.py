@@ -13,7 +13,7 @@ from hrm_benchmarks.commands import app
 from hrm_benchmarks.costs import VirtualClock
 from hrm_benchmarks.distributions import DistributionError
 from hrm_benchmarks.policies import POLICIES, Run, serve
-from hrm_benchmarks.questions import made_up, scripts
+from hrm_benchmarks.questions import jobs_of, made_up, scripts
 from hrm_benchmarks.report import exact_share, figures
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.fake import ScriptedEngine
@@ -34,7 +34,7 @@ def bench_of(*, linear: bool = False) -> Bench:
         step_s=float if linear else 1.0,
         sleep=clock.sleep,
     )
-    jobs = asked.jobs(HaltingPolicy(kind="learned", max_segments=16), np.zeros(1, np.float32))
+    jobs = jobs_of(asked, HaltingPolicy(kind="learned", max_segments=16), np.zeros(1, np.float32))
     return Bench(engine=engine, puzzle=puzzle, jobs=jobs, labels_NT=asked.labels_NT, clock=clock, title="tiny")
 
 

@@ -10,11 +10,11 @@ import onnx
 import onnxruntime as ort
 import torch
 
-from hrm_calibration.questions import Questions
 from hrm_export.segment import segment_graph
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
+from hrm_puzzles.questions import Questions
 
 SUDOKU = registry.get("sudoku-4x4")
 
@@ -48,7 +48,7 @@ def questions(count: int, seed: int = 0) -> Questions:
         tokens_NT=np.stack([SUDOKU.encode(example.question) for example in examples]),
         labels_NT=np.stack([SUDOKU.encode(example.answer) for example in examples]),
         puzzle_ids_N=np.arange(count, dtype=np.int32) % 3,
-        ratings_N=None,
+        source="here",
     )
 
 

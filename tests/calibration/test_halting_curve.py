@@ -15,11 +15,11 @@ from hrm_calibration.halting_curve import (
     score_policy,
     verified_score,
 )
-from hrm_calibration.questions import Questions
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN, WRONG
+from hrm_puzzles.questions import Questions
 
 SUDOKU = registry.get("sudoku-4x4")
 RATINGS = [0, 0, 5, 60, 12]
@@ -36,6 +36,7 @@ def questions() -> Questions:
         labels_NT=labels_NT,
         puzzle_ids_N=np.zeros(5, np.int32),
         ratings_N=np.array(RATINGS, np.int32),
+        source="here",
     )
 
 

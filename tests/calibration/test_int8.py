@@ -20,9 +20,9 @@ from hrm_calibration.int8 import Calibrated, Int8Settings, calibrate, parts_of
 from hrm_calibration.int8_report import MethodScore, Solves
 from hrm_calibration.paired import Paired, paired
 from hrm_calibration.quantise import call_sites, quantise, unsigned
-from hrm_calibration.questions import Questions
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import write_manifest
+from hrm_puzzles.questions import Questions
 
 GRAPH = small_graph(high_cycles=1, low_cycles=1)
 POLICY = HaltingPolicy(kind="verified", max_segments=3)

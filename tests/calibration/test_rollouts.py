@@ -117,7 +117,7 @@ CALIBRATE_LONG = """
 import resource, sys
 import numpy as np, onnx
 from hrm_calibration.int8 import Int8Settings, calibrate
-from hrm_calibration.questions import questions_made
+from hrm_puzzles.questions import questions_made
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_puzzles import registry
 puzzle = registry.get("maze")

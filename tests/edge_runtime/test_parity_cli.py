@@ -68,7 +68,8 @@ def test_a_turned_puzzle_table_is_an_exit_code_of_1_with_the_row(copied: Path) -
 def test_fresh_puzzles_and_a_data_set_go_through_two_engines(two_precisions: Path, tmp_path: Path) -> None:
     inputs_NT = np.random.default_rng(0).integers(1, 6, (20, 16), dtype=np.int32)
     datasets.write_split(tmp_path / "data", "test", inputs_NT, inputs_NT, puzzle=SUDOKU)
-    for more, source in ((["--puzzles", 6], "fresh, seed 1"), (["--data", tmp_path / "data"], "test split of data")):
+    sources = {"fresh, mixed, seed 1": ["--puzzles", 6], "test split of data": ["--data", tmp_path / "data"]}
+    for source, more in sources.items():
         ended = parity(two_precisions, "--engine", "cpu:fp16", *more, "--json")
         found = json.loads(ended.output)
         assert ended.exit_code == 0

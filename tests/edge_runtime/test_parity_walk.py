@@ -13,12 +13,12 @@ from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.parity.diagnosis import reasons_of
 from hrm_edge_runtime.parity.gates import GOLDEN_FP32
-from hrm_edge_runtime.parity.golden import golden_side
+from hrm_edge_runtime.parity.golden import golden_questions, golden_side
 from hrm_edge_runtime.parity.judging import Break, breaks
-from hrm_edge_runtime.parity.questions import Source, generated_source, golden_source
 from hrm_edge_runtime.parity.report import ParityReport, report_of
 from hrm_edge_runtime.parity.tally import Column, Paired
 from hrm_edge_runtime.parity.walk import Course, Side, walk
+from hrm_puzzles.questions import Questions, questions_made
 
 MAX_SEGMENTS = 6
 
@@ -60,15 +60,17 @@ def golden_of(bundle: Bundle, num_slots: int = 3) -> Side:
     return golden_side(bundle.golden(), num_slots, bundle.manifest.halting_policy())
 
 
-def report_on(reference: Side, candidate: Side, source: Source, bundle: Bundle, *, to_the_end: bool) -> ParityReport:
+def report_on(
+    reference: Side, candidate: Side, questions: Questions, bundle: Bundle, *, to_the_end: bool
+) -> ParityReport:
     course = Course(num_segments=MAX_SEGMENTS, to_the_end=to_the_end)
-    tally = walk(reference, candidate, source, bundle.puzzle, course)
-    return report_of(tally, reference="one", candidate="other", puzzles=source.name, proof_exists=True)
+    tally = walk(reference, candidate, questions, bundle.puzzle, course)
+    return report_of(tally, reference="one", candidate="other", puzzles=questions.source, proof_exists=True)
 
 
 def test_the_report_does_not_depend_on_the_number_of_slots(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
-    source = generated_source(bundle.puzzle, 7, seed=3)
+    source = questions_made(bundle.puzzle, 7, seed=3)
     reports = []
     for num_slots in (1, 2, 7):
         faulty = side(bundle, num_slots)
@@ -82,7 +84,7 @@ def test_the_report_does_not_depend_on_the_number_of_slots(tiny_bundle: Path) ->
 
 def test_an_engine_beside_itself_differs_in_nothing(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
-    report = report_on(side(bundle), side(bundle), generated_source(bundle.puzzle, 8, seed=0), bundle, to_the_end=False)
+    report = report_on(side(bundle), side(bundle), questions_made(bundle.puzzle, 8, seed=0), bundle, to_the_end=False)
     assert report.num_puzzles == 8
     assert report.num_different_halts == report.num_different_answers == report.max_logit_gap == 0
     assert report.columns["carry_drift"].worst_S.max() == 0
@@ -93,7 +95,7 @@ def test_fresh_puzzles_run_until_both_sides_have_halted(tiny_bundle: Path) -> No
     bundle = Bundle.open(tiny_bundle)
     learned = replace(bundle.manifest.halting_policy(), kind="learned")
     early, late = replace(side(bundle), policy=learned), replace(side(bundle), policy=replace(learned, threshold=2.0))
-    source = generated_source(bundle.puzzle, 20, seed=0)
+    source = questions_made(bundle.puzzle, 20, seed=0)
     report = report_on(early, late, source, bundle, to_the_end=False)
     halts = np.cumsum(report.candidate_halts_S)  # the later of the two
     running = report.columns["logit_gap"].count_S
@@ -103,7 +105,7 @@ def test_fresh_puzzles_run_until_both_sides_have_halted(tiny_bundle: Path) -> No
 
 def test_the_golden_traces_stand_in_for_an_engine(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
-    source = golden_source(bundle.golden())
+    source = golden_questions(bundle.golden())
     report = report_on(golden_of(bundle, 2), side(bundle, 2), source, bundle, to_the_end=True)
     assert report.passes()
     assert "carry_drift" not in report.columns  # traces hold no carry
@@ -112,7 +114,7 @@ def test_the_golden_traces_stand_in_for_an_engine(tiny_bundle: Path) -> None:
 @pytest.mark.parametrize("segment", [2, 4])
 def test_a_carry_begun_anew_is_named_by_its_segment(tiny_bundle: Path, segment: int) -> None:
     bundle = Bundle.open(tiny_bundle)
-    source, reference, candidate = golden_source(bundle.golden()), golden_of(bundle), side(bundle)
+    source, reference, candidate = golden_questions(bundle.golden()), golden_of(bundle), side(bundle)
     candidate = replace(candidate, engine=Begun(candidate.engine, at=segment))
     report = report_on(reference, candidate, source, bundle, to_the_end=True)
     first = breaks(report, GOLDEN_FP32)[0]
@@ -127,7 +129,7 @@ def test_a_carry_begun_anew_shows_as_a_jump_of_its_drift(tiny_bundle: Path) -> N
     report = report_on(
         side(bundle),
         replace(side(bundle), engine=faulty),
-        generated_source(bundle.puzzle, 5, seed=0),
+        questions_made(bundle.puzzle, 5, seed=0),
         bundle,
         to_the_end=True,
     )
@@ -147,7 +149,7 @@ def test_a_puzzle_vector_from_the_wrong_row_is_named_by_puzzle_and_row(tiny_bund
     golden = bundle.golden()
     shifted = np.array(bundle.puzzle_table)
     shifted[[1, 2]] = shifted[[2, 1]]
-    source, reference, candidate = golden_source(golden), golden_of(bundle), side(bundle)
+    source, reference, candidate = golden_questions(golden), golden_of(bundle), side(bundle)
     candidate = replace(candidate, puzzle_table=shifted)
     report = report_on(reference, candidate, source, bundle, to_the_end=True)
     first = breaks(report, GOLDEN_FP32)[0]
@@ -161,7 +163,7 @@ def test_a_puzzle_vector_from_the_wrong_row_is_named_by_puzzle_and_row(tiny_bund
 
 def test_a_fault_of_another_kind_is_blamed_on_neither(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
-    source, reference = golden_source(bundle.golden()), golden_of(bundle)
+    source, reference = golden_questions(bundle.golden()), golden_of(bundle)
     candidate = replace(side(bundle), puzzle_table=np.array(bundle.puzzle_table) * 3)
     report = report_on(reference, candidate, source, bundle, to_the_end=True)
     first = breaks(report, GOLDEN_FP32)[0]
@@ -200,7 +202,7 @@ def test_a_loss_breaks_its_gate_once_it_is_certain_or_measured_on_enough(
     tiny_bundle: Path, num_puzzles: int, lost: int, is_broken: bool
 ) -> None:
     bundle = Bundle.open(tiny_bundle)
-    report = report_on(side(bundle), side(bundle), golden_source(bundle.golden()), bundle, to_the_end=True)
+    report = report_on(side(bundle), side(bundle), golden_questions(bundle.golden()), bundle, to_the_end=True)
     report = replace(report, exact=paired(num_puzzles, lost, 0))
     gates = GOLDEN_FP32.model_copy(update={"end": GOLDEN_FP32.end.model_copy(update={"exact_loss": 0.5})})
     expected = [f"points of exact_loss at the end: {100 * lost / num_puzzles:.4g} where 0.5 is allowed"]
@@ -215,7 +217,9 @@ def test_a_break_says_gate_segment_puzzle_value_and_limit() -> None:
 def test_no_puzzle_is_no_comparison(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     with pytest.raises(ValueError, match="no puzzle"):
-        report_on(side(bundle), side(bundle), generated_source(bundle.puzzle, 0, seed=0), bundle, to_the_end=False)
+        report_on(
+            side(bundle), side(bundle), golden_questions(bundle.golden()).at(np.arange(0)), bundle, to_the_end=False
+        )
 
 
 class Broken(Handing):
@@ -230,7 +234,7 @@ class Broken(Handing):
 def test_a_carry_that_is_not_finite_counts_as_infinitely_far(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     candidate = replace(side(bundle), engine=Broken(side(bundle).engine, at=2))
-    source = generated_source(bundle.puzzle, 4, seed=0)
+    source = questions_made(bundle.puzzle, 4, seed=0)
     report = report_on(side(bundle), candidate, source, bundle, to_the_end=True)
     for name in ("carry_drift", "carry_turn"):
         assert report.columns[name].worst_S[1] == report.columns[name].mean_S[1] == np.inf

@@ -12,11 +12,11 @@ import onnx
 import onnxruntime as ort
 import torch
 
-from hrm_calibration.questions import Questions, questions_made
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.questions import Questions, questions_made
 
 GAIN = 0.7
 """On all matrices: a fresh model amplifies rounding (a trained one does not), and would drown what is compared here."""
@@ -40,7 +40,7 @@ def random_questions(model: HRM, count: int, seed: int = 0) -> Questions:
     rng, config = np.random.default_rng(seed), model.config
     tokens_NT = rng.integers(1, config.vocab_size, (count, config.seq_len), dtype=np.int32)
     ids_N = rng.integers(0, config.num_puzzle_ids, count, dtype=np.int32)
-    return Questions(tokens_NT=tokens_NT, puzzle_ids_N=ids_N, labels_NT=tokens_NT, ratings_N=None)
+    return Questions(tokens_NT=tokens_NT, puzzle_ids_N=ids_N, labels_NT=tokens_NT, source="here")
 
 
 def made_questions(puzzle: Puzzle, count: int) -> Questions:

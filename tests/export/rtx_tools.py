@@ -28,7 +28,6 @@ import onnx
 import torch
 
 from hrm_calibration.quantise import call_sites, quantise
-from hrm_calibration.questions import Questions
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.step_graph import Shape
 from hrm_edge_runtime.engines.tensorrt_plan import BuildSettings, plan_from_onnx
@@ -39,6 +38,7 @@ from hrm_export.unrolled import unrolled_graph
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
+from hrm_puzzles.questions import Questions
 
 REQUIREMENTS = ("tensorrt-rtx-cu13-bindings==1.7.1.116", "onnxruntime-ep-nv-tensorrt-rtx-cu13==0.5.0")
 STUBS = "tensorrt-stubs==10.13.0.35.1"
@@ -177,7 +177,7 @@ def _shapes(graph: onnx.ModelProto, num_rows: int) -> Mapping[str, Shape]:
 def _ranges(step: onnx.ModelProto, config: HRMConfig) -> dict[str, Range]:
     puzzle = registry.get("sudoku")
     tokens_NT = np.random.default_rng(0).integers(1, config.vocab_size, (2, config.seq_len), dtype=np.int32)
-    questions = Questions(tokens_NT=tokens_NT, labels_NT=tokens_NT, puzzle_ids_N=np.zeros(2, np.int32), ratings_N=None)
+    questions = Questions(tokens_NT=tokens_NT, labels_NT=tokens_NT, puzzle_ids_N=np.zeros(2, np.int32), source="here")
     table = np.zeros((1, config.puzzle_vector_size), np.float32)
     return record_ranges(step, puzzle, table, questions, HaltingPolicy(kind="fixed", max_segments=1))
 

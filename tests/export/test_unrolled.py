@@ -17,7 +17,6 @@ from export_tools import engine_of, made_questions, random_inputs, random_questi
 from onnx import numpy_helper
 
 from hrm_calibration.quantise import call_sites, quantise
-from hrm_calibration.questions import Questions
 from hrm_edge_runtime.batching.halting import HaltingPolicy, columns_of, decide_B
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import Engine
@@ -29,6 +28,7 @@ from hrm_export.onnx_graph import stored_sizes
 from hrm_export.segment import segment_graph
 from hrm_export.unrolled import unrolled_graph
 from hrm_puzzles.puzzle import UNKNOWN
+from hrm_puzzles.questions import Questions
 
 Outputs = dict[str, np.ndarray]
 

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from hrm_benchmarks.desktop.plain_model import PlainHRM
 from hrm_benchmarks.desktop.plain_step import PlainTrainer
-from hrm_benchmarks.questions import Questions, generated
 from hrm_benchmarks.turns import Turn, take_turns
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
+from hrm_puzzles.questions import Questions, questions_made
 from hrm_train import allocator
 from hrm_train.batches import Feed, Rows
 from hrm_train.hardware import PRESETS
@@ -57,7 +57,7 @@ def contestants(
 ) -> list[Contestant]:
     """The published step written plainly, the same step by our trainer, and the preset's own recipe."""
     puzzle = registry.get(puzzle_name)
-    questions = generated(puzzle, puzzle.difficulties[0], NUM_PUZZLES, np.random.default_rng(0))
+    questions = questions_made(puzzle, NUM_PUZZLES, difficulty=puzzle.difficulties[0])
     own = config_for(preset, puzzle, 1)
     plain = Contestant(
         name="published step, plain",

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_benchmarks.benches import questions_for
-from hrm_benchmarks.questions import Questions
 from hrm_benchmarks.serving.running import serve_command
 from hrm_benchmarks.serving.scripted import Scripted
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.questions import Questions
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,7 +51,7 @@ def over_bundle(
     options = {"engine": engine, "threads": threads, "slots": num_slots, "queue-limit": queue_limit}
     flags = [f"--{option}={value}" for option, value in options.items()]
     return Contestant(
-        title=f"{bundle.manifest.name} on {engine}, {num_slots} slots, {threads} threads, {asked.source}",
+        title=f"{bundle.manifest.name} on {engine}, {num_slots} slots, {threads} threads, {asked.title}",
         command=serve_command(str(path), *flags),
         bodies=_bodies(bundle.puzzle, asked),
         solutions=_written(bundle.puzzle, asked.labels_NT),
@@ -66,7 +66,7 @@ def over_script(one: Scripted) -> Contestant:
     puzzle, asked = registry.get(one.puzzle), one.questions()
     return Contestant(
         title=f"scripted engine, {one.segments}, {one.num_slots} slots, {one.cost} cost of {one.step_ms:g} ms a step, "
-        f"{asked.source} {one.puzzle}",
+        f"{one.puzzle}, {asked.title}",
         command=one.command(),
         bodies=_bodies(puzzle, asked),
         solutions=_written(puzzle, asked.labels_NT),

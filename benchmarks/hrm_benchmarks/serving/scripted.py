@@ -16,7 +16,6 @@ import numpy as np
 
 from hrm_benchmarks import distributions, questions
 from hrm_benchmarks.costs import COST_OF, Cost
-from hrm_benchmarks.questions import Questions
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
 from hrm_edge_runtime.manifest import Halting, Manifest
@@ -24,6 +23,7 @@ from hrm_edge_runtime.service.served import ServedModel
 from hrm_edge_runtime.service.workbench import Workbench
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.questions import Questions
 
 NAME = "scripted"
 

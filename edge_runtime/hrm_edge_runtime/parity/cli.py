@@ -25,6 +25,7 @@ from hrm_edge_runtime.parity.comparison import Findings, compare_engines, reques
 from hrm_edge_runtime.parity.gates import DEFAULT_FILE
 from hrm_edge_runtime.parity.record import write_findings
 from hrm_edge_runtime.parity.report import segment_rows, summary_rows
+from hrm_puzzles.work import Progress as Heard
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -57,21 +58,23 @@ def parity(
     """Compare two engines of a bundle; exits with 1 and the first thing that broke where a gate does not hold."""
     try:
         opened = Bundle.open(find_bundle(bundle))
-        request = request_of(
-            opened,
-            engine=engine,
-            against=against,
-            checkpoint=checkpoint,
-            data=data,
-            puzzles=puzzles,
-            seed=seed,
-            num_slots=slots,
-            num_threads=threads,
-            gates_file=gates,
-            bisect=bisect,
-        )
-        with _progress(request.source.count) as progress:
-            findings = compare_engines(request, progress)
+        with _bars() as bar:
+            request = request_of(
+                opened,
+                engine=engine,
+                against=against,
+                checkpoint=checkpoint,
+                data=data,
+                puzzles=puzzles,
+                seed=seed,
+                num_slots=slots,
+                num_threads=threads,
+                gates_file=gates,
+                bisect=bisect,
+                progress=bar("making puzzles"),
+            )
+            compared = bar("puzzles")
+            findings = compare_engines(request, lambda done: compared(done, len(request.questions)))
         if html is not None:
             _write_page(html, opened, findings)
         if write:
@@ -89,12 +92,16 @@ def main() -> None:
 
 
 @contextmanager
-def _progress(total: int) -> Generator[Callable[[int], None]]:
-    """A bar on a terminal, nothing in a pipe."""
+def _bars() -> Generator[Callable[[str], Heard]]:
+    """A bar for each stage on a terminal, nothing in a pipe."""
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("puzzles", total=total)
-        yield lambda done: bar.update(task, completed=done)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+
+        def bar(stage: str) -> Heard:
+            task = bars.add_task(stage, total=None, visible=False)
+            return lambda done, total: bars.update(task, completed=done, total=total, visible=True)
+
+        yield bar
 
 
 def _write_page(path: Path, bundle: Bundle, findings: Findings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,11 +14,12 @@ from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.parity import desk
 from hrm_edge_runtime.parity.diagnosis import reasons_of
 from hrm_edge_runtime.parity.gates import DEFAULT_FILE, Gates, read_gates
-from hrm_edge_runtime.parity.golden import golden_side
+from hrm_edge_runtime.parity.golden import golden_questions, golden_side
 from hrm_edge_runtime.parity.judging import Break, breaks, not_judged
-from hrm_edge_runtime.parity.questions import Source, generated_source, golden_source, held_out_source
 from hrm_edge_runtime.parity.report import ParityReport, report_of
 from hrm_edge_runtime.parity.walk import Course, Side, walk
+from hrm_puzzles.questions import Questions, questions_from_data, questions_made, unheard
+from hrm_puzzles.work import Progress
 
 NUM_PUZZLES = 256
 """Held-out puzzles where none are asked for: minutes on a CPU."""
@@ -30,8 +32,8 @@ class Request:
     bundle: Bundle
     candidate: Choice
     against: Choice | Path | None
-    source: Source
-    is_golden_source: bool
+    questions: Questions
+    is_golden: bool
     num_slots: int
     gates_file: Path = DEFAULT_FILE
     num_threads: int | None = None
@@ -40,7 +42,7 @@ class Request:
     @property
     def course(self) -> Course:
         """Golden puzzles run as far as their traces, others until both sides have halted."""
-        if self.is_golden_source:
+        if self.is_golden:
             return Course(num_segments=len(self.bundle.golden().answer_SBT), to_the_end=True)
         return Course(num_segments=self.bundle.manifest.max_segments, to_the_end=False)
 
@@ -89,15 +91,16 @@ def request_of(
     puzzles: int | None,
     seed: int,
     num_slots: int,
+    progress: Progress = unheard,
     **more: Any,
 ) -> Request:
-    """Read the options together; refuses what contradicts itself."""
+    """Read the options together; refuses what contradicts itself. `progress` hears of puzzles that are made."""
     if against is not None and checkpoint is not None:
         raise ValueError("a comparison has one reference; give either --against or --checkpoint.")
     candidate = prepare(bundle, engine, num_slots=num_slots)
     reference = prepare(bundle, against, num_slots=num_slots) if against is not None else checkpoint
-    is_golden_source = data is None and puzzles is None
-    if reference is None and not is_golden_source:
+    is_golden = data is None and puzzles is None
+    if reference is None and not is_golden:
         reference = prepare(bundle, "cpu:fp32", num_slots=num_slots)
     if reference == candidate:
         raise ValueError(f"{candidate} would be compared with itself; give --against or --checkpoint.")
@@ -105,19 +108,21 @@ def request_of(
         bundle=bundle,
         candidate=candidate,
         against=reference,
-        source=_source(bundle, data, puzzles, seed),
-        is_golden_source=is_golden_source,
+        questions=_questions(bundle, data, puzzles, seed, progress),
+        is_golden=is_golden,
         num_slots=num_slots,
         **more,
     )
 
 
-def _source(bundle: Bundle, data: Path | None, puzzles: int | None, seed: int) -> Source:
+def _questions(bundle: Bundle, data: Path | None, puzzles: int | None, seed: int, progress: Progress) -> Questions:
     if data is not None:
-        return held_out_source(data, bundle, puzzles or NUM_PUZZLES, seed)
+        questions = questions_from_data(data, bundle.puzzle, puzzles or NUM_PUZZLES, seed)
+        questions.require_ids(bundle.manifest.num_puzzle_ids)
+        return questions
     if puzzles is not None:
-        return generated_source(bundle.puzzle, puzzles, seed)
-    return golden_source(bundle.golden())
+        return questions_made(bundle.puzzle, puzzles, seed=seed, num_workers=os.cpu_count() or 1, progress=progress)
+    return golden_questions(bundle.golden())
 
 
 def compare_engines(request: Request, progress: Callable[[int], object] | None = None) -> Findings:
@@ -125,23 +130,23 @@ def compare_engines(request: Request, progress: Callable[[int], object] | None =
     bundle = request.bundle
     gates = request.gates
     with _sides(request) as (reference, candidate):
-        tally = walk(reference, candidate, request.source, bundle.puzzle, request.course, progress=progress)
+        tally = walk(reference, candidate, request.questions, bundle.puzzle, request.course, progress=progress)
         report = report_of(
             tally,
             reference=reference.name,
             candidate=candidate.name,
-            puzzles=request.source.name,
+            puzzles=request.questions.source,
             proof_exists=bundle.puzzle.proof_exists,
         )
         broken = breaks(report, gates)
-        reasons = reasons_of(broken[0], reference, candidate, request.source, bundle) if broken else []
+        reasons = reasons_of(broken[0], reference, candidate, request.questions, bundle) if broken else []
         bisection = _bisected(request, broken, reference) if request.bisect else None
     return Findings(report=report, gates=gates, breaks=broken, reasons=reasons, bisection=bisection)
 
 
 @contextmanager
 def _sides(request: Request) -> Generator[tuple[Side, Side]]:
-    num_slots = min(request.num_slots, request.source.count)
+    num_slots = min(request.num_slots, len(request.questions))
     reference = _reference(request, num_slots)
     try:
         candidate = _side(request, request.candidate, num_slots)
@@ -184,7 +189,7 @@ def _bisected(request: Request, broken: list[Break], reference: Side) -> str:
     if against is None:
         raise ValueError("golden traces know no nodes; for --bisect give --checkpoint, or --against another precision.")
     where = broken[0] if broken and broken[0].puzzle is not None else None
-    asked = request.source.find(where.puzzle) if where and where.puzzle is not None else next(iter(request.source))
+    asked = request.questions[where.puzzle if where and where.puzzle is not None else 0]
     segment = where.segment if where and where.segment else 1
     bisection = desk.bisector()(
         reference=against if isinstance(against, Path) else _graph_of(request.bundle, against),

@@ -12,8 +12,8 @@ import numpy as np
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Float32
 from hrm_edge_runtime.parity.judging import Break
-from hrm_edge_runtime.parity.questions import Asked, Source
 from hrm_edge_runtime.parity.walk import Side
+from hrm_puzzles.questions import Question, Questions
 
 MANY_TIMES = 4
 """Another row is named where it brings the candidate so many times nearer to the reference."""
@@ -22,17 +22,17 @@ SAME = 1e-5
 MOST_ROWS = 1024
 
 
-def reasons_of(first: Break, reference: Side, candidate: Side, source: Source, bundle: Bundle) -> list[str]:
+def reasons_of(first: Break, reference: Side, candidate: Side, questions: Questions, bundle: Bundle) -> list[str]:
     """What explains the first break, in a sentence each; nothing where neither fault left its mark."""
     if first.segment is None or first.puzzle is None:
         return []
-    asked = source.find(first.puzzle)
+    asked = questions[first.puzzle]
     if first.segment > 1:
         return _begun_anew(candidate, asked, first.segment)
     return _other_row(reference, candidate, asked, bundle.identifiers)
 
 
-def _other_row(reference: Side, candidate: Side, asked: Asked, names: tuple[str, ...]) -> list[str]:
+def _other_row(reference: Side, candidate: Side, asked: Question, names: tuple[str, ...]) -> list[str]:
     """The row of the puzzle table with which the candidate would agree, among the nearest ones."""
     (expected_TV,) = _trace(reference, asked, 1)
     (found_TV,) = _trace(candidate, asked, 1)
@@ -45,7 +45,7 @@ def _other_row(reference: Side, candidate: Side, asked: Asked, names: tuple[str,
     return [f"given {rows} the candidate agrees: the two sides do not read the same row"]
 
 
-def _begun_anew(candidate: Side, asked: Asked, segment: int) -> list[str]:
+def _begun_anew(candidate: Side, asked: Question, segment: int) -> list[str]:
     """A segment that says what segment 1 said was given no carry."""
     traced = _trace(candidate, asked, segment)
     if _drift(traced[-1], traced[0]) > SAME or (segment > 2 and _drift(traced[-2], traced[0]) <= SAME):
@@ -53,7 +53,7 @@ def _begun_anew(candidate: Side, asked: Asked, segment: int) -> list[str]:
     return [f"in segment {segment} the candidate says again what it said in segment 1: its carry was begun anew"]
 
 
-def _with_other_rows(side: Side, asked: Asked) -> Iterator[tuple[int, Float32]]:
+def _with_other_rows(side: Side, asked: Question) -> Iterator[tuple[int, Float32]]:
     """The logits of segment 1 for each of the nearest rows but the puzzle's own."""
     own, num_rows = asked.puzzle_id, len(side.puzzle_table)
     start = max(0, own - MOST_ROWS // 2)
@@ -63,7 +63,7 @@ def _with_other_rows(side: Side, asked: Asked) -> Iterator[tuple[int, Float32]]:
             yield row, _next_logits(side)
 
 
-def _trace(side: Side, asked: Asked, num_segments: int) -> list[Float32]:
+def _trace(side: Side, asked: Question, num_segments: int) -> list[Float32]:
     """The logits of one puzzle, alone in the engine, after each segment."""
     side.engine.load(0, asked.tokens_T, side.puzzle_table[asked.puzzle_id])
     return [_next_logits(side) for _ in range(num_segments)]

@@ -13,11 +13,21 @@ from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Checker
 from hrm_edge_runtime.bundle import Bundle, Golden
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
-from hrm_edge_runtime.parity.questions import golden_source
 from hrm_edge_runtime.parity.report import ParityReport, report_of
 from hrm_edge_runtime.parity.walk import Course, Side, walk
+from hrm_puzzles.questions import Questions
 
 GOLDEN_NAME = "PyTorch (golden traces)"
+
+
+def golden_questions(golden: Golden) -> Questions:
+    """The puzzles of the golden traces, in their order."""
+    return Questions(
+        tokens_NT=golden.tokens_BT,
+        labels_NT=golden.labels_BT,
+        puzzle_ids_N=golden.puzzle_ids_B,
+        source="golden traces",
+    )
 
 
 class GoldenEngine:
@@ -79,9 +89,11 @@ def compare(
     golden: Golden, engine: Engine, *, puzzle_table: Float32, puzzle: Checker, policy: HaltingPolicy
 ) -> ParityReport:
     """Compare an engine with golden traces that need not stand in a bundle yet, through every segment they cover."""
-    source = golden_source(golden)
+    questions = golden_questions(golden)
     reference = golden_side(golden, engine.num_slots, policy)
     candidate = Side(name="engine", engine=engine, puzzle_table=puzzle_table, policy=policy)
     course = Course(num_segments=len(golden.answer_SBT), to_the_end=True)
-    tally = walk(reference, candidate, source, puzzle, course)
-    return report_of(tally, reference=reference.name, candidate=candidate.name, puzzles=source.name, proof_exists=True)
+    tally = walk(reference, candidate, questions, puzzle, course)
+    return report_of(
+        tally, reference=reference.name, candidate=candidate.name, puzzles=questions.source, proof_exists=True
+    )

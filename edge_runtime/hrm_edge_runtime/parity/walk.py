@@ -15,9 +15,9 @@ from hrm_edge_runtime.batching.halting import HaltingPolicy, columns_of, decide_
 from hrm_edge_runtime.batching.lane import Checker
 from hrm_edge_runtime.engines.engine import Engine, Float32, StepOutput
 from hrm_edge_runtime.parity.measures import carry_measures, output_measures
-from hrm_edge_runtime.parity.questions import Asked
 from hrm_edge_runtime.parity.tally import End, Tally
 from hrm_puzzles.puzzle import RIGHT
+from hrm_puzzles.questions import Question
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,7 +41,7 @@ class Course:
 def walk(
     reference: Side,
     candidate: Side,
-    questions: Iterable[Asked],
+    questions: Iterable[Question],
     puzzle: Checker,
     course: Course,
     *,
@@ -70,7 +70,7 @@ class _Seated:
         self.is_exact_B = np.zeros(num_slots, np.bool_)
         self.is_proven_B = np.zeros(num_slots, np.bool_)
 
-    def load(self, slot: int, asked: Asked) -> None:
+    def load(self, slot: int, asked: Question) -> None:
         self.side.engine.load(slot, asked.tokens_T, self.side.puzzle_table[asked.puzzle_id])
         self.halted_at_B[slot] = 0
 
@@ -117,7 +117,7 @@ class _Pair:
         self._segment_B = np.zeros(num_slots, np.int32)
         self._drift_B = np.zeros(num_slots, np.float64)
 
-    def fill(self, waiting: Iterator[Asked]) -> bool:
+    def fill(self, waiting: Iterator[Question]) -> bool:
         """Seats questions while there are free slots; False where nothing is left to do."""
         while self._num_active < self._num_slots and (asked := next(waiting, None)) is not None:
             self._seat(self._num_active, asked)
@@ -151,7 +151,7 @@ class _Pair:
         is_last = self._segment_B[slot] >= self._course.num_segments
         return bool(is_last or (both_halted and not self._course.to_the_end))
 
-    def _seat(self, slot: int, asked: Asked) -> None:
+    def _seat(self, slot: int, asked: Question) -> None:
         for seated in (self._reference, self._candidate):
             seated.load(slot, asked)
         self._tokens_BT[slot], self._labels_BT[slot] = asked.tokens_T, asked.labels_T

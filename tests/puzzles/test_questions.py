@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hrm_calibration.questions import Questions, find_questions, questions_made
 from hrm_puzzles import datasets, registry
 from hrm_puzzles.generation import is_held_out_N
 from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.questions import Questions, find_questions, questions_made
 from hrm_puzzles.sudoku import Sudoku
 
 SUDOKU = registry.get("sudoku-4x4")
