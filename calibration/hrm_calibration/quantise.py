@@ -84,23 +84,23 @@ def unsigned(graph: onnx.ModelProto) -> onnx.ModelProto:
 
     round(x / s) clipped to -128..127 and round(x / s) + 128 clipped to 0..255 stand for the same number. A matrix with
     8-bit weights moves too: beside unsigned weights no processor saturates, though the kernel is slower. A weight-only
-    matrix is stored as the float it stands for, or ONNX Runtime would make it anew in every step and could not pack it.
+    matrix becomes float by Cast and Mul, which ONNX Runtime does once, as it loads: DequantizeLinear it would leave to
+    every step.
     """
     whole = _weight_only(graph)
-    unused = {SIGNED_ZERO, *(part for name in whole for part in (_stored(name), _scale(name)))}
     given = {tensor.name for tensor in graph.graph.initializer}
-    tensors = [tensor for tensor in graph.graph.initializer if tensor.name not in unused]
-    matrices = {tensor.name for tensor in tensors if _may_saturate(tensor)}
+    tensors = [tensor for tensor in graph.graph.initializer if tensor.name != SIGNED_ZERO]
+    kept = {_stored(name) for name in whole}
+    matrices = {tensor.name for tensor in tensors if tensor.name not in kept and _may_saturate(tensor)}
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.graph.node]
-    nodes = [node for node in nodes if node.output[0] not in whole]
+    nodes = [part for node in nodes for part in (_made_float(node) if node.output[0] in whole else [node])]
     for node in nodes:
         node.input[:] = [UNSIGNED_ZERO if name == SIGNED_ZERO else name for name in node.input]
         if node.input[0] in matrices:
             node.input.append(f"{node.input[0]}/zero")
     stored = [part for tensor in tensors for part in (_moved(tensor) if tensor.name in matrices else [tensor])]
-    floats = [numpy_helper.from_array(matrix_IO, name) for name, matrix_IO in whole.items()]
     zero = [numpy_helper.from_array(np.array(MIDDLE, np.uint8), UNSIGNED_ZERO)] if SIGNED_ZERO in given else []
-    return _with(graph, nodes, [*stored, *floats, *zero])
+    return _with(graph, nodes, [*stored, *zero])
 
 
 def quantised_matrix(weight_IO: NDArray[np.float32], limit: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -143,20 +143,23 @@ def _tensors(
         yield numpy_helper.from_array(np.array(0, np.int8), SIGNED_ZERO)
 
 
-def _weight_only(graph: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
-    """The matrices whose products read a tensor that nobody rounded, as floats."""
-    stored = {tensor.name: tensor for tensor in graph.graph.initializer}
+def _weight_only(graph: onnx.ModelProto) -> set[str]:
+    """The matrices whose products read a tensor that nobody rounded."""
+    stored = {tensor.name for tensor in graph.graph.initializer}
     made_by = {node.output[0]: node.op_type for node in graph.graph.node}
-    free = {
+    return {
         node.input[1]
         for node in graph.graph.node
         if node.op_type == "MatMul" and _stored(node.input[1]) in stored
         if made_by.get(node.input[0]) != "DequantizeLinear"
     }
-    return {
-        name: numpy_helper.to_array(stored[_stored(name)]) * numpy_helper.to_array(stored[_scale(name)])
-        for name in sorted(free)
-    }
+
+
+def _made_float(dequantize: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    matrix, scale = dequantize.input
+    (weight,) = dequantize.output
+    yield helper.make_node("Cast", [matrix], [f"{weight}/cast"], name=f"{weight}/cast", to=TensorProto.FLOAT)
+    yield helper.make_node("Mul", [f"{weight}/cast", scale], [weight], name=f"{weight}/scaled")
 
 
 def _may_saturate(tensor: TensorProto) -> bool:
