@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import TypeVar
 
 Job = TypeVar("Job")
@@ -18,9 +20,21 @@ def results_of(function: Callable[[Job], Result], jobs: Sequence[Job], *, num_wo
     if num_workers <= 1 or len(jobs) <= 1:
         yield from map(function, jobs)
         return
-    pool = ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"), initializer=_end_with_parent)
     try:
         for future in as_completed([pool.submit(function, job) for job in jobs]):
             yield future.result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for its next job for ever."""
+    threading.Thread(target=_watch_parent, daemon=True).start()
+
+
+def _watch_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
