@@ -24,7 +24,8 @@ RUNS, BEST = Path("runs"), "best"
 NUM_CALIBRATION = 8192
 """Puzzles kept apart for calibration, which records, chooses and judges with them.
 
-No more than four times those to measure on, so that a quick export stays quick, and at most half of those there are.
+No more than four times those to measure on, so that a quick export stays quick. Where there are fewer than both need,
+they are what the measurement leaves, and at least a quarter.
 """
 
 
@@ -136,5 +137,5 @@ def find_puzzles(
     )
     questions.require_ids(config.num_puzzle_ids)
     order_N = np.random.default_rng(0).permutation(len(questions))
-    first = min(reserved, max(len(questions) - options.held_out, len(questions) // 2))
+    first = min(reserved, max(len(questions) - options.held_out, len(questions) // 4))
     return questions.at(order_N[:first]), questions.at(order_N[first:])
