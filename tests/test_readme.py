@@ -30,7 +30,7 @@ def free_port() -> int:
 def test_commands_of_the_readme_run(block: str, tmp_path: Path) -> None:
     script = f"set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{block}"
     script = script.replace("8000", str(free_port()))
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     with (tmp_path / "said").open("w+") as said:
         shell = subprocess.Popen(
             ["bash", "-c", script], cwd=tmp_path, env=environment, stdout=said, stderr=said, start_new_session=True

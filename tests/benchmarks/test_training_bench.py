@@ -34,7 +34,6 @@ def tiny(**changes: Any) -> list[Contestant]:
     ids=["small", "published cycles", "no prefix"],
 )
 def test_equal_contestants_have_equal_losses_for_a_dozen_steps(changes: dict[str, Any]) -> None:
-    torch.set_num_threads(1)
     plain, same, _ = (stepper(one) for one in tiny(**changes))
     losses = [plain() for _ in range(12)]
     assert [same() for _ in range(12)] == pytest.approx(losses, abs=LOSS_TOLERANCE)

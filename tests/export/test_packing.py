@@ -181,9 +181,7 @@ WRITE_FOR_EVER = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-import torch
 from test_packing import small_contents, written
-torch.set_num_threads(1)
 contents = small_contents()
 for number in range(10_000):
     written(Path(sys.argv[2]) / f"{number}.bundle", contents)

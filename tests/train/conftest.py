@@ -5,10 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-torch.set_num_threads(1)  # the models are so small that a second thread only waits
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,6 @@ class Numbered:
 
 
 def trainer_on(data: Path, micro_batch: int | None = None, model_type: type[HRM] = HRM) -> Trainer:
-    torch.set_num_threads(1)
     config = HRMConfig(
         vocab_size=PUZZLE.vocab_size,
         seq_len=PUZZLE.seq_len,

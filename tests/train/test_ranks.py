@@ -42,7 +42,7 @@ def on_two_ranks(*arguments: Path) -> str:
     processes = [
         subprocess.Popen(
             command,
-            env={**shared, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"},
+            env={**shared, "RANK": rank, "LOCAL_RANK": rank},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -112,7 +112,6 @@ def torchrun(data: Path, run: Path) -> subprocess.Popen[str]:
     program = ["-m", "--", "hrm_train", *options, "--checkpoint-steps", "20"]
     return subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", *ranks, *program],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
         text=True,
     )

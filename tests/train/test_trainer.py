@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from train_tools import said, train
 
 from hrm_model.checkpoint import CheckpointError
 from hrm_model.config import HRMConfig
@@ -24,7 +23,6 @@ from hrm_train.hardware import PRESETS, Hardware
 from hrm_train.loop import Trainer
 from hrm_train.recipe import Recipe
 
-torch.set_num_threads(1)  # at these sizes a second thread only waits
 PUZZLE = registry.get("sudoku-4x4")
 SIZES = HRMConfig(
     vocab_size=PUZZLE.vocab_size,
@@ -95,12 +93,13 @@ def test_resuming_under_another_recipe_is_refused(data: Path, tmp_path: Path) ->
 def test_a_mistake_on_the_command_line_is_one_sentence(
     data: Path, tmp_path: Path, option: list[str], sentence: str
 ) -> None:
-    command = [sys.executable, "-m", "hrm_train.cli", "--run", str(tmp_path / "run"), "--data", str(data)]
-    ended = subprocess.run([*command, "--puzzle", "sudoku-4x4", *option], capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert sentence in " ".join(ended.stderr.split())
-    assert "Traceback" not in ended.stderr
-    assert not (tmp_path / "run").exists()
+    run = tmp_path / "run"
+    ended = train(run, "--data", str(data), "--puzzle", "sudoku-4x4", *option)
+    ended.join(60)
+    assert ended.exitcode == 2
+    assert sentence in said(run)
+    assert "Traceback" not in said(run)
+    assert not run.exists()
 
 
 def test_training_learns_to_solve(data: Path) -> None:

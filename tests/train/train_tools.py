@@ -78,7 +78,6 @@ def _hrm_train(arguments: list[str], log: Path, largest_file: int | None) -> Non
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     from hrm_train.cli import main
 
-    torch.set_num_threads(1)
     sys.argv = ["hrm-train", *arguments]
     main()
 
