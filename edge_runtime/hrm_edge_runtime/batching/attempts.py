@@ -143,6 +143,8 @@ class Attempts:
         """Conclude the questions that want their best so far by a deadline which the next segment would miss."""
         now = self._clock()
         self._pace.began(now)
+        if not self._hurried:
+            return
         next_end_s = self._pace.next_end_s(now, self._lane.mean_step_s)
         for party in list(self._hurried.values()):
             if party.ask.deadline_s is not None and next_end_s > party.ask.deadline_s:

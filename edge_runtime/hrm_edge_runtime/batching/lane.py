@@ -3,6 +3,7 @@
 Shapes: B slots, T tokens. Single-threaded by design: whoever calls `step` owns the lane, its scheduler and its engine.
 """
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from hrm_edge_runtime.batching.counters import LaneCounters, LaneSnapshot, Outco
 from hrm_edge_runtime.batching.halting import decide
 from hrm_edge_runtime.batching.result import Result, result_of, result_without_slot
 from hrm_edge_runtime.batching.scheduler import Departure, Job, Plan, Scheduler, Tenant
-from hrm_edge_runtime.batching.seats import Seats, Slots
+from hrm_edge_runtime.batching.seats import Seat, Seats, Slots
 from hrm_edge_runtime.engines.engine import Engine, Int32, StepOutput
 
 __all__ = ["Checker", "Lane", "Result"]
@@ -37,6 +38,7 @@ class Lane:
     ) -> None:
         self._engine = engine
         self._puzzle = puzzle
+        self._vocab_size = puzzle.vocab_size
         self._clock = clock
         self._scheduler = Scheduler(engine.num_slots, queue_limit)
         self._seats = Seats(engine.num_slots, engine.seq_len)
@@ -71,7 +73,7 @@ class Lane:
         if tokens_T.shape != (self._engine.seq_len,) or not self._are_known(tokens_T):
             raise ValueError(
                 f"tokens of shape {tokens_T.shape} in {tokens_T.min()}..{tokens_T.max()} do not fit this model: "
-                f"give {self._engine.seq_len} tokens in 0..{self._puzzle.vocab_size - 1}."
+                f"give {self._engine.seq_len} tokens in 0..{self._vocab_size - 1}."
             )
 
     def cancel(self, job_id: int) -> bool:
@@ -98,8 +100,8 @@ class Lane:
         for departure in self._scheduler.expire(started):
             self._results.append(self._depart(departure, "deadline", started))
         self._prepare(self._scheduler.admit(), started)
-        if self._scheduler.num_running:
-            self._segment(started)
+        if num_active := self._scheduler.num_running:
+            self._segment(num_active, started)
         results, self._results = self._results, []
         return results
 
@@ -134,8 +136,8 @@ class Lane:
             self._seats.move(move.source, move.target)
             self._engine.move(move.source, move.target)
 
-    def _segment(self, started: float) -> None:
-        num_active, backlog = self._scheduler.num_running, self._scheduler.num_waiting > 0
+    def _segment(self, num_active: int, started: float) -> None:
+        backlog = self._scheduler.num_waiting > 0
         before = self._clock()
         output = self._engine.step(num_active)
         after = self._clock()
@@ -149,25 +151,25 @@ class Lane:
         )
 
     def _commit(self, output: StepOutput, now: float) -> None:
-        changed = self._seats.take(output)
-        failed = self._garbled(output)
+        seats, changed = self._seats.take(output)
+        failed = self._garbled(seats, output.answer_BT)
         failed |= self._check(np.setdiff1d(changed, list(failed)) if failed else changed)
-        for slot in range(len(output.answer_BT)):
-            seat = self._seats[slot]
-            is_sound = seat.is_finite and slot not in failed
+        for slot, seat in enumerate(seats):
+            is_sound = slot not in failed
             outcome = decide(seat.margin, seat.segments, seat.verdict, seat.job.policy) if is_sound else "failed"
             if outcome is not None:
                 self._scheduler.release(slot)
                 self._results.append(self._finish(slot, outcome, now))
 
-    def _garbled(self, output: StepOutput) -> set[int]:
-        """The slots with a token out of the vocabulary, mostly none at all."""
-        if self._are_known(output.answer_BT):
-            return set()
-        return {slot for slot, answer_T in enumerate(output.answer_BT) if not self._are_known(answer_T)}
+    def _garbled(self, seats: list[Seat], answer_BT: Int32) -> set[int]:
+        """The slots with a number that is none or a token out of the vocabulary, mostly none at all."""
+        strange = {slot for slot, seat in enumerate(seats) if not math.isfinite(seat.margin + seat.q_halt)}
+        if not self._are_known(answer_BT):
+            strange |= {slot for slot, answer_T in enumerate(answer_BT) if not self._are_known(answer_T)}
+        return strange
 
     def _are_known(self, tokens: Int32) -> bool:
-        return bool(tokens.view(np.uint32).max() < self._puzzle.vocab_size)  # a negative token becomes a large one
+        return bool(tokens.view(np.uint32).max() < self._vocab_size)  # a negative token becomes a large one
 
     def _check(self, slots: Slots) -> set[int]:
         """Renew the verdicts of some slots; gives those whose check raises."""
@@ -180,8 +182,8 @@ class Lane:
     def _judge(self, slots: Slots) -> None:
         if not slots.size:
             return
-        rows = [rows_BT.take(slots, axis=0) for rows_BT in (self._seats.tokens_BT, self._seats.answers_BT)]
-        verdict_B = self._puzzle.check_BT(*rows)
+        seats = self._seats
+        verdict_B = self._puzzle.check_BT(seats.tokens_BT.take(slots, axis=0), seats.answers_BT.take(slots, axis=0))
         for slot, verdict in zip(slots.tolist(), verdict_B.tolist(), strict=True):
             self._seats[slot].verdict = verdict
 

@@ -4,7 +4,6 @@ Shapes: B slots, T tokens. Token rows are arrays, so that a check sees all slots
 numbers, which at the few slots of an edge device cost least as plain attributes.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,26 +28,21 @@ class Seat:
     margin: float = 0.0
     q_halt: float = 0.0
 
-    @property
-    def is_finite(self) -> bool:
-        return math.isfinite(self.margin + self.q_halt)  # they are float32 and cannot overflow here
-
 
 class Seats:
-    """One seat for each slot. What stands in a slot without a tenant means nothing."""
+    """One seat for each slot that ever had a tenant, lowest first. What stands in a slot without one means nothing."""
 
     def __init__(self, num_slots: int, seq_len: int) -> None:
         self.tokens_BT: Int32 = np.zeros((num_slots, seq_len), np.int32)
         self.answers_BT: Int32 = np.zeros((num_slots, seq_len), np.int32)
-        self._seats: list[Seat | None] = [None] * num_slots
+        self._seats: list[Seat] = []
 
     def __getitem__(self, slot: int) -> Seat:
-        seat = self._seats[slot]
-        assert seat is not None, f"slot {slot} was never loaded"
-        return seat
+        return self._seats[slot]
 
     def load(self, slot: int, job: Job, now: float) -> None:
-        self._seats[slot] = Seat(job=job, admitted_s=now)
+        assert slot <= len(self._seats), f"slot {slot} is loaded before those below it"
+        self._seats[slot : slot + 1] = [Seat(job=job, admitted_s=now)]
         self.tokens_BT[slot] = job.tokens_T
         self.answers_BT[slot] = NO_TOKEN
 
@@ -57,13 +51,12 @@ class Seats:
         self.tokens_BT[target] = self.tokens_BT[source]
         self.answers_BT[target] = self.answers_BT[source]
 
-    def take(self, output: StepOutput) -> Slots:
-        """Keep what a segment said of the first rows; gives the slots whose answer is another than before."""
+    def take(self, output: StepOutput) -> tuple[list[Seat], Slots]:
+        """Keep what a segment said of the first rows; gives their seats, and the slots whose answer has changed."""
         num_active = len(output.answer_BT)
         changed_B = (self.answers_BT[:num_active] != output.answer_BT).any(axis=1)
         self.answers_BT[:num_active] = output.answer_BT
-        for slot, said in enumerate(zip(output.halt_margin_B.tolist(), output.q_halt_B.tolist(), strict=True)):
-            seat = self[slot]
-            seat.segments += 1
-            seat.margin, seat.q_halt = said
-        return changed_B.nonzero()[0]
+        seats = self._seats[:num_active]
+        for seat, margin, q_halt in zip(seats, output.halt_margin_B.tolist(), output.q_halt_B.tolist(), strict=True):
+            seat.segments, seat.margin, seat.q_halt = seat.segments + 1, margin, q_halt
+        return seats, changed_B.nonzero()[0]
