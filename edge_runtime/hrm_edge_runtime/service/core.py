@@ -11,7 +11,7 @@ import logging
 import multiprocessing
 import os
 import pickle
-import selectors
+import select
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -44,7 +44,7 @@ from hrm_edge_runtime.service.messages import (
 from hrm_edge_runtime.service.workbench import MakeWorkbench, Workbench
 
 PUBLISH_EVERY_S = 0.1
-LOOK_FOR_LANES_S = 0.02  # how long an idle engine that is opening a lane sleeps
+LOOK_FOR_LANES_MS = 20  # how long an idle engine that is opening a lane sleeps
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
@@ -101,8 +101,8 @@ class EngineLoop:
         self._turns = Turns(bench.lanes)
         self._loader = Loader()
         self._connection = connection
-        self._arrivals = selectors.PollSelector()  # Connection.poll makes a new one for every look
-        self._arrivals.register(connection, selectors.EVENT_READ)
+        self._arrivals = select.poll()  # Connection.poll would make a selector for every look
+        self._arrivals.register(connection, select.POLLIN)
         self._published_s = -PUBLISH_EVERY_S
         self._stale = True
         self._request_of: dict[int, str] = {}
@@ -141,7 +141,7 @@ class EngineLoop:
 
     def _take_messages(self) -> bool:
         """Take all that waits, sleeping only when idle; false when told to stop."""
-        while self._arrivals.select(self._patience_s()):
+        while self._arrivals.poll(self._patience_ms()):
             messages: tuple[ToEngine, ...] = self._connection.recv()
             for message in messages:
                 if isinstance(message, Stop):
@@ -149,12 +149,12 @@ class EngineLoop:
                 self._take(message)
         return True
 
-    def _patience_s(self) -> float | None:
+    def _patience_ms(self) -> float | None:
         if self._busy():
             return 0.0
         if self._loader.num_under_way:
-            return LOOK_FOR_LANES_S
-        return max(0.0, self._publish_due_s() - time.monotonic()) if self._stale else None
+            return LOOK_FOR_LANES_MS
+        return max(0.0, 1000 * (self._publish_due_s() - time.monotonic())) if self._stale else None
 
     def _take(self, message: Solve | Cancel | Load | Retire) -> None:
         if isinstance(message, Load):
