@@ -104,11 +104,11 @@ def test_a_mistake_on_the_command_line_is_one_sentence(
 
 def test_training_learns_to_solve(data: Path) -> None:
     trainer = trainer_on(data, lr=3e-3, total_samples=100_000)
-    for _ in range(800):
+    for _ in range(500):
         trainer.step()
     rows = validation_rows(open_source(data, "test", PUZZLE), 40, seed=0)
     result = evaluate(trainer.averaged_model(), PUZZLE, rows)
-    assert result.proven[-1] >= 0.4  # an untrained model: none; this one reaches about two thirds
+    assert result.proven[-1] >= 0.4  # an untrained model: none; this one reaches 0.6
     assert result.exact[-1] <= result.proven[-1]
 
 
