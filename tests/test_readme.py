@@ -26,6 +26,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.timeout(LIMIT_S + 60)  # above the limit that ends what the block has started
 @pytest.mark.parametrize("block", [block for block in BLOCKS if "make " not in block])
 def test_commands_of_the_readme_run(block: str, tmp_path: Path) -> None:
     script = f"set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{block}"
