@@ -158,7 +158,7 @@ steps = st.integers(0, 20)
 puzzles = st.integers(0, NUM_PUZZLES - 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     num_slots=st.integers(1, 5),
     order=st.permutations(range(NUM_PUZZLES)),

@@ -193,13 +193,12 @@ def test_a_kill_during_writing_leaves_no_half_bundle(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITE_FOR_EVER, str(Path(__file__).parent), str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        for _ in range(3):
-            assert process.stdout.readline().strip().isdigit()
+        assert process.stdout.readline().strip().isdigit()
         while not list(tmp_path.glob(".*")):  # the next one is under way
             assert process.poll() is None
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
-    bundles = sorted(tmp_path.glob("*.bundle"))
-    assert len(bundles) >= 3
+    bundles = list(tmp_path.glob("*.bundle"))
+    assert bundles
     for path in bundles:
         Bundle.open(path)

@@ -173,7 +173,7 @@ def test_a_symmetry_is_undone_exactly_wherever_the_grids_stand(
     assert np.array_equal(symmetry.invert(image_BT), tokens_BT)
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(grids(), grids(), variants(), st.integers(0, 9999))
 def test_variants_and_places_share_their_equivalence_number(
     asked: Grid, told: Grid, variant: Variant, seed: int
@@ -193,7 +193,7 @@ def test_different_pairs_have_different_equivalence_numbers() -> None:
     assert not (SMALL.equivalence_hash_B(inputs_BT, labels_BT) == SMALL.equivalence_hash_B(labels_BT, inputs_BT)).all()
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(grids(), grids(), st.integers(0, 9999))
 @example(np.zeros((9, 9), np.int8), np.zeros((9, 10), np.int8), 0)  # no pad beside the answer
 def test_training_moves_both_grids_to_one_place_where_they_fit(asked: Grid, told: Grid, seed: int) -> None:
