@@ -87,7 +87,7 @@ class BatchStream(Response):
         task = asyncio.ensure_future(self._answer(number, order))
         self._tasks.add(task)
         if isinstance(order, Order) and order.place is not None:
-            task.add_done_callback(functools.partial(_give_back, order.place))
+            task.add_done_callback(functools.partial(self._give_back, order.place))
         if self._keeps_order:
             self._answers.put_nowait(task)
         else:
@@ -104,15 +104,20 @@ class BatchStream(Response):
         except ServiceError as refusal:
             return refusal
 
-    async def _place(self, order: Order) -> contextlib.ExitStack:
+    async def _place(self, order: Order) -> str:
+        """Take a place, in the lane that is told."""
         left_s = PATIENCE_S if order.deadline_s is None else max(0.0, order.deadline_s - time.monotonic())
         try:
-            model = self._desk.addressee(order.request)
-            return await self._desk.supervisor.place_for_batch(model.lane, min(PATIENCE_S, left_s))
+            lane = self._desk.addressee(order.request).lane
+            await self._desk.supervisor.take_place_for_batch(lane, min(PATIENCE_S, left_s))
+            return lane
         except ServiceError:
             if not order.is_in_time:
                 raise deadline_missed() from None
             raise
+
+    def _give_back(self, place: str, _: object) -> None:
+        self._desk.supervisor.places.leave(place)
 
     async def _answer(self, number: int, order: Order | ServiceError) -> bytes:
         try:
@@ -142,10 +147,6 @@ class BatchStream(Response):
                 self._answers.put_nowait(None)
                 return
             yield task
-
-
-def _give_back(place: contextlib.ExitStack, _: object) -> None:
-    place.close()
 
 
 async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[Numbered]:

@@ -36,13 +36,13 @@ from hrm_edge_runtime.service.waiting import Watch
 class Order:
     """A request with the moment it came in; `handicap` is taken from the priority it asks for.
 
-    `place` is one that whoever asks holds already, and gives back.
+    `place` is the lane of one that whoever asks holds already, and gives back.
     """
 
     request: SolveRequest
     arrival_s: float
     handicap: int = 0
-    place: contextlib.ExitStack | None = None
+    place: str | None = None
 
     @property
     def deadline_s(self) -> float | None:
@@ -79,12 +79,13 @@ class Desk:
 
     async def solve(self, order: Order) -> SolveAnswer:
         """The way of a request."""
-        async with self._admitted(order) as (question, ask):
-            return await self._answer(question, ask)
+        with contextlib.ExitStack() as places:
+            return await self._answer(*await self._admitted(order, places))
 
     async def watch(self, order: Order) -> AsyncGenerator[SegmentView | SolveAnswer | None]:
         """The same, segment by segment: None once it is admitted, every segment of every attempt, and the answer."""
-        async with self._admitted(order) as (question, ask):
+        with contextlib.ExitStack() as places:
+            question, ask = await self._admitted(order, places)
             yield None
             mailbox, watcher = Mailbox(), Watcher(question)
             work = asyncio.ensure_future(self._answer(question, ask, mailbox.put))
@@ -128,23 +129,21 @@ class Desk:
             requests=self.supervisor.places.num_taken(model.lane),
         )
 
-    @contextlib.asynccontextmanager
-    async def _admitted(self, order: Order) -> AsyncGenerator[tuple[Question, Ask]]:
-        """A place, and the question. The place is that of the likeliest model until parsing tells which one it is."""
+    async def _admitted(self, order: Order, places: contextlib.ExitStack) -> tuple[Question, Ask]:
+        """The question, and a place; that is one of the likeliest model until parsing tells which one it is."""
         candidates = addressees(self.models, order.request)
-        with contextlib.ExitStack() as places:
-            if order.place is None:
-                places.enter_context(self.supervisor.place(candidates[0].lane))
-            question = await self._parsers.do(lambda: question_from(candidates, order.request))
-            if question.model is not candidates[0]:
-                places.enter_context(self.supervisor.place(question.model.lane))
-            ask = question.ask(
-                arrival_s=order.arrival_s,
-                deadline_s=order.deadline_s,
-                priority=order.request.priority - order.handicap,
-            )
-            self.supervisor.check_deadline(question.model.lane, ask)
-            yield question, ask
+        if order.place is None:
+            places.enter_context(self.supervisor.place(candidates[0].lane))
+        question = await self._parsers.do(lambda: question_from(candidates, order.request))
+        if question.model is not candidates[0]:
+            places.enter_context(self.supervisor.place(question.model.lane))
+        ask = question.ask(
+            arrival_s=order.arrival_s,
+            deadline_s=order.deadline_s,
+            priority=order.request.priority - order.handicap,
+        )
+        self.supervisor.check_deadline(question.model.lane, ask)
+        return question, ask
 
     async def _answer(self, question: Question, ask: Ask, watch: Watch | None = None) -> SolveAnswer:
         conclusion = await self.supervisor.solve(question.model.lane, ask, watch)

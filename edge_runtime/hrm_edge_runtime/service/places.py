@@ -6,9 +6,8 @@ Only the event loop touches them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 
 import anyio
 
@@ -26,20 +25,18 @@ class Places:
         self._empty, self._freed = asyncio.Event(), asyncio.Event()
         self._empty.set()
 
-    @contextlib.contextmanager
-    def hold(self, model: str) -> Generator[None]:
-        """Take a place; the caller has looked whether one is free."""
+    def take(self, model: str) -> None:
+        """Take a place and `leave` it once; the caller has looked whether one is free."""
         self._taken[model] += 1
         self._used_s[model] = time.monotonic()
         self._empty.clear()
-        try:
-            yield
-        finally:
-            self._taken[model] -= 1
-            self._used_s[model] = time.monotonic()
-            self._freed.set()
-            if not any(self._taken.values()):
-                self._empty.set()
+
+    def leave(self, model: str) -> None:
+        self._taken[model] -= 1
+        self._used_s[model] = time.monotonic()
+        self._freed.set()
+        if not any(self._taken.values()):
+            self._empty.set()
 
     def is_full(self, model: str, *, for_batch: bool = False) -> bool:
         """True as well where a model's places have been closed."""

@@ -173,6 +173,8 @@ def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:
             f"use 1 to {limit}",
             field="max_segments",
         )
+    if request.policy is None and request.max_segments is None:
+        return model.halting
     kind = request.policy or model.halting.kind
     if kind == "verified" and not model.puzzle.proof_exists:
         raise invalid(

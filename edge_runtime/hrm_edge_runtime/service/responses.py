@@ -29,6 +29,9 @@ SAFE_HEADERS = (  # of every answer
 )
 
 
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
 class AsciiJSON(JSONResponse):
     """JSON that never fails to encode and never holds NaN."""
 
@@ -38,7 +41,7 @@ class AsciiJSON(JSONResponse):
 
 def as_json(content: Any) -> bytes:
     """One line of JSON in ASCII; refuses NaN."""
-    return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+    return _ENCODER.encode(content).encode("ascii")
 
 
 def error_response(error: ServiceError) -> AsciiJSON:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -61,7 +62,7 @@ class ServedModel:
         """A question as a person would send it."""
         return self.held_out or self.puzzle.sample(list(self.puzzle_ids))
 
-    @property
+    @cached_property
     def halting(self) -> HaltingPolicy:
         """The rule where a request says nothing."""
         return self.manifest.halting_policy(self.precision)

@@ -107,19 +107,20 @@ class Supervisor:
         """Take one of a lane's bounded places for the whole of a request; refuses with 503 where none is to be had."""
         if (refusal := self._why_not(lane)) is not None:
             raise refusal
-        with self.places.hold(lane):
+        self.places.take(lane)
+        try:
             yield
+        finally:
+            self.places.leave(lane)
 
-    async def place_for_batch(self, lane: str, patience_s: float) -> contextlib.ExitStack:
-        """Wait for a place that a batch may take, and hold it until the caller closes it; 503 after `patience_s`."""
+    async def take_place_for_batch(self, lane: str, patience_s: float) -> None:
+        """Wait for a place that a batch may take, and take it; the caller leaves it. 503 after `patience_s`."""
         give_up_s = time.monotonic() + patience_s
         while (refusal := self._why_not(lane, for_batch=True)) is not None:
             if self._draining or lane not in self.places.limits or time.monotonic() > give_up_s:
                 raise refusal
             await self.places.freed(LOOK_AGAIN_S)
-        held = contextlib.ExitStack()  # taken at once: many lines come in one turn of the event loop
-        held.enter_context(self.places.hold(lane))
-        return held
+        self.places.take(lane)  # at once: many lines come in one turn of the event loop
 
     def check_deadline(self, lane: str, ask: Ask) -> None:
         """Refuse with 503 what cannot even begin before its deadline, however well the lane gets on from here."""
