@@ -112,7 +112,10 @@ def serve_command(
         log=log,
         tracer=_tracer(otlp_endpoint) if otlp_endpoint else None,
     )
-    run_server(library.make_workbench(), models, options, library)
+    try:
+        run_server(library.make_workbench(), models, options, library)
+    except EngineUnavailableError as error:
+        _fail("hrm-serve", error)
 
 
 def _opened(name: str | None) -> Bundle:

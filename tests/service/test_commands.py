@@ -168,6 +168,16 @@ def test_faults_are_told_in_one_sentence(bundle: Path, name: str, arguments: lis
     assert done.stderr.count("\n") == 1
 
 
+def test_what_the_engine_refuses_at_the_start_ends_the_server(bundle: Path) -> None:
+    arguments = ["--port", free_port(), "--memory-budget", "1MiB"]
+    done = subprocess.run(command("serve", bundle, *arguments), capture_output=True, text=True, timeout=PATIENCE_S)
+    *_, last = done.stderr.splitlines()
+    assert (done.returncode, last.startswith("hrm-serve: the bundle 'echo'")) == (1, True), done.stderr
+    assert "start the server with a larger --memory-budget" in last
+    assert "Traceback" not in done.stderr
+    assert "starting it again" not in done.stderr
+
+
 def test_shipped_bundle_answers_over_http() -> None:
     path = find_bundle()
     port = free_port()

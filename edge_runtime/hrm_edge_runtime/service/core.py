@@ -68,8 +68,12 @@ def run(make_workbench: MakeWorkbench, connection: Connection[Any, Any]) -> None
 def _work(make_workbench: MakeWorkbench, connection: Connection[Any, Any]) -> None:
     try:
         began = time.monotonic()
-        bench = make_workbench()
-        reports = bench.warm_up()
+        try:
+            bench = make_workbench()
+            reports = bench.warm_up()
+        except ValueError as refusal:
+            connection.send(Failed(message=str(refusal), is_refusal=True))
+            return
         connection.send(Ready(load_s=time.monotonic() - began, reports=reports))
         loop = EngineLoop(bench, connection)
         loop.run()

@@ -24,7 +24,8 @@ _log = logging.getLogger("hrm_edge_runtime.supervisor")
 class EngineKeeper:
     """`on_message` gets what the engine says, `on_lost` is called once for every engine that has gone.
 
-    Readers may look at `is_ready`, `num_losses`, `last_error` and `backoff` at any time.
+    Readers may look at `is_ready`, `num_losses`, `last_error`, `refusal` and `backoff` at any time. An engine that
+    refuses before one was ever ready is not started again: `refusal` says why. Later it may lack memory, which passes.
     """
 
     def __init__(
@@ -40,9 +41,11 @@ class EngineKeeper:
         self._handle: EngineHandle | None = None
         self._link: EngineLink | None = None
         self._ready_at_s = 0.0
+        self._was_ready = False
         self.backoff = BackOff()
         self.num_losses = 0
         self.last_error: str | None = None
+        self.refusal: str | None = None
 
     def start(self) -> None:
         self._closing = asyncio.Event()
@@ -79,7 +82,7 @@ class EngineKeeper:
             self.link.send(message)
 
     async def _keep_running(self) -> None:
-        while not self._closing.is_set():
+        while not self._closing.is_set() and self.refusal is None:
             ready_s = 0.0
             try:
                 ready_s = await self._run_engine()
@@ -104,7 +107,7 @@ class EngineKeeper:
         return ready_s
 
     async def _pause_after_loss(self, ready_s: float) -> None:
-        if self._closing.is_set():
+        if self._closing.is_set() or self.refusal is not None:
             return
         delay_s = self.backoff.after(ready_s)
         _log.error("engine lost (%d times so far), starting it again in %.1f s", self.num_losses, delay_s)
@@ -114,10 +117,13 @@ class EngineKeeper:
     def _deliver(self, message: FromEngine) -> None:
         if isinstance(message, Ready):
             self._ready_at_s = time.monotonic()
+            self._was_ready = True
             _log.info("engine ready after %.1f s", message.load_s)
         elif isinstance(message, Failed):
             self.last_error = message.message
             _log.error("engine: %s", message.message)
+            if message.is_refusal and not self._was_ready:
+                self.refusal = message.message
         self._on_message(message)
 
 

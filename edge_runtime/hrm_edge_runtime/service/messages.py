@@ -113,9 +113,13 @@ class Rejected:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The engine process cannot go on and is leaving; `message` is one sentence for the log."""
+    """The engine process cannot go on and is leaving; `message` is one sentence for the log.
+
+    `is_refusal` where it cannot even open what it was started for, and the sentence says what to change.
+    """
 
     message: str
+    is_refusal: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import uvicorn
 
+from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.service.access import Tracer
 from hrm_edge_runtime.service.app import create_app
 from hrm_edge_runtime.service.desk import Desk
@@ -58,6 +59,10 @@ class DrainingServer(uvicorn.Server):
         if self.config.is_ssl:
             _hasten_handshakes(self._loop)
         await super().startup(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Leaves where the engine refuses what it was started for."""
+        return await super().on_tick(counter) or self._supervisor.refusal is not None
 
     def _hang_up(self) -> None:
         """A terminal that closes sends this signal too, and then it means goodbye."""
@@ -113,8 +118,9 @@ def run_server(
 ) -> None:
     """Serve models until told to stop; exits with 1 where the port cannot be had.
 
-    Their engine process makes its own workbench, with a lane for each model. With a library models may be added and
-    removed meanwhile, and a new engine process opens those served at that moment.
+    Raises EngineUnavailableError where the engine refuses at the start. Their engine process makes its own workbench,
+    with a lane for each model. With a library models may be added and removed meanwhile, and a new engine process opens
+    those served at that moment.
     """
     supervisor = Supervisor(
         lambda: EngineProcess(library.make_workbench() if library else make_workbench, options.log),
@@ -140,6 +146,8 @@ def run_server(
         ssl_keyfile=options.tls_key,
     )
     DrainingServer(config, supervisor, options.drain_s, options.keys).run()
+    if supervisor.refusal is not None:
+        raise EngineUnavailableError(supervisor.refusal)
 
 
 def reload_keys(keys: KeyRing) -> None:

@@ -86,6 +86,11 @@ class Supervisor:
         return self._keeper.last_error
 
     @property
+    def refusal(self) -> str | None:
+        """Why the engine cannot be had at all, so that waiting for it is in vain."""
+        return self._keeper.refusal
+
+    @property
     def backoff(self) -> BackOff:
         return self._keeper.backoff
 
