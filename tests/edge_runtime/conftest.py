@@ -4,6 +4,7 @@ Shapes: B slots, S segments, T = 16 tokens, N = 17 positions, D = 8 width, E = 8
 """
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 
 from hrm_edge_runtime.bundle import write_manifest
 from hrm_edge_runtime.engines.onnx import OnnxEngine
+
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves the path to us
 
 SEQ_LEN, VOCAB_SIZE, NUM_POSITIONS, WIDTH, NUM_PUZZLE_IDS, MAX_SEGMENTS = 16, 6, 17, 8, 3, 6
 

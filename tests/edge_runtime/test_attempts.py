@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
+from attempt_tools import Course, NamedTens, Seer, Shift, Tens, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from attempt_tools import Course, NamedTens, Seer, Shift, Tens, tokens
 
 from hrm_edge_runtime.batching.asks import Ask, Conclusion, Glimpse
 from hrm_edge_runtime.batching.attempts import Attempts

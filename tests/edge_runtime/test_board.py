@@ -10,9 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from board_tree import ORIN, RAILS, board
 
 from hrm_edge_runtime.board.files import Files
