@@ -48,9 +48,7 @@ class Attempts:
     ) -> None:
         self._engine = engine
         self._puzzle = puzzle
-        self._puzzle_table_PE = np.asarray(
-            puzzle_table_PE
-        )  # a mapped file still, whose rows cost no class of their own
+        self._puzzle_table_PE = np.asarray(puzzle_table_PE)  # mapped still, but its rows are plain arrays
         self._queue_limit = queue_limit
         self._max_attempts = max_attempts
         self._framer = Framer(puzzle, identifiers)
