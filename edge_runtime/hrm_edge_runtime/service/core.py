@@ -209,6 +209,4 @@ class EngineLoop:
         return self._published_s + PUBLISH_EVERY_S
 
     def _report(self, message: FromEngine) -> None:
-        self._connection.send_bytes(
-            pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        )  # `send` prepares for more than data
+        self._connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))  # `send` costs more, for file handles
