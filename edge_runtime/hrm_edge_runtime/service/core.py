@@ -209,4 +209,5 @@ class EngineLoop:
         return self._published_s + PUBLISH_EVERY_S
 
     def _report(self, message: FromEngine) -> None:
-        self._connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))  # `send` costs more, for file handles
+        """As `Connection.send`, without its preparations for passing file handles."""
+        self._connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
