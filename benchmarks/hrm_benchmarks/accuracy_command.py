@@ -11,6 +11,7 @@ from rich.console import Console
 
 from hrm_benchmarks import accuracy as bench
 from hrm_benchmarks.accuracy_report import as_json, one_line, print_figures, save_picture
+from hrm_benchmarks.report import paper
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.offline import OfflineSolver
@@ -62,4 +63,4 @@ def accuracy(
     if json:
         print(as_json(settings, levels))
     else:
-        print_figures(title, bench.figures(levels), Console())
+        print_figures(title, bench.figures(levels), paper())

@@ -12,7 +12,7 @@ from hrm_benchmarks import accuracy_command
 from hrm_benchmarks import segments as segments_bench
 from hrm_benchmarks.benches import Bench, bundle_bench, measure, questions_for, scripted_bench
 from hrm_benchmarks.costs import Cost
-from hrm_benchmarks.report import as_json, print_table
+from hrm_benchmarks.report import as_json, paper, print_table
 from hrm_benchmarks.serving import commands as serving
 from hrm_edge_runtime.batching.halting import PolicyKind
 from hrm_edge_runtime.bundle import Bundle, find_bundle
@@ -84,7 +84,7 @@ def _run(made: Bench, settings: dict[str, object], rounds: int, *, as_table: boo
     outcome = measure(made, rounds=rounds, tell=lambda line: progress.print(line, style="dim"))
     made.engine.close()
     if as_table:
-        print_table(made.title, outcome.by_policy, Console())
+        print_table(made.title, outcome.by_policy, paper())
     else:
         print(as_json({"title": made.title, **settings}, outcome.by_policy, outcome.histograms))
 
@@ -130,8 +130,8 @@ def segment(
         return
     clock = "CPU" if cpu_clock else "wall"
     title = f"{opened.manifest.name}, {threads} threads, {rounds} rounds, {clock} seconds"
-    segments_bench.print_costs(title, costs, Console())
-    segments_bench.print_operators(operators, Console())
+    segments_bench.print_costs(title, costs, paper())
+    segments_bench.print_operators(operators, paper())
 
 
 @app.command(epilog="Example: hrm-bench train --preset small --threads 1 --rounds 9 --compile")
@@ -168,7 +168,7 @@ def train(
     else:
         clock = "CPU" if cpu_clock else "wall"
         title = f"{preset}, {puzzle}, batch {batch}, {all_of[0].num_threads} threads, {rounds} rounds, {clock} seconds"
-        figures.print_speeds(title, found, Console())
+        figures.print_speeds(title, found, paper())
 
 
 app.command(epilog=accuracy_command.EXAMPLE)(accuracy_command.accuracy)

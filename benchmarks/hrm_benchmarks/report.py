@@ -18,6 +18,7 @@ from rich.table import Table
 
 from hrm_benchmarks.policies import Run
 
+PAPER_WIDTH = 160  # characters
 LEGEND = """\
 refill x:   how many times as many puzzles per second refilling gives, in the same round
 occupancy:  slot-segments that held a live puzzle, of those offered while puzzles waited; whole: in the whole run
@@ -105,6 +106,12 @@ def as_json(
     """Everything a script would read; also what `--segments` takes as a recorded distribution."""
     runs = {name: {**asdict(one), "segments_histogram": histograms[name]} for name, one in by_policy.items()}
     return json.dumps({"environment": environment(), "settings": settings, "runs": runs}, indent=2, default=str)
+
+
+def paper() -> Console:
+    """Standard output; in a pipe it is wide enough that no figure is cut."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PAPER_WIDTH)
 
 
 def print_table(title: str, by_policy: Mapping[str, Figures], console: Console) -> None:

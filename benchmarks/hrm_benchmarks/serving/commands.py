@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from hrm_benchmarks.costs import Cost
+from hrm_benchmarks.report import paper
 from hrm_benchmarks.serving import load_report, starting
 from hrm_benchmarks.serving import soak as soaking
 from hrm_benchmarks.serving import throughput as passing
@@ -101,7 +102,7 @@ def load(
     if json:
         print(load_report.as_json({"title": one.title, **settings}, found))
     else:
-        load_report.print_found(one.title, found, Console())
+        load_report.print_found(one.title, found, paper())
 
 
 def soak(
@@ -130,7 +131,7 @@ def soak(
     if json:
         print(soaking.as_json(findings))
     else:
-        soaking.print_findings(findings, Console())
+        soaking.print_findings(findings, paper())
     raise typer.Exit(1 if findings.faults else 0)
 
 
@@ -152,7 +153,7 @@ def throughput(
     if json:
         print(passing.as_json(settings, passages))
     else:
-        passing.print_passages(one.title, passages, Console())
+        passing.print_passages(one.title, passages, paper())
 
 
 def start(
@@ -170,7 +171,7 @@ def start(
     if json:
         print(starting.as_json(starts))
     else:
-        starting.print_starts(starts, Console())
+        starting.print_starts(starts, paper())
 
 
 def tell() -> Callable[[str], object]:
