@@ -42,10 +42,7 @@ def app_of_two() -> tuple[FastAPI, Supervisor]:
         return Workbench(lanes={**QUICK().lanes, "mazes": lane})
 
     supervisor = Supervisor(functools.partial(InThreadEngine, bench), {NAME: 10, "mazes": 10})
-    return create_app(
-        supervisor,
-        [scripted_model(num_slots=2), maze_model()],
-    ), supervisor
+    return create_app(supervisor, [scripted_model(num_slots=2), maze_model()]), supervisor
 
 
 def maze_model() -> ServedModel:
