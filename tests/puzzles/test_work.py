@@ -38,7 +38,9 @@ def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
             """
         )
     )
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as parent:
         assert parent.stdout is not None
         workers = [int(word) for word in parent.stdout.readline().split()]
         parent.send_signal(signal.SIGKILL)
