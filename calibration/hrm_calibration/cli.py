@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -18,13 +16,13 @@ from typing import Annotated
 import onnx
 import typer
 from rich.console import Console
-from rich.progress import Progress, TaskID
 
 from hrm_calibration.halting_curve import Rollout, roll_out
 from hrm_calibration.int8 import Calibrated, Int8Settings, calibrate
 from hrm_calibration.report import Report, report_on
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
+from hrm_edge_runtime.stages import stages_on
 from hrm_puzzles.atomic import new_directory, require_free
 from hrm_puzzles.questions import Questions, find_questions, questions_from_csv, questions_from_data
 
@@ -86,9 +84,9 @@ def int8(
     try:
         require_free(out)
         bundle = Bundle.open(find_bundle(bundle_name))
-        with _stages() as progress:
+        with stages_on(Console(stderr=True)) as stages:
             questions = find_questions(
-                calib, bundle.puzzle, count=puzzles, data=data, progress=partial(progress, "making puzzles")
+                calib, bundle.puzzle, count=puzzles, data=data, progress=partial(stages.show, "making puzzles")
             )
             calibrated = calibrate(
                 onnx.load(bundle.graph_path("fp32")),
@@ -97,7 +95,7 @@ def int8(
                 bundle.manifest.halting_policy(),
                 questions,
                 settings=settings,
-                progress=progress,
+                progress=stages.show,
                 cache=cache,
                 num_threads=threads,
             )
@@ -128,34 +126,17 @@ def _rolled_out(bundle: Bundle, questions: Questions, precision: str, slots: int
     engine = engine_from_bundle(bundle, precision=precision, num_slots=slots, num_threads=threads)
     num_segments = bundle.manifest.max_segments
     try:
-        with _progress(len(questions)) as progress:
-            return roll_out(engine, bundle.puzzle, bundle.puzzle_table, questions, num_segments, progress=progress)
+        with stages_on(Console(stderr=True)) as stages:
+            return roll_out(
+                engine,
+                bundle.puzzle,
+                bundle.puzzle_table,
+                questions,
+                num_segments,
+                progress=lambda done: stages.show("puzzles", done, len(questions)),
+            )
     finally:
         engine.close()
-
-
-@contextmanager
-def _progress(total: int) -> Generator[Callable[[int], None]]:
-    """A bar on a terminal, nothing in a pipe."""
-    with _stages() as progress:
-        yield lambda done: progress("puzzles", done, total)
-
-
-@contextmanager
-def _stages() -> Generator[Callable[[str, int, int], None]]:
-    """A bar for each stage on a terminal; in a pipe a line as each begins."""
-    console = Console(stderr=True)
-    tasks: dict[str, TaskID] = {}
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-
-        def progress(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
-                if not console.is_terminal:
-                    sys.stderr.write(f"{stage} ({total})\n")
-            bar.update(tasks[stage], completed=done)
-
-        yield progress
 
 
 def _save(calibrated: Calibrated, out: Path) -> None:

@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
+from hrm_edge_runtime.stages import Stages, stages_on
 from hrm_export import summary
 from hrm_export.options import (
     Options,
@@ -32,7 +33,6 @@ from hrm_export.options import (
 from hrm_export.packing import write_bundle
 from hrm_export.results import Contents, Result
 from hrm_export.segment import segment_graph
-from hrm_export.stages import Stages, stages_on
 from hrm_model import checkpoint
 from hrm_puzzles.atomic import require_free
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from hrm_calibration.int8 import Int8Settings
-from hrm_export.stages import Stages
+from hrm_edge_runtime.stages import Stages
 from hrm_model.config import HRMConfig
 from hrm_puzzles import registry
 from hrm_puzzles.datasets import BLANK_IDENTIFIER

@@ -1,6 +1,7 @@
 """Held-out puzzles with their labels: from a data set, from a CSV file, or made for the purpose.
 
-Whatever is calibrated, compared or measured asks these, so that no figure comes from a puzzle of a training split.
+What is made, and the test split of a data set, hold no puzzle of a training split; a CSV file holds what its owner put
+there.
 Shapes: N puzzles, T tokens.
 """
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from export_tools import made_questions, small_model
 
+from hrm_edge_runtime.stages import Stages
 from hrm_export.options import Options, bundle_name, data_of, find_puzzles, parse_loop
-from hrm_export.stages import Stages
 from hrm_puzzles import datasets, registry
 
 SUDOKU = registry.get("sudoku-4x4")

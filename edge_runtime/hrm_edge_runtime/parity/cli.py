@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from hrm_edge_runtime.bundle import Bundle, find_bundle
@@ -25,7 +23,7 @@ from hrm_edge_runtime.parity.comparison import Findings, compare_engines, reques
 from hrm_edge_runtime.parity.gates import DEFAULT_FILE
 from hrm_edge_runtime.parity.record import write_findings
 from hrm_edge_runtime.parity.report import segment_rows, summary_rows
-from hrm_puzzles.work import Progress as Heard
+from hrm_edge_runtime.stages import stages_on
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -58,7 +56,7 @@ def parity(
     """Compare two engines of a bundle; exits with 1 and the first thing that broke where a gate does not hold."""
     try:
         opened = Bundle.open(find_bundle(bundle))
-        with _bars() as bar:
+        with stages_on(Console(stderr=True)) as stages:
             request = request_of(
                 opened,
                 engine=engine,
@@ -71,10 +69,10 @@ def parity(
                 num_threads=threads,
                 gates_file=gates,
                 bisect=bisect,
-                progress=bar("making puzzles"),
+                progress=partial(stages.show, "making puzzles"),
             )
-            compared = bar("puzzles")
-            findings = compare_engines(request, lambda done: compared(done, len(request.questions)))
+            num_puzzles = len(request.questions)
+            findings = compare_engines(request, lambda done: stages.show("puzzles", done, num_puzzles))
         if html is not None:
             _write_page(html, opened, findings)
         if write:
@@ -89,19 +87,6 @@ def parity(
 def main() -> None:
     """Entry point of `hrm-parity`."""
     app()
-
-
-@contextmanager
-def _bars() -> Generator[Callable[[str], Heard]]:
-    """A bar for each stage on a terminal, nothing in a pipe."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
-
-        def bar(stage: str) -> Heard:
-            task = bars.add_task(stage, total=None, visible=False)
-            return lambda done, total: bars.update(task, completed=done, total=total, visible=True)
-
-        yield bar
 
 
 def _write_page(path: Path, bundle: Bundle, findings: Findings) -> None:

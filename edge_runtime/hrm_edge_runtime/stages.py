@@ -1,4 +1,4 @@
-"""What a long export is at: a bar for each stage on a terminal, a line for each in a pipe."""
+"""What a long command is at: a bar for each stage on a terminal, a line for each in a pipe."""
 
 from __future__ import annotations
 
