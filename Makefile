@@ -5,7 +5,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 DEV := .venv/bin
 SERVE := .venv-serve/bin
-ROOMS := puzzles model train export calibration edge_runtime benchmarks
+ROOMS := host puzzles model train export calibration edge_runtime benchmarks
 
 .PHONY: help demo test test-slow lint audit format screens check-gpu check-jetson check-rtx clean
 

@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = {
+    "hrm_host": "host",
     "hrm_puzzles": "puzzles",
     "hrm_model": "model",
     "hrm_train": "train",
@@ -24,14 +25,22 @@ FOLDERS = {
     "hrm_benchmarks.desktop": "benchmarks",
 }
 MAY_IMPORT = {
-    "hrm_puzzles": set[str](),
-    "hrm_model": {"hrm_puzzles"},
-    "hrm_train": {"hrm_puzzles", "hrm_model"},
-    "hrm_edge_runtime": {"hrm_puzzles"},
-    "hrm_calibration": {"hrm_puzzles", "hrm_edge_runtime"},
-    "hrm_export": {"hrm_puzzles", "hrm_model", "hrm_edge_runtime", "hrm_calibration"},
-    "hrm_benchmarks": {"hrm_puzzles", "hrm_edge_runtime"},
-    "hrm_benchmarks.desktop": {"hrm_benchmarks", "hrm_puzzles", "hrm_edge_runtime", "hrm_model", "hrm_train"},
+    "hrm_host": set[str](),
+    "hrm_puzzles": {"hrm_host"},
+    "hrm_model": {"hrm_host", "hrm_puzzles"},
+    "hrm_train": {"hrm_host", "hrm_puzzles", "hrm_model"},
+    "hrm_edge_runtime": {"hrm_host", "hrm_puzzles"},
+    "hrm_calibration": {"hrm_host", "hrm_puzzles", "hrm_edge_runtime"},
+    "hrm_export": {"hrm_host", "hrm_puzzles", "hrm_model", "hrm_edge_runtime", "hrm_calibration"},
+    "hrm_benchmarks": {"hrm_host", "hrm_puzzles", "hrm_edge_runtime"},
+    "hrm_benchmarks.desktop": {
+        "hrm_benchmarks",
+        "hrm_host",
+        "hrm_puzzles",
+        "hrm_edge_runtime",
+        "hrm_model",
+        "hrm_train",
+    },
 }
 TORCH_ROOMS = {"hrm_model", "hrm_train", "hrm_export", "hrm_benchmarks.desktop"}
 TORCH = {"torch", "safetensors", "onnxscript"}
@@ -88,9 +97,11 @@ import asyncio, sys
 from pathlib import Path
 {first}
 from hrm_benchmarks import commands
-from hrm_edge_runtime import cli, offline
+from hrm_edge_runtime import cli
+from hrm_edge_runtime.solve import local
 from hrm_edge_runtime.bundle import Bundle, find_bundle
-from hrm_edge_runtime.service import app, core, server, supervisor
+from hrm_edge_runtime.http import app, server
+from hrm_edge_runtime.worker import client, loop
 Bundle.open(find_bundle())
 print(sorted({{name.partition(".")[0] for name in sys.modules}} & {{"torch", "safetensors", "onnx"}}))
 """

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.offline import Outcome
-from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
-from hrm_edge_runtime.solving.reading import Entry, opened
-from hrm_puzzles import sudoku_solver
+from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.solve.local import Outcome
+from hrm_edge_runtime.solve.reading import Entry, opened
+from hrm_puzzles.data.held_out import questions_made
 from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError
-from hrm_puzzles.questions import questions_made
-from hrm_puzzles.sudoku import Sudoku
+from hrm_puzzles.sudoku import solver as sudoku_solver
+from hrm_puzzles.sudoku.sudoku import Sudoku
 
 SolveAll = Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Outcome]]]
 

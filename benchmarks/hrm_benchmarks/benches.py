@@ -22,11 +22,11 @@ from hrm_edge_runtime.batching.lane import Checker
 from hrm_edge_runtime.batching.scheduler import Job
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine
-from hrm_edge_runtime.engines.fake import ScriptedEngine
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
+from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_puzzles import registry
-from hrm_puzzles.generation import MIXED
-from hrm_puzzles.questions import Questions, questions_from_csv, questions_made
+from hrm_puzzles.data.generation import MIXED
+from hrm_puzzles.data.held_out import Questions, questions_from_csv, questions_made
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

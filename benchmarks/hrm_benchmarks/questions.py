@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.scheduler import Job
-from hrm_edge_runtime.engines.fake import Script
+from hrm_edge_runtime.engines.scripted import Script
+from hrm_puzzles.data.held_out import Questions
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.questions import Questions
 
 
 def jobs_of(questions: Questions, policy: HaltingPolicy, puzzle_vector_E: NDArray[np.float32]) -> list[Job]:

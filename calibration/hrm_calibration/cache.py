@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from hrm_calibration.int8_report import Int8Report
-from hrm_puzzles import atomic
-from hrm_puzzles.questions import Questions
+from hrm_host import atomic
+from hrm_puzzles.data.held_out import Questions
 
 
 class StaleCacheError(ValueError):

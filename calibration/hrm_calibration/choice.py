@@ -23,7 +23,7 @@ from hrm_calibration.rollouts import Outcome, States, solve
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Checker
 from hrm_edge_runtime.engines.onnx import OnnxEngine
-from hrm_puzzles.questions import Questions
+from hrm_puzzles.data.held_out import Questions
 
 Progress = Callable[[str, int, int], object]
 """Hears the stage, how much of it is done and of how much."""

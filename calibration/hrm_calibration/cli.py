@@ -22,9 +22,9 @@ from hrm_calibration.int8 import Calibrated, Int8Settings, calibrate
 from hrm_calibration.report import Report, report_on
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_edge_runtime.stages import stages_on
-from hrm_puzzles.atomic import new_directory, require_free
-from hrm_puzzles.questions import Questions, find_questions, questions_from_csv, questions_from_data
+from hrm_host.atomic import new_directory, require_free
+from hrm_host.progress import stages_on
+from hrm_puzzles.data.held_out import Questions, find_questions, questions_from_csv, questions_from_data
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 

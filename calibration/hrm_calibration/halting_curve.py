@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from hrm_edge_runtime.batching.halting import HaltingPolicy, columns_of, decide_B
 from hrm_edge_runtime.batching.lane import Checker
 from hrm_edge_runtime.engines.engine import Engine
+from hrm_puzzles.data.held_out import Questions
 from hrm_puzzles.puzzle import RIGHT
-from hrm_puzzles.questions import Questions
 
 RATING_CLASSES = {"0": (0, 0), "1-9": (1, 9), "10-19": (10, 19), "20-49": (20, 49), "50+": (50, np.inf)}
 """Difficulty by rating, bounds included."""

@@ -24,7 +24,7 @@ from hrm_calibration.ranges import METHODS, scale_of
 from hrm_calibration.rollouts import Recording, record
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Checker
-from hrm_puzzles.questions import Questions
+from hrm_puzzles.data.held_out import Questions
 
 MIN_PUZZLES = 4
 

@@ -22,7 +22,7 @@ from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Checker, Lane, Result
 from hrm_edge_runtime.batching.scheduler import Job
 from hrm_edge_runtime.engines.engine import Engine
-from hrm_puzzles.questions import Questions
+from hrm_puzzles.data.held_out import Questions
 
 MAX_STATES = 64
 STATES_BYTES = 16 << 20

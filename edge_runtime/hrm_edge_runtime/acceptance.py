@@ -26,14 +26,14 @@ from rich.console import Console
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, Result
 from hrm_edge_runtime.batching.scheduler import Job
-from hrm_edge_runtime.board.memory import MIB, read_memory, resident_bytes
-from hrm_edge_runtime.board.sensors import Sensors
-from hrm_edge_runtime.board.setting import Board
 from hrm_edge_runtime.bundle import Bundle, Golden, find_bundle
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
-from hrm_edge_runtime.engines.tensorrt_cache import buckets_for
-from hrm_puzzles import atomic
+from hrm_edge_runtime.engines.tensorrt.cache import buckets_for
+from hrm_host import atomic
+from hrm_host.board import Board
+from hrm_host.memory import MIB, read_memory, resident_bytes
+from hrm_host.sensors import Sensors
 
 MEASURE_S, MIN_STEPS = 2.0, 20
 SAMPLE_EVERY_S = 5.0

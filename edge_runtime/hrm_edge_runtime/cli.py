@@ -14,7 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.bundle import Bundle
-    from hrm_edge_runtime.service.access import Tracer
+    from hrm_edge_runtime.http.access import Tracer
 
 serve_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -69,14 +69,14 @@ def serve_command(
 ) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     from hrm_edge_runtime.engines.engine import EngineUnavailableError
+    from hrm_edge_runtime.http.auth import KeyFileError, KeyRing
+    from hrm_edge_runtime.http.bind_checks import ExposureError, exposure_warnings
+    from hrm_edge_runtime.http.logs import configure
+    from hrm_edge_runtime.http.models import LaneDefaults, planned
+    from hrm_edge_runtime.http.options import bytes_from, slots_from
+    from hrm_edge_runtime.http.server import ServerOptions, run_server
     from hrm_edge_runtime.manifest import BundleError
-    from hrm_edge_runtime.service.exposure import ExposureError, exposure_warnings
-    from hrm_edge_runtime.service.keys import KeyFileError, KeyRing
-    from hrm_edge_runtime.service.lanes import LaneDefaults, planned
-    from hrm_edge_runtime.service.logs import configure
-    from hrm_edge_runtime.service.memory import MemoryBudget
-    from hrm_edge_runtime.service.options import bytes_from, slots_from
-    from hrm_edge_runtime.service.server import ServerOptions, run_server
+    from hrm_edge_runtime.worker.memory_budget import MemoryBudget
 
     defaults = LaneDefaults(
         engine=engine,
@@ -126,7 +126,7 @@ def _opened(name: str | None) -> Bundle:
 
 def _tracer(endpoint: str) -> Tracer:
     try:
-        from hrm_edge_runtime.service.otel import tracer_to
+        from hrm_edge_runtime.http.otel import tracer_to
     except ModuleNotFoundError as error:
         missing = ModuleNotFoundError(f"--otlp-endpoint needs {error.name}: run pip install 'hrm-edge[otel]'.")
         _fail("hrm-serve", missing)

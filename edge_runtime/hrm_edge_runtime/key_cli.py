@@ -16,7 +16,7 @@ RELOAD = "a running server reads the file again on SIGHUP (systemctl reload hrm-
 
 def main() -> None:
     """Entry point of `hrm-key`."""
-    from hrm_edge_runtime.service.keys import KeyFileError
+    from hrm_edge_runtime.http.auth import KeyFileError
 
     try:
         app()
@@ -36,7 +36,7 @@ def add(
     """Make a key, write its hash to the file and print the key: once, here, and never again."""
     from pydantic import ValidationError
 
-    from hrm_edge_runtime.service.keys import Key, KeyFileError, hash_of, new_secret, read_keys, write_keys
+    from hrm_edge_runtime.http.auth import Key, KeyFileError, hash_of, new_secret, read_keys, write_keys
 
     keys = read_keys(file) if file.exists() else []
     if label in {key.label for key in keys}:
@@ -55,7 +55,7 @@ def add(
 @app.command("list", epilog="Example: hrm-key list --file keys")
 def list_keys(file: File = Path("keys")) -> None:
     """List the labels with their rights."""
-    from hrm_edge_runtime.service.keys import read_keys
+    from hrm_edge_runtime.http.auth import read_keys
 
     for key in read_keys(file):
         limit = f"{key.rate:g}/s, {key.burst} at once" if key.rate else "no limit"
@@ -65,7 +65,7 @@ def list_keys(file: File = Path("keys")) -> None:
 @app.command(epilog="Example: hrm-key remove kitchen --file keys")
 def remove(label: Annotated[str, typer.Argument(help="Whose key.")], file: File = Path("keys")) -> None:
     """Take a key out of the file."""
-    from hrm_edge_runtime.service.keys import KeyFileError, read_keys, write_keys
+    from hrm_edge_runtime.http.auth import KeyFileError, read_keys, write_keys
 
     keys = read_keys(file)
     left = [key for key in keys if key.label != label]

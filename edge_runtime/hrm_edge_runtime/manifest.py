@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
-from hrm_puzzles import atomic
+from hrm_host import atomic
 
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.engines.engine import Float32, Int32
 from hrm_edge_runtime.engines.step_graph import CARRIES
-from hrm_edge_runtime.parity.desk import Bisection, NodeError
+from hrm_edge_runtime.parity.desktop import Bisection, NodeError
 from hrm_export.cutting import OWN, Cut, Piece
 from hrm_export.segment import segment_graph
 from hrm_export.stored import StoredWeights

@@ -18,7 +18,6 @@ import typer
 from rich.console import Console
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
-from hrm_edge_runtime.stages import Stages, stages_on
 from hrm_export import summary
 from hrm_export.options import (
     Options,
@@ -33,8 +32,9 @@ from hrm_export.options import (
 from hrm_export.packing import write_bundle
 from hrm_export.results import Contents, Result
 from hrm_export.segment import segment_graph
+from hrm_host.atomic import require_free
+from hrm_host.progress import Stages, stages_on
 from hrm_model import checkpoint
-from hrm_puzzles.atomic import require_free
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -154,7 +154,7 @@ def _show(out: Path, contents: Contents, results: list[Result], *, as_json: bool
 
 def _build_engines(out: Path) -> int:
     """In a process of its own, whose memory is free again when the engines are built."""
-    return subprocess.run([sys.executable, "-m", "hrm_edge_runtime.engines.tensorrt_build", str(out)]).returncode
+    return subprocess.run([sys.executable, "-m", "hrm_edge_runtime.engines.tensorrt.build", str(out)]).returncode
 
 
 if __name__ == "__main__":

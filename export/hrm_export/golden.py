@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hrm_edge_runtime.bundle import Golden
 from hrm_edge_runtime.parity import LOGIT_TOLERANCE
 from hrm_model.hrm import HRM
-from hrm_puzzles.questions import Questions
+from hrm_puzzles.data.held_out import Questions
 
 MAX_BYTES = 1_500_000
 """Of logits in one file; a bundle travels, and 16 segments of 900 cells are already 0.7 MB a puzzle."""

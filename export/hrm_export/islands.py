@@ -22,7 +22,7 @@ from hrm_calibration.rollouts import solve
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Checker
 from hrm_export.onnx_graph import element_types, with_nodes
-from hrm_puzzles.questions import Questions
+from hrm_puzzles.data.held_out import Questions
 
 LARGEST, SMALLEST = 65504.0, 2.0**-14
 """Of float16's normal numbers; a GPU may treat smaller ones as 0."""

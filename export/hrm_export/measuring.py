@@ -29,8 +29,8 @@ from hrm_calibration.halting_curve import (
 from hrm_calibration.paired import Paired, paired
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_puzzles.data.held_out import Questions
 from hrm_puzzles.puzzle import RIGHT, Puzzle
-from hrm_puzzles.questions import Questions
 
 NUM_SLOTS = 8
 HALTING_LOSS = 0.005

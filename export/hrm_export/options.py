@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from hrm_calibration.int8 import Int8Settings
-from hrm_edge_runtime.stages import Stages
+from hrm_host.progress import Stages
 from hrm_model.config import HRMConfig
 from hrm_puzzles import registry
-from hrm_puzzles.datasets import BLANK_IDENTIFIER
+from hrm_puzzles.data.datasets import BLANK_IDENTIFIER
+from hrm_puzzles.data.held_out import Questions, find_questions
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.questions import Questions, find_questions
 
 RUNS, BEST = Path("runs"), "best"
 NUM_CALIBRATION = 8192

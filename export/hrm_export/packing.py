@@ -16,7 +16,6 @@ import numpy as np
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import GOLDEN_NAME, PUZZLE_TABLE_NAME, Bundle, Golden, write_manifest
 from hrm_edge_runtime.parity import LOGIT_TOLERANCE
-from hrm_edge_runtime.stages import Stages
 from hrm_export import golden as golden_traces
 from hrm_export.graph_rules import check_graph
 from hrm_export.onnx_graph import stored_sizes
@@ -25,7 +24,8 @@ from hrm_export.precisions import Bench, Form, lower_precisions
 from hrm_export.provenance import provenance
 from hrm_export.results import Contents, Judge, Result
 from hrm_export.unrolled import unrolled_graph
-from hrm_puzzles.atomic import new_directory
+from hrm_host.atomic import new_directory
+from hrm_host.progress import Stages
 
 CANDIDATES = 16
 """Puzzles tried for each golden trace, since not every trace survives rounding."""

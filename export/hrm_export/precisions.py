@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from hrm_calibration.int8 import Calibrated, Int8Settings, calibrate
 from hrm_calibration.int8_report import Int8Report
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.stages import Stages
 from hrm_export.graph_rules import check_graph
 from hrm_export.half import half_graph
 from hrm_export.islands import islands, record_ranges
 from hrm_export.onnx_graph import stored_sizes
 from hrm_export.options import Options
-from hrm_puzzles.atomic import write_text
+from hrm_host.atomic import write_text
+from hrm_host.progress import Stages
+from hrm_puzzles.data.held_out import Questions
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.questions import Questions
 
 NUM_RANGE_PUZZLES = 64
 REPORT_NAME = "calibration.json"

@@ -19,13 +19,13 @@ from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import Golden
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.parity import LOGIT_TOLERANCE, ParityReport, compare
-from hrm_edge_runtime.stages import Stages
 from hrm_export.measuring import Losses, Measured, losses, measure
 from hrm_export.options import Options
 from hrm_export.precisions import Form
+from hrm_host.progress import Stages
 from hrm_model.hrm import HRM
+from hrm_puzzles.data.held_out import Questions
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.questions import Questions
 
 
 class ParityError(ValueError):

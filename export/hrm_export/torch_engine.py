@@ -11,7 +11,7 @@ import torch
 
 from hrm_edge_runtime.engines.engine import Float32, Int32, StepOutput
 from hrm_edge_runtime.manifest import Manifest
-from hrm_edge_runtime.parity.desk import OpenedCheckpoint
+from hrm_edge_runtime.parity.desktop import OpenedCheckpoint
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM, Carry
 

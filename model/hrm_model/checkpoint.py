@@ -16,9 +16,9 @@ from typing import Any
 
 import safetensors.torch
 
+from hrm_host import atomic
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
-from hrm_puzzles import atomic
 
 WEIGHTS, CONFIG, META = "model.safetensors", "config.json", "meta.json"
 

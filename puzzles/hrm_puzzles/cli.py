@@ -19,19 +19,19 @@ from typing import Annotated
 import typer
 
 from hrm_puzzles import registry
-from hrm_puzzles.arc import Arc
-from hrm_puzzles.arc_build import ArcBuilt, ArcRecipe, build_arc
-from hrm_puzzles.build import Built, Recipe, usual_counts
-from hrm_puzzles.build import build as build_dataset
-from hrm_puzzles.datasets import DatasetError
-from hrm_puzzles.examples import read_examples
-from hrm_puzzles.exported import MOST_SHOWN, import_file
-from hrm_puzzles.generation import MIXED
-from hrm_puzzles.hub import fetched
-from hrm_puzzles.inspection import inspect as inspect_dataset
-from hrm_puzzles.pictures import save_sheet
+from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.arc.build import ArcBuilt, ArcRecipe, build_arc
+from hrm_puzzles.data.build import Built, Recipe, usual_counts
+from hrm_puzzles.data.build import build as build_dataset
+from hrm_puzzles.data.datasets import DatasetError
+from hrm_puzzles.data.examples import read_examples
+from hrm_puzzles.data.exported import MOST_SHOWN, import_file
+from hrm_puzzles.data.generation import MIXED
+from hrm_puzzles.data.hub import fetched
+from hrm_puzzles.data.inspection import inspect as inspect_dataset
+from hrm_puzzles.data.pictures import save_sheet
+from hrm_puzzles.data.reports import built_text, cost_of, progress_shown, report_text
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
-from hrm_puzzles.reports import built_text, cost_of, progress_shown, report_text
 
 app = typer.Typer(help="Build, inspect and show puzzle data sets in the published HRM layout.", no_args_is_help=True)
 

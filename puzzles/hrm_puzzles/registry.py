@@ -6,11 +6,11 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
-from hrm_puzzles.arc import Arc
-from hrm_puzzles.logistics import Logistics
-from hrm_puzzles.maze import Maze
+from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.logistics.logistics import Logistics
+from hrm_puzzles.maze.maze import Maze
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
-from hrm_puzzles.sudoku import Sudoku
+from hrm_puzzles.sudoku.sudoku import Sudoku
 
 GROUP = "hrm_edge.puzzles"
 

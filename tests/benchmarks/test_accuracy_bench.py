@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from hrm_benchmarks.accuracy import figures, generated, measure, questions_from_file
 from hrm_benchmarks.commands import app
-from hrm_edge_runtime.offline import Outcome
-from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.solve.local import Outcome
 from hrm_puzzles import registry
 
 PUZZLE = registry.get("sudoku-4x4")

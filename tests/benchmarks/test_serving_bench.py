@@ -16,7 +16,7 @@ from hrm_benchmarks.policies import POLICIES, Run, serve
 from hrm_benchmarks.questions import jobs_of, made_up, scripts
 from hrm_benchmarks.report import exact_share, figures
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.engines.fake import ScriptedEngine
+from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT
 

@@ -14,7 +14,7 @@ from hrm_export.segment import segment_graph
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
-from hrm_puzzles.questions import Questions
+from hrm_puzzles.data.held_out import Questions
 
 SUDOKU = registry.get("sudoku-4x4")
 

@@ -11,7 +11,8 @@ from typer.testing import CliRunner, Result
 
 from hrm_calibration.cli import app
 from hrm_edge_runtime.bundle import write_manifest
-from hrm_puzzles import datasets, registry
+from hrm_puzzles import registry
+from hrm_puzzles.data import datasets
 
 SUDOKU = registry.get("sudoku-4x4")
 

@@ -16,10 +16,10 @@ from hrm_calibration.halting_curve import (
     verified_score,
 )
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
+from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles import registry
+from hrm_puzzles.data.held_out import Questions
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN, WRONG
-from hrm_puzzles.questions import Questions
 
 SUDOKU = registry.get("sudoku-4x4")
 RATINGS = [0, 0, 5, 60, 12]

@@ -17,8 +17,8 @@ from hrm_calibration.quantise import call_sites
 from hrm_calibration.recording import RecordingEngine, slots_for
 from hrm_calibration.rollouts import Outcome, record, solve
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
 from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_export.segment import segment_graph
 
 GRAPH = small_graph()
@@ -117,7 +117,7 @@ CALIBRATE_LONG = """
 import resource, sys
 import numpy as np, onnx
 from hrm_calibration.int8 import Int8Settings, calibrate
-from hrm_puzzles.questions import questions_made
+from hrm_puzzles.data.held_out import questions_made
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_puzzles import registry
 puzzle = registry.get("maze")

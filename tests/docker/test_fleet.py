@@ -22,7 +22,7 @@ import pytest
 from scripted_server import examples
 from service_tools import PATIENCE_S, Server, free_port, running, wait_for
 
-from hrm_edge_runtime.service.keys import Key, hash_of, new_secret, write_keys
+from hrm_edge_runtime.http.auth import Key, hash_of, new_secret, write_keys
 
 CONFIGURATION = Path(__file__).parents[2] / "docker" / "haproxy.cfg"
 HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")

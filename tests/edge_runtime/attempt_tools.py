@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hrm_edge_runtime.engines.engine import StepOutput
-from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
+from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN, WRONG
 
 SEQ_LEN = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from hrm_edge_runtime.board.files import Files
+from hrm_host.machine_files import Files
 
 NVPMODEL_CONF = """\
 # FORMAT:

@@ -10,15 +10,15 @@ from attempt_tools import Course, NamedTens, Seer, Shift, Tens, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm_edge_runtime.batching.asks import Ask, Conclusion, Glimpse
 from hrm_edge_runtime.batching.attempts import Attempts
-from hrm_edge_runtime.batching.frames import Framer
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.scheduler import QueueFull
+from hrm_edge_runtime.batching.symmetries import Framer
+from hrm_edge_runtime.batching.task import Ask, Conclusion, Glimpse
 from hrm_puzzles import registry
-from hrm_puzzles.arc_canvas import canvas_T, grid_at
-from hrm_puzzles.arc_variants import Variant
-from hrm_puzzles.ballot import Ballot
+from hrm_puzzles.arc.canvas import canvas_T, grid_at
+from hrm_puzzles.arc.variants import Variant
+from hrm_puzzles.voting import Ballot
 
 MAX_SEGMENTS = 5
 VERIFIED = HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS)

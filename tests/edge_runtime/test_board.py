@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from board_tree import ORIN, RAILS, board
 
-from hrm_edge_runtime.board.files import Files
-from hrm_edge_runtime.board.sensors import Energy, Sensors
-from hrm_edge_runtime.board.setting import Board, power_mode
 from hrm_edge_runtime.doctor import jetson, memory
 from hrm_edge_runtime.doctor.cli import serving
-from hrm_edge_runtime.doctor.finding import Finding
 from hrm_edge_runtime.doctor.software import Software
+from hrm_host.board import Board, power_mode
+from hrm_host.finding import Finding
+from hrm_host.machine_files import Files
+from hrm_host.sensors import Energy, Sensors
 
 JETPACK_62 = Software(python=(3, 10, 12), onnxruntime=None, providers=(), tensorrt="10.3.0", pycuda="2024.1.2")
 PC = Software(python=(3, 12, 1), onnxruntime="1.23.0", providers=("CPUExecutionProvider",), tensorrt=None, pycuda=None)

@@ -92,10 +92,13 @@ def test_an_engine_with_its_carry_on_a_device_says_the_same(tiny_graph: Path) ->
 
 WITHOUT_ONNX_RUNTIME = """
 import sys
-from hrm_edge_runtime import acceptance, cli, offline, solving
-from hrm_edge_runtime.engines import factory, tensorrt_build
+from hrm_edge_runtime import acceptance, cli
+from hrm_edge_runtime.solve import local, run
+from hrm_edge_runtime.engines import factory
+from hrm_edge_runtime.engines.tensorrt import build
 from hrm_edge_runtime.parity import comparison
-from hrm_edge_runtime.service import core, server
+from hrm_edge_runtime.http import server
+from hrm_edge_runtime.worker import loop
 print(sorted({"onnxruntime", "tensorrt", "pycuda", "matplotlib"} & set(sys.modules)))
 """
 

@@ -7,7 +7,7 @@ from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, Result
 from hrm_edge_runtime.batching.scheduler import Job, QueueFull
 from hrm_edge_runtime.engines.engine import StepOutput
-from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
+from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN, WRONG
 
 SEQ_LEN = 3

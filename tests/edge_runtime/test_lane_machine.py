@@ -13,7 +13,7 @@ from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, Result
 from hrm_edge_runtime.batching.scheduler import Job, QueueFull, Scheduler
 from hrm_edge_runtime.engines.engine import StepOutput
-from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
+from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.puzzle import RIGHT, WRONG
 
 MAX_SEGMENTS, STEP_S, GARBAGE, DIGITS = 6, 1.0, 9, 1000

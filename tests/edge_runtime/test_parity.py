@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hrm_edge_runtime.bundle import Bundle, Golden
-from hrm_edge_runtime.engines.fake import ScriptedEngine
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
+from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.parity import ParityReport, compare, replay
 
 

@@ -14,7 +14,8 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.manifest import read_manifest, write_manifest
 from hrm_edge_runtime.parity.cli import app
 from hrm_edge_runtime.parity.gates import DEFAULT_FILE
-from hrm_puzzles import datasets, registry
+from hrm_puzzles import registry
+from hrm_puzzles.data import datasets
 
 SUDOKU = registry.get("sudoku-4x4")
 

@@ -18,7 +18,7 @@ from hrm_edge_runtime.parity.judging import Break, breaks
 from hrm_edge_runtime.parity.report import ParityReport, report_of
 from hrm_edge_runtime.parity.tally import Column, Paired
 from hrm_edge_runtime.parity.walk import Course, Side, walk
-from hrm_puzzles.questions import Questions, questions_made
+from hrm_puzzles.data.held_out import Questions, questions_made
 
 MAX_SEGMENTS = 6
 

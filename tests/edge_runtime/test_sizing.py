@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hrm_edge_runtime.batching.sizing import FAIR_SLOTS, NOISE, sizing_from
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.factory import Choice
-from hrm_edge_runtime.engines.fake import ScriptedEngine
-from hrm_edge_runtime.service.curves import FILE_NAME, CurveFile, measure
+from hrm_edge_runtime.engines.scripted import ScriptedEngine
+from hrm_edge_runtime.worker.step_times import FILE_NAME, CurveFile, measure
 
 VECTOR_E = np.zeros(4, np.float32)
 

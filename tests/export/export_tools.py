@@ -15,8 +15,8 @@ import torch
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
+from hrm_puzzles.data.held_out import Questions, questions_made
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.questions import Questions, questions_made
 
 GAIN = 0.7
 """On all matrices: a fresh model amplifies rounding (a trained one does not), and would drown what is compared here."""

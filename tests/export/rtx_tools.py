@@ -30,7 +30,7 @@ import torch
 from hrm_calibration.quantise import call_sites, quantise
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.step_graph import Shape
-from hrm_edge_runtime.engines.tensorrt_plan import BuildSettings, plan_from_onnx
+from hrm_edge_runtime.engines.tensorrt.plan import BuildSettings, plan_from_onnx
 from hrm_export.half import half_graph
 from hrm_export.islands import Range, islands, record_ranges
 from hrm_export.segment import segment_graph
@@ -38,7 +38,7 @@ from hrm_export.unrolled import unrolled_graph
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
-from hrm_puzzles.questions import Questions
+from hrm_puzzles.data.held_out import Questions
 
 REQUIREMENTS = ("tensorrt-rtx-cu13-bindings==1.7.1.116", "onnxruntime-ep-nv-tensorrt-rtx-cu13==0.5.0")
 STUBS = "tensorrt-stubs==10.13.0.35.1"

@@ -20,7 +20,8 @@ from hrm_export.cli import app
 from hrm_export.golden import record
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
-from hrm_puzzles import datasets, registry
+from hrm_puzzles import registry
+from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Puzzle
 
 SUDOKU = registry.get("sudoku-4x4")

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from export_tools import made_questions, small_model
 
-from hrm_edge_runtime.stages import Stages
 from hrm_export.options import Options, bundle_name, data_of, find_puzzles, parse_loop
-from hrm_puzzles import datasets, registry
+from hrm_host.progress import Stages
+from hrm_puzzles import registry
+from hrm_puzzles.data import datasets
 
 SUDOKU = registry.get("sudoku-4x4")
 CONFIG = small_model(num_puzzle_ids=1).config

@@ -19,12 +19,12 @@ from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.parity import ParityReport, replay
-from hrm_edge_runtime.stages import Stages
 from hrm_export.options import Options
 from hrm_export.packing import write_bundle
 from hrm_export.provenance import provenance
 from hrm_export.results import Contents, ParityError, Result
 from hrm_export.segment import segment_graph
+from hrm_host.progress import Stages
 from hrm_puzzles import registry
 
 OPTIONS = Options(source=Path("small"), out=Path("small.bundle"), puzzles=4)

@@ -27,8 +27,8 @@ from hrm_export.half import half_graph
 from hrm_export.onnx_graph import stored_sizes
 from hrm_export.segment import segment_graph
 from hrm_export.unrolled import unrolled_graph
+from hrm_puzzles.data.held_out import Questions
 from hrm_puzzles.puzzle import UNKNOWN
-from hrm_puzzles.questions import Questions
 
 Outputs = dict[str, np.ndarray]
 

@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hrm_puzzles import registry
-from hrm_puzzles.arc import Arc, ArcSymmetry
-from hrm_puzzles.arc_canvas import canvas_T, grid_at, is_grid_B
-from hrm_puzzles.arc_variants import Variant, turned, variant_of, variants_of
+from hrm_puzzles.arc.arc import Arc, ArcSymmetry
+from hrm_puzzles.arc.canvas import canvas_T, grid_at, is_grid_B
+from hrm_puzzles.arc.variants import Variant, turned, variant_of, variants_of
 from hrm_puzzles.puzzle import UNKNOWN, Grid, PuzzleError
 
 SIDE = 10

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hrm_puzzles import arc_build, registry
-from hrm_puzzles.arc import Arc
-from hrm_puzzles.arc_build import ArcRecipe, build_arc
-from hrm_puzzles.arc_sources import chosen, read_tasks
-from hrm_puzzles.arc_variants import variant_of
-from hrm_puzzles.datasets import DatasetError, Split, fingerprint, open_split
+from hrm_puzzles import registry
+from hrm_puzzles.arc import build as arc_build
+from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.arc.build import ArcRecipe, build_arc
+from hrm_puzzles.arc.sources import chosen, read_tasks
+from hrm_puzzles.arc.variants import variant_of
+from hrm_puzzles.data.datasets import DatasetError, Split, fingerprint, open_split
 
 SMALL = Arc(name="arc-10x10", side=10)
 

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm_puzzles.arc import Arc
-from hrm_puzzles.arc_variants import Variant, random_variant
-from hrm_puzzles.arc_voting import Candidate, Prediction, answers_of, grid_key, pass_at, votes
+from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.arc.variants import Variant, random_variant
+from hrm_puzzles.arc.voting import Candidate, Prediction, answers_of, grid_key, pass_at, votes
 from hrm_puzzles.puzzle import Grid
 
 SIDE = 10

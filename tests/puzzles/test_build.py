@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hrm_puzzles import cli, generation, registry
-from hrm_puzzles.build import Recipe, build
-from hrm_puzzles.datasets import DatasetError, fingerprint, open_split, write_split
-from hrm_puzzles.generation import chunks_of, generate_chunks
-from hrm_puzzles.inspection import inspect
+from hrm_puzzles import cli, registry
+from hrm_puzzles.data import generation
+from hrm_puzzles.data.build import Recipe, build
+from hrm_puzzles.data.datasets import DatasetError, fingerprint, open_split, write_split
+from hrm_puzzles.data.generation import chunks_of, generate_chunks
+from hrm_puzzles.data.inspection import inspect
 from hrm_puzzles.puzzle import PuzzleError
 
 SMALL = Recipe(puzzle="sudoku-6x6", num_train=130, num_test=20, seed=3)

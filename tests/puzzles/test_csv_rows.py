@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hrm_puzzles import registry
-from hrm_puzzles.csv_rows import read_csv
-from hrm_puzzles.datasets import DatasetError
+from hrm_puzzles.data.csv_rows import read_csv
+from hrm_puzzles.data.datasets import DatasetError
 
 HEADER = "source,question,answer,rating"
 

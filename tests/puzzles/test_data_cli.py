@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from hrm_puzzles import cli, registry
-from hrm_puzzles.build import usual_counts
-from hrm_puzzles.datasets import DatasetError, open_split, write_split
-from hrm_puzzles.hub import fetched
-from hrm_puzzles.inspection import inspect, puzzle_at
+from hrm_puzzles.data.build import usual_counts
+from hrm_puzzles.data.datasets import DatasetError, open_split, write_split
+from hrm_puzzles.data.hub import fetched
+from hrm_puzzles.data.inspection import inspect, puzzle_at
 
 PNG = b"\x89PNG\r\n\x1a\n"
 HEADER = "source,question,answer,rating"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm_puzzles.logistics import Logistics
+from hrm_puzzles.logistics.logistics import Logistics
 from hrm_puzzles.puzzle import PuzzleError
 
 CITY = Logistics(name="logistics-5x6", rows=5, cols=6)

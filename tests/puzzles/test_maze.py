@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hrm_puzzles import registry
-from hrm_puzzles.maze import Maze
+from hrm_puzzles.maze.maze import Maze
 from hrm_puzzles.puzzle import RIGHT, WRONG, Grid
 
 MAZE = registry.get("maze-10x10")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hrm_puzzles import registry
-from hrm_puzzles.maze import Maze
-from hrm_puzzles.maze_generator import lengths
+from hrm_puzzles.maze.generator import lengths
+from hrm_puzzles.maze.maze import Maze
 from hrm_puzzles.puzzle import RIGHT, Example, Grid, PuzzleError
 
 MAZES = [Maze(name=f"maze-{rows}x{cols}", rows=rows, cols=cols) for rows, cols in [(4, 4), (5, 9), (10, 10), (30, 30)]]

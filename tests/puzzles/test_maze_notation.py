@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm_puzzles.maze import Maze
+from hrm_puzzles.maze.maze import Maze
 from hrm_puzzles.puzzle import PuzzleError
 
 MAZE = Maze(name="maze-5x4", rows=5, cols=4)

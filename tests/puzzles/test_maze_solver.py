@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from hrm_puzzles.grid_bits import bit_at, bits_from, flags_from
-from hrm_puzzles.grid_geometry import GridShape
-from hrm_puzzles.maze_solver import num_moves, num_shortest_paths, shortest_path
+from hrm_puzzles.grid.bits import bit_at, bits_from, flags_from
+from hrm_puzzles.grid.geometry import GridShape
+from hrm_puzzles.maze.solver import num_moves, num_shortest_paths, shortest_path
 
 SHAPE = GridShape(rows=3, cols=4)
 ALL = bits_from(SHAPE, np.ones((1, 12), dtype=np.bool_))

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hrm_puzzles import datasets, registry
-from hrm_puzzles.generation import is_held_out_N
+from hrm_puzzles import registry
+from hrm_puzzles.data import datasets
+from hrm_puzzles.data.generation import is_held_out_N
+from hrm_puzzles.data.held_out import Questions, find_questions, questions_made
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.questions import Questions, find_questions, questions_made
-from hrm_puzzles.sudoku import Sudoku
+from hrm_puzzles.sudoku.sudoku import Sudoku
 
 SUDOKU = registry.get("sudoku-4x4")
 

@@ -17,7 +17,8 @@ def test_built_in_puzzles_carry_the_names_they_are_found_by() -> None:
 
 def test_entry_point_adds_a_puzzle_and_cannot_replace_a_built_in_one(tmp_path: Path) -> None:
     (tmp_path / "giant.py").write_text(
-        "from hrm_puzzles.sudoku import Sudoku\ndef wide(): return Sudoku(name='sudoku-8x8', box_rows=2, box_cols=4)\n"
+        "from hrm_puzzles.sudoku.sudoku import Sudoku\n"
+        "def wide(): return Sudoku(name='sudoku-8x8', box_rows=2, box_cols=4)\n"
     )
     info = tmp_path / "giant-1.0.dist-info"
     info.mkdir()

@@ -5,7 +5,7 @@ import pytest
 
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT, PuzzleError
-from hrm_puzzles.sudoku import Sudoku
+from hrm_puzzles.sudoku.sudoku import Sudoku
 
 NAMES = ["sudoku-4x4", "sudoku-6x6", "sudoku"]
 CASES = [

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Grid, Parsed, Puzzle, PuzzleError
-from hrm_puzzles.sudoku import Sudoku
-from hrm_puzzles.sudoku_notation import parsed as read_notation  # below the rules, so that any grid will do
+from hrm_puzzles.sudoku.notation import parsed as read_notation  # below the rules, so that any grid will do
+from hrm_puzzles.sudoku.sudoku import Sudoku
 
 SUDOKU = registry.get("sudoku")
 QUESTION = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"

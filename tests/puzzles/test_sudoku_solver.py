@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from hrm_puzzles.sudoku_board import Board
-from hrm_puzzles.sudoku_generator import generate
-from hrm_puzzles.sudoku_solver import rating, solve
+from hrm_puzzles.sudoku.board import Board
+from hrm_puzzles.sudoku.generator import generate
+from hrm_puzzles.sudoku.solver import rating, solve
 
 BOARD_9 = Board(box_rows=3, box_cols=3)
 BOARDS = [Board(box_rows=2, box_cols=2), Board(box_rows=2, box_cols=3), BOARD_9]

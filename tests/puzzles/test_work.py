@@ -7,7 +7,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from hrm_puzzles.work import results_of
+from hrm_host.workers import results_of
 
 
 def test_results_are_the_same_with_and_without_workers() -> None:
@@ -22,7 +22,7 @@ def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
             """
             import os
             import time
-            from hrm_puzzles.work import results_of
+            from hrm_host.workers import results_of
 
             def who(job):
                 time.sleep(0.2)  # so that both workers take one

@@ -15,13 +15,13 @@ from scripted_server import NAME, scripted_model, scripted_workbench
 
 from hrm_benchmarks.serving import scripted as serving
 from hrm_edge_runtime.batching.attempts import Attempts
-from hrm_edge_runtime.engines.fake import ScriptedEngine
-from hrm_edge_runtime.service.app import create_app
-from hrm_edge_runtime.service.keys import KeyRing
-from hrm_edge_runtime.service.processes import InThreadEngine
-from hrm_edge_runtime.service.served import ServedModel
-from hrm_edge_runtime.service.supervisor import Supervisor
-from hrm_edge_runtime.service.workbench import MakeWorkbench, Workbench
+from hrm_edge_runtime.engines.scripted import ScriptedEngine
+from hrm_edge_runtime.http.app import create_app
+from hrm_edge_runtime.http.auth import KeyRing
+from hrm_edge_runtime.http.served_model import ServedModel
+from hrm_edge_runtime.worker.client import Supervisor
+from hrm_edge_runtime.worker.handles import InThreadEngine
+from hrm_edge_runtime.worker.lanes import MakeWorkbench, Workbench
 from hrm_puzzles import registry
 
 QUICK = functools.partial(scripted_workbench, num_slots=2, queue_limit=8, segments=2, step_s=0.0, load_s=0.0)

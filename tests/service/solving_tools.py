@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 
-from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
-from hrm_edge_runtime.solving.solvers import Outcome, Solver
+from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.solve.solvers import Outcome, Solver
 from hrm_puzzles import registry
 
 SOLVED = "1234341221434321"
@@ -15,7 +15,7 @@ PUZZLE = registry.get("sudoku-4x4")
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-c", "from hrm_edge_runtime.solve_cli import main; main()", *map(str, arguments)]
+    return [sys.executable, "-c", "from hrm_edge_runtime.solve.cli import main; main()", *map(str, arguments)]
 
 
 def answer(puzzle: object, *, solved: bool = True) -> SolveAnswer:

@@ -11,9 +11,9 @@ import pytest
 from asgi_tools import QUICK, app_over, client_of, until
 from scripted_server import NAME, examples
 
-from hrm_edge_runtime.service import intake
-from hrm_edge_runtime.service.backoff import CAP_S, HEALTHY_S, BackOff
-from hrm_edge_runtime.service.workbench import Workbench
+from hrm_edge_runtime.http import body
+from hrm_edge_runtime.worker.backoff import CAP_S, HEALTHY_S, BackOff
+from hrm_edge_runtime.worker.lanes import Workbench
 
 STATUSES = {200, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 503, 504}
 
@@ -129,7 +129,7 @@ def test_engine_that_raises_in_a_step_fails_its_requests_and_is_replaced() -> No
 
 
 def test_body_that_comes_too_slowly_is_a_408(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "BODY_SECONDS", 0.1)
+    monkeypatch.setattr(body, "BODY_SECONDS", 0.1)
 
     async def trickle() -> AsyncIterator[bytes]:
         yield b'{"puzzle": '

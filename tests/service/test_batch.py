@@ -11,10 +11,10 @@ from asgi_tools import QUICK, Call, app_over, client_of, until
 from scripted_server import examples as scripted_examples
 from service_tools import Server, running, wait_for
 
-from hrm_edge_runtime.service.batch import lines_of
-from hrm_edge_runtime.service.errors import ServiceError
-from hrm_edge_runtime.service.intake import MAX_BODY_BYTES
-from hrm_edge_runtime.service.lookahead import LIMIT
+from hrm_edge_runtime.http.batch import lines_of
+from hrm_edge_runtime.http.body import MAX_BODY_BYTES
+from hrm_edge_runtime.http.errors import ServiceError
+from hrm_edge_runtime.http.prefetch import LIMIT
 
 NDJSON = {"content-type": "application/x-ndjson"}
 BAD_LINES = [

@@ -18,11 +18,11 @@ from service_tools import PATIENCE_S, Server, free_port, wait_for
 
 from hrm_edge_runtime.bundle import find_bundle
 from hrm_edge_runtime.cli import serve_app
-from hrm_edge_runtime.client import PIECE, Client, KeyRefusedError, RefusedError, UnreachableError
+from hrm_edge_runtime.http.auth import Key, hash_of, write_keys
+from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.manifest import Manifest
-from hrm_edge_runtime.service.keys import Key, hash_of, write_keys
-from hrm_edge_runtime.service.schema import SolveAnswer, SolveRequest
-from hrm_edge_runtime.solve_cli import app as solve_app
+from hrm_edge_runtime.solve.cli import app as solve_app
+from hrm_edge_runtime.solve.client import PIECE, Client, KeyRefusedError, RefusedError, UnreachableError
 
 SOLVED = "1234341221434321"
 OPEN = "123434122143432."
@@ -33,7 +33,7 @@ KEY = "a-key-for-the-tests-only"
 def command(name: str, *arguments: object) -> list[str]:
     start = {
         "serve": "from hrm_edge_runtime.cli import serve as main",
-        "solve": "from hrm_edge_runtime.solve_cli import main",
+        "solve": "from hrm_edge_runtime.solve.cli import main",
     }
     return [sys.executable, "-c", f"{start[name]}; main()", *map(str, arguments)]
 

@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from scripted_server import PUZZLE, examples, scripted_model
 from service_tools import PATIENCE_S, Server, running, wait_for
 
-from hrm_edge_runtime.batching.asks import Ask
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.client import Client, DeadlineMissedError
-from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
-from hrm_edge_runtime.service.questions import question_from
-from hrm_edge_runtime.service.schema import SolveRequest
-from hrm_edge_runtime.solve_cli import app as solve_app
+from hrm_edge_runtime.batching.task import Ask
+from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
+from hrm_edge_runtime.http.parse_task import question_from
+from hrm_edge_runtime.http.schema import SolveRequest
+from hrm_edge_runtime.solve.cli import app as solve_app
+from hrm_edge_runtime.solve.client import Client, DeadlineMissedError
 
 QUESTION = next(iter(examples()))
 ROUTES = ("/solve", "/solve/stream", "/solve/batch")

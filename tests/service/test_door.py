@@ -19,7 +19,7 @@ from scripted_server import examples
 from service_tools import running
 from uvicorn.server import ServerState
 
-from hrm_edge_runtime.service.door import HEADER_SECONDS, Door, GuardedProtocol
+from hrm_edge_runtime.http.connections import HEADER_SECONDS, Door, GuardedProtocol
 
 SHORT_S = 0.3
 AGES_S = 30.0  # nothing here takes so long, even on a busy machine

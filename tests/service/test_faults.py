@@ -31,11 +31,11 @@ from service_tools import Server, free_port, running, wait_for
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.bundle import find_bundle
 from hrm_edge_runtime.engines.engine import StepOutput
-from hrm_edge_runtime.engines.fake import ScriptedEngine
-from hrm_edge_runtime.service.app import create_app
-from hrm_edge_runtime.service.processes import InThreadEngine
-from hrm_edge_runtime.service.supervisor import Supervisor
-from hrm_edge_runtime.service.workbench import Workbench
+from hrm_edge_runtime.engines.scripted import ScriptedEngine
+from hrm_edge_runtime.http.app import create_app
+from hrm_edge_runtime.worker.client import Supervisor
+from hrm_edge_runtime.worker.handles import InThreadEngine
+from hrm_edge_runtime.worker.lanes import Workbench
 
 RUNTIME = Path(__file__).parents[2] / "edge_runtime" / "hrm_edge_runtime"
 CGROUP = Path("/sys/fs/cgroup/memory")
@@ -225,10 +225,15 @@ def test_a_clock_that_jumps_changes_nothing_because_none_is_asked() -> None:
     """Only logs and traces say what time of day it is; every wait, age, deadline and duration is monotonic."""
     asked = {
         path.relative_to(RUNTIME).as_posix(): names
-        for path in [*RUNTIME.glob("batching/*.py"), *RUNTIME.glob("service/*.py"), *RUNTIME.glob("engines/*.py")]
+        for path in [
+            *RUNTIME.glob("batching/*.py"),
+            *RUNTIME.glob("http/*.py"),
+            *RUNTIME.glob("worker/*.py"),
+            *RUNTIME.glob("engines/*.py"),
+        ]
         if (names := _wall_clocks(ast.parse(path.read_text(encoding="utf-8"))))
     }
-    telling = {"service/accounts.py": {"time_ns"}, "service/access.py": {"time_ns"}, "service/logs.py": {"datetime"}}
+    telling = {"http/request_context.py": {"time_ns"}, "http/access.py": {"time_ns"}, "http/logs.py": {"datetime"}}
     assert asked == telling
 
 

@@ -17,9 +17,9 @@ from scripted_server import examples
 from service_tools import running, wait_for
 from typer.testing import CliRunner
 
+from hrm_edge_runtime.http.auth import Key, KeyFileError, KeyRing, hash_of, new_secret, read_keys, write_keys
+from hrm_edge_runtime.http.token_bucket import Allowance
 from hrm_edge_runtime.key_cli import app as key_app
-from hrm_edge_runtime.service.allowance import Allowance
-from hrm_edge_runtime.service.keys import Key, KeyFileError, KeyRing, hash_of, new_secret, read_keys, write_keys
 
 GOOD = next(iter(examples()))
 ROUTES = ("/", "/docs", "/models", "/slots", "/metrics", "/readyz", "/openapi.json", "/web/css/base.css", "/nothing")

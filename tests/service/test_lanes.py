@@ -13,10 +13,10 @@ from asgi_tools import MAZE, app_of_two, client_of, maze_model, until
 from scripted_server import NAME, examples
 
 from hrm_edge_runtime.bundle import SHELF, Bundle
+from hrm_edge_runtime.http.parse_task import question_from
+from hrm_edge_runtime.http.schema import SolveRequest
+from hrm_edge_runtime.http.served_model import ServedModel
 from hrm_edge_runtime.manifest import CurvePoint, HaltingCurve
-from hrm_edge_runtime.service.questions import question_from
-from hrm_edge_runtime.service.schema import SolveRequest
-from hrm_edge_runtime.service.served import ServedModel
 
 MAZE_QUESTION = MAZE.sample([])
 POINT = CurvePoint(threshold=0.5, exact=1.0, proven=1.0, mean_segments=1.0)

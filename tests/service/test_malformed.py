@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scripted_server import examples
 from service_tools import Server
 
-from hrm_edge_runtime.service.errors import ServiceError
-from hrm_edge_runtime.service.intake import MAX_BODY_BYTES, solve_request_from
+from hrm_edge_runtime.http.body import MAX_BODY_BYTES, solve_request_from
+from hrm_edge_runtime.http.errors import ServiceError
 
 GOOD = next(iter(examples()))
 KEYS = {"reason", "field", "rule", "cell", "message", "remedy"}

@@ -23,16 +23,16 @@ from service_tools import Server, free_port, wait_for
 from test_commands import command
 
 from hrm_edge_runtime.bundle import Bundle, find_bundle
-from hrm_edge_runtime.service import changes
-from hrm_edge_runtime.service.app import create_app
-from hrm_edge_runtime.service.keys import Key, KeyRing, hash_of, new_secret, write_keys
-from hrm_edge_runtime.service.lanes import LaneDefaults, Library, planned
-from hrm_edge_runtime.service.memory import MemoryBudget, Meter, OverBudgetError
-from hrm_edge_runtime.service.opening import open_lane
-from hrm_edge_runtime.service.processes import InThreadEngine
-from hrm_edge_runtime.service.served import ServedModel
-from hrm_edge_runtime.service.supervisor import Supervisor
-from hrm_edge_runtime.service.workbench import Workbench
+from hrm_edge_runtime.http import model_manager
+from hrm_edge_runtime.http.app import create_app
+from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_keys
+from hrm_edge_runtime.http.models import LaneDefaults, Library, planned
+from hrm_edge_runtime.http.served_model import ServedModel
+from hrm_edge_runtime.worker.client import Supervisor
+from hrm_edge_runtime.worker.handles import InThreadEngine
+from hrm_edge_runtime.worker.lanes import Workbench
+from hrm_edge_runtime.worker.memory_budget import MemoryBudget, Meter, OverBudgetError
+from hrm_edge_runtime.worker.opening import open_lane
 
 SOLVED, OPEN = "1234341221434321", "123434122143432."
 MANY = 2000  # segments of the echo model, which take about a second
@@ -200,7 +200,7 @@ def scripted_house(
             lanes={name: QUICK().lanes[NAME] for name in names}, reports=dict.fromkeys(names, lucky_lanes.REPORT)
         )
 
-    monkeypatch.setattr(changes, "open_lane_later", lucky_lanes.open_with_luck)
+    monkeypatch.setattr(model_manager, "open_lane_later", lucky_lanes.open_with_luck)
     monkeypatch.setattr(lucky_lanes, "lacking_bytes", lacking)
     supervisor = Supervisor(lambda: InThreadEngine(bench), {model.name: 10 for model in models})
     app = create_app(supervisor, models, keys=ring(tmp_path), library=Library([], DEFAULTS))

@@ -20,11 +20,11 @@ from scripted_server import NAME, PUZZLE, examples, scripted_model
 from service_tools import running, wait_for
 
 from hrm_edge_runtime.batching.attempts import Attempts
-from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
-from hrm_edge_runtime.service.accounts import Account
-from hrm_edge_runtime.service.app import create_app
-from hrm_edge_runtime.service.logs import JsonLines, TextLines, _with_request
-from hrm_edge_runtime.service.workbench import Workbench
+from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
+from hrm_edge_runtime.http.app import create_app
+from hrm_edge_runtime.http.logs import JsonLines, TextLines, _with_request
+from hrm_edge_runtime.http.request_context import Account
+from hrm_edge_runtime.worker.lanes import Workbench
 
 QUESTION, SOLUTION = next(iter(examples().items()))
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -163,7 +163,7 @@ def test_a_request_is_traced_with_its_queue_and_compute_under_the_clients_span()
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from hrm_edge_runtime.service.otel import RequestTracer
+    from hrm_edge_runtime.http.otel import RequestTracer
 
     collected = InMemorySpanExporter()
     _, supervisor = app_over(QUICK)
@@ -192,7 +192,7 @@ def test_a_request_is_traced_with_its_queue_and_compute_under_the_clients_span()
 
 def test_spans_reach_a_collector_over_http() -> None:
     pytest.importorskip("opentelemetry.sdk")
-    from hrm_edge_runtime.service.otel import tracer_to
+    from hrm_edge_runtime.http.otel import tracer_to
 
     taken: list[tuple[str, bytes]] = []
 
@@ -223,7 +223,7 @@ def test_the_server_never_loads_opentelemetry_unasked() -> None:
     import subprocess
     import sys
 
-    program = "import sys; from hrm_edge_runtime import cli; from hrm_edge_runtime.service import server; "
+    program = "import sys; from hrm_edge_runtime import cli; from hrm_edge_runtime.http import server; "
     program += "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -14,12 +14,12 @@ from echo_bundle import write_echo_bundle
 from rich.console import Console
 from solving_tools import OPEN, PUZZLE, SOLVED, answer, command
 
-from hrm_edge_runtime.service.errors import ServiceError
-from hrm_edge_runtime.solve_cli import ServerKeyError, read_key
-from hrm_edge_runtime.solving import progress
-from hrm_edge_runtime.solving.boards import board
-from hrm_edge_runtime.solving.reading import Entry
-from hrm_edge_runtime.solving.tally import Tally, record_of
+from hrm_edge_runtime.http.errors import ServiceError
+from hrm_edge_runtime.solve import progress
+from hrm_edge_runtime.solve.boards import board
+from hrm_edge_runtime.solve.cli import ServerKeyError, read_key
+from hrm_edge_runtime.solve.reading import Entry
+from hrm_edge_runtime.solve.tally import Tally, record_of
 from hrm_puzzles import registry
 
 

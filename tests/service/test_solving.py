@@ -21,15 +21,15 @@ from scripted_server import examples
 from service_tools import PATIENCE_S, free_port, running, wait_for
 from solving_tools import OPEN, PUZZLE, SOLVED, answer, command, solver_of
 
-from hrm_edge_runtime.client import Client, UnavailableError
-from hrm_edge_runtime.patience import Patience
-from hrm_edge_runtime.service.errors import ServiceError
-from hrm_edge_runtime.service.schema import SolveRequest
-from hrm_edge_runtime.solving.ledger import continued
-from hrm_edge_runtime.solving.reading import Entry, SolvingError, entries
-from hrm_edge_runtime.solving.running import options_of, solve_in_order
-from hrm_edge_runtime.solving.solvers import Outcome
-from hrm_edge_runtime.solving.tally import Tally, record_of
+from hrm_edge_runtime.http.errors import ServiceError
+from hrm_edge_runtime.http.schema import SolveRequest
+from hrm_edge_runtime.solve.client import Client, UnavailableError
+from hrm_edge_runtime.solve.ledger import continued
+from hrm_edge_runtime.solve.reading import Entry, SolvingError, entries
+from hrm_edge_runtime.solve.retry import Patience
+from hrm_edge_runtime.solve.running import options_of, solve_in_order
+from hrm_edge_runtime.solve.solvers import Outcome
+from hrm_edge_runtime.solve.tally import Tally, record_of
 
 # --- what is read
 

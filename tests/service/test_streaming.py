@@ -14,8 +14,8 @@ from asgi_tools import QUICK, Call, app_over, client_of, until
 from scripted_server import NAME
 from service_tools import PATIENCE_S, Server, running, wait_for
 
-from hrm_edge_runtime.batching.asks import Glimpse
-from hrm_edge_runtime.service.glimpses import MAILBOX_SIZE, Mailbox
+from hrm_edge_runtime.batching.task import Glimpse
+from hrm_edge_runtime.http.segment_events import MAILBOX_SIZE, Mailbox
 
 JSON = {"content-type": "application/json"}
 

@@ -19,7 +19,7 @@ from scripted_server import examples
 from service_tools import PATIENCE_S, Server, free_port, wait_for
 from test_door import server_address
 
-from hrm_edge_runtime.service.door import HEADER_SECONDS
+from hrm_edge_runtime.http.connections import HEADER_SECONDS
 
 GOOD = next(iter(examples()))
 HERE = Path(__file__).parent

@@ -11,8 +11,8 @@ import torch
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM, SegmentOutput
 from hrm_puzzles import registry
-from hrm_puzzles.arc_variants import Variant
-from hrm_puzzles.datasets import IGNORE
+from hrm_puzzles.arc.variants import Variant
+from hrm_puzzles.data.datasets import IGNORE
 from hrm_train.batches import Rows
 from hrm_train.evaluate import Evaluation, evaluate
 

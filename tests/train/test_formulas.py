@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hrm_puzzles.datasets import IGNORE
+from hrm_puzzles.data.datasets import IGNORE
 from hrm_train.batches import Curriculum
 from hrm_train.losses import answer_loss_B, log_stablemax, segment_loss
 from hrm_train.optim import AdamATan2, Average, rate_at, step_puzzle_table

@@ -10,7 +10,7 @@ import pytest
 from service_tools import Server, free_port, wait_for
 from web_tools import Browser, Error, paste, verdict
 
-from hrm_edge_runtime.service.keys import Key, hash_of, new_secret, write_keys
+from hrm_edge_runtime.http.auth import Key, hash_of, new_secret, write_keys
 
 SECRET = new_secret()
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from web_tools import Page, cell, choose, screen, solve
 
 from hrm_puzzles import registry
-from hrm_puzzles.examples import read_examples
-from hrm_puzzles.exported import import_file
+from hrm_puzzles.data.examples import read_examples
+from hrm_puzzles.data.exported import import_file
 
 
 def exported(page: Page, folder: Path) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_puzzles import datasets
+from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train.batches import Rows
 

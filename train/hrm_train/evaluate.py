@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hrm_model.hrm import HRM
-from hrm_puzzles.arc_voting import Voting
-from hrm_puzzles.datasets import IGNORE
+from hrm_puzzles.arc.voting import Voting
+from hrm_puzzles.data.datasets import IGNORE
 from hrm_puzzles.puzzle import RIGHT, Puzzle
 from hrm_train.batches import Rows
 from hrm_train.losses import LossKind, answer_loss_B

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from hrm_puzzles.datasets import IGNORE
+from hrm_puzzles.data.datasets import IGNORE
 
 LossKind = Literal["softmax", "stablemax"]
 

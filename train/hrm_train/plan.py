@@ -15,15 +15,17 @@ from typing import Any
 
 import torch
 
+from hrm_host import atomic
 from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
 from hrm_model.geometry import start_from_geometry
 from hrm_model.hrm import HRM
-from hrm_puzzles import atomic, datasets, registry
-from hrm_puzzles.arc import Arc
-from hrm_puzzles.arc_build import ArcRecipe, build_arc
-from hrm_puzzles.build import Recipe as DataRecipe
-from hrm_puzzles.build import build, usual_counts
+from hrm_puzzles import registry
+from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.arc.build import ArcRecipe, build_arc
+from hrm_puzzles.data import datasets
+from hrm_puzzles.data.build import Recipe as DataRecipe
+from hrm_puzzles.data.build import build, usual_counts
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import distributed, memory, tuning
 from hrm_train.batches import Feed

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hrm_puzzles.arc_voting import Voting
+from hrm_puzzles.arc.voting import Voting
 from hrm_train.batches import Rows
 from hrm_train.dataset import SplitSource, validation_rows
 from hrm_train.evaluate import Evaluation

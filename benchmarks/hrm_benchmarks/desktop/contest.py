@@ -19,7 +19,7 @@ from hrm_benchmarks.turns import Turn, take_turns
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
-from hrm_puzzles.questions import Questions, questions_made
+from hrm_puzzles.data.held_out import Questions, questions_made
 from hrm_train import allocator
 from hrm_train.batches import Feed, Rows
 from hrm_train.hardware import PRESETS

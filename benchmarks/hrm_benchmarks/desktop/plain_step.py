@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from hrm_benchmarks.desktop.plain_model import PlainHRM
-from hrm_puzzles.datasets import IGNORE
+from hrm_puzzles.data.datasets import IGNORE
 from hrm_train.batches import Feed
 from hrm_train.recipe import Recipe
 

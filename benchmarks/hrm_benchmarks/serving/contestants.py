@@ -15,8 +15,8 @@ from hrm_benchmarks.serving.running import serve_command
 from hrm_benchmarks.serving.scripted import Scripted
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_puzzles import registry
+from hrm_puzzles.data.held_out import Questions
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.questions import Questions
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

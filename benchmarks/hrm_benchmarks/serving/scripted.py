@@ -17,13 +17,13 @@ import numpy as np
 from hrm_benchmarks import distributions, questions
 from hrm_benchmarks.costs import COST_OF, Cost
 from hrm_edge_runtime.batching.attempts import Attempts
-from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
+from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
+from hrm_edge_runtime.http.served_model import ServedModel
 from hrm_edge_runtime.manifest import Halting, Manifest
-from hrm_edge_runtime.service.served import ServedModel
-from hrm_edge_runtime.service.workbench import Workbench
+from hrm_edge_runtime.worker.lanes import Workbench
 from hrm_puzzles import registry
+from hrm_puzzles.data.held_out import Questions
 from hrm_puzzles.puzzle import Puzzle
-from hrm_puzzles.questions import Questions
 
 NAME = "scripted"
 
@@ -94,7 +94,7 @@ def scripted_model(
 
 
 def main() -> None:
-    from hrm_edge_runtime.service.server import ServerOptions, run_server  # the engine process does not need it
+    from hrm_edge_runtime.http.server import ServerOptions, run_server  # the engine process does not need it
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)

@@ -17,7 +17,7 @@ from hrm_benchmarks.costs import VirtualClock
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane
 from hrm_edge_runtime.batching.scheduler import Job
-from hrm_edge_runtime.engines.fake import Script, ScriptedEngine
+from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.puzzle import UNKNOWN
 
 Seconds = NDArray[np.float64]

@@ -17,14 +17,14 @@ from itertools import count
 
 import numpy as np
 
-from hrm_edge_runtime.batching.asks import Ask, Conclusion, Glimpse, Turn
-from hrm_edge_runtime.batching.ballot import Winner, winner
-from hrm_edge_runtime.batching.counters import LaneSnapshot, Outcome
-from hrm_edge_runtime.batching.frames import Framed, Framer
 from hrm_edge_runtime.batching.lane import Lane
 from hrm_edge_runtime.batching.parties import Pace, Party
 from hrm_edge_runtime.batching.result import Result
 from hrm_edge_runtime.batching.scheduler import Job, QueueFull
+from hrm_edge_runtime.batching.stats import LaneSnapshot, Outcome
+from hrm_edge_runtime.batching.symmetries import Framed, Framer
+from hrm_edge_runtime.batching.task import Ask, Conclusion, Glimpse, Turn
+from hrm_edge_runtime.batching.voting import Winner, winner
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
 from hrm_puzzles.puzzle import RIGHT
 

@@ -11,11 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.batching.counters import LaneCounters, LaneSnapshot, Outcome, SlotView
 from hrm_edge_runtime.batching.halting import decide
 from hrm_edge_runtime.batching.result import Result, result_of, result_without_slot
 from hrm_edge_runtime.batching.scheduler import Departure, Job, Plan, Scheduler, Tenant
 from hrm_edge_runtime.batching.seats import Seat, Seats, Slots
+from hrm_edge_runtime.batching.stats import LaneCounters, LaneSnapshot, Outcome, SlotView
 from hrm_edge_runtime.engines.engine import Engine, Int32, StepOutput
 
 __all__ = ["Checker", "Lane", "Result"]

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hrm_edge_runtime.batching.asks import Ask, Glimpse
-from hrm_edge_runtime.batching.frames import Frame
 from hrm_edge_runtime.batching.result import Result
+from hrm_edge_runtime.batching.symmetries import Frame
+from hrm_edge_runtime.batching.task import Ask, Glimpse
 
 
 @dataclass(kw_only=True, eq=False)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.batching.counters import Outcome
 from hrm_edge_runtime.batching.scheduler import Job
 from hrm_edge_runtime.batching.seats import Seat
+from hrm_edge_runtime.batching.stats import Outcome
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN
 
 

@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 import hrm_edge_runtime
-from hrm_edge_runtime.board.files import Files
 from hrm_edge_runtime.doctor import jetson, memory, software
-from hrm_edge_runtime.doctor.finding import Finding
+from hrm_host.finding import Finding
+from hrm_host.machine_files import Files
 
 GROUP = "hrm_edge.doctor"
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}

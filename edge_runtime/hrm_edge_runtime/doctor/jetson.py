@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from hrm_edge_runtime.board.files import Files
-from hrm_edge_runtime.board.sensors import Sensors, Zone
-from hrm_edge_runtime.board.setting import Board, GpuClock
-from hrm_edge_runtime.doctor.finding import Finding
+from hrm_host.board import Board, GpuClock
+from hrm_host.finding import Finding
+from hrm_host.machine_files import Files
+from hrm_host.sensors import Sensors, Zone
 
 RELEASE = re.compile(r"# R(?P<major>\d+) \(release\), REVISION: (?P<revision>[\d.]+)")
 JETPACK_OF_MAJOR = {35: "5", 36: "6", 38: "7", 39: "7"}

@@ -6,12 +6,12 @@ import os
 import shutil
 from pathlib import Path
 
-from hrm_edge_runtime.board.files import Files
-from hrm_edge_runtime.board.memory import MIB, read_memory
-from hrm_edge_runtime.doctor.finding import Finding
+from hrm_host.finding import Finding
+from hrm_host.machine_files import Files
+from hrm_host.memory import MIB, read_memory
 
 GIB = 1 << 30
-BUILDING = 2 * GIB  # about what building an engine takes (calculated; engines/tensorrt_plan.py)
+BUILDING = 2 * GIB  # about what building an engine takes (calculated; engines/tensorrt/plan.py)
 SERVING = 256 << 20  # both processes with the shipped Sudoku model
 DESKTOP = "leave the desktop (sudo systemctl set-default multi-user.target && sudo reboot) or close programs"
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from hrm_edge_runtime.board.files import Files
-from hrm_edge_runtime.doctor.finding import Finding
+from hrm_host.finding import Finding
+from hrm_host.machine_files import Files
 
 OLDEST_PYTHON = (3, 10)
 OLDEST_TENSORRT = (10, 3)

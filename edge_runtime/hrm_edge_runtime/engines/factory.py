@@ -62,9 +62,9 @@ def prepare(bundle: Bundle, engine: str = "auto", *, num_slots: int) -> Choice:
         return choose(bundle, named, precision, num_slots=num_slots)
     if precision is not None:
         bundle.graph_path(precision)
-    from hrm_edge_runtime.engines import tensorrt_plan
+    from hrm_edge_runtime.engines.tensorrt import plan
 
-    built = tensorrt_plan.prepare(bundle, precision=precision, num_slots=num_slots)
+    built = plan.prepare(bundle, precision=precision, num_slots=num_slots)
     return Choice(engine=named, precision=built)
 
 
@@ -83,7 +83,7 @@ def engine_for(
     """
     choice = choose(bundle, engine, precision, num_slots=num_slots)
     if choice.engine == "tensorrt":
-        from hrm_edge_runtime.engines.tensorrt_open import open_engine
+        from hrm_edge_runtime.engines.tensorrt.lookup import open_engine
 
         return open_engine(bundle, precision=choice.precision, num_slots=num_slots, want_logits=want_logits)
     if importlib.util.find_spec("onnxruntime") is None:
@@ -131,7 +131,7 @@ def _has_cuda_provider() -> bool:
 
 def _preferred(bundle: Bundle, engine: str, num_slots: int) -> str:
     if engine == "tensorrt":
-        from hrm_edge_runtime.engines.tensorrt_open import fastest
+        from hrm_edge_runtime.engines.tensorrt.lookup import fastest
 
         return fastest(bundle, num_slots=num_slots)
     held = bundle.manifest.precisions

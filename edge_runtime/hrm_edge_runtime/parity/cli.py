@@ -23,7 +23,7 @@ from hrm_edge_runtime.parity.comparison import Findings, compare_engines, reques
 from hrm_edge_runtime.parity.gates import DEFAULT_FILE
 from hrm_edge_runtime.parity.record import write_findings
 from hrm_edge_runtime.parity.report import segment_rows, summary_rows
-from hrm_edge_runtime.stages import stages_on
+from hrm_host.progress import stages_on
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def _write_page(path: Path, bundle: Bundle, findings: Findings) -> None:
-    from hrm_edge_runtime.parity.page import page_of
+    from hrm_edge_runtime.parity.html import page_of
 
     path.write_text(page_of(bundle.manifest.name, findings), encoding="utf-8")
 

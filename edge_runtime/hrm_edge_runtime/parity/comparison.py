@@ -11,15 +11,15 @@ from typing import Any, Literal
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
-from hrm_edge_runtime.parity import desk
+from hrm_edge_runtime.parity import desktop
 from hrm_edge_runtime.parity.diagnosis import reasons_of
 from hrm_edge_runtime.parity.gates import DEFAULT_FILE, Gates, read_gates
 from hrm_edge_runtime.parity.golden import golden_questions, golden_side
 from hrm_edge_runtime.parity.judging import Break, breaks, not_judged
 from hrm_edge_runtime.parity.report import ParityReport, report_of
 from hrm_edge_runtime.parity.walk import Course, Side, walk
-from hrm_puzzles.questions import Questions, questions_from_data, questions_made, unheard
-from hrm_puzzles.work import Progress
+from hrm_host.workers import Progress
+from hrm_puzzles.data.held_out import Questions, questions_from_data, questions_made, unheard
 
 NUM_PUZZLES = 256
 """Held-out puzzles where none are asked for: minutes on a CPU."""
@@ -164,7 +164,7 @@ def _reference(request: Request, num_slots: int) -> Side:
     if against is None:
         return golden_side(bundle.golden(), num_slots, policy)
     if isinstance(against, Path):
-        engine, table = desk.checkpoint_opener()(against, bundle.manifest, num_slots)
+        engine, table = desktop.checkpoint_opener()(against, bundle.manifest, num_slots)
         return Side(name=f"PyTorch ({against.name})", engine=engine, puzzle_table=table, policy=policy)
     return _side(request, against, num_slots)
 
@@ -191,7 +191,7 @@ def _bisected(request: Request, broken: list[Break], reference: Side) -> str:
     where = broken[0] if broken and broken[0].puzzle is not None else None
     asked = request.questions[where.puzzle if where and where.puzzle is not None else 0]
     segment = where.segment if where and where.segment else 1
-    bisection = desk.bisector()(
+    bisection = desktop.bisector()(
         reference=against if isinstance(against, Path) else _graph_of(request.bundle, against),
         candidate=_graph_of(request.bundle, request.candidate),
         tokens_T=asked.tokens_T,

@@ -13,7 +13,7 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Float32
 from hrm_edge_runtime.parity.judging import Break
 from hrm_edge_runtime.parity.walk import Side
-from hrm_puzzles.questions import Question, Questions
+from hrm_puzzles.data.held_out import Question, Questions
 
 MANY_TIMES = 4
 """Another row is named where it brings the candidate so many times nearer to the reference."""

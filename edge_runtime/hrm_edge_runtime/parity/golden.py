@@ -15,7 +15,7 @@ from hrm_edge_runtime.bundle import Bundle, Golden
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.parity.report import ParityReport, report_of
 from hrm_edge_runtime.parity.walk import Course, Side, walk
-from hrm_puzzles.questions import Questions
+from hrm_puzzles.data.held_out import Questions
 
 GOLDEN_NAME = "PyTorch (golden traces)"
 

@@ -9,7 +9,7 @@ from typing import Any
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.manifest import MANIFEST_NAME, BundleError, FileEntry, Manifest
 from hrm_edge_runtime.parity.comparison import Findings
-from hrm_puzzles import atomic
+from hrm_host import atomic
 
 PARITY_NAME = "parity.json"
 

@@ -16,8 +16,8 @@ from hrm_edge_runtime.batching.lane import Checker
 from hrm_edge_runtime.engines.engine import Engine, Float32, StepOutput
 from hrm_edge_runtime.parity.measures import carry_measures, output_measures
 from hrm_edge_runtime.parity.tally import End, Tally
+from hrm_puzzles.data.held_out import Question
 from hrm_puzzles.puzzle import RIGHT
-from hrm_puzzles.questions import Question
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

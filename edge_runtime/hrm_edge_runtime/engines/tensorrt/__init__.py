@@ -1,0 +1,1 @@
+"""The step graph on TensorRT and CUDA."""

@@ -1,0 +1,172 @@
+"""Built engines on disk: which one fits this machine, and what to type where none does.
+
+A plan fits one GPU, one TensorRT version and one graph, and there is no way to ask it before it is opened, so beside
+each `NAME.plan` lies a `NAME.json` that says what it was built from and on. The power mode counts, because the builder
+picks kernels by timing them under it. Plans live in the bundle's `engines/`, or in the user's cache where the bundle
+cannot be written; they are made on the device, never shipped and never opened from strangers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.engine import EngineUnavailableError
+from hrm_edge_runtime.manifest import sha256_of
+from hrm_host import atomic
+
+BUILD_MODULE = "hrm_edge_runtime.engines.tensorrt.build"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a plan is bound to besides its graph."""
+
+    gpu: str
+    compute_capability: str
+    tensorrt: str
+    power_mode: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineKey:
+    """What makes one engine differ from another."""
+
+    gpu: str
+    compute_capability: str
+    tensorrt: str
+    power_mode: str
+    onnx_sha256: str
+    precision: str
+    buckets: tuple[int, ...]
+
+    @classmethod
+    def of(cls, bundle: Bundle, machine: Machine, *, precision: str, num_slots: int) -> EngineKey:
+        file = bundle.graph_path(precision)
+        return cls(
+            **asdict(machine),
+            onnx_sha256=bundle.manifest.files[file.name].sha256,
+            precision=precision,
+            buckets=buckets_for(num_slots),
+        )
+
+    @property
+    def name(self) -> str:
+        """A file name a person can read, with a digest of the whole key."""
+        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:10]
+        gpu = re.sub(r"[^a-z0-9]+", "-", self.gpu.lower()).strip("-")
+        return f"{gpu}-trt{self.tensorrt}-{self.precision}-b{self.buckets[-1]}-{digest}"
+
+
+class Built(BaseModel):
+    """The page beside a plan. `step_ms` holds a segment's measured time for each bucket, None where not measured."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: EngineKey
+    plan_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    plan_bytes: int
+    graph_bytes: int
+    build_seconds: float
+    workspace_mb: int
+    optimization_level: int
+    fused_attention: int | None = None
+    step_ms: dict[int, float] | None = None
+
+
+def buckets_for(num_slots: int) -> tuple[int, ...]:
+    """Batch sizes with a profile of their own: the powers of two below `num_slots`, and itself."""
+    powers = (1 << power for power in range(num_slots.bit_length()))
+    return tuple(sorted({*(size for size in powers if size < num_slots), num_slots}))
+
+
+def engine_dir(bundle: Bundle) -> Path:
+    """Where this bundle's engines live."""
+    beside = bundle.path / "engines"
+    if os.access(beside if beside.exists() else bundle.path, os.W_OK):
+        return beside
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "hrm-edge" / "engines" / bundle.manifest.name
+
+
+def build_command(bundle: Bundle, *, precision: str | None = None, num_slots: int) -> list[str]:
+    """What builds the engine, as arguments; without a precision, all that are worth a try."""
+    chosen = [] if precision is None else ["--precision", precision]
+    return [sys.executable, "-m", BUILD_MODULE, str(bundle.path), *chosen, "--slots", str(num_slots)]
+
+
+def write(folder: Path, built: Built, plan: bytes) -> Path:
+    """Write a plan and then its page: a plan without a page counts for nothing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{built.key.name}.plan"
+    temporary = path.with_suffix(f".tmp-{os.getpid()}")
+    temporary.write_bytes(plan)
+    os.replace(temporary, path)
+    write_page(folder, built)
+    return path
+
+
+def write_page(folder: Path, built: Built) -> None:
+    """Write or renew the page of a plan."""
+    atomic.write_text(folder / f"{built.key.name}.json", built.model_dump_json(indent=2) + "\n")
+
+
+def find(folder: Path, key: EngineKey) -> Built | None:
+    """The page of the engine with this key; None where it was not built, or not to its end."""
+    built = _read(folder / f"{key.name}.json")
+    whole = built is not None and built.key == key and (folder / f"{key.name}.plan").is_file()
+    return built if whole else None
+
+
+def covering(folder: Path, key: EngineKey) -> Built | None:
+    """The engine with this key, or the smallest that differs only in having more slots."""
+    pages = (_read(file) for file in sorted(folder.glob("*.json")))
+    larger = [one for one in pages if one is not None and one.key.buckets[-1] >= key.buckets[-1]]
+    alike = [one for one in larger if replace(one.key, buckets=key.buckets) == key]
+    return find(folder, key) or next(iter(sorted(alike, key=lambda one: one.key.buckets[-1])), None)
+
+
+def read_plan(bundle: Bundle, key: EngineKey) -> tuple[Built, bytes]:
+    """The engine that covers this key; raises EngineUnavailableError with the command that builds one."""
+    folder = engine_dir(bundle)
+    built = covering(folder, key)
+    command = shlex.join(build_command(bundle, precision=key.precision, num_slots=key.buckets[-1]))
+    if built is None:
+        raise EngineUnavailableError(f"{_why_none(folder, key)}: build it with `{command}`.")
+    plan = folder / f"{built.key.name}.plan"
+    if not plan.is_file() or sha256_of(plan) != built.plan_sha256:
+        raise EngineUnavailableError(f"{plan} is not what was built: build it again with `{command} --again`.")
+    return built, plan.read_bytes()
+
+
+def _why_none(folder: Path, key: EngineKey) -> str:
+    """What the nearest other engine of this precision differs in, if there is one."""
+    others = [built for file in sorted(folder.glob("*.json")) if (built := _read(file)) is not None]
+    related = [built.key for built in others if built.key.precision == key.precision]
+    if not related:
+        return f"there is no TensorRT engine of precision {key.precision} for {key.buckets[-1]} slots yet"
+    nearest = min(related, key=lambda other: len(_differences(other, key)))
+    told = ", ".join(f"{field} {theirs} and not {ours}" for field, theirs, ours in _differences(nearest, key))
+    return f"the TensorRT engine {nearest.name} was built for {told}"
+
+
+def _differences(theirs: EngineKey, ours: EngineKey) -> list[tuple[str, object, object]]:
+    wanted = asdict(ours)
+    return [(field, value, wanted[field]) for field, value in asdict(theirs).items() if value != wanted[field]]
+
+
+def _read(file: Path) -> Built | None:
+    try:
+        return Built.model_validate_json(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValidationError):
+        return None

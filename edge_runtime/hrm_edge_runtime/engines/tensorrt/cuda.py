@@ -1,0 +1,202 @@
+"""CUDA as an engine needs it, behind one small interface: memory, copies, one stream, graphs. PyCUDA does it.
+
+Memory comes in two kinds. Device memory holds what stays there: the carry and scratch. A `Shared` tensor is what the
+host writes or reads: on an integrated GPU the very same pinned memory, which Orin's GPU reads uncached and its CPU
+cached, so it is for small things touched once (CUDA for Tegra application note, section 3); on a card a pinned array
+and its copy in device memory. Not run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError
+from hrm_edge_runtime.engines.tensorrt import cuda_graph
+
+INSTALL_PYCUDA = "install hrm-edge[jetson] on a machine with CUDA, or choose --engine cpu"
+MEMORY_REMEDY = "use fewer --slots, leave the desktop (sudo systemctl isolate multi-user.target), or reboot"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuInfo:
+    """Which GPU this is; `compute_capability` as "8.7"."""
+
+    name: str
+    compute_capability: str
+    is_integrated: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shared:
+    """A tensor of the host's with the address under which the GPU sees it."""
+
+    array: NDArray[Any]
+    address: int
+
+
+class Gpu(Protocol):
+    """One device, one stream; everything is ordered on that stream, and `wait` waits for all of it."""
+
+    @property
+    def info(self) -> GpuInfo: ...
+
+    @property
+    def stream(self) -> int: ...
+
+    def allocate(self, num_bytes: int) -> int:
+        """Device memory, zeroed; its address."""
+        ...
+
+    def share(self, shape: tuple[int, ...], dtype: Any) -> Shared:
+        """A tensor that both sides see, zeroed."""
+        ...
+
+    def upload(self, tensor: Shared) -> None:
+        """What the host wrote reaches the GPU; nothing to do where the memory is the same."""
+        ...
+
+    def download(self, tensor: Shared) -> None:
+        """What the GPU wrote reaches the host."""
+        ...
+
+    def copy(self, source: int, target: int, num_bytes: int) -> None:
+        """Copy inside device memory."""
+        ...
+
+    def read(self, address: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """What stands in device memory, once all work before it is done."""
+        ...
+
+    def wait(self) -> None: ...
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Record what `work` puts on the stream, without running it; gives the replay. Raises CaptureError."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class PycudaGpu:
+    """The first CUDA device through PyCUDA, in the primary context that TensorRT uses as well.
+
+    Its owner's thread holds the context, so one thread makes it, uses it and closes it. `library` is the driver's C
+    library, which PyCUDA has no graphs of. Raises EngineUnavailableError where there is no PyCUDA or no device.
+    """
+
+    def __init__(self, library: Any = None) -> None:
+        self._cuda = _pycuda_driver()
+        try:
+            self._cuda.init()
+            device = self._cuda.Device(0)
+            self._context = device.retain_primary_context()
+        except self._cuda.Error as error:
+            raise EngineUnavailableError(f"CUDA does not start here ({error}): {INSTALL_PYCUDA}.") from error
+        self._context.push()
+        self._stream = self._cuda.Stream()
+        self._library = library
+        self._held: list[Any] = []
+        self.info = _info(device, self._cuda.device_attribute)
+
+    @staticmethod
+    def look() -> GpuInfo:
+        """What the first device is, without a context on it."""
+        cuda = _pycuda_driver()
+        cuda.init()
+        return _info(cuda.Device(0), cuda.device_attribute)
+
+    @property
+    def stream(self) -> int:
+        return int(self._stream.handle)
+
+    def allocate(self, num_bytes: int) -> int:
+        with self._memory_told(num_bytes):
+            memory = self._cuda.mem_alloc(max(1, num_bytes))
+            self._cuda.memset_d8(int(memory), 0, max(1, num_bytes))
+        self._held.append(memory)
+        return int(memory)
+
+    def share(self, shape: tuple[int, ...], dtype: Any) -> Shared:
+        flags = self._cuda.host_alloc_flags.DEVICEMAP if self.info.is_integrated else 0
+        with self._memory_told(int(np.prod(shape)) * np.dtype(dtype).itemsize):
+            array = self._cuda.pagelocked_empty(shape, dtype, mem_flags=flags)
+        array[...] = 0
+        if self.info.is_integrated:
+            return Shared(array=array, address=int(array.base.get_device_pointer()))
+        return Shared(array=array, address=self.allocate(array.nbytes))
+
+    def upload(self, tensor: Shared) -> None:
+        if not self.info.is_integrated:
+            with self._failure_told():
+                self._cuda.memcpy_htod_async(tensor.address, tensor.array, self._stream)
+
+    def download(self, tensor: Shared) -> None:
+        if not self.info.is_integrated:
+            with self._failure_told():
+                self._cuda.memcpy_dtoh_async(tensor.array, tensor.address, self._stream)
+
+    def copy(self, source: int, target: int, num_bytes: int) -> None:
+        with self._failure_told():
+            self._cuda.memcpy_dtod_async(target, source, num_bytes, self._stream)
+
+    def read(self, address: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        array = np.empty(shape, dtype)
+        with self._failure_told():
+            self._cuda.memcpy_dtoh_async(array, address, self._stream)
+        self.wait()
+        return array
+
+    def wait(self) -> None:
+        with self._failure_told():
+            self._stream.synchronize()
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        self._library = self._library or cuda_graph.open_library()
+        return cuda_graph.capture(self._library, self.stream, work)
+
+    def close(self) -> None:
+        """Memory goes when its last reader has gone; the context is left as it was found."""
+        self._held.clear()
+        self._context.pop()
+
+    @contextmanager
+    def _memory_told(self, num_bytes: int) -> Generator[None]:
+        try:
+            yield
+        except self._cuda.Error as error:
+            asked = f"the GPU gives no {num_bytes / 1e6:.1f} MB"
+            raise EngineUnavailableError(f"{asked} ({error}): {MEMORY_REMEDY}.") from error
+
+    @contextmanager
+    def _failure_told(self) -> Generator[None]:
+        try:
+            yield
+        except self._cuda.Error as error:
+            raise EngineLostError(
+                f"CUDA failed ({error}), and nothing on this device can be trusted after that"
+            ) from error
+
+
+def _pycuda_driver() -> Any:
+    if importlib.util.find_spec("pycuda") is None:
+        raise EngineUnavailableError(f"PyCUDA is not installed: {INSTALL_PYCUDA}.")
+    try:
+        return importlib.import_module("pycuda.driver")
+    except ImportError as error:  # PyCUDA is there and libcuda is not
+        raise EngineUnavailableError(f"PyCUDA does not load ({error}): {INSTALL_PYCUDA}.") from error
+
+
+def _info(device: Any, attributes: Any) -> GpuInfo:
+    major, minor = device.compute_capability()
+    return GpuInfo(
+        name=device.name(),
+        compute_capability=f"{major}.{minor}",
+        is_integrated=bool(device.get_attribute(attributes.INTEGRATED)),
+    )

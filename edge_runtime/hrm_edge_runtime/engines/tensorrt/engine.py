@@ -1,0 +1,180 @@
+"""The step graph on TensorRT: the carry never leaves the device, and a segment is one launch of a CUDA graph.
+
+Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V vocabulary. Two carries lie in device
+memory and change places by address. Tokens, vectors, freshness, answers and halting values are shared with the host.
+A plan has one profile for each batch bucket: a step over n slots runs the smallest bucket that holds them, and the idle
+rows above n compute something that nobody reads. Contexts share one piece of scratch memory, since they never run at
+the same time. Not run on a GPU yet: the same code runs in the tests over a stand-in for TensorRT and CUDA.
+"""
+
+# Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against tensorrt-stubs.
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError, Float32, Int32, StepOutput
+from hrm_edge_runtime.engines.step_graph import ANSWERS, CARRIES, INPUTS, LOGITS, OUTPUTS, input_shapes, output_shapes
+from hrm_edge_runtime.engines.tensorrt import api
+from hrm_edge_runtime.engines.tensorrt.cuda import Gpu
+from hrm_edge_runtime.engines.tensorrt.cuda_graph import CaptureError
+from hrm_edge_runtime.manifest import Manifest
+
+if TYPE_CHECKING:
+    import tensorrt
+
+FED = ("tokens_BT", "puzzle_vector_BE", "fresh_B")
+
+_log = logging.getLogger("hrm_edge_runtime.tensorrt")
+
+
+class TensorRTEngine:
+    """A plan whose profile i is batch `buckets[i]`; only the buckets that `num_slots` can fill are opened.
+
+    Raises EngineUnavailableError for a plan that does not open here or memory that is not there, and EngineLostError
+    from a segment that fails: then nothing on the device can be trusted, and the process should end.
+    """
+
+    def __init__(
+        self,
+        plan: bytes,
+        manifest: Manifest,
+        *,
+        num_slots: int,
+        buckets: tuple[int, ...],
+        gpu: Gpu,
+        want_logits: bool = False,
+    ) -> None:
+        self.num_slots = num_slots
+        self.seq_len = manifest.seq_len
+        self._gpu = gpu
+        self._manifest = manifest
+        below = (0, *buckets[:-1])
+        self._buckets = tuple(bucket for less, bucket in zip(below, buckets, strict=True) if less < num_slots)
+        self._wants_logits = want_logits
+        self._words = api.Words()
+        self._engine = self._open(plan, num_profiles=len(buckets))
+        self._allocate(self._buckets[-1])
+        self._contexts = {bucket: self._context(profile, bucket) for profile, bucket in enumerate(self._buckets)}
+        self._current = 0
+        both = [(bucket, parity) for bucket in self._buckets for parity in range(2)]
+        self._launches = {(bucket, parity): self._recorded(bucket, parity) for bucket, parity in both}
+
+    def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
+        self._fed["tokens_BT"].array[slot] = tokens_T
+        self._fed["puzzle_vector_BE"].array[slot] = puzzle_vector_E
+        self._fed["fresh_B"].array[slot] = True
+
+    def move(self, source: int, target: int) -> None:
+        for tensor in self._fed.values():
+            tensor.array[target] = tensor.array[source]
+        for address in self._carries[self._current].values():
+            self._gpu.copy(address + source * self._row_bytes, address + target * self._row_bytes, self._row_bytes)
+
+    def step(self, num_active: int) -> StepOutput:
+        assert 0 < num_active <= self.num_slots, f"{num_active} active slots of {self.num_slots}"
+        bucket = next(bucket for bucket in self._buckets if bucket >= num_active)
+        self._launches[bucket, self._current]()
+        self._gpu.wait()
+        self._current = 1 - self._current
+        self._fed["fresh_B"].array[:num_active] = False
+        return StepOutput(
+            answer_BT=self._told["answer_BT"].array[:num_active],
+            halt_margin_B=self._told["halt_margin_B"].array[:num_active],
+            q_halt_B=self._told["q_halt_B"].array[:num_active],
+            logits_BTV=self._told[LOGITS].array[:num_active] if self._wants_logits else None,
+        )
+
+    def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
+        """`z_high_BND` and `z_low_BND` after the last step, for parity; copies."""
+        now, shape = self._carries[self._current], (num_active, *self._row_shape)
+        high, low = (self._gpu.read(now[name], shape, np.float32) for name in CARRIES)
+        return high, low
+
+    def layer_names(self) -> str:
+        """The engine's layers with their kernels, as TensorRT tells them (JSON)."""
+        return api.layer_names(self._engine)
+
+    def close(self) -> None:
+        self._launches.clear()
+        self._contexts.clear()
+        del self._engine
+        self._gpu.close()
+
+    def _open(self, plan: bytes, num_profiles: int) -> tensorrt.ICudaEngine:
+        version = api.version()
+        engine = api.engine_from_plan(api.logger_for(self._words), plan)
+        if engine is None:
+            reason = self._words.last()
+            raise EngineUnavailableError(f"TensorRT {version} does not take this engine ({reason}): build it again.")
+        _check_tensors(engine, num_profiles)
+        return engine
+
+    def _allocate(self, num_rows: int) -> None:
+        fed, told = input_shapes(self._manifest, num_rows), output_shapes(self._manifest, num_rows)
+        outputs = (*ANSWERS, LOGITS) if self._wants_logits else ANSWERS
+        self._fed = {name: self._gpu.share(fed[name], INPUTS[name]) for name in FED}
+        self._told = {name: self._gpu.share(told[name], OUTPUTS[name]) for name in outputs}
+        self._unread = 0 if self._wants_logits else self._gpu.allocate(int(np.prod(told[LOGITS])) * 4)
+        self._row_shape = fed[CARRIES[0]][1:]
+        self._row_bytes = int(np.prod(self._row_shape)) * 4
+        self._carries = [
+            {name: self._gpu.allocate(num_rows * self._row_bytes) for name in CARRIES} for _parity in range(2)
+        ]
+        self._scratch = self._gpu.allocate(self._engine.device_memory_size_v2)
+
+    def _context(self, profile: int, bucket: int) -> tensorrt.IExecutionContext:
+        context = api.context_for(self._engine, profile=profile, scratch=self._scratch, stream=self._gpu.stream)
+        for name, shape in input_shapes(self._manifest, bucket).items():
+            if not context.set_input_shape(name, shape):
+                raise EngineUnavailableError(f"the engine takes no {name} of shape {shape}: build it again.")
+        return context
+
+    def _recorded(self, bucket: int, parity: int) -> Callable[[], None]:
+        """The launch of a bucket's segment from one carry to the other, recorded where the driver can."""
+
+        def enqueue() -> None:
+            self._enqueue(bucket, parity)
+
+        enqueue()  # TensorRT settles its shapes in a first run, which must not be recorded
+        self._gpu.wait()
+        try:
+            return self._gpu.capture(enqueue)
+        except CaptureError as error:
+            _log.warning("batch %d runs without a CUDA graph, which costs time: %s", bucket, error)
+            return enqueue
+
+    def _enqueue(self, bucket: int, parity: int) -> None:
+        context = self._contexts[bucket]
+        for name, address in self._addresses(parity).items():
+            context.set_tensor_address(name, address)
+        for tensor in self._fed.values():
+            self._gpu.upload(tensor)
+        if not context.execute_async_v3(self._gpu.stream):
+            raise EngineLostError(f"TensorRT does not run a segment of {bucket} slots ({self._words.last()})")
+        for tensor in self._told.values():
+            self._gpu.download(tensor)
+
+    def _addresses(self, parity: int) -> dict[str, int]:
+        before, after = self._carries[parity], self._carries[1 - parity]
+        shared = {name: tensor.address for name, tensor in (*self._fed.items(), *self._told.items())}
+        return {
+            LOGITS: self._unread,
+            **shared,
+            **before,
+            **{f"{name}_next": address for name, address in after.items()},
+        }
+
+
+def _check_tensors(engine: tensorrt.ICudaEngine, num_profiles: int) -> None:
+    names, due = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}, {*INPUTS, *OUTPUTS}
+    if names != due or engine.num_optimization_profiles != num_profiles:
+        raise EngineUnavailableError(
+            f"the engine has tensors {sorted(names)} and {engine.num_optimization_profiles} profiles where "
+            f"{sorted(due)} and {num_profiles} are due: build it again."
+        )

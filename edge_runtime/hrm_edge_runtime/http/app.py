@@ -1,0 +1,116 @@
+"""The HTTP application: the routes put together, and how every refusal becomes the same answer.
+
+`create_app` starts the supervisor with the application and stops it with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from hrm_edge_runtime.http import admin
+from hrm_edge_runtime.http.access import ObserveRequests, Tracer
+from hrm_edge_runtime.http.auth import KeyRing
+from hrm_edge_runtime.http.disconnects import ClientGoneError
+from hrm_edge_runtime.http.errors import ServiceError, invalid
+from hrm_edge_runtime.http.middleware import OwnPagesOnly, RequireKey, SafeHeaders
+from hrm_edge_runtime.http.models import Library
+from hrm_edge_runtime.http.openapi import description
+from hrm_edge_runtime.http.responses import WebFiles, error_response
+from hrm_edge_runtime.http.routes import router, solve
+from hrm_edge_runtime.http.served_model import ServedModel
+from hrm_edge_runtime.http.solve import Desk
+from hrm_edge_runtime.worker.client import Supervisor
+
+CLIENT_GONE = 499  # never received by anybody; it stands in the metrics
+
+_ROUTE_FAULTS = {
+    404: ("not-found", "there is nothing at this path"),
+    405: ("method-not-allowed", "this path does not take this method"),
+}
+
+
+def create_app(
+    supervisor: Supervisor,
+    models: Sequence[ServedModel],
+    *,
+    keys: KeyRing | None = None,
+    tracer: Tracer | None = None,
+    library: Library | None = None,
+) -> FastAPI:
+    """The application over one supervised engine; with `keys` every route but /livez needs one of them.
+
+    A `tracer` is told of every answered request and closed at the end. With a `library` an admin may add, reload and
+    remove models.
+    """
+    desk = Desk(models, supervisor, library)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        async with supervisor:
+            yield
+        desk.close()
+        if tracer is not None:
+            tracer.close()
+
+    app = FastAPI(
+        title="HRM Edge",
+        description="Puzzles solved by a Hierarchical Reasoning Model, a segment at a time.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.desk = desk
+    app.router.routes.append(Route("/solve", solve, methods=["POST"]))  # FastAPI only describes it: its way costs 60 us
+    app.include_router(router)
+    app.include_router(admin.router)
+    app.mount("/web", WebFiles())
+    app.add_exception_handler(ServiceError, _refuse)
+    app.add_exception_handler(HTTPException, _refuse_route)
+    app.add_exception_handler(RequestValidationError, _refuse_query)
+    app.add_exception_handler(ClientGoneError, _client_gone)
+    app.add_exception_handler(Exception, _own_fault)
+    if keys is not None:
+        app.add_middleware(RequireKey, keys=keys)
+    app.add_middleware(OwnPagesOnly)
+    app.add_middleware(SafeHeaders)
+    app.openapi_schema = description(app, desk.models[0])
+    routes = list(app.openapi_schema["paths"])
+    app.add_middleware(ObserveRequests, metrics=desk.metrics, routes=routes, tracer=tracer)
+    return app
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ServiceError)
+    return error_response(error)
+
+
+async def _refuse_route(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    reason, message = _ROUTE_FAULTS.get(error.status_code, ("refused", str(error.detail)))
+    refusal = ServiceError(error.status_code, reason, message, "see /docs for every path and its method")
+    refusal.headers.update(error.headers or {})
+    return error_response(refusal)
+
+
+async def _refuse_query(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    field = str(first["loc"][-1])
+    return error_response(invalid(first["type"], f"{field!r}: {first['msg']}", "see /docs for its values", field=field))
+
+
+async def _client_gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_GONE)
+
+
+async def _own_fault(_: Request, __: Exception) -> Response:
+    return error_response(ServiceError(500, "internal", "the server made a mistake", "report it with the server's log"))

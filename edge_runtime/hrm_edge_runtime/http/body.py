@@ -1,0 +1,165 @@
+"""A request's body, read as a stranger's words: bounded in bytes, time, depth and numbers before anyone looks at it.
+
+Read by hand rather than by the framework: its parser takes NaN and doubled keys, and says too little of what is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from hrm_edge_runtime.http.errors import ServiceError, invalid
+from hrm_edge_runtime.http.schema import SolveRequest
+
+MAX_BODY_BYTES = 64 * 1024  # ten times the longest notation of a 30 x 30 board
+BODY_SECONDS = 10.0
+JSON = ("application/json",)
+MAX_DEPTH = 8
+MAX_DIGITS = 18
+
+Fields = TypeVar("Fields", bound=BaseModel)
+
+
+async def solve_request(request: Request) -> SolveRequest:
+    """The validated request of one HTTP body; refuses with 408, 413, 415 or 422."""
+    return validated(SolveRequest, await body_of(request))
+
+
+async def body_of(request: Request) -> bytes:
+    """The bytes of a JSON body; refuses with 408, 413 or 415."""
+    check_type(request, JSON)
+    try:
+        return await asyncio.wait_for(_read(request), BODY_SECONDS)
+    except asyncio.TimeoutError:
+        raise ServiceError(
+            408, "body-too-slow", f"the body did not arrive within {BODY_SECONDS:.0f} s", "send it in one piece"
+        ) from None
+
+
+def solve_request_from(body: bytes) -> SolveRequest:
+    return validated(SolveRequest, body)
+
+
+def validated(fields: type[Fields], body: bytes) -> Fields:
+    """Bytes to request; every refusal is a 422 that says where and why."""
+    value = _json_from(body)
+    if not isinstance(value, dict):
+        first = next(iter(fields.model_fields))
+        raise invalid("not-an-object", "the body is JSON but no object", f'send {{"{first}": ...}}')
+    try:
+        return fields.model_validate(value)
+    except ValidationError as error:
+        raise _from_validation(error, ", ".join(fields.model_fields)) from None
+
+
+def check_type(request: Request, media_types: Sequence[str]) -> None:
+    """Refuse with 415 a body that is of none of these types, or compressed."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in media_types:
+        raise ServiceError(
+            415,
+            "unsupported-media-type",
+            f"the content type is {media_type[:80]!r} where {media_types[0]!r} is expected",
+            f"send it with the header 'content-type: {media_types[0]}'",
+        )
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise ServiceError(415, "unsupported-encoding", "the body is compressed", "send it without content-encoding")
+
+
+async def _read(request: Request) -> bytes:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise ServiceError(
+                413,
+                "body-too-large",
+                f"the body has more than {MAX_BODY_BYTES} bytes",
+                "send one puzzle at a time, or many as lines to /solve/batch",
+            )
+    return bytes(body)
+
+
+def _json_from(body: bytes) -> object:
+    try:
+        value = json.loads(
+            body.decode("utf-8"),
+            object_pairs_hook=_without_twins,
+            parse_constant=_refuse_number,
+            parse_float=_finite,
+            parse_int=_short_int,
+        )
+    except UnicodeDecodeError as error:
+        raise invalid("not-utf-8", f"byte {error.start} of the body is not UTF-8", "send JSON in UTF-8") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise invalid("not-json", f"the body is not JSON: {error.msg} at {where}", 'send {"puzzle": ...}') from None
+    except RecursionError:
+        raise _too_deep() from None
+    _check_strings_and_depth(value, MAX_DEPTH)
+    return value
+
+
+def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise invalid("doubled-key", "a key stands twice in the same object", "name each field once")
+    return fields
+
+
+def _refuse_number(text: str) -> float:
+    raise invalid("bad-number", f"{text[:40]} is no number that JSON knows", "send finite numbers")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_number(text)
+
+
+def _short_int(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise invalid("bad-number", f"a whole number has {len(text)} digits", f"send at most {MAX_DIGITS}")
+    return int(text)
+
+
+def _too_deep() -> ServiceError:
+    return invalid("too-deep", f"the JSON is nested deeper than {MAX_DEPTH} levels", "send the puzzle as rows or text")
+
+
+def _check_strings_and_depth(value: object, levels: int) -> None:
+    if isinstance(value, str) and not _encodes(value):
+        raise invalid("not-unicode", "a string holds half a surrogate pair", "send whole characters")
+    if isinstance(value, (list, dict)):
+        if not levels:
+            raise _too_deep()
+        for child in _children(value):
+            _check_strings_and_depth(child, levels - 1)
+
+
+def _children(value: list[object] | dict[str, object]) -> Iterable[object]:
+    return [*value.keys(), *value.values()] if isinstance(value, dict) else value
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _from_validation(error: ValidationError, known: str) -> ServiceError:
+    first = error.errors(include_url=False, include_input=False)[0]
+    field = ".".join(str(part) for part in first["loc"])[:80]
+    if first["type"] == "extra_forbidden":
+        return invalid("unknown-field", f"the field {field!r} is not known", f"use {known}", field=field)
+    if first["type"] == "missing":
+        return invalid("missing-field", f"the field {field!r} is missing", f"send {field!r}", field=field)
+    message = f"the field {field!r} cannot be accepted: {first['msg']}"
+    return invalid(first["type"].replace("_", "-"), message, "correct it; /docs lists every field", field=field)

@@ -1,0 +1,172 @@
+"""Connections as strangers make them: how many, and how long each may take for what.
+
+Uvicorn bounds the size of a header (16 KiB) and the time between two requests (5 s). What it has no limit for stands
+here: the time a header may take, a body that nobody reads, an answer that its client does not fetch, and the number of
+connections. Bodies that somebody reads have their own deadlines (`intake.py`, `batch.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import h11
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
+
+from hrm_edge_runtime.http.errors import ServiceError, unavailable
+from hrm_edge_runtime.http.responses import SAFE_HEADERS, as_json
+
+HEADER_SECONDS = 10.0  # from the first byte, or the connection, to the end of the header
+UNREAD_SECONDS = 10.0  # for the rest of a body that was refused: long enough for its client to see why
+FETCH_SECONDS = 60.0  # for a client to take what waits for it
+
+Reason = Literal["slow-header", "unread-body", "slow-reader", "made-room", "too-many"]
+
+
+@dataclass(kw_only=True)
+class Door:
+    """The connections of one server. `idle` holds those without a request, those that came first in front."""
+
+    max_connections: int
+    header_s: float = HEADER_SECONDS
+    unread_s: float = UNREAD_SECONDS
+    fetch_s: float = FETCH_SECONDS
+    num_open: int = 0
+    idle: dict[GuardedProtocol, None] = field(default_factory=dict["GuardedProtocol", None])
+    dropped: Counter[Reason] = field(default_factory=Counter["Reason"])
+
+    def make_room(self) -> bool:
+        """Drop the connection that has waited longest without asking for anything, where there is one."""
+        if not self.idle:
+            return False
+        next(iter(self.idle)).drop("made-room")
+        return True
+
+
+class DoorCollector(Collector):
+    """The connections, for `/metrics`."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def collect(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily("hrm_connections", "Open connections.", value=self._door.num_open)
+        dropped = CounterMetricFamily("hrm_connections_dropped", "Ended by this side, by reason.", labels=["reason"])
+        for reason, count in self._door.dropped.items():
+            dropped.add_metric([reason], count)
+        yield dropped
+
+
+class GuardedProtocol(H11Protocol):
+    """Uvicorn's HTTP over one connection, with a deadline for whatever the client has to do next."""
+
+    def __init__(self, *, door: Door, **of_uvicorn: Any) -> None:
+        super().__init__(**of_uvicorn)
+        self._door = door
+        self._deadline: asyncio.TimerHandle | None = None
+        self._expected: Reason | None = None
+        self._fetching: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._door.num_open += 1
+        if self._door.num_open > self._door.max_connections and not self._door.make_room():
+            self._door.dropped["too-many"] += 1
+            self._refuse(unavailable("too-many-connections"))
+            return
+        self._door.idle[self] = None
+        self._expect("slow-header", self._door.header_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._door.num_open -= 1
+        self._door.idle.pop(self, None)
+        self._expect_nothing()
+        self._clear_fetching()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_answering and self._expected not in ("slow-header", "unread-body"):
+            self._expect("slow-header", self._door.header_s)
+        super().data_received(data)
+        if self._is_answering:
+            self._door.idle.pop(self, None)
+            self._expect_nothing()
+        elif self._expected == "unread-body" and self.conn.their_state is not h11.SEND_BODY:
+            self._expect("slow-header", self._door.header_s)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._is_answering:  # the next one was sent ahead, and has begun by now
+            return
+        self._door.idle[self] = None
+        if self.conn.their_state is h11.SEND_BODY:
+            self._expect("unread-body", self._door.unread_s)
+        else:
+            self._expect("slow-reader", self._door.fetch_s)  # uvicorn closes it sooner, but only once all is fetched
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._fetching = self.loop.call_later(self._door.fetch_s, self.drop, "slow-reader")
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._clear_fetching()
+
+    def send_400_response(self, msg: str) -> None:
+        """What h11 cannot read, as an answer in our own shape; its words are not repeated."""
+        del msg
+        error = sys.exc_info()[1]
+        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        self._refuse(ServiceError(status, "bad-http", "this is no HTTP that the server reads", "send HTTP/1.1"))
+
+    def drop(self, reason: Reason) -> None:
+        """End the connection now."""
+        self._expect_nothing()
+        self._clear_fetching()
+        self._door.dropped[reason] += 1
+        self._door.idle.pop(self, None)
+        self.transport.abort()
+
+    @property
+    def _is_answering(self) -> bool:
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # which uvicorn declares without the None
+        return cycle is not None and not cycle.response_complete
+
+    def _refuse(self, refusal: ServiceError) -> None:
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.abort()  # an answer is under way already
+            return
+        body = as_json(refusal.body())
+        more = [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
+        sized = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), CLOSE_HEADER]
+        head = h11.Response(
+            status_code=refusal.status,
+            headers=[*sized, *more, *SAFE_HEADERS],
+            reason=STATUS_PHRASES[refusal.status],
+        )
+        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+        self._expect("slow-reader", self._door.unread_s)
+
+    def _expect(self, reason: Reason, within_s: float) -> None:
+        self._expect_nothing()
+        self._expected = reason
+        self._deadline = self.loop.call_later(within_s, self.drop, reason)
+
+    def _expect_nothing(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = self._expected = None
+
+    def _clear_fetching(self) -> None:
+        if self._fetching is not None:
+            self._fetching.cancel()
+            self._fetching = None

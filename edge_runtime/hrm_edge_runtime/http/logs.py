@@ -1,0 +1,58 @@
+"""Log lines on standard error, for people or as JSON for machines; both processes write the same form.
+
+A line may carry `fields` (extra={"fields": {...}}), which JSON shows as keys, and knows the request it belongs to.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+from hrm_edge_runtime.http.request_context import request_id
+
+LogForm = Literal["text", "json"]
+
+
+def configure(form: LogForm) -> None:
+    """Log from INFO on, in place of whatever was configured before."""
+    handler = logging.StreamHandler()
+    handler.addFilter(_with_request)
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+def _with_request(record: logging.LogRecord) -> bool:
+    """The engine process states its requests itself; here the one under way is meant."""
+    if not hasattr(record, "request"):
+        record.request = request_id()
+    return True
+
+
+class TextLines(logging.Formatter):
+    """Time, level and words; the request in brackets where there is one."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        request: str = getattr(record, "request", "")
+        return super().formatMessage(record) + (f" [{request}]" if request else "")
+
+
+class JsonLines(logging.Formatter):
+    """One object in each line, whatever stands in it: time (UTC), level, logger, message, request, and the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "request": getattr(record, "request", "") or None,
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps({key: value for key, value in line.items() if value is not None}, default=str)

@@ -1,0 +1,178 @@
+"""Adding, reloading and removing models while the server runs, one change at a time.
+
+A new lane is opened while the old one works on. Then the names change hands at once: requests that come now go to the
+new lane, those admitted before are finished by the old one, which is closed after the last of them. Whatever fails
+before that moment leaves everything as it was.
+
+Where a model that is to be added does not fit into the memory budget, lanes make room that no request holds a place of,
+the longest unused first, and only where they are enough; a reload never takes another model's room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.engine import EngineUnavailableError
+from hrm_edge_runtime.http.errors import ServiceError, invalid, unavailable
+from hrm_edge_runtime.http.model_table import Lineup
+from hrm_edge_runtime.http.models import Library, served_model
+from hrm_edge_runtime.http.served_model import ServedModel
+from hrm_edge_runtime.manifest import BundleError
+from hrm_edge_runtime.worker.client import Supervisor
+from hrm_edge_runtime.worker.lane_manager import LaneNotOpenedError
+from hrm_edge_runtime.worker.lanes import LaneOptions
+from hrm_edge_runtime.worker.opening import open_lane_later
+
+OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread
+
+_log = logging.getLogger("hrm_edge_runtime.models")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Change:
+    """What a PUT has done."""
+
+    model: ServedModel
+    replaced: bool
+    evicted: tuple[str, ...]
+
+
+class Changes:
+    """The admin's hands; everything runs in the event loop but the reading of bundles."""
+
+    def __init__(self, lineup: Lineup, supervisor: Supervisor, library: Library) -> None:
+        self._lineup = lineup
+        self._supervisor = supervisor
+        self._library = library
+        self._one_at_a_time = asyncio.Lock()
+        self._numbers = itertools.count(2)
+        self._retirements: set[asyncio.Task[None]] = set()
+
+    async def put(self, name: str, bundle: str) -> Change:
+        """Serve a bundle under its name; refuses with 422 what does not open, with 507 what does not fit."""
+        async with self._one_at_a_time:
+            self._check_ready()
+            model, recipe = await asyncio.to_thread(self._opened, name, bundle)
+            evicted = await self._load(model, recipe)
+            before = self._lineup.put(model)
+            self._library.lanes[recipe.key] = recipe
+            if before is not None:
+                self._retire_later(before)
+            _log.info("%s %s", "reloaded" if before else "added", name)
+            return Change(model=model, replaced=before is not None, evicted=evicted)
+
+    async def remove(self, name: str) -> None:
+        """Serve a model no more; refuses with 404 one that is not here, with 409 the only one."""
+        async with self._one_at_a_time:
+            self._check_ready()
+            model = self._lineup.get(name)
+            if model is None:
+                raise ServiceError(404, "unknown-model", f"there is no model {name!r} here", "see /models")
+            if len(self._lineup.models) == 1:
+                raise ServiceError(
+                    409, "last-model", f"{name!r} is the only model here", "add another first, or stop the server"
+                )
+            self._lineup.remove(name)
+            self._retire_later(model)
+            _log.info("removed %s", name)
+
+    def close(self) -> None:
+        for task in self._retirements:
+            task.cancel()
+
+    def _check_ready(self) -> None:
+        if (state := self._supervisor.state) != "ready":
+            raise unavailable(state)
+
+    def _opened(self, name: str, text: str) -> tuple[ServedModel, LaneOptions]:
+        try:
+            bundle = Bundle.open(self._library.find(text))
+            if bundle.manifest.name != name:
+                raise invalid(
+                    "other-name",
+                    f"the bundle is named {bundle.manifest.name!r}, not {name[:200]!r}",
+                    "send it to /models/ and its own name",
+                    field="bundle",
+                )
+            recipe = self._library.recipe(bundle, self._new_key(name))
+        except (BundleError, EngineUnavailableError) as error:
+            raise _bad_bundle(error) from None
+        return served_model(bundle, recipe), recipe
+
+    def _new_key(self, name: str) -> str:
+        """A key that no lane has: the name itself, or the name with a number."""
+        limits = self._supervisor.places.limits
+        keys = itertools.chain([name], (f"{name}#{number}" for number in self._numbers))
+        return next(key for key in keys if key not in limits)
+
+    async def _load(self, model: ServedModel, recipe: LaneOptions) -> tuple[str, ...]:
+        """Have the lane opened; the names of the models that made room for it."""
+        try:
+            await self._open(model, recipe)
+            return ()
+        except LaneNotOpenedError as error:
+            if error.lacking_bytes is None:
+                raise _bad_bundle(error) from None
+            victims = [] if model.name in self._lineup else self._room_makers(error.lacking_bytes)
+            if not victims:
+                raise _over_budget(error) from None
+        for victim in victims:
+            _log.warning("removing %s, which nobody uses, to make room for %s", victim.name, model.name)
+            self._lineup.remove(victim.name)
+            await self._retire(victim)
+        try:
+            await self._open(model, recipe)
+        except LaneNotOpenedError as error:
+            raise _over_budget(error) from None
+        return tuple(victim.name for victim in victims)
+
+    async def _open(self, model: ServedModel, recipe: LaneOptions) -> None:
+        await self._supervisor.fleet.load(
+            recipe.key,
+            model.name,
+            functools.partial(open_lane_later, recipe),
+            beside=recipe.choice.engine != OPENED_WHERE_USED,
+        )
+
+    def _room_makers(self, lacking_bytes: int) -> list[ServedModel]:
+        """The idle models to remove, the longest unused first; none where all of them would not be enough."""
+        by_lane = {model.lane: model for model in self._lineup.models}
+        chosen: list[ServedModel] = []
+        for lane in self._supervisor.places.idle():
+            report = self._supervisor.fleet.reports.get(lane)
+            if lacking_bytes > 0 and lane in by_lane and report is not None:
+                chosen.append(by_lane[lane])
+                lacking_bytes -= report.memory_bytes
+        return chosen if lacking_bytes <= 0 else []
+
+    async def _retire(self, model: ServedModel) -> None:
+        self._library.lanes.pop(model.lane, None)
+        await self._supervisor.fleet.retire(model.lane)
+
+    def _retire_later(self, model: ServedModel) -> None:
+        self._library.lanes.pop(model.lane, None)
+        task = asyncio.ensure_future(_told(self._supervisor.fleet.retire(model.lane), model.lane))
+        self._retirements.add(task)
+        task.add_done_callback(self._retirements.discard)
+
+
+async def _told(retirement: Coroutine[Any, Any, None], lane: str) -> None:
+    await retirement
+    _log.info("the lane %s is closed", lane)
+
+
+def _bad_bundle(error: Exception) -> ServiceError:
+    message, _, remedy = str(error).rpartition(": ")
+    return ServiceError(422, "bad-bundle", message or str(error), remedy.rstrip("."), field="bundle")
+
+
+def _over_budget(error: Exception) -> ServiceError:
+    message, _, remedy = str(error).rpartition(": ")
+    return ServiceError(507, "over-budget", message, remedy.rstrip("."), field="bundle")

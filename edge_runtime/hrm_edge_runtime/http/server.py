@@ -1,0 +1,181 @@
+"""Uvicorn, with a shutdown that keeps its promises: not ready at once, admitted work finished, exit status 0."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+import uvicorn
+
+from hrm_edge_runtime.engines.engine import EngineUnavailableError
+from hrm_edge_runtime.http.access import Tracer
+from hrm_edge_runtime.http.app import create_app
+from hrm_edge_runtime.http.auth import KeyFileError, KeyRing
+from hrm_edge_runtime.http.connections import HEADER_SECONDS, Door, DoorCollector, GuardedProtocol
+from hrm_edge_runtime.http.logs import LogForm
+from hrm_edge_runtime.http.models import Library
+from hrm_edge_runtime.http.served_model import ServedModel
+from hrm_edge_runtime.http.solve import Desk
+from hrm_edge_runtime.worker.client import Supervisor
+from hrm_edge_runtime.worker.handles import EngineProcess
+from hrm_edge_runtime.worker.lanes import MakeWorkbench
+
+LAST_BYTES_S = 5  # for answers that are written but not yet read by their clients
+SPARE_FILES = 128  # descriptors for everything that is no connection: pipes, bundles, page files, and a margin
+
+_log = logging.getLogger("hrm_edge_runtime.server")
+
+
+class DrainingServer(uvicorn.Server):
+    """SIGTERM or Ctrl-C drains: the port stays open, and says 503, until what was admitted is answered.
+
+    A second signal leaves at once. SIGHUP reads the keys again.
+    """
+
+    def __init__(self, config: uvicorn.Config, supervisor: Supervisor, drain_s: float, keys: KeyRing | None) -> None:
+        super().__init__(config)
+        self._supervisor = supervisor
+        self._drain_s = drain_s
+        self._keys = keys
+        self._had_terminal = os.isatty(sys.stdin.fileno()) if sys.stdin else False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        if self.config.is_ssl:
+            _hasten_handshakes(self._loop)
+        await super().startup(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Leaves where the engine refuses what it was started for."""
+        return await super().on_tick(counter) or self._supervisor.refusal is not None
+
+    def _hang_up(self) -> None:
+        """A terminal that closes sends this signal too, and then it means goodbye."""
+        if self._had_terminal and not os.isatty(sys.stdin.fileno()):
+            self._begin_to_leave()
+        elif self._keys is not None:
+            reload_keys(self._keys)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called by Python between two instructions of the main thread, so it only wakes the loop.
+
+        The signal is not kept as the base class does: it would be raised again at the end, in place of exit status 0.
+        """
+        del sig, frame
+        if self._loop is None:
+            self.should_exit = True
+        else:
+            self._loop.call_soon_threadsafe(self._begin_to_leave)
+
+    def _begin_to_leave(self) -> None:
+        if self._draining is None:
+            self._draining = asyncio.ensure_future(self._drain())
+        else:
+            self.force_exit = self.should_exit = True
+
+    async def _drain(self) -> None:
+        await self._supervisor.drain(self._drain_s)
+        self.should_exit = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """How to serve; the defaults stand in the command line."""
+
+    host: str
+    port: int
+    queue_limit: int
+    drain_s: float
+    stall_s: float
+    max_connections: int = 4096
+    keys: KeyRing | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    log: LogForm = "text"
+    tracer: Tracer | None = None
+
+
+def run_server(
+    make_workbench: MakeWorkbench,
+    models: Sequence[ServedModel],
+    options: ServerOptions,
+    library: Library | None = None,
+) -> None:
+    """Serve models until told to stop; exits with 1 where the port cannot be had.
+
+    Raises EngineUnavailableError where the engine refuses at the start. Their engine process makes its own workbench,
+    with a lane for each model. With a library models may be added and removed meanwhile, and a new engine process opens
+    those served at that moment.
+    """
+    supervisor = Supervisor(
+        lambda: EngineProcess(library.make_workbench() if library else make_workbench, options.log),
+        {model.name: model.num_slots + options.queue_limit for model in models},
+        stall_s=options.stall_s,
+    )
+    app = create_app(supervisor, models, keys=options.keys, tracer=options.tracer, library=library)
+    door = Door(max_connections=_with_descriptors_for(options.max_connections))
+    cast(Desk, app.state.desk).metrics.watch(DoorCollector(door))
+    config = uvicorn.Config(
+        app,
+        host=options.host,
+        port=options.port,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=LAST_BYTES_S,
+        http=cast(Any, functools.partial(GuardedProtocol, door=door)),
+        ssl_certfile=options.tls_cert,
+        ssl_keyfile=options.tls_key,
+    )
+    DrainingServer(config, supervisor, options.drain_s, options.keys).run()
+    if supervisor.refusal is not None:
+        raise EngineUnavailableError(supervisor.refusal)
+
+
+def reload_keys(keys: KeyRing) -> None:
+    """Take the key file as it is now; where it has become unusable, say so and keep the keys of before."""
+    try:
+        keys.reload()
+        _log.info("read the key file again: %d keys", len(keys))
+    except KeyFileError as error:
+        _log.error("the keys of before stay in force: %s", error)
+
+
+def _with_descriptors_for(max_connections: int) -> int:
+    """Raise this process's limit of open files as far as it goes, and return the connections that fit under it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max_connections + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(OSError, ValueError):  # a service manager may forbid the call
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+            soft = more
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return max_connections
+    fitting = max(1, soft - SPARE_FILES)
+    _log.warning("at most %d connections: this process may open %d files (ulimit -n)", fitting, soft)
+    return fitting
+
+
+def _hasten_handshakes(loop: asyncio.AbstractEventLoop) -> None:
+    """Uvicorn passes no limit for TLS handshakes on, and asyncio's own is a minute."""
+    create_server = functools.partial(loop.create_server, ssl_handshake_timeout=HEADER_SECONDS)
+    loop.create_server = create_server  # type: ignore[method-assign]

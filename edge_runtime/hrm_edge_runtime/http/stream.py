@@ -1,0 +1,68 @@
+"""Server-sent events: the answer after every segment, and at last the answer or the error.
+
+A refusal before the question is admitted is an ordinary HTTP error; after that the status is 200 and an error is an
+event. A client that closes its connection cancels the puzzle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from hrm_edge_runtime.http.disconnects import ClientGoneError, unless_client_leaves
+from hrm_edge_runtime.http.errors import ServiceError
+from hrm_edge_runtime.http.responses import as_json
+from hrm_edge_runtime.http.schema import SegmentView, SolveAnswer
+
+MEDIA_TYPE = "text/event-stream"
+ADMITTED = b": admitted\n\n"  # a comment: it lets proxies and clients see the headers before the first segment
+
+Views = AsyncGenerator[SegmentView | SolveAnswer | None]
+
+
+class EventStream(Response):
+    """Sends views as events, and nothing before the first of them (None) has come."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, views: Views) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._views = views
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        async with contextlib.aclosing(self._views):
+            await unless_client_leaves(receive, self._admit())
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            with contextlib.suppress(ClientGoneError):
+                await unless_client_leaves(receive, self._tell_all(send))
+
+    async def _admit(self) -> None:
+        await anext(self._views)
+
+    async def _tell_all(self, send: Send) -> None:
+        await send(_piece(ADMITTED))
+        try:
+            async for view in self._views:
+                await send(_piece(_event(view)))
+        except ServiceError as error:
+            await send(_piece(event("error", error.body())))
+        await send({"type": "http.response.body", "body": b""})
+
+
+def event(name: str, data: Any) -> bytes:
+    return f"event: {name}\ndata: ".encode() + as_json(data) + b"\n\n"
+
+
+def _event(view: SegmentView | SolveAnswer | None) -> bytes:
+    assert view is not None, "a question is admitted once"
+    return event("answer" if isinstance(view, SolveAnswer) else "segment", view.model_dump(mode="json"))
+
+
+def _piece(body: bytes) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": True}

@@ -1,1 +1,0 @@
-"""The server: an HTTP process that admits and answers, and an engine process that owns the lane."""

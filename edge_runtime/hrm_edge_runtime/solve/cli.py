@@ -1,0 +1,137 @@
+"""The command `hrm-solve`: puzzles to answers, through a server or a bundle opened here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+KEY_VARIABLE = "HRM_API_KEY"
+
+
+def main() -> None:
+    """Entry point of `hrm-solve`."""
+    app()
+
+
+@app.command(
+    epilog='Examples: hrm-solve "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"; '
+    "hrm-solve puzzles.csv --bundle sudoku --out answers.ndjson"
+)
+def solve(
+    puzzle: Annotated[
+        str,
+        typer.Argument(
+            help="A puzzle, a file (one in each line, CSV in the published form, or requests as NDJSON), or - for "
+            "standard input."
+        ),
+    ],
+    url: Annotated[str, typer.Option(help="The server to ask.")] = "http://127.0.0.1:8000",
+    bundle: Annotated[
+        str | None, typer.Option(help="Open this bundle here instead: a directory or a shipped one's name.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option(help="The puzzle's name, where a server has several.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model's name, where a server has several.")] = None,
+    policy: Annotated[str | None, typer.Option(help="verified, learned or fixed; without it the model's own.")] = None,
+    max_segments: Annotated[int | None, typer.Option(min=1, help="At most this many segments.")] = None,
+    attempts: Annotated[
+        int | None, typer.Option(min=1, help="Try each puzzle as so many copies under its symmetries.")
+    ] = None,
+    deadline_ms: Annotated[
+        int | None, typer.Option(min=1, help="Refuse what is not answered so soon after it was sent (with a server).")
+    ] = None,
+    best_so_far: Annotated[
+        bool, typer.Option("--best-so-far", help="At the deadline take what the model has by then (with a server).")
+    ] = False,
+    priority: Annotated[
+        int | None, typer.Option(min=-3, max=3, help="Whose turn comes first; greater goes first (with a server).")
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="Attempts in one batch (with --bundle).")] = 4,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine (with --bundle).")] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE[:PRECISION]", help="What runs the bundle (with --bundle), as in hrm-serve.")
+    ] = "auto",
+    key_file: Annotated[
+        Path | None, typer.Option(help=f"File whose first line is the server's key; else {KEY_VARIABLE} is looked at.")
+    ] = None,
+    patience: Annotated[
+        float, typer.Option(min=0, help="Seconds without an answer after which a server that refuses is given up.")
+    ] = 60.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write answers as NDJSON, in the order of the puzzles; a file begun before is continued."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print whole answers as JSON, one per line; with --out, the counts.")
+    ] = False,
+) -> None:
+    """Solve a puzzle, or many.
+
+    Exits with 0 where every one is solved, with 1 where one is not, and with 2 where the work could not be begun or
+    finished; with --out the same command then goes on where it stopped.
+    """
+    from hrm_edge_runtime.bundle import Bundle, find_bundle
+    from hrm_edge_runtime.engines.engine import EngineUnavailableError
+    from hrm_edge_runtime.engines.factory import prepare
+    from hrm_edge_runtime.manifest import BundleError
+    from hrm_edge_runtime.solve import run, running, solvers
+    from hrm_edge_runtime.solve.reading import SolvingError
+
+    fields = {
+        "kind": kind,
+        "model": model,
+        "policy": policy,
+        "max_segments": max_segments,
+        "attempts": attempts,
+        "deadline_ms": deadline_ms,
+        "best_so_far": best_so_far or None,
+        "priority": priority,
+    }
+    try:
+        if bundle is not None:
+            opened = Bundle.open(find_bundle(bundle))
+            choice = prepare(opened, engine, num_slots=slots)
+            opening = solvers.from_bundle(opened, choice, num_slots=slots, num_threads=threads)
+        else:
+            key = read_key(key_file)
+            opening = solvers.from_server(url, api_key=key, patience_s=patience, kind=kind, model=model)
+        options = running.options_of(fields)
+        with opening as solver:
+            raise typer.Exit(run.run(puzzle, solver, options, out=out, as_json=as_json))
+    except (BundleError, EngineUnavailableError, SolvingError, ServerKeyError) as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        sys.stderr.write("hrm-solve: stopped" + ("; the same command goes on from here\n" if out else "\n"))
+        raise typer.Exit(130) from None
+    except BrokenPipeError:  # whoever read the answers has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
+
+
+class ServerKeyError(ValueError):
+    """A key that cannot be had or used."""
+
+
+def read_key(path: Path | None) -> str | None:
+    """The key for a server: a file's first line, else the environment's; a command line would show it to everybody."""
+    if path is None:
+        return os.environ.get(KEY_VARIABLE) or None
+    try:
+        lines = path.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServerKeyError(
+            f"the key file {path} cannot be read ({error}): write the server's key into it."
+        ) from error
+    if not lines:
+        raise ServerKeyError(f"the key file {path} is empty: write the server's key into it.")
+    return lines[0]
+
+
+def _fail(error: Exception) -> NoReturn:
+    sys.stderr.write(f"hrm-solve: {error}\n")
+    raise typer.Exit(2)

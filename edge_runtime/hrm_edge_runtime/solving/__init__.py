@@ -1,1 +1,0 @@
-"""What `hrm-solve` does: read puzzles, have them solved by a server or a bundle, tell what came of them."""

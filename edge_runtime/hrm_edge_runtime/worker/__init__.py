@@ -1,0 +1,1 @@
+"""The engine process and the client that the HTTP process holds of it; never imports `http`."""

@@ -1,0 +1,140 @@
+"""The time of a segment over 1, 2, 4 ... slots: measured when a lane is opened, and kept beside its bundle's engines.
+
+Measuring takes about a second at most, and stops where the next step would take longer than what is left of it; so of a
+slow model only the first figures are known. Kept figures hold for one graph, engine, number of threads and machine in
+its power mode, and for nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hrm_edge_runtime.batching.attempts import Attempts
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.engine import Engine, Float32
+from hrm_edge_runtime.engines.factory import Choice
+from hrm_edge_runtime.engines.tensorrt.cache import engine_dir
+from hrm_host import atomic
+from hrm_host.board import power_mode
+
+MEASURING_S = 1.0
+MAX_ROUNDS = 8
+FILE_NAME = "steps.json"
+
+_log = logging.getLogger("hrm_edge_runtime.engine")
+
+Curve = dict[int, float]
+
+
+def warm_up(lane: Attempts) -> None:
+    """Run the smallest and the largest step, so that no client pays for what a first step allocates."""
+    _load_blanks(lane.engine, lane.puzzle_vector(0))
+    lane.engine.step(1)
+    lane.engine.step(lane.engine.num_slots)
+
+
+def measure(engine: Engine, puzzle_vector_E: Float32, *, limit_s: float = MEASURING_S) -> Curve:
+    """Seconds of a segment over 1, 2, 4 ... slots of an engine, as many as the time allows.
+
+    The least of a few steps that take turns: whatever else the machine does can only make a step longer.
+    """
+    _load_blanks(engine, puzzle_vector_E)
+    end_s = time.monotonic() + limit_s
+    curve: Curve = {}
+    size, expected_s = 1, 0.0
+    while size <= engine.num_slots and time.monotonic() + 2 * expected_s < end_s:
+        engine.step(size)  # the first allocates
+        curve[size] = _step_s(engine, size)
+        size, expected_s = 2 * size, 2 * curve[size]
+    for _ in range(MAX_ROUNDS):
+        for size, seconds in curve.items():
+            if time.monotonic() + seconds < end_s:
+                curve[size] = min(seconds, _step_s(engine, size))
+    return curve
+
+
+def _step_s(engine: Engine, size: int) -> float:
+    began_s = time.perf_counter()
+    engine.step(size)
+    return time.perf_counter() - began_s
+
+
+def _load_blanks(engine: Engine, puzzle_vector_E: Float32) -> None:
+    blank_T = np.zeros(engine.seq_len, np.int32)
+    for slot in range(engine.num_slots):
+        engine.load(slot, blank_T, puzzle_vector_E)
+
+
+class CurveFile:
+    """Kept figures of one bundle; what does not read is measured again, what cannot be written is not kept."""
+
+    def __init__(self, bundle: Bundle, choice: Choice, num_threads: int | None) -> None:
+        self._file = engine_dir(bundle) / FILE_NAME
+        self._key = _key(bundle, choice, num_threads)
+
+    def curve(self) -> Curve:
+        """The kept curve; empty where there is none."""
+        kept = self._entries().get(self._key, {}).get("step_s", {})
+        return {int(size): float(seconds) for size, seconds in kept.items()}
+
+    def memory_bytes(self, num_slots: int) -> int:
+        """What a lane of so many slots was last seen to take; 0 where none was seen."""
+        return int(self._entries().get(self._key, {}).get("memory_bytes", {}).get(str(num_slots), 0))
+
+    def keep_curve(self, curve: Curve) -> None:
+        """Keep a curve, unless the machine had more to do than it can: such figures say little, and would stay."""
+        if is_calm():
+            self._keep({"step_s": curve})
+        else:
+            _log.info("the step times were measured on a busy machine, so they are not kept")
+
+    def keep_memory(self, num_slots: int, memory_bytes: int) -> None:
+        seen = self._entries().get(self._key, {}).get("memory_bytes", {})
+        self._keep({"memory_bytes": {**seen, str(num_slots): memory_bytes}})
+
+    def _keep(self, figures: dict[str, Any]) -> None:
+        entries = self._entries()
+        entries[self._key] = {**entries.get(self._key, {}), **figures}
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            atomic.write_text(self._file, json.dumps(entries, indent=1) + "\n")
+        except OSError as error:
+            _log.info("the step times are not kept (%s), so they are measured at every start", error)
+
+    def _entries(self) -> dict[str, dict[str, Any]]:
+        with contextlib.suppress(OSError, ValueError):
+            entries = json.loads(self._file.read_text(encoding="utf-8"))
+            if isinstance(entries, dict):
+                return entries
+        return {}
+
+
+def is_calm() -> bool:
+    """Whether the machine's cores were enough for what wanted to run in the last minute."""
+    return os.getloadavg()[0] <= num_cores()
+
+
+def num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _key(bundle: Bundle, choice: Choice, num_threads: int | None) -> str:
+    graph = bundle.graph_path(choice.precision, device="cpu" if choice.engine == "cpu" else "any").name
+    cores = num_cores()
+    machine = f"{platform.machine()} {_processor()}, {cores} cores, power mode {power_mode()}"
+    return f"{bundle.manifest.files[graph].sha256[:16]} {choice}, {num_threads or cores} threads, {machine}"
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -1,0 +1,210 @@
+"""Looking over a data set before anything is trained on it: sizes, ranges, repeats, and every label checked.
+
+Everything is read block by block, so that sets larger than memory can be looked over.
+Shapes: N examples, T tokens, B a block of examples.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hrm_puzzles import registry
+from hrm_puzzles.data.datasets import RECIPE, DatasetError, DatasetMeta, Split, open_split
+from hrm_puzzles.grid.scatter import UInt64Array, mixed
+from hrm_puzzles.puzzle import UNKNOWN, WRONG, IntArray, Puzzle
+
+BLOCK = 1024
+
+Quantiles = dict[str, int]
+Facts = dict[str, NDArray[Any]]
+
+
+@runtime_checkable
+class WellFormed(Protocol):
+    """What a puzzle offers whose answers cannot be proven: which rows of tokens can be an answer at all."""
+
+    def is_well_formed_B(self, tokens_BT: IntArray) -> NDArray[np.bool_]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitReport:
+    """`givens` counts the examples with so many positions given; `num_repeats` questions that stand there before.
+
+    `lengths` are the filled positions of labels. Labels that are no answer at all count as wrong.
+    """
+
+    split: str
+    num_examples: int
+    num_puzzles: int
+    num_groups: int
+    num_identifiers: int
+    examples_per_group: Quantiles
+    token_range: tuple[int, int]
+    label_range: tuple[int, int]
+    givens: dict[int, int]
+    lengths: Quantiles
+    rating_quantiles: Quantiles | None
+    num_wrong: int
+    first_wrong: int | None
+    num_out_of_range: int
+    num_repeats: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """`num_shared` test questions stand in the training split as they are under the same puzzle id.
+
+    `num_equivalent` test examples are symmetric copies of training examples.
+    """
+
+    puzzle: str
+    proof_exists: bool
+    splits: list[SplitReport]
+    num_shared: int
+    num_equivalent: int
+
+    @property
+    def faults(self) -> list[str]:
+        """What must not be, one sentence each.
+
+        Symmetric copies are none where no proof exists: ARC's authors repeat a pair of a task here and there.
+        """
+        found: list[str] = []
+        for part in self.splits:
+            if part.num_wrong:
+                found.append(
+                    f"{part.num_wrong} labels of {part.split} are wrong, the first at index {part.first_wrong}."
+                )
+            if part.num_out_of_range:
+                found.append(f"{part.num_out_of_range} values of {part.split} are outside the vocabulary.")
+        if self.num_shared and not self.proof_exists:
+            found.append(f"{self.num_shared} test questions stand in train under the same puzzle id.")
+        if self.num_equivalent and self.proof_exists:
+            found.append(f"{self.num_equivalent} test examples are training examples or symmetric copies of them.")
+        return found
+
+
+def inspect(path: Path, puzzle_name: str | None = None) -> Report:
+    """Look over every split that is there; the puzzle is told as in `puzzle_at` unless it is named."""
+    names = [name for name in ("train", "test") if (path / name).is_dir()]
+    if not names:
+        raise DatasetError(f"{path} has no train or test directory; give the directory of a data set.")
+    splits = {name: open_split(path, name) for name in names}
+    puzzle = registry.get(puzzle_name) if puzzle_name else puzzle_at(path, next(iter(splits.values())).meta)
+    facts = {name: _facts(puzzle, split) for name, split in splits.items()}
+    return Report(
+        puzzle=puzzle.name,
+        proof_exists=puzzle.proof_exists,
+        splits=[_report(name, split, facts[name]) for name, split in splits.items()],
+        num_shared=_num_shared(facts, "example"),
+        num_equivalent=_num_shared(facts, "equivalence"),
+    )
+
+
+def puzzle_at(path: Path, meta: DatasetMeta) -> Puzzle:
+    """The puzzle of a data set: the one its recipe names, else the only registered one with its sizes."""
+    fitting = {
+        name: puzzle
+        for name, puzzle in ((name, registry.get(name)) for name in registry.names())
+        if (puzzle.vocab_size, puzzle.seq_len) == (meta.vocab_size, meta.seq_len)
+    }
+    named = _named_in_recipe(path)
+    if named in fitting:
+        return fitting[named]
+    if len(fitting) == 1:
+        return next(iter(fitting.values()))
+    sizes = f"vocabulary {meta.vocab_size} and length {meta.seq_len}"
+    if fitting:
+        raise DatasetError(f"{' and '.join(fitting)} have {sizes}; say which one {path} is with --puzzle.")
+    raise DatasetError(f"no known puzzle has {sizes}; name one of {', '.join(registry.names())} with --puzzle.")
+
+
+def _named_in_recipe(path: Path) -> str:
+    try:
+        recipe: object = json.loads((path / RECIPE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""  # other builders write none
+    return str(cast("dict[str, object]", recipe).get("puzzle")) if isinstance(recipe, dict) else ""
+
+
+def _report(name: str, split: Split, facts: Facts) -> SplitReport:
+    wrong = np.flatnonzero(facts["is_wrong"])
+    givens, counts = np.unique(facts["givens"], return_counts=True)
+    return SplitReport(
+        split=name,
+        num_examples=len(split),
+        num_puzzles=len(split.puzzle_offsets) - 1,
+        num_groups=len(split.group_offsets) - 1,
+        num_identifiers=len(np.unique(split.puzzle_ids_N)),
+        examples_per_group=_quantiles(np.diff(split.puzzle_offsets[split.group_offsets])),
+        token_range=(int(facts["least_token"].min()), int(facts["greatest_token"].max())),
+        label_range=(int(facts["least_label"].min()), int(facts["greatest_label"].max())),
+        givens=dict(zip(givens.tolist(), counts.tolist(), strict=True)),
+        lengths=_quantiles(facts["length"]),
+        rating_quantiles=None if split.ratings_N is None else _quantiles(split.ratings_N),
+        num_wrong=len(wrong),
+        first_wrong=int(wrong[0]) if len(wrong) else None,
+        num_out_of_range=int(facts["num_outside"].sum()),
+        num_repeats=len(split) - len(np.unique(facts["question"])),
+    )
+
+
+def _facts(puzzle: Puzzle, split: Split) -> Facts:
+    """What is to be known of each example, [N] each, read in one pass."""
+    starts = range(0, len(split), BLOCK)
+    blocks = [_facts_of_block(puzzle, split, slice(start, start + BLOCK)) for start in starts]
+    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+
+
+def _facts_of_block(puzzle: Puzzle, split: Split, block: slice) -> Facts:
+    inputs_BT, labels_BT = (np.asarray(rows_NT[block]) for rows_NT in (split.inputs_NT, split.labels_NT))
+    ids_B1 = split.puzzle_ids_N[block, None]
+    return {
+        "is_wrong": _is_wrong_B(puzzle, inputs_BT, labels_BT),
+        "givens": (inputs_BT == labels_BT).sum(axis=1, dtype=np.int32),
+        "length": (labels_BT != split.meta.pad_id).sum(axis=1, dtype=np.int32),
+        "least_token": inputs_BT.min(axis=1),
+        "greatest_token": inputs_BT.max(axis=1),
+        "least_label": labels_BT.min(axis=1),
+        "greatest_label": labels_BT.max(axis=1),
+        "num_outside": _num_outside_B(puzzle, inputs_BT) + _num_outside_B(puzzle, labels_BT),
+        "question": _row_number_B(inputs_BT),
+        "example": _row_number_B(np.concatenate([ids_B1, inputs_BT], axis=1)),
+        "equivalence": puzzle.equivalence_hash_B(inputs_BT, labels_BT),
+    }
+
+
+def _is_wrong_B(puzzle: Puzzle, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.bool_]:
+    """Disproven labels, and where nothing can be proven those that are no answer at all."""
+    verdict_B = puzzle.check_BT(inputs_BT, labels_BT)
+    if isinstance(puzzle, WellFormed):
+        return (verdict_B == WRONG) | (verdict_B == UNKNOWN) & ~puzzle.is_well_formed_B(labels_BT)
+    return verdict_B == WRONG
+
+
+def _num_outside_B(puzzle: Puzzle, tokens_BT: IntArray) -> NDArray[np.int32]:
+    return ((tokens_BT < 0) | (tokens_BT >= puzzle.vocab_size)).sum(axis=1, dtype=np.int32)
+
+
+def _row_number_B(values_BT: IntArray) -> UInt64Array:
+    """A number of 64 bits that equal rows share, and different ones as good as never."""
+    place_T = mixed(np.arange(values_BT.shape[1], dtype=np.uint64), salt=6)
+    return mixed(mixed(values_BT.astype(np.uint64) + place_T).sum(axis=1))
+
+
+def _quantiles(values: IntArray) -> Quantiles:
+    shares = {"least": 0.0, "median": 0.5, "90 %": 0.9, "99 %": 0.99, "greatest": 1.0}
+    return {name: int(np.quantile(values, share, method="lower")) for name, share in shares.items()}
+
+
+def _num_shared(facts: dict[str, Facts], name: str) -> int:
+    """How many test examples have a number that stands in the training split."""
+    if len(facts) < 2:
+        return 0
+    return int(np.isin(facts["test"][name], facts["train"][name]).sum())

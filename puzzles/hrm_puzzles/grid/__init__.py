@@ -1,0 +1,1 @@
+"""What boards made of cells share."""

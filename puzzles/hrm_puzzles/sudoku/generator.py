@@ -1,0 +1,102 @@
+"""Fresh Sudoku questions with exactly one solution, at a stated difficulty.
+
+Clues are taken out of a random full grid in random order, each only while the solution stays unique, until the share of
+givens that the difficulty asks for is reached or no given can be spared. What the ratings do not meet is thrown away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hrm_puzzles.puzzle import Example, Grid, PuzzleError
+from hrm_puzzles.sudoku.board import Board
+from hrm_puzzles.sudoku.solver import Solver, rating, solver_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difficulty:
+    """What a question must be: the share of cells given (0: no given can be spared) and the range of its rating."""
+
+    given_share: float = 0.0
+    least_rating: int = 0
+    greatest_rating: int | None = None
+
+    def accepts(self, rating: int) -> bool:
+        return self.least_rating <= rating and (self.greatest_rating is None or rating <= self.greatest_rating)
+
+
+# Givens and ratings on 9x9; the smaller boards have no question that needs guesses often enough to look for.
+DIFFICULTIES = {
+    "easy": Difficulty(given_share=0.5, greatest_rating=0),  # 40 givens, solved by singles alone
+    "medium": Difficulty(given_share=0.37),  # 30 givens, rating nearly always 0
+    "minimal": Difficulty(),  # 20 to 28 givens, any rating, two of three are 0
+    "hard": Difficulty(least_rating=1),  # minimal, and singles alone do not solve it
+    "extreme": Difficulty(least_rating=10),  # minimal, about one of forty; half a second of work each
+}
+
+
+def difficulties(board: Board) -> tuple[str, ...]:
+    return tuple(DIFFICULTIES) if board.side > 6 else ("easy", "medium", "minimal")
+
+
+def generate(board: Board, rng: np.random.Generator, difficulty: str) -> Example:
+    """A question of one of the `difficulties` of the board, its answer and its rating."""
+    if difficulty not in difficulties(board):
+        known = ", ".join(difficulties(board))
+        raise PuzzleError(f"there is no difficulty {difficulty[:40]!r}", "unknown-difficulty", f"use one of {known}")
+    wanted = DIFFICULTIES[difficulty]
+    while True:
+        example = _example(board, rng, num_givens=round(wanted.given_share * board.num_cells))
+        if wanted.accepts(example.rating):
+            return example
+
+
+def _example(board: Board, rng: np.random.Generator, *, num_givens: int) -> Example:
+    solver = solver_of(board)
+    answer = _full_grid(solver, rng)
+    cells: list[int] = answer.reshape(-1).tolist()
+    order: list[int] = rng.permutation(board.num_cells).tolist()
+    num_spare = board.num_cells - num_givens
+    block = min(
+        num_spare, board.num_cells * 3 // 8
+    )  # nearly all of so many clues can go: asking for each would be waste
+    _take_out(solver, cells, order[:block])
+    for cell in order[block:]:
+        if cells.count(0) < num_spare:
+            _take_out(solver, cells, [cell])
+    question = np.array(cells, dtype=np.int8).reshape(answer.shape)
+    return Example(question=question, answer=answer, rating=rating(board, question))
+
+
+def _full_grid(solver: Solver, rng: np.random.Generator) -> Grid:
+    nothing_given = solver.given([0] * solver.num_cells)
+    return solver.search(nothing_given, max_solutions=1, order=lambda bits: rng.permutation(bits).tolist()).solutions[0]
+
+
+def _take_out(solver: Solver, cells: list[int], block: list[int]) -> None:
+    """Clear the cells of a block one after the other, each only if the solution stays unique.
+
+    Taking out more never makes a solution unique again, so a whole block that can go is the same as its cells one by
+    one, and one that cannot is halved.
+    """
+    clues = [cells[cell] for cell in block]
+    for cell in block:
+        cells[cell] = 0
+    if _is_unique(solver, cells, block, clues):
+        return
+    for cell, clue in zip(block, clues, strict=True):
+        cells[cell] = clue
+    if len(block) > 1:
+        half = len(block) // 2
+        _take_out(solver, cells, block[:half])
+        _take_out(solver, cells, block[half:])
+
+
+def _is_unique(solver: Solver, cells: list[int], block: list[int], clues: list[int]) -> bool:
+    state = solver.given(cells)
+    if len(block) == 1:  # another solution would have another digit here
+        others = solver.without(state, block[0], clues[0])
+        return not solver.search(others, max_solutions=1).solutions
+    return len(solver.search(state, max_solutions=2).solutions) == 1
