@@ -7,7 +7,7 @@ DEV := .venv/bin
 SERVE := .venv-serve/bin
 ROOMS := host puzzles model train export calibration edge_runtime benchmarks
 
-.PHONY: help demo test test-slow lint audit format screens check-gpu check-jetson check-rtx clean
+.PHONY: help demo test test-quick test-slow lint audit format screens check-gpu check-jetson check-rtx clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -17,6 +17,9 @@ demo: .venv-serve/ready  ## Set up the server alone, serve the shipped model and
 
 test: .venv/ready  ## Run the test suite (minutes)
 	$(DEV)/python -m pytest -m "not slow"
+
+test-quick: .venv/ready  ## Run what starts no other process: the inner loop
+	$(DEV)/python -m pytest -m "not slow and not process" -q
 
 test-slow: .venv/ready  ## Run the long tests: ten thousand puzzles of each kind, twenty kills, killed ranks
 	$(DEV)/python -m pytest -m slow
