@@ -33,7 +33,7 @@ audit: .audit/ready  ## Ask for known vulnerabilities in the pinned versions; sa
 	PIP_AUDIT=.audit/bin/pip-audit .ci/audit
 
 screens: .venv/ready  ## Make the pictures of the web page again, in a real Chromium
-	HRM_SCREENS=docs/screens $(DEV)/python -m pytest tests/web
+	HRM_SCREENS=docs/screens $(DEV)/python -m pytest tests/edge_runtime/web
 
 format: .venv/ready  ## Format the code
 	$(DEV)/ruff check --fix .

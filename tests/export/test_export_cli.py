@@ -25,7 +25,7 @@ from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Puzzle
 
 SUDOKU = registry.get("sudoku-4x4")
-FAKES = Path(__file__).parent.parent / "edge_runtime" / "fakes"
+FAKES = Path(__file__).parents[1] / "support" / "fakes"
 
 
 def saved(path: Path, *, puzzle: object = "sudoku-4x4", model: HRM | None = None) -> Path:

@@ -1,6 +1,7 @@
 """A bundle is written whole or not at all, and only where its graph says what PyTorch says."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -179,19 +180,20 @@ def test_a_bundle_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
 
 WRITE_FOR_EVER = """
 import sys
-sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from test_packing import small_contents, written
 contents = small_contents()
 for number in range(10_000):
-    written(Path(sys.argv[2]) / f"{number}.bundle", contents)
+    written(Path(sys.argv[1]) / f"{number}.bundle", contents)
     print(number, flush=True)
 """
 
 
 def test_a_kill_during_writing_leaves_no_half_bundle(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WRITE_FOR_EVER, str(Path(__file__).parent), str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", WRITE_FOR_EVER, str(tmp_path)]
+    search_path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": search_path}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         assert process.stdout.readline().strip().isdigit()
         while not list(tmp_path.glob(".*")):  # the next one is under way

@@ -1,12 +1,10 @@
-"""Helpers stand beside these tests, and importlib mode leaves the path to us."""
+"""A small data set for the tests of training."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from hrm_train.plan import Plan, open_plan, read_plan, trainer_from
 from hrm_train.presets import SIZES, config_for, recipe_for
 from hrm_train.tuning import fastest
 
-TOOLS: dict[str, Any] = runpy.run_path(str(Path(__file__).with_name("rank_program.py")))
+TOOLS: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[1] / "support" / "rank_program.py"))
 TRAINING_GPUS = [preset for preset in PRESETS.values() if preset.gpu and not preset.refusal]
 ALL_ARC_TASKS = 876_000  # published puzzle ids: 960 tasks in 1,000 variants, less those that fall together
 

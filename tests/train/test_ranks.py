@@ -20,7 +20,7 @@ from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_train.distributed import Ranks
 
-PROGRAM = Path(__file__).with_name("rank_program.py")
+PROGRAM = Path(__file__).parents[1] / "support" / "rank_program.py"
 TOOLS: dict[str, Any] = runpy.run_path(str(PROGRAM))
 ROUNDING = 1e-5  # float32 sums in another order
 

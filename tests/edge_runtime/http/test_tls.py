@@ -16,13 +16,11 @@ from pathlib import Path
 import httpx
 import pytest
 from scripted_server import examples
-from service_tools import PATIENCE_S, Server, free_port, wait_for
-from test_door import server_address
+from service_tools import PATIENCE_S, SUPPORT, Server, free_port, server_address, wait_for
 
 from hrm_edge_runtime.http.connections import HEADER_SECONDS
 
 GOOD = next(iter(examples()))
-HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +45,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 @pytest.fixture(scope="module")
 def secure(certificate: Certificate) -> Iterator[Server]:
     port = free_port()
-    program = [sys.executable, str(HERE / "scripted_server.py"), f"--port={port}"]
+    program = [sys.executable, str(SUPPORT / "scripted_server.py"), f"--port={port}"]
     server = Server([*program, f"--tls-cert={certificate.cert}", f"--tls-key={certificate.key}"], port)
     trusted = ssl.create_default_context(cafile=str(certificate.cert))
     server.url = server.url.replace("http:", "https:")

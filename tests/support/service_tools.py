@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parent
 PATIENCE_S = 60.0  # how long a busy machine may take for what usually takes a second
 
 
@@ -83,12 +83,25 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def server_address(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
+def command(name: str, *arguments: object) -> list[str]:
+    start = {
+        "serve": "from hrm_edge_runtime.cli import serve as main",
+        "solve": "from hrm_edge_runtime.solve.cli import main",
+    }
+    return [sys.executable, "-c", f"{start[name]}; main()", *map(str, arguments)]
+
+
 @contextlib.contextmanager
 def running(**options: float | str | Path) -> Iterator[Server]:
     """A scripted server; options are those of `scripted_server.py`, with underscores."""
     port = free_port()
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    server = Server([sys.executable, str(HERE / "scripted_server.py"), f"--port={port}", *flags], port)
+    server = Server([sys.executable, str(SUPPORT / "scripted_server.py"), f"--port={port}", *flags], port)
     try:
         wait_for(lambda: server.status("/livez") == 200)
         yield server

@@ -19,8 +19,7 @@ from asgi_tools import QUICK, app_over, client_of, until
 from echo_bundle import ECHO_STEP, write_echo_bundle
 from fastapi import FastAPI
 from scripted_server import NAME, scripted_model
-from service_tools import Server, free_port, wait_for
-from test_commands import command
+from service_tools import Server, command, free_port, wait_for
 
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.http import model_manager

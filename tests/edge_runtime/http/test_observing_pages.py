@@ -16,7 +16,7 @@ from service_tools import Server, wait_for
 
 from hrm_edge_runtime.http.logs import JsonLines
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 HISTOGRAM = ("bucket", "sum", "count")
 QUESTION = next(iter(examples()))
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import uvicorn
 from scripted_server import examples
-from service_tools import running
+from service_tools import running, server_address
 from uvicorn.server import ServerState
 
 from hrm_edge_runtime.http.connections import HEADER_SECONDS, Door, GuardedProtocol
@@ -271,8 +271,3 @@ def timed(act: Callable[[], Any]) -> float:
     began_s = time.monotonic()
     assert act().status_code == 200
     return time.monotonic() - began_s
-
-
-def server_address(url: str) -> tuple[str, int]:
-    host, _, port = url.removeprefix("http://").partition(":")
-    return host, int(port)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from echo_bundle import write_echo_bundle
 from rich.console import Console
-from solving_tools import OPEN, PUZZLE, SOLVED, answer, command
+from service_tools import command
+from solving_tools import OPEN, PUZZLE, SOLVED, answer
 
 from hrm_edge_runtime.http.errors import ServiceError
 from hrm_edge_runtime.solve import progress
@@ -80,7 +81,7 @@ def test_an_answer_that_is_no_board_has_no_picture() -> None:
 
 def test_a_board_in_a_pipe_is_plain_text(tmp_path: Path) -> None:
     bundle = write_echo_bundle(tmp_path / "echo.bundle")
-    done = subprocess.run(command(SOLVED, "--bundle", bundle), capture_output=True, text=True, check=True)
+    done = subprocess.run(command("solve", SOLVED, "--bundle", bundle), capture_output=True, text=True, check=True)
     assert done.stdout == f"{SOLVED}\n"
     assert done.stderr == ""
 

@@ -1,4 +1,4 @@
-"""The table of options in docs/serving.md is the parser's own; `python tests/service/test_flag_table.py` writes it."""
+"""The table of options in docs/serving.md is the parser's own; run this file with Python to write it again."""
 
 from __future__ import annotations
 

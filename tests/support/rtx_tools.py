@@ -3,7 +3,7 @@
     python -m pip install --no-deps --target WHEELS REQUIREMENTS
     python -m pip install --no-deps --target WHEELS/stubs STUBS
     PYTHONPATH=WHEELS python -m pytest -m rtx
-    PYTHONPATH=WHEELS python tests/export/rtx_tools.py
+    PYTHONPATH=WHEELS python tests/support/rtx_tools.py
 
 The last prints the table of docs/tensorrt.md. The plans fit no Jetson: RTX compiles for GeForce cards, and the nearest
 relative of Orin it knows is the Ampere card of compute capability 8.6.

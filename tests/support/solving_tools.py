@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
@@ -12,10 +11,6 @@ from hrm_puzzles import registry
 SOLVED = "1234341221434321"
 OPEN = "123434122143432."
 PUZZLE = registry.get("sudoku-4x4")
-
-
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-c", "from hrm_edge_runtime.solve.cli import main; main()", *map(str, arguments)]
 
 
 def answer(puzzle: object, *, solved: bool = True) -> SolveAnswer:

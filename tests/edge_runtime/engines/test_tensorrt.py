@@ -37,8 +37,9 @@ from hrm_edge_runtime.worker.loop import run
 from hrm_edge_runtime.worker.messages import Failed
 from hrm_host import memory
 
-FAKES = Path(__file__).parent / "fakes"
-VERSIONS = sorted(file.stem for file in (Path(__file__).parent / "tensorrt_api").glob("*.txt"))
+SUPPORT = Path(__file__).parents[2] / "support"
+FAKES = SUPPORT / "fakes"
+VERSIONS = sorted(file.stem for file in (SUPPORT / "tensorrt_api").glob("*.txt"))
 FAKE_MODULES = ("tensorrt", "pycuda", "pycuda.driver")
 SLOTS = 3
 

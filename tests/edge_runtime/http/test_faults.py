@@ -37,7 +37,7 @@ from hrm_edge_runtime.worker.client import Supervisor
 from hrm_edge_runtime.worker.handles import InThreadEngine
 from hrm_edge_runtime.worker.lanes import Workbench
 
-RUNTIME = Path(__file__).parents[2] / "edge_runtime" / "hrm_edge_runtime"
+RUNTIME = Path(__file__).parents[3] / "edge_runtime" / "hrm_edge_runtime"
 CGROUP = Path("/sys/fs/cgroup/memory")
 QUESTION = next(iter(scripted_examples()))
 

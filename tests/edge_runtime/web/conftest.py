@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "service"))  # importlib mode leaves the path to us
-sys.path.insert(0, str(Path(__file__).parent))
-
 from service_tools import Server, free_port, wait_for
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 from scripted_server import examples
-from service_tools import PATIENCE_S, free_port, running, wait_for
-from solving_tools import OPEN, PUZZLE, SOLVED, answer, command, solver_of
+from service_tools import PATIENCE_S, command, free_port, running, wait_for
+from solving_tools import OPEN, PUZZLE, SOLVED, answer, solver_of
 
 from hrm_edge_runtime.http.errors import ServiceError
 from hrm_edge_runtime.http.schema import SolveRequest
@@ -144,7 +144,7 @@ def test_a_run_killed_at_any_moment_is_finished_by_the_same_command(tmp_path: Pa
     source.write_text("\n".join(questions))
     with running(step_s=0.002, slots=4) as server:
         server.wait_until_ready()
-        begin = command(source, "--url", server.url, "--out", out)
+        begin = command("solve", source, "--url", server.url, "--out", out)
         for _ in range(2):
             before = out.stat().st_size if out.exists() else 0
             process = subprocess.Popen(begin, stderr=subprocess.DEVNULL)
@@ -173,7 +173,9 @@ def test_an_engine_that_dies_and_a_server_that_restarts_lose_no_puzzle(tmp_path:
     source.write_text("\n".join(questions))
     with running(step_s=0.01, slots=2) as server:
         server.wait_until_ready()
-        process = subprocess.Popen(command(source, "--url", server.url, "--out", out), stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command("solve", source, "--url", server.url, "--out", out), stderr=subprocess.DEVNULL
+        )
         wait_for(lambda: out.exists() and out.stat().st_size > 0)
         os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
         assert process.wait(PATIENCE_S) == 0
@@ -185,7 +187,7 @@ def test_a_server_that_is_gone_ends_the_run_with_what_it_has(tmp_path: Path) -> 
     source.write_text("\n".join(list(examples()) * 40))
     with running(step_s=0.005) as server:
         server.wait_until_ready()
-        begin = command(source, "--url", server.url, "--out", out, "--patience", 0.5)
+        begin = command("solve", source, "--url", server.url, "--out", out, "--patience", 0.5)
         process = subprocess.Popen(begin, stderr=subprocess.PIPE, text=True)
         wait_for(lambda: out.exists() and out.stat().st_size > 0)
         os.killpg(server.process.pid, signal.SIGKILL)

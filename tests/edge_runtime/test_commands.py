@@ -6,7 +6,6 @@ import io
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from echo_bundle import write_echo_bundle
-from service_tools import PATIENCE_S, Server, free_port, wait_for
+from service_tools import PATIENCE_S, Server, command, free_port, wait_for
 
 from hrm_edge_runtime.bundle import find_bundle
 from hrm_edge_runtime.cli import serve_app
@@ -28,14 +27,6 @@ SOLVED = "1234341221434321"
 OPEN = "123434122143432."
 CLASH = "11.............."
 KEY = "a-key-for-the-tests-only"
-
-
-def command(name: str, *arguments: object) -> list[str]:
-    start = {
-        "serve": "from hrm_edge_runtime.cli import serve as main",
-        "solve": "from hrm_edge_runtime.solve.cli import main",
-    }
-    return [sys.executable, "-c", f"{start[name]}; main()", *map(str, arguments)]
 
 
 @dataclass(frozen=True, kw_only=True)

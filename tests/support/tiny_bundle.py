@@ -1,0 +1,137 @@
+"""A step graph small enough to read, and a bundle around it: both real files.
+
+Shapes: B slots, S segments, T = 16 tokens, N = 17 positions, D = 8 width, E = 8, V = 6 (the 4x4 Sudoku).
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+
+from hrm_edge_runtime.bundle import write_manifest
+from hrm_edge_runtime.engines.onnx import OnnxEngine
+
+SEQ_LEN, VOCAB_SIZE, NUM_POSITIONS, WIDTH, NUM_PUZZLE_IDS, MAX_SEGMENTS = 16, 6, 17, 8, 3, 6
+
+TRACE_OF = {
+    "answer_SBT": "answer_BT",
+    "halt_margin_SB": "halt_margin_B",
+    "q_halt_SB": "q_halt_B",
+    "logits_SBTV": "logits_BTV",
+}
+
+# Counts its segments in the carry (z_high[:, 0, 0]) and wants to halt from segment 1 + (sum of the tokens mod 7) on.
+TINY_STEP = """
+<ir_version: 10, opset_import: ["" : 20]>
+tiny_step (int32[B,16] tokens_BT, float[B,8] puzzle_vector_BE, bool[B] fresh_B,
+           float[B,17,8] z_high_BND, float[B,17,8] z_low_BND)
+  => (float[B,17,8] z_high_BND_next, float[B,17,8] z_low_BND_next, int32[B,16] answer_BT,
+      float[B] halt_margin_B, float[B] q_halt_B, float[B,16,6] logits_BTV)
+{
+  fresh_B11 = Unsqueeze (fresh_B, axes_12)
+  high_BND = Where (fresh_B11, initial_ND, z_high_BND)
+  low_BND = Where (fresh_B11, initial_ND, z_low_BND)
+  embedded_BTD = Gather (embedding_VD, tokens_BT)
+  vector_B1D = Unsqueeze (puzzle_vector_BE, axis_1)
+  input_BND = Concat <axis = 1> (vector_B1D, embedded_BTD)
+  seen_BND = Sum (low_BND, high_BND, input_BND)
+  mixed_BND = MatMul (mixing_NN, seen_BND)
+  turned_BND = MatMul (mixed_BND, low_DD)
+  z_low_BND_next = Tanh (turned_BND)
+  thought_BND = Add (high_BND, z_low_BND_next)
+  raised_BND = MatMul (thought_BND, high_DD)
+  bounded_BND = Tanh (raised_BND)
+  counted_BND = Add (high_BND, one)
+  z_high_BND_next = Where (is_counter_ND, counted_BND, bounded_BND)
+  open_BTD = Slice (z_high_BND_next, axis_1, end, axis_1)
+  logits_BTV = MatMul (open_BTD, head_DV)
+  answer_long_BT = ArgMax <axis = -1, keepdims = 0> (logits_BTV)
+  answer_BT = Cast <to = 6> (answer_long_BT)
+  counter_BND = Where (is_counter_ND, z_high_BND_next, zero)
+  count_B = ReduceSum <keepdims = 0> (counter_BND, axes_12)
+  sum_B = ReduceSum <keepdims = 0> (tokens_BT, axis_1)
+  need_B = Mod (sum_B, seven)
+  need_float_B = Cast <to = 1> (need_B)
+  past_B = Sub (count_B, need_float_B)
+  halt_margin_B = Sub (past_B, half)
+  q_halt_B = Tanh (halt_margin_B)
+}
+"""
+
+
+def _constants() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(7)
+    is_counter_ND = np.zeros((NUM_POSITIONS, WIDTH), np.bool_)
+    is_counter_ND[0, 0] = True
+    weights = {
+        "embedding_VD": rng.normal(size=(VOCAB_SIZE, WIDTH)),
+        "mixing_NN": rng.normal(size=(NUM_POSITIONS, NUM_POSITIONS)) / 4,
+        "low_DD": rng.normal(size=(WIDTH, WIDTH)),
+        "high_DD": rng.normal(size=(WIDTH, WIDTH)),
+        "head_DV": rng.normal(size=(WIDTH, VOCAB_SIZE)),
+        "initial_ND": np.zeros((NUM_POSITIONS, WIDTH)),
+        **{name: np.array(value) for name, value in (("zero", 0.0), ("half", 0.5), ("one", 1.0))},
+    }
+    numbers = {
+        "is_counter_ND": is_counter_ND,
+        "seven": np.array(7, np.int32),
+        "axis_1": np.array([1]),
+        "axes_12": np.array([1, 2]),
+        "end": np.array([NUM_POSITIONS]),
+    }
+    return {name: array.astype(np.float32) for name, array in weights.items()} | numbers
+
+
+def write_tiny_graph(path: Path) -> Path:
+    model = onnx.parser.parse_model(TINY_STEP)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in _constants().items())
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
+    return path
+
+
+def write_tiny_bundle(path: Path) -> Path:
+    """The graph with a random puzzle table and golden traces of its own."""
+    path.mkdir()
+    rng = np.random.default_rng(11)
+    table = rng.normal(size=(NUM_PUZZLE_IDS, WIDTH)).astype(np.float32)
+    np.save(path / "puzzle_table.npy", table)
+    names = ["<blank>", *(f"task-{row}" for row in range(1, len(table)))]
+    (path / "identifiers.json").write_text(json.dumps(names))
+    graph = write_tiny_graph(path / "step.fp32.onnx")
+    np.savez(path / "golden.npz", allow_pickle=False, **_traces(graph, table, rng))
+    write_manifest(
+        path,
+        name="tiny",
+        puzzle="sudoku-4x4",
+        seq_len=SEQ_LEN,
+        vocab_size=VOCAB_SIZE,
+        num_positions=NUM_POSITIONS,
+        hidden_size=WIDTH,
+        puzzle_vector_size=WIDTH,
+        num_puzzle_ids=NUM_PUZZLE_IDS,
+        max_segments=MAX_SEGMENTS,
+        halting={"policy": "verified", "threshold": 0.0},
+        precisions={"fp32": "step.fp32.onnx"},
+    )
+    return path
+
+
+def _traces(graph: Path, table_IE: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    tokens_BT = rng.integers(0, VOCAB_SIZE, (5, SEQ_LEN), dtype=np.int32)
+    puzzle_ids_B = rng.integers(0, NUM_PUZZLE_IDS, 5, dtype=np.int32)
+    engine = OnnxEngine(graph, num_slots=5, num_threads=1, want_logits=True)
+    for slot in range(5):
+        engine.load(slot, tokens_BT[slot], table_IE[puzzle_ids_B[slot]])
+    traces: dict[str, list[np.ndarray]] = {name: [] for name in TRACE_OF}
+    for _ in range(MAX_SEGMENTS):
+        output = engine.step(5)
+        for name, step_name in TRACE_OF.items():
+            traces[name].append(getattr(output, step_name).copy())
+    return {name: np.stack(trace) for name, trace in traces.items()} | {
+        "tokens_BT": tokens_BT,
+        "puzzle_ids_B": puzzle_ids_B,
+        "labels_BT": tokens_BT,
+    }
