@@ -1,48 +1,112 @@
-"""What a long command is at: a bar for each stage on a terminal, a line for each in a pipe."""
+"""How far a long command is: a bar for each stage on a terminal, plain lines in a pipe, on standard error.
 
-from __future__ import annotations
+with stages_on() as stages:
+    stages.show("puzzles", done, total, "12 solved")
+"""
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-LINE_AFTER_S = 5.0
-"""A stage that takes less is not worth a line in a pipe."""
+OnProgress = Callable[[int, int], None]
+"""Called with how many are done and how many there are in all; `partial(stages.show, "puzzles")` is one."""
 
 
-@dataclass(eq=False)
+def unheard(_done: int, _total: int) -> None:
+    """The `OnProgress` of a caller that shows nothing."""
+
+
+@dataclass
+class _Stage:
+    """When and where a stage began, its bar, and when its next line is due."""
+
+    began_s: float
+    begun_with: int
+    next_line_s: float
+    task: TaskID | None = None
+
+    def left_s(self, done: int, total: int) -> float | None:
+        advanced = done - self.begun_with
+        return (total - done) * (time.monotonic() - self.began_s) / advanced if advanced > 0 else None
+
+
+@dataclass(eq=False, kw_only=True)
 class Stages:
-    """Hears how far each stage is; silent without a `bar` and a `console`."""
+    """Shows stages by their name; without a `console` it shows nothing.
 
-    bar: Progress | None = None
+    In a pipe a stage is worth a line once it has taken `first_line_s`, then every `line_every_s`, and when it is done.
+    """
+
     console: Console | None = None
-    _tasks: dict[str, TaskID] = field(default_factory=dict[str, TaskID])
-    _started_s: dict[str, float] = field(default_factory=dict[str, float])
+    bars: Progress | None = None
+    first_line_s: float = 5.0
+    line_every_s: float = 10.0
+    _stages: dict[str, _Stage] = field(default_factory=dict[str, _Stage])
 
-    def show(self, stage: str, done: int, total: int) -> None:
-        if self.bar is not None:
-            if stage not in self._tasks:
-                self._tasks[stage] = self.bar.add_task(stage)
-            self.bar.update(self._tasks[stage], completed=done, total=total)
-        elif self.console is not None:
-            self._line(stage, done, total)
+    def show(self, stage: str, done: int, total: int | None = None, note: str = "") -> None:
+        """`done` of `total` (None where the number is unknown); `note` is what else there is to say now."""
+        if self.console is None:
+            return
+        if stage not in self._stages:
+            now_s = time.monotonic()
+            self._stages[stage] = _Stage(began_s=now_s, begun_with=done, next_line_s=now_s + self.first_line_s)
+        if self.bars is not None:
+            self._move_bar(self.bars, stage, done, total, note)
+        else:
+            self._print_when_due(self.console, stage, done, total, note)
 
-    def _line(self, stage: str, done: int, total: int) -> None:
-        elapsed_s = time.monotonic() - self._started_s.setdefault(stage, time.monotonic())
-        if done >= total and elapsed_s > LINE_AFTER_S and self.console is not None:
-            self.console.print(f"{stage}: {total} done in {elapsed_s:.0f} s", highlight=False)
-            del self._started_s[stage]
+    def remove(self, stage: str) -> None:
+        """Forget a stage and take its bar off the terminal."""
+        removed = self._stages.pop(stage, None)
+        if self.bars is not None and removed is not None and removed.task is not None:
+            self.bars.remove_task(removed.task)
+
+    def _move_bar(self, bars: Progress, stage: str, done: int, total: int | None, note: str) -> None:
+        shown = self._stages[stage]
+        if shown.task is None:
+            shown.task = bars.add_task(stage, total=total, completed=done, note=note)
+        bars.update(shown.task, completed=done, total=total, note=note)
+
+    def _print_when_due(self, console: Console, stage: str, done: int, total: int | None, note: str) -> None:
+        shown, now_s = self._stages[stage], time.monotonic()
+        elapsed_s = now_s - shown.began_s
+        if total is not None and done >= total:
+            if elapsed_s >= self.first_line_s:
+                _print(console, f"{stage}: {total} done in {elapsed_s:.0f} s", note)
+            del self._stages[stage]
+        elif now_s >= shown.next_line_s:
+            shown.next_line_s = now_s + self.line_every_s
+            left_s = None if total is None else shown.left_s(done, total)
+            of_total = "" if total is None else f" of {total}"
+            _print(console, f"{stage}: {done}{of_total}", note, "" if left_s is None else f"{_duration(left_s)} left")
 
 
 @contextmanager
-def stages_on(console: Console) -> Generator[Stages]:
-    """Stages that show on this console as its kind allows."""
-    if not console.is_terminal:
-        yield Stages(console=console)
+def stages_on(
+    console: Console | None = None, *, first_line_s: float = 5.0, line_every_s: float = 10.0
+) -> Generator[Stages]:
+    """Stages that show on this console (by default on standard error) as its kind allows."""
+    console = console or Console(stderr=True)
+    if not console.is_terminal or console.quiet:
+        yield Stages(console=console, first_line_s=first_line_s, line_every_s=line_every_s)
         return
-    with Progress(console=console, transient=True) as bar:
-        yield Stages(bar=bar)
+    name, note = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[note]}", markup=False)
+    columns = (name, BarColumn(), MofNCompleteColumn(), note, TimeRemainingColumn())
+    # rich would send what the command itself prints to this console, and lose it where the console is quiet
+    bars = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    with bars:
+        yield Stages(console=console, bars=bars)
+
+
+def _print(console: Console, *parts: str) -> None:
+    console.print(", ".join(filter(None, parts)), markup=False, highlight=False, soft_wrap=True)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

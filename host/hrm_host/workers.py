@@ -1,7 +1,5 @@
 """Jobs done by worker processes."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -11,8 +9,6 @@ from typing import TypeVar
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-
-Progress = Callable[[int, int], None]  # done, in all
 
 
 def results_of(function: Callable[[Job], Result], jobs: Sequence[Job], *, num_workers: int) -> Iterator[Result]:

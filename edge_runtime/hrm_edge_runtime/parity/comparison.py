@@ -18,8 +18,8 @@ from hrm_edge_runtime.parity.golden import golden_questions, golden_side
 from hrm_edge_runtime.parity.judging import Break, breaks, not_judged
 from hrm_edge_runtime.parity.report import ParityReport, report_of
 from hrm_edge_runtime.parity.walk import Course, Side, walk
-from hrm_host.workers import Progress
-from hrm_puzzles.data.held_out import Questions, questions_from_data, questions_made, unheard
+from hrm_host.progress import OnProgress, unheard
+from hrm_puzzles.data.held_out import Questions, questions_from_data, questions_made
 
 NUM_PUZZLES = 256
 """Held-out puzzles where none are asked for: minutes on a CPU."""
@@ -91,7 +91,7 @@ def request_of(
     puzzles: int | None,
     seed: int,
     num_slots: int,
-    progress: Progress = unheard,
+    progress: OnProgress = unheard,
     **more: Any,
 ) -> Request:
     """Read the options together; refuses what contradicts itself. `progress` hears of puzzles that are made."""
@@ -115,7 +115,7 @@ def request_of(
     )
 
 
-def _questions(bundle: Bundle, data: Path | None, puzzles: int | None, seed: int, progress: Progress) -> Questions:
+def _questions(bundle: Bundle, data: Path | None, puzzles: int | None, seed: int, progress: OnProgress) -> Questions:
     if data is not None:
         questions = questions_from_data(data, bundle.puzzle, puzzles or NUM_PUZZLES, seed)
         questions.require_ids(bundle.manifest.num_puzzle_ids)

@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from hrm_host.atomic import publish, require_free
-from hrm_host.workers import Progress, results_of
+from hrm_host.progress import OnProgress, unheard
+from hrm_host.workers import results_of
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.drawing import drawn_VET
 from hrm_puzzles.arc.sources import Task, chosen, read_tasks
@@ -97,7 +98,12 @@ class _Job:
 
 
 def build_arc(
-    recipe: ArcRecipe, puzzle: Arc, out: Path, *, num_workers: int = 1, progress: Progress = lambda _done, _total: None
+    recipe: ArcRecipe,
+    puzzle: Arc,
+    out: Path,
+    *,
+    num_workers: int = 1,
+    progress: OnProgress = unheard,
 ) -> ArcBuilt:
     """Build a data set at `out`, which must not exist; the same for a seed whatever the number of workers."""
     require_free(out)
@@ -154,7 +160,7 @@ def _names(recipe: ArcRecipe, tasks: list[Task], counts: list[int]) -> Iterator[
 
 
 def _write_tasks(
-    plan: _Plan, recipe: ArcRecipe, puzzle: Arc, unfinished: Path, num_workers: int, progress: Progress
+    plan: _Plan, recipe: ArcRecipe, puzzle: Arc, unfinished: Path, num_workers: int, progress: OnProgress
 ) -> None:
     starts = zip(*(plan.starts(split) for split in SPLITS), strict=True)
     jobs = [

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_host.atomic import new_directory, require_free
-from hrm_host.workers import Progress
+from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.csv_rows import read_csv
@@ -67,7 +67,7 @@ def usual_counts(puzzle: Puzzle) -> tuple[int, int]:
     return USUAL_COUNTS.get(puzzle.name.partition("-")[0], (1000, 200))
 
 
-def build(recipe: Recipe, out: Path, *, num_workers: int = 1, progress: Progress = lambda _done, _total: None) -> Built:
+def build(recipe: Recipe, out: Path, *, num_workers: int = 1, progress: OnProgress = unheard) -> Built:
     """Build a data set at `out`, which must not exist; a build that was stopped continues with the same recipe.
     No question of the training split is a symmetric copy of one of the test split.
     """

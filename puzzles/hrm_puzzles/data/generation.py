@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host.workers import Progress, results_of
+from hrm_host.progress import OnProgress
+from hrm_host.workers import results_of
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
 
@@ -69,7 +70,7 @@ def chunks_of(puzzle: str, difficulty: str, seed: int, *, is_test: bool, count: 
     ]
 
 
-def generate_chunks(chunks: list[Chunk], directory: Path, *, num_workers: int, progress: Progress) -> None:
+def generate_chunks(chunks: list[Chunk], directory: Path, *, num_workers: int, progress: OnProgress) -> None:
     """Bring the file of every chunk into being; those that are there already are kept."""
     directory.mkdir(parents=True, exist_ok=True)
     missing = [chunk for chunk in chunks if not (directory / chunk.file_name).exists()]

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host.workers import Progress
+from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles.data.csv_rows import read_csv
 from hrm_puzzles.data.datasets import RECIPE, DatasetError, open_split
 from hrm_puzzles.data.generation import MIXED, chunks_of, generate_chunks, read_chunk
@@ -25,10 +25,6 @@ from hrm_puzzles.puzzle import Puzzle
 
 SEED = 20_017
 """Of puzzles made on the spot; whatever the seed, they are of classes that no training split holds."""
-
-
-def unheard(done: int, total: int) -> None:
-    """The progress of what is quick enough."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,7 +96,7 @@ class Questions:
 
 
 def find_questions(
-    source: str, puzzle: Puzzle, *, count: int, data: Path | None = None, num_workers: int = 1, progress: Progress
+    source: str, puzzle: Puzzle, *, count: int, data: Path | None = None, num_workers: int = 1, progress: OnProgress
 ) -> Questions:
     """At most `count` held-out puzzles from a name (sudoku, maze, arc, logistics ...) or the path of a data set or CSV.
 
@@ -130,7 +126,7 @@ def questions_made(
     difficulty: str = MIXED,
     seed: int = SEED,
     num_workers: int = 1,
-    progress: Progress = unheard,
+    progress: OnProgress = unheard,
 ) -> Questions:
     """Fresh puzzles, by default of all difficulties that are quick to make; refuses puzzles that are made by people."""
     if not puzzle.difficulties:

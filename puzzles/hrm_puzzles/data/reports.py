@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hrm_host import workers
+from hrm_host.progress import OnProgress
 from hrm_puzzles.arc.build import ArcBuilt
 from hrm_puzzles.data.build import Built
 from hrm_puzzles.data.inspection import Quantiles, Report, SplitReport
@@ -43,7 +43,7 @@ def cost_of(num_examples: int, seconds: float) -> dict[str, float]:
 
 
 @contextmanager
-def progress_shown(noun: str) -> Generator[workers.Progress]:
+def progress_shown(noun: str) -> Generator[OnProgress]:
     """A bar on a terminal; elsewhere a line for every tenth of the work."""
     if not sys.stderr.isatty():
         yield _lines(noun)
@@ -58,7 +58,7 @@ def progress_shown(noun: str) -> Generator[workers.Progress]:
         yield move
 
 
-def _lines(noun: str) -> workers.Progress:
+def _lines(noun: str) -> OnProgress:
     said = -1
 
     def say(done: int, total: int) -> None:

@@ -7,7 +7,11 @@ import textwrap
 import time
 from pathlib import Path
 
+import pytest
+
 from hrm_host.workers import results_of
+
+pytestmark = pytest.mark.process
 
 
 def test_results_are_the_same_with_and_without_workers() -> None:
