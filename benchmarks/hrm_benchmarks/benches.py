@@ -19,7 +19,7 @@ from hrm_benchmarks.questions import jobs_of
 from hrm_benchmarks.report import Figures, figures, histogram, over_rounds
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Checker
-from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
@@ -35,7 +35,7 @@ class Bench:
 
     engine: Engine
     puzzle: Checker
-    jobs: Sequence[Job]
+    jobs: Sequence[Attempt]
     labels_NT: NDArray[np.int32]
     clock: Clock
     title: str

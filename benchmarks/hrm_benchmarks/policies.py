@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hrm_edge_runtime.batching.lane import Checker, Lane, Result
-from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 
 Clock = Callable[[], float]
@@ -105,7 +105,7 @@ class Meter:
 
 
 def serve(
-    policy: Policy, engine: Engine, puzzle: Checker, jobs: Sequence[Job], *, clock: Clock = time.perf_counter
+    policy: Policy, engine: Engine, puzzle: Checker, jobs: Sequence[Attempt], *, clock: Clock = time.perf_counter
 ) -> Run:
     """Serve all jobs, present from the start, under a policy; every policy sees them in the same order."""
     width = policy.width(engine.num_slots)
@@ -135,7 +135,7 @@ def serve(
     )
 
 
-def _submit(policy: Policy, lane: Lane, meter: Meter, waiting: deque[Job]) -> None:
+def _submit(policy: Policy, lane: Lane, meter: Meter, waiting: deque[Attempt]) -> None:
     if policy.batches and lane.num_active:
         return
     meter.new_batch()
@@ -143,5 +143,5 @@ def _submit(policy: Policy, lane: Lane, meter: Meter, waiting: deque[Job]) -> No
         lane.submit(waiting.popleft())
 
 
-def _without_early_exit(job: Job) -> Job:
+def _without_early_exit(job: Attempt) -> Attempt:
     return replace(job, policy=replace(job.policy, kind="fixed"))

@@ -7,16 +7,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.engines.scripted import Script
 from hrm_puzzles.data.held_out import Questions
 from hrm_puzzles.puzzle import Puzzle
 
 
-def jobs_of(questions: Questions, policy: HaltingPolicy, puzzle_vector_E: NDArray[np.float32]) -> list[Job]:
+def jobs_of(questions: Questions, policy: HaltingPolicy, puzzle_vector_E: NDArray[np.float32]) -> list[Attempt]:
     """All puzzles as jobs of one lane, numbered from 0, arriving at once."""
     return [
-        Job(job_id=asked.index, tokens_T=asked.tokens_T, puzzle_vector_E=puzzle_vector_E, policy=policy, arrival_s=0.0)
+        Attempt(
+            attempt_id=asked.index,
+            tokens_T=asked.tokens_T,
+            puzzle_vector_E=puzzle_vector_E,
+            policy=policy,
+            arrival_s=0.0,
+        )
         for asked in questions
     ]
 

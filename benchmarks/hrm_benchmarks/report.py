@@ -69,7 +69,7 @@ def figures(run: Run, refill: Run, labels_NT: NDArray[np.int32]) -> Figures:
 def exact_share(run: Run, labels_NT: NDArray[np.int32]) -> float:
     """Share of puzzles answered with exactly their label."""
     right = [
-        result.answer_T is not None and np.array_equal(result.answer_T, labels_NT[result.job_id])
+        result.answer_T is not None and np.array_equal(result.answer_T, labels_NT[result.attempt_id])
         for result in run.results
     ]
     return float(np.mean(right))

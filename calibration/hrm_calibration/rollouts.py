@@ -20,7 +20,7 @@ from hrm_calibration.quantise import call_sites
 from hrm_calibration.recording import RecordingEngine
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Checker, Lane, Result
-from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_puzzles.data.held_out import Questions
 
@@ -75,7 +75,7 @@ def solve(
     while len(results) < len(questions):
         while lane.num_queued < engine.num_slots and (index := next(waiting, None)) is not None:
             lane.submit(_job(index, questions, puzzle_table, policy))
-        results.update((result.job_id, result) for result in lane.step())
+        results.update((result.attempt_id, result) for result in lane.step())
         if progress is not None:
             progress(len(results))
     return _outcome(questions, results)
@@ -131,10 +131,10 @@ class _Reservoir:
         return {name: np.stack([row[name] for row in self._rows]) for name in INPUTS}
 
 
-def _job(index: int, questions: Questions, puzzle_table: NDArray[np.float32], policy: HaltingPolicy) -> Job:
+def _job(index: int, questions: Questions, puzzle_table: NDArray[np.float32], policy: HaltingPolicy) -> Attempt:
     vector_E = puzzle_table[questions.puzzle_ids_N[index]]
-    return Job(
-        job_id=index, tokens_T=questions.tokens_NT[index], puzzle_vector_E=vector_E, policy=policy, arrival_s=0.0
+    return Attempt(
+        attempt_id=index, tokens_T=questions.tokens_NT[index], puzzle_vector_E=vector_E, policy=policy, arrival_s=0.0
     )
 
 

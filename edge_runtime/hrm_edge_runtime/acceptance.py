@@ -25,7 +25,7 @@ from rich.console import Console
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, Result
-from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.bundle import Bundle, Golden, find_bundle
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
@@ -167,12 +167,12 @@ def _soak(bundle: Bundle, choice: Choice, engine: Engine, soak_s: float) -> dict
     return _account(seen, samples)
 
 
-def _jobs(golden: Golden, bundle: Bundle, policy: HaltingPolicy) -> Iterator[Job]:
+def _jobs(golden: Golden, bundle: Bundle, policy: HaltingPolicy) -> Iterator[Attempt]:
     number = 0
     while True:
         puzzle = number % len(golden.tokens_BT)
-        yield Job(
-            job_id=number,
+        yield Attempt(
+            attempt_id=number,
             tokens_T=golden.tokens_BT[puzzle],
             puzzle_vector_E=bundle.puzzle_table[golden.puzzle_ids_B[puzzle]],
             policy=policy,
@@ -195,7 +195,7 @@ class _Seen:
     def take(self, results: list[Result]) -> None:
         for result in results:
             said = b"" if result.answer_T is None else result.answer_T.tobytes()
-            self.changed += self._first.setdefault(result.job_id % self.num_puzzles, said) != said
+            self.changed += self._first.setdefault(result.attempt_id % self.num_puzzles, said) != said
             self.failed += result.halted_by == "failed"
             self.verified += result.verified is True
             self.segments += result.segments

@@ -113,7 +113,7 @@ def serve_command(
         tracer=_tracer(otlp_endpoint) if otlp_endpoint else None,
     )
     try:
-        run_server(library.make_workbench(), models, options, library)
+        run_server(library.make_lanes(), models, options, library)
     except EngineUnavailableError as error:
         _fail("hrm-serve", error)
 

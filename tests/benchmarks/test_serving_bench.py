@@ -73,7 +73,7 @@ def test_the_backlog_ends_when_nobody_waits_any_more() -> None:
 def test_every_policy_answers_every_puzzle_alike() -> None:
     bench = bench_of()
     for name, run in runs().items():
-        assert sorted(result.job_id for result in run.results) == [0, 1, 2, 3, 4], name
+        assert sorted(result.attempt_id for result in run.results) == [0, 1, 2, 3, 4], name
         assert exact_share(run, bench.labels_NT) == 1.0, name
         assert [result.segments for result in run.results] == [16] * 5 or name != "fixed"
 

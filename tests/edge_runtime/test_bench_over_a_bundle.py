@@ -31,7 +31,7 @@ def test_every_early_exit_policy_gives_each_puzzle_the_same_answer(tiny_bundle: 
     for policy in POLICIES:
         run = serve(policy, bench.engine, bench.puzzle, bench.jobs, clock=time.perf_counter)
         answers[policy.name] = {
-            result.job_id: (result.segments, np.asarray(result.answer_T).tolist()) for result in run.results
+            result.attempt_id: (result.segments, np.asarray(result.answer_T).tolist()) for result in run.results
         }
     assert {segments for segments, _ in answers.pop("fixed").values()} == {9}
     assert all(given == answers["refill"] for given in answers.values())

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, Result
-from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 
@@ -102,22 +102,22 @@ def test_a_lane_answers_everybody_as_if_nobody_else_had_come(
     for number, pause in zip(order, pauses, strict=True):
         lane.submit(job(number, poisoned=number in poisoned))
         results += [result for _ in range(pause) for result in lane.step()]
-        for other in cancelled - {result.job_id for result in results}:
+        for other in cancelled - {result.attempt_id for result in results}:
             lane.cancel(other)
     while lane.has_work:
         results += lane.step()
-    assert sorted(result.job_id for result in results) == list(range(12))
+    assert sorted(result.attempt_id for result in results) == list(range(12))
     for result in results:
-        if result.job_id in poisoned | cancelled:
-            assert result.halted_by in ("failed", "cancelled") or result.job_id not in poisoned
+        if result.attempt_id in poisoned | cancelled:
+            assert result.halted_by in ("failed", "cancelled") or result.attempt_id not in poisoned
         else:
-            assert fields(result) == solo(result.job_id)
+            assert fields(result) == solo(result.attempt_id)
 
 
-def job(number: int, *, poisoned: bool = False) -> Job:
+def job(number: int, *, poisoned: bool = False) -> Attempt:
     tokens_T, vector_E = question("sudoku-6x6", number)
-    return Job(
-        job_id=number,
+    return Attempt(
+        attempt_id=number,
         tokens_T=tokens_T,
         puzzle_vector_E=np.full_like(vector_E, np.nan) if poisoned else vector_E,
         policy=HaltingPolicy(kind="verified", max_segments=9),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm_edge_runtime.batching.lane import Lane, Result
-from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.bundle import SHELF, Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.parity import replay
@@ -26,9 +26,9 @@ class Known:
     alone: list[Result]
 
 
-def job(known_tokens_T: np.ndarray, job_id: int, bundle: Bundle) -> Job:
-    return Job(
-        job_id=job_id,
+def job(known_tokens_T: np.ndarray, attempt_id: int, bundle: Bundle) -> Attempt:
+    return Attempt(
+        attempt_id=attempt_id,
         tokens_T=known_tokens_T,
         puzzle_vector_E=bundle.puzzle_table[0],
         policy=bundle.manifest.halting_policy(),
@@ -51,9 +51,9 @@ def known() -> Known:
     questions = [bundle.puzzle.generate(rng, kind).question for kind in ("easy", "medium", "minimal") * 4]
     tokens_BT = np.stack([bundle.puzzle.encode(question) for question in questions])
     lane = Lane(engine_from_bundle(bundle, num_slots=1, num_threads=1), bundle.puzzle, queue_limit=NUM_PUZZLES)
-    for job_id, tokens_T in enumerate(tokens_BT):
-        lane.submit(job(tokens_T, job_id, bundle))
-    alone = sorted(all_results(lane), key=lambda result: result.job_id)
+    for attempt_id, tokens_T in enumerate(tokens_BT):
+        lane.submit(job(tokens_T, attempt_id, bundle))
+    alone = sorted(all_results(lane), key=lambda result: result.attempt_id)
     assert any(result.verified for result in alone)
     return Known(bundle=bundle, tokens_BT=tokens_BT, alone=alone)
 
@@ -71,15 +71,15 @@ def test_a_puzzle_gets_the_same_answer_whatever_its_neighbours(
     engine = engine_from_bundle(known.bundle, num_slots=num_slots, num_threads=1)
     lane = Lane(engine, known.bundle.puzzle, queue_limit=NUM_PUZZLES)
     results: list[Result] = []
-    for job_id in order:
-        lane.submit(job(known.tokens_BT[job_id], job_id, known.bundle))
+    for attempt_id in order:
+        lane.submit(job(known.tokens_BT[attempt_id], attempt_id, known.bundle))
         results += [result for _ in range(steps_between) for result in lane.step()]
-    for job_id in cancelled:
-        lane.cancel(job_id)
+    for attempt_id in cancelled:
+        lane.cancel(attempt_id)
     results += all_results(lane)
-    assert sorted(result.job_id for result in results) == list(range(NUM_PUZZLES))
+    assert sorted(result.attempt_id for result in results) == list(range(NUM_PUZZLES))
     for result in results:
-        expected = known.alone[result.job_id]
+        expected = known.alone[result.attempt_id]
         if result.halted_by != "cancelled":
             assert np.array_equal(result.answer_T, expected.answer_T)
             assert (result.segments, result.halted_by) == (expected.segments, expected.halted_by)
@@ -100,6 +100,6 @@ def test_every_shipped_model_proves_some_of_its_easiest_puzzles(path: Path) -> N
     rng = np.random.default_rng(0)
     questions = [bundle.puzzle.generate(rng, bundle.puzzle.difficulties[0]).question for _ in range(NUM_PUZZLES)]
     lane = Lane(engine_from_bundle(bundle, num_slots=4, num_threads=1), bundle.puzzle, queue_limit=NUM_PUZZLES)
-    for job_id, question in enumerate(questions):
-        lane.submit(job(bundle.puzzle.encode(question), job_id, bundle))
+    for attempt_id, question in enumerate(questions):
+        lane.submit(job(bundle.puzzle.encode(question), attempt_id, bundle))
     assert sum(result.verified is True for result in all_results(lane)) > NUM_PUZZLES / 2

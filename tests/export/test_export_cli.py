@@ -12,7 +12,7 @@ from export_tools import made_questions, small_model
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.batching.lane import Lane
-from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.parity import replay
@@ -106,14 +106,16 @@ def assert_lane_answers_as_pytorch_does(bundle: Bundle, model: HRM) -> None:
     truth = record(model, questions)
     lane = Lane(engine_from_bundle(bundle, num_slots=2, num_threads=1), SUDOKU, queue_limit=8)
     policy = bundle.manifest.halting_policy()
-    for job_id, tokens_T in enumerate(questions.tokens_NT):
+    for attempt_id, tokens_T in enumerate(questions.tokens_NT):
         row_E = bundle.puzzle_table[0]
-        lane.submit(Job(job_id=job_id, tokens_T=tokens_T, puzzle_vector_E=row_E, policy=policy, arrival_s=0.0))
+        lane.submit(
+            Attempt(attempt_id=attempt_id, tokens_T=tokens_T, puzzle_vector_E=row_E, policy=policy, arrival_s=0.0)
+        )
     results = [result for _ in range(20) for result in lane.step()]
-    assert sorted(result.job_id for result in results) == [0, 1, 2, 3, 4]
+    assert sorted(result.attempt_id for result in results) == [0, 1, 2, 3, 4]
     for result in results:
         assert result.segments == model.config.max_segments
-        assert np.array_equal(result.answer_T, truth.answer_SBT[-1, result.job_id])
+        assert np.array_equal(result.answer_T, truth.answer_SBT[-1, result.attempt_id])
 
 
 def test_the_pointer_file_of_a_run_will_do(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 from fastapi import FastAPI
-from scripted_server import NAME, scripted_model, scripted_workbench
+from scripted_server import NAME, scripted_lanes, scripted_model
 
 from hrm_benchmarks.serving import scripted as serving
 from hrm_edge_runtime.batching.attempts import Attempts
@@ -19,30 +19,30 @@ from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyRing
 from hrm_edge_runtime.http.served_model import ServedModel
-from hrm_edge_runtime.worker.client import Supervisor
-from hrm_edge_runtime.worker.handles import InThreadEngine
-from hrm_edge_runtime.worker.lanes import MakeWorkbench, Workbench
+from hrm_edge_runtime.worker.client import EngineClient
+from hrm_edge_runtime.worker.handles import ThreadEngine
+from hrm_edge_runtime.worker.lanes import LaneSet, MakeLanes
 from hrm_puzzles import registry
 
-QUICK = functools.partial(scripted_workbench, num_slots=2, queue_limit=8, segments=2, step_s=0.0, load_s=0.0)
+QUICK = functools.partial(scripted_lanes, num_slots=2, queue_limit=8, segments=2, step_s=0.0, load_s=0.0)
 MAZE = registry.get("maze-8x8")
 
 
-def app_over(make_workbench: MakeWorkbench, keys: KeyRing | None = None) -> tuple[FastAPI, Supervisor]:
-    supervisor = Supervisor(functools.partial(InThreadEngine, make_workbench), {NAME: 10})
-    return create_app(supervisor, [scripted_model(num_slots=2)], keys=keys), supervisor
+def app_over(make_lanes: MakeLanes, keys: KeyRing | None = None) -> tuple[FastAPI, EngineClient]:
+    engine_client = EngineClient(functools.partial(ThreadEngine, make_lanes), {NAME: 10})
+    return create_app(engine_client, [scripted_model(num_slots=2)], keys=keys), engine_client
 
 
-def app_of_two() -> tuple[FastAPI, Supervisor]:
+def app_of_two() -> tuple[FastAPI, EngineClient]:
     """The scripted Sudokus, and mazes whose engine gives every question back as its answer."""
 
-    def bench() -> Workbench:
+    def bench() -> LaneSet:
         engine = ScriptedEngine(num_slots=2, seq_len=MAZE.seq_len)
         lane = Attempts(engine, MAZE, np.zeros((1, 4), np.float32), queue_limit=8)
-        return Workbench(lanes={**QUICK().lanes, "mazes": lane})
+        return LaneSet(lanes={**QUICK().lanes, "mazes": lane})
 
-    supervisor = Supervisor(functools.partial(InThreadEngine, bench), {NAME: 10, "mazes": 10})
-    return create_app(supervisor, [scripted_model(num_slots=2), maze_model()]), supervisor
+    engine_client = EngineClient(functools.partial(ThreadEngine, bench), {NAME: 10, "mazes": 10})
+    return create_app(engine_client, [scripted_model(num_slots=2), maze_model()]), engine_client
 
 
 def maze_model() -> ServedModel:
@@ -50,14 +50,14 @@ def maze_model() -> ServedModel:
 
 
 @contextlib.asynccontextmanager
-async def client_of(app: FastAPI, supervisor: Supervisor | None = None) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the running application; with its supervisor, once the engine is ready."""
+async def client_of(app: FastAPI, engine_client: EngineClient | None = None) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the running application; with its engine_client, once the engine is ready."""
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http,
     ):
-        if supervisor is not None:
-            await until(lambda: supervisor.state == "ready")
+        if engine_client is not None:
+            await until(lambda: engine_client.state == "ready")
         yield http
 
 

@@ -18,7 +18,7 @@ from hrm_benchmarks.serving import scripted as serving
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.served_model import ServedModel
-from hrm_edge_runtime.worker.lanes import Workbench
+from hrm_edge_runtime.worker.lanes import LaneSet
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 
@@ -37,7 +37,7 @@ def examples(count: int = 8) -> dict[str, str]:
     }
 
 
-def scripted_workbench(*, num_slots: int, queue_limit: int, segments: int, step_s: float, load_s: float) -> Workbench:
+def scripted_lanes(*, num_slots: int, queue_limit: int, segments: int, step_s: float, load_s: float) -> LaneSet:
     answers = {_tokens(question).tobytes(): _tokens(answer) for question, answer in examples().items()}
 
     def play(tokens_T: np.ndarray) -> Script:
@@ -50,7 +50,7 @@ def scripted_workbench(*, num_slots: int, queue_limit: int, segments: int, step_
     )
     table_PE = np.zeros((1, 4), np.float32)
     lane = Attempts(engine, PUZZLE, table_PE, queue_limit=queue_limit, max_attempts=MAX_ATTEMPTS)
-    return Workbench(lanes={NAME: lane})
+    return LaneSet(lanes={NAME: lane})
 
 
 def _after_warm_up(sleep: Callable[[float], None]) -> Callable[[float], None]:
@@ -88,8 +88,8 @@ def main() -> None:
     parser.add_argument("--log", choices=["text", "json"], default="text")
     given = parser.parse_args()
     configure(given.log)
-    make_workbench = functools.partial(
-        scripted_workbench,
+    make_lanes = functools.partial(
+        scripted_lanes,
         num_slots=given.slots,
         queue_limit=given.queue_limit,
         segments=given.segments,
@@ -108,7 +108,7 @@ def main() -> None:
         tls_key=given.tls_key,
         log=given.log,
     )
-    run_server(make_workbench, [scripted_model(given.slots)], options)
+    run_server(make_lanes, [scripted_model(given.slots)], options)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def running(**options: float | str | Path) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def asking(server: Server, puzzles: list[str]) -> Iterator[list[Future[httpx.Response]]]:
-    """Ask for all of them at once, each over a connection of its own, and wait until the server holds them all."""
+    """Task for all of them at once, each over a connection of its own, and wait until the server holds them all."""
     with ThreadPoolExecutor(len(puzzles)) as pool:
 
         def ask(puzzle: str) -> httpx.Response:

@@ -20,7 +20,7 @@ from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.served_model import ServedModel
 from hrm_edge_runtime.manifest import Halting, Manifest
-from hrm_edge_runtime.worker.lanes import Workbench
+from hrm_edge_runtime.worker.lanes import LaneSet
 from hrm_puzzles import registry
 from hrm_puzzles.data.held_out import Questions
 from hrm_puzzles.puzzle import Puzzle
@@ -50,7 +50,7 @@ class Scripted:
         return questions.made_up(registry.get(self.puzzle), self.num_puzzles, np.random.default_rng(self.seed))
 
 
-def workbench(one: Scripted) -> Workbench:
+def lane_set(one: Scripted) -> LaneSet:
     """Made in the engine process."""
     puzzle, asked = registry.get(one.puzzle), one.questions()
     segments_N = distributions.draw(distributions.shares(one.segments), np.random.default_rng(one.seed), len(asked))
@@ -62,7 +62,7 @@ def workbench(one: Scripted) -> Workbench:
         step_s=lambda num_rows: one.step_ms / 1e3 * COST_OF[one.cost](num_rows),
     )
     lane = Attempts(engine, puzzle, np.zeros((1, 4), np.float32), queue_limit=one.queue_limit)
-    return Workbench(lanes={NAME: lane})
+    return LaneSet(lanes={NAME: lane})
 
 
 def scripted_model(
@@ -112,7 +112,7 @@ def main() -> None:
         stall_s=60.0,
     )
     run_server(
-        functools.partial(workbench, one), [scripted_model(registry.get(one.puzzle), num_slots=one.num_slots)], options
+        functools.partial(lane_set, one), [scripted_model(registry.get(one.puzzle), num_slots=one.num_slots)], options
     )
 
 

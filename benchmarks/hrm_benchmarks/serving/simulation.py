@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hrm_benchmarks.costs import VirtualClock
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane
-from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.puzzle import UNKNOWN
 
@@ -72,13 +72,13 @@ def simulate(model: Model, arrivals_s_N: Seconds, segments_N: NDArray[np.int64])
         results = lane.step()
         num_leaving = len(results)
         for result in results:
-            latency_s_N[result.job_id] = clock() - arrivals_s_N[result.job_id]
+            latency_s_N[result.attempt_id] = clock() - arrivals_s_N[result.attempt_id]
     return latency_s_N
 
 
 def _submit(lane: Lane, number: int, num_segments: int, arrival_s: float) -> None:
-    job = Job(
-        job_id=number,
+    job = Attempt(
+        attempt_id=number,
         tokens_T=np.array([num_segments], np.int32),
         puzzle_vector_E=np.zeros(1, np.float32),
         policy=HaltingPolicy(kind="learned", max_segments=num_segments),

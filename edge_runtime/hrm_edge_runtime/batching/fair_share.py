@@ -12,7 +12,7 @@ _MEMORY = 1 / 8  # weight of the newest step in what a lane's step is thought to
 _LEAST_S = 1e-6  # a step that costs nothing would make rounds of no length
 
 
-class Turns:
+class DeficitRoundRobin:
     """The credits and costs of named lanes; no clock, the seconds are told."""
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.halting import decide
 from hrm_edge_runtime.batching.result import Result, result_of, result_without_slot
-from hrm_edge_runtime.batching.scheduler import Departure, Job, Plan, Scheduler, Tenant
+from hrm_edge_runtime.batching.scheduler import Attempt, Departure, Plan, Scheduler, Tenant
 from hrm_edge_runtime.batching.seats import Seat, Seats, Slots
 from hrm_edge_runtime.batching.stats import LaneCounters, LaneSnapshot, Outcome, SlotView
 from hrm_edge_runtime.engines.engine import Engine, Int32, StepOutput
@@ -63,7 +63,7 @@ class Lane:
         """True while a call of `step` would do something: a puzzle lives, or a result waits to be handed out."""
         return bool(self._scheduler.num_running or self._scheduler.num_waiting or self._results)
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Attempt) -> None:
         """Put a job in line; raises QueueFull, or ValueError for tokens the model does not know."""
         self.check_tokens(job.tokens_T)
         self._scheduler.submit(job)
@@ -76,22 +76,22 @@ class Lane:
                 f"give {self._engine.seq_len} tokens in 0..{self._vocab_size - 1}."
             )
 
-    def cancel(self, job_id: int) -> bool:
+    def cancel(self, attempt_id: int) -> bool:
         """End a job wherever it stands; the next `step` reports it and refills its slot. False where it is unknown."""
-        is_known = self._scheduler.holds(job_id)
+        is_known = self._scheduler.holds(attempt_id)
         if is_known:
-            self._results.append(self.drop(job_id, "cancelled"))
+            self._results.append(self.drop(attempt_id, "cancelled"))
         return is_known
 
-    def drop(self, job_id: int, outcome: Outcome) -> Result:
+    def drop(self, attempt_id: int, outcome: Outcome) -> Result:
         """End a job that is here at once; its result is handed back instead of reported, its slot refilled next."""
-        departure = self._scheduler.cancel(job_id)
-        assert departure is not None, f"job {job_id} is not here"
+        departure = self._scheduler.cancel(attempt_id)
+        assert departure is not None, f"job {attempt_id} is not here"
         return self._depart(departure, outcome, self._clock())
 
-    def look(self, job_id: int) -> Result | None:
+    def look(self, attempt_id: int) -> Result | None:
         """How a job in its slot would end if it were dropped now; None for one that is not in a slot."""
-        slot = self._scheduler.slot_of(job_id)
+        slot = self._scheduler.slot_of(attempt_id)
         return None if slot is None else self._result(slot, "cancelled", self._clock())
 
     def step(self) -> list[Result]:
@@ -215,7 +215,7 @@ class Lane:
         return SlotView(
             slot=slot,
             generation=generation,
-            job_id=tenant.job.job_id,
+            job_id=tenant.job.attempt_id,
             segments=seat.segments,
             margin=seat.margin,
         )

@@ -1,27 +1,27 @@
-"""A question under way: its frames, the attempts that live and the results of those that have ended."""
+"""A question under way: its variants, the attempts that live and the results of those that have ended."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hrm_edge_runtime.batching.result import Result
-from hrm_edge_runtime.batching.symmetries import Frame
-from hrm_edge_runtime.batching.task import Ask, Glimpse
+from hrm_edge_runtime.batching.symmetries import TaskVariant
+from hrm_edge_runtime.batching.task import SegmentEvent, Task
 
 
 @dataclass(kw_only=True, eq=False)
 class Party:
     """`living` are its attempts by job."""
 
-    ask: Ask
-    frames: list[Frame]
+    task: Task
+    variants: list[TaskVariant]
     living: dict[int, int] = field(default_factory=dict[int, int])
     ended: list[Result] = field(default_factory=list[Result])
 
-    def glimpse(self, attempt: int, turned: Result) -> Iterator[Glimpse]:
+    def event(self, attempt: int, turned: Result) -> Iterator[SegmentEvent]:
         """What a watcher sees of an attempt that has run a segment; nothing where nobody watches."""
-        if self.ask.watched and turned.answer_T is not None:
-            yield Glimpse(
-                ask_id=self.ask.ask_id,
+        if self.task.streamed and turned.answer_T is not None:
+            yield SegmentEvent(
+                task_id=self.task.task_id,
                 attempt=attempt,
                 segment=turned.segments,
                 answer_T=turned.answer_T,

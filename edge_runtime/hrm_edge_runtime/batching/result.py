@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.batching.seats import Seat
 from hrm_edge_runtime.batching.stats import Outcome
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN
@@ -22,7 +22,7 @@ class Result:
     `verified` is None where nothing is proven either way. Times are seconds: from arrival to slot, from slot to end.
     """
 
-    job_id: int
+    attempt_id: int
     answer_T: NDArray[np.int32] | None
     verified: bool | None
     segments: int
@@ -37,7 +37,7 @@ def result_of(seat: Seat, answer_T: NDArray[np.int32], outcome: Outcome, now: fl
     """The result of a job that had a slot; `answer_T` is copied, since the slot goes on to its next puzzle."""
     has_answer = seat.segments > 0 and outcome != "failed"
     return Result(
-        job_id=seat.job.job_id,
+        attempt_id=seat.job.attempt_id,
         answer_T=answer_T.copy() if has_answer else None,
         verified=seat.verdict == RIGHT if has_answer and seat.verdict != UNKNOWN else None,
         segments=seat.segments,
@@ -49,10 +49,10 @@ def result_of(seat: Seat, answer_T: NDArray[np.int32], outcome: Outcome, now: fl
     )
 
 
-def result_without_slot(job: Job, outcome: Outcome, now: float) -> Result:
+def result_without_slot(job: Attempt, outcome: Outcome, now: float) -> Result:
     """The result of a job that never left the line."""
     return Result(
-        job_id=job.job_id,
+        attempt_id=job.attempt_id,
         answer_T=None,
         verified=None,
         segments=0,

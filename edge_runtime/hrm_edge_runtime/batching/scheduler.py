@@ -40,10 +40,10 @@ def rank(priority: int, deadline_s: float | None, arrival_s: float, ageing_s: fl
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Job:
+class Attempt:
     """One puzzle to solve. A greater `priority` is more urgent; times are seconds of the lane's clock."""
 
-    job_id: int
+    attempt_id: int
     tokens_T: NDArray[np.int32]
     puzzle_vector_E: NDArray[np.float32]
     policy: HaltingPolicy
@@ -56,7 +56,7 @@ class Job:
 class Tenant:
     """A job in a slot, under the generation the slot had when the job came in."""
 
-    job: Job
+    job: Attempt
     slot: int
     generation: int
 
@@ -65,7 +65,7 @@ class Tenant:
 class Departure:
     """A job that left before it halted, and its slot where it had one."""
 
-    job: Job
+    job: Attempt
     slot: int | None
 
 
@@ -100,7 +100,7 @@ class Scheduler:
         self._tenants: list[Tenant | None] = [None] * num_slots
         self._generations = [0] * num_slots
         self._slot_of: dict[int, int] = {}
-        self._waiting: dict[int, Job] = {}
+        self._waiting: dict[int, Attempt] = {}
         self._line = LeavingHeap()
         self._deadlines = LeavingHeap()
         self._num_submitted = 0
@@ -113,36 +113,36 @@ class Scheduler:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Attempt) -> None:
         """Put a job in line; raises QueueFull, or ValueError for an id that is still alive."""
-        if self.holds(job.job_id):
-            raise ValueError(f"job {job.job_id} is already here: give every job its own id.")
+        if self.holds(job.attempt_id):
+            raise ValueError(f"job {job.attempt_id} is already here: give every job its own id.")
         if self.num_waiting + self.num_running >= self.queue_limit + self.num_slots:
             raise QueueFull(self.queue_limit)
         self._num_submitted += 1
-        self._waiting[job.job_id] = job
-        self._line.join(job.job_id, self._rank(job))
+        self._waiting[job.attempt_id] = job
+        self._line.join(job.attempt_id, self._rank(job))
         if job.deadline_s is not None:
-            self._deadlines.join(job.job_id, (job.deadline_s,))
+            self._deadlines.join(job.attempt_id, (job.deadline_s,))
 
-    def holds(self, job_id: int) -> bool:
+    def holds(self, attempt_id: int) -> bool:
         """Whether a job is here, in the line or in a slot."""
-        return job_id in self._waiting or job_id in self._slot_of
+        return attempt_id in self._waiting or attempt_id in self._slot_of
 
-    def slot_of(self, job_id: int) -> int | None:
+    def slot_of(self, attempt_id: int) -> int | None:
         """The slot of a running job."""
-        return self._slot_of.get(job_id)
+        return self._slot_of.get(attempt_id)
 
-    def cancel(self, job_id: int) -> Departure | None:
+    def cancel(self, attempt_id: int) -> Departure | None:
         """Take a job out of the line or out of its slot; None where it is not here (any more)."""
-        slot = self._slot_of.get(job_id)
+        slot = self._slot_of.get(attempt_id)
         if slot is not None:
             return Departure(job=self._vacate(slot), slot=slot)
-        job = self._waiting.get(job_id)
+        job = self._waiting.get(attempt_id)
         if job is None:
             return None
         self._leave_line(job)
-        self._deadlines.leave(job_id)
+        self._deadlines.leave(attempt_id)
         return Departure(job=job, slot=None)
 
     def expire(self, now: float) -> list[Departure]:
@@ -167,7 +167,7 @@ class Scheduler:
         gaps = [slot for slot in free[len(admissions) :] if slot < self.num_running]
         return Plan(admissions=tuple(admissions), moves=tuple(self._close(gap) for gap in gaps))
 
-    def release(self, slot: int) -> Job:
+    def release(self, slot: int) -> Attempt:
         """Empty a slot whose job has halted."""
         return self._vacate(slot)
 
@@ -179,18 +179,18 @@ class Scheduler:
         """How many tenants a slot has had."""
         return self._generations[slot]
 
-    def _rank(self, job: Job) -> Key:
+    def _rank(self, job: Attempt) -> Key:
         return (*rank(job.priority, job.deadline_s, job.arrival_s, self.ageing_s), self._num_submitted)
 
-    def _leave_line(self, job: Job) -> None:
-        del self._waiting[job.job_id]
-        self._line.leave(job.job_id)
+    def _leave_line(self, job: Attempt) -> None:
+        del self._waiting[job.attempt_id]
+        self._line.leave(job.attempt_id)
 
-    def _seat(self, job: Job, slot: int) -> Tenant:
+    def _seat(self, job: Attempt, slot: int) -> Tenant:
         self._generations[slot] += 1
         tenant = Tenant(job=job, slot=slot, generation=self._generations[slot])
         self._tenants[slot] = tenant
-        self._slot_of[job.job_id] = slot
+        self._slot_of[job.attempt_id] = slot
         return tenant
 
     def _close(self, gap: int) -> Move:
@@ -201,10 +201,10 @@ class Scheduler:
         self._seat(tenant.job, gap)
         return Move(source=source, target=gap)
 
-    def _vacate(self, slot: int) -> Job:
+    def _vacate(self, slot: int) -> Attempt:
         tenant = self._tenants[slot]
         assert tenant is not None, f"slot {slot} is empty already: only its one owner may empty it"
         self._tenants[slot] = None
-        del self._slot_of[tenant.job.job_id]
-        self._deadlines.leave(tenant.job.job_id)
+        del self._slot_of[tenant.job.attempt_id]
+        self._deadlines.leave(tenant.job.attempt_id)
         return tenant.job

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.engines.engine import Int32, StepOutput
 from hrm_puzzles.puzzle import UNKNOWN
 
@@ -21,7 +21,7 @@ NO_TOKEN = -1  # what an answer holds before the first segment, so that any firs
 class Seat:
     """A puzzle in its slot: the segments it has run, and what the last one said."""
 
-    job: Job
+    job: Attempt
     admitted_s: float
     segments: int = 0
     verdict: int = UNKNOWN
@@ -40,7 +40,7 @@ class Seats:
     def __getitem__(self, slot: int) -> Seat:
         return self._seats[slot]
 
-    def load(self, slot: int, job: Job, now: float) -> None:
+    def load(self, slot: int, job: Attempt, now: float) -> None:
         assert slot <= len(self._seats), f"slot {slot} is loaded before those below it"
         self._seats[slot : slot + 1] = [Seat(job=job, admitted_s=now)]
         self.tokens_BT[slot] = job.tokens_T

@@ -1,6 +1,6 @@
-"""The frames a question can be tried in: itself, then copies under the puzzle's symmetries.
+"""The variants a question can be tried in: itself, then copies under the puzzle's symmetries.
 
-Shapes: T tokens. A frame turns an answer back, so that whoever asked never sees that the question was turned.
+Shapes: T tokens. A variant turns an answer back, so that whoever asked never sees that the question was turned.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +15,10 @@ from hrm_edge_runtime.batching.lane import Checker
 from hrm_edge_runtime.engines.engine import Int32
 from hrm_puzzles.puzzle import Grid, Symmetry
 
-DRAWS = 4  # for each frame asked for: a puzzle with few symmetries soon gives none that is new
+DRAWS = 4  # for each variant asked for: a puzzle with few symmetries soon gives none that is new
 
 
-class Framed(Checker, Protocol):
+class SymmetricPuzzle(Checker, Protocol):
     """What attempts ask of a puzzle."""
 
     @property
@@ -39,7 +39,7 @@ class NamedVariants(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Frame:
+class TaskVariant:
     """A copy of a question, its row of the puzzle table, and the way back for answers."""
 
     tokens_T: Int32
@@ -47,44 +47,44 @@ class Frame:
     turn_back: Callable[[Int32], Int32]
 
 
-class Framer:
-    """Makes the frames of questions; the same question always gets the same ones, the first being itself."""
+class TaskVariants:
+    """Makes the variants of questions; the same question always gets the same ones, the first being itself."""
 
-    def __init__(self, puzzle: Framed, identifiers: Sequence[str] = ()) -> None:
+    def __init__(self, puzzle: SymmetricPuzzle, identifiers: Sequence[str] = ()) -> None:
         self._puzzle = puzzle
         self._names = identifiers
         self._variants = puzzle if isinstance(puzzle, NamedVariants) else None
         self._ids_of = _ids_by_task(self._variants, identifiers) if self._variants else {}
         self._drawn: list[Symmetry] = []
 
-    def frames(self, tokens_T: Int32, puzzle_id: int, count: int) -> list[Frame]:
-        """Up to `count` different frames; fewer where the puzzle has no more symmetries, or its task no variants."""
-        itself = Frame(tokens_T=tokens_T, puzzle_id=puzzle_id, turn_back=lambda answer_T: answer_T)
+    def variants(self, tokens_T: Int32, puzzle_id: int, count: int) -> list[TaskVariant]:
+        """Up to `count` different variants; fewer where the puzzle has no more symmetries, or its task no variants."""
+        itself = TaskVariant(tokens_T=tokens_T, puzzle_id=puzzle_id, turn_back=lambda answer_T: answer_T)
         others = self._named(itself) if self._variants else self._turned(itself, count)
         return [itself, *islice(others, count - 1)]
 
-    def _turned(self, itself: Frame, count: int) -> Iterator[Frame]:
+    def _turned(self, itself: TaskVariant, count: int) -> Iterator[TaskVariant]:
         seen = {itself.tokens_T.tobytes()}
         for number in range(DRAWS * (count - 1)):
             symmetry = self._symmetry(number)
             tokens_T = symmetry.apply(itself.tokens_T[None])[0]
             if tokens_T.tobytes() not in seen:
                 seen.add(tokens_T.tobytes())
-                yield Frame(tokens_T=tokens_T, puzzle_id=itself.puzzle_id, turn_back=_way_back(symmetry))
+                yield TaskVariant(tokens_T=tokens_T, puzzle_id=itself.puzzle_id, turn_back=_way_back(symmetry))
 
     def _symmetry(self, number: int) -> Symmetry:
         while len(self._drawn) <= number:
             self._drawn.append(self._puzzle.symmetry(np.random.default_rng(len(self._drawn))))
         return self._drawn[number]
 
-    def _named(self, itself: Frame) -> Iterator[Frame]:
+    def _named(self, itself: TaskVariant) -> Iterator[TaskVariant]:
         assert self._variants is not None
         task, asked = self._variants.variant_of(self._names[itself.puzzle_id])
         upright_BT = asked.invert(itself.tokens_T[None])
         for puzzle_id in self._ids_of[task]:
             if puzzle_id != itself.puzzle_id:
                 _, other = self._variants.variant_of(self._names[puzzle_id])
-                yield Frame(
+                yield TaskVariant(
                     tokens_T=other.apply(upright_BT)[0], puzzle_id=puzzle_id, turn_back=_way_back(other, then=asked)
                 )
 

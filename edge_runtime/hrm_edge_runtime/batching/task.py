@@ -11,14 +11,14 @@ from hrm_edge_runtime.engines.engine import Int32
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Ask:
-    """One question and how hard to try; `watched` asks for a `Glimpse` of every attempt after each of its segments.
+class Task:
+    """One puzzle and how hard to try; `streamed` asks for a `SegmentEvent` after each segment of each attempt.
 
     Times are seconds of the lane's clock; a greater `priority` is more urgent. With `best_so_far` a question that will
     not be finished by its deadline ends with what its attempts have, in time for it, rather than with nothing.
     """
 
-    ask_id: int
+    task_id: int
     tokens_T: Int32
     policy: HaltingPolicy
     arrival_s: float
@@ -27,14 +27,14 @@ class Ask:
     puzzle_id: int = 0
     num_attempts: int = 1
     best_so_far: bool = False
-    watched: bool = False
+    streamed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Glimpse:
-    """What one attempt says after one segment, turned back into the frame of whoever asked."""
+class SegmentEvent:
+    """What one attempt says after one segment, turned back into the variant of whoever asked."""
 
-    ask_id: int
+    task_id: int
     attempt: int
     segment: int
     answer_T: Int32
@@ -50,7 +50,7 @@ class Conclusion:
     answer, None where answers can be proven or there is none.
     """
 
-    ask_id: int
+    task_id: int
     result: Result
     num_attempts: int
     total_segments: int
@@ -59,7 +59,7 @@ class Conclusion:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Turn:
-    """What one step brought: questions concluded, and what the watched ones look like now."""
+    """What one step brought: questions concluded, and what the streamed ones look like now."""
 
     conclusions: tuple[Conclusion, ...] = ()
-    glimpses: tuple[Glimpse, ...] = ()
+    events: tuple[SegmentEvent, ...] = ()

@@ -15,7 +15,7 @@ from hrm_edge_runtime.http.model_manager import Changes
 from hrm_edge_runtime.http.openapi import errors
 from hrm_edge_runtime.http.principal import Caller
 from hrm_edge_runtime.http.responses import AsciiJSON
-from hrm_edge_runtime.http.routes import desk_of
+from hrm_edge_runtime.http.routes import service_of
 from hrm_edge_runtime.http.schema import BundleRequest, ChangeAnswer, RemovedAnswer
 
 router = APIRouter()
@@ -41,7 +41,7 @@ async def put_model(request: Request, name: Name) -> Response:
     asked = body.validated(BundleRequest, await body.body_of(request))
     change = await changes.put(name, asked.bundle)
     answer = ChangeAnswer(
-        model=desk_of(request).view(change.model), replaced=change.replaced, evicted=list(change.evicted)
+        model=service_of(request).view(change.model), replaced=change.replaced, evicted=list(change.evicted)
     )
     return AsciiJSON(answer.model_dump(mode="json"), status_code=200 if change.replaced else 201)
 
@@ -56,7 +56,7 @@ async def remove_model(request: Request, name: Name) -> RemovedAnswer:
 def _changes(request: Request) -> Changes:
     """The admin's hands; refuses with 403 everybody else."""
     caller = request.scope.get("state", {}).get("caller")
-    changes = desk_of(request).changes
+    changes = service_of(request).changes
     if changes is None or not isinstance(caller, Caller) or not caller.is_admin:
         raise ServiceError(
             403,

@@ -1,6 +1,6 @@
 """The HTTP application: the routes put together, and how every refusal becomes the same answer.
 
-`create_app` starts the supervisor with the application and stops it with it.
+`create_app` starts the engine_client with the application and stops it with it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from hrm_edge_runtime.http.openapi import description
 from hrm_edge_runtime.http.responses import WebFiles, error_response
 from hrm_edge_runtime.http.routes import router, solve
 from hrm_edge_runtime.http.served_model import ServedModel
-from hrm_edge_runtime.http.solve import Desk
-from hrm_edge_runtime.worker.client import Supervisor
+from hrm_edge_runtime.http.solve import SolveService
+from hrm_edge_runtime.worker.client import EngineClient
 
 CLIENT_GONE = 499  # never received by anybody; it stands in the metrics
 
@@ -38,7 +38,7 @@ _ROUTE_FAULTS = {
 
 
 def create_app(
-    supervisor: Supervisor,
+    engine_client: EngineClient,
     models: Sequence[ServedModel],
     *,
     keys: KeyRing | None = None,
@@ -50,13 +50,13 @@ def create_app(
     A `tracer` is told of every answered request and closed at the end. With a `library` an admin may add, reload and
     remove models.
     """
-    desk = Desk(models, supervisor, library)
+    service = SolveService(models, engine_client, library)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
-        async with supervisor:
+        async with engine_client:
             yield
-        desk.close()
+        service.close()
         if tracer is not None:
             tracer.close()
 
@@ -68,7 +68,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.desk = desk
+    app.state.service = service
     app.router.routes.append(Route("/solve", solve, methods=["POST"]))  # FastAPI only describes it: its way costs 60 us
     app.include_router(router)
     app.include_router(admin.router)
@@ -82,9 +82,9 @@ def create_app(
         app.add_middleware(RequireKey, keys=keys)
     app.add_middleware(OwnPagesOnly)
     app.add_middleware(SafeHeaders)
-    app.openapi_schema = description(app, desk.models[0])
+    app.openapi_schema = description(app, service.models[0])
     routes = list(app.openapi_schema["paths"])
-    app.add_middleware(ObserveRequests, metrics=desk.metrics, routes=routes, tracer=tracer)
+    app.add_middleware(ObserveRequests, metrics=service.metrics, routes=routes, tracer=tracer)
     return app
 
 

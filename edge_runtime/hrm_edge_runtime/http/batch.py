@@ -24,15 +24,15 @@ from hrm_edge_runtime.http.body import MAX_BODY_BYTES, solve_request_from
 from hrm_edge_runtime.http.disconnects import ClientGoneError, unless_client_leaves
 from hrm_edge_runtime.http.errors import ServiceError, deadline_missed
 from hrm_edge_runtime.http.middleware import allowance_of
-from hrm_edge_runtime.http.prefetch import Lookahead
+from hrm_edge_runtime.http.prefetch import PrefetchingReceive
 from hrm_edge_runtime.http.responses import as_json
-from hrm_edge_runtime.http.solve import Desk, Order
+from hrm_edge_runtime.http.solve import Order, SolveService
 
 BatchOrder = Literal["as-finished", "kept"]
 
 MEDIA_TYPE = "application/x-ndjson"
 MEDIA_TYPES = (MEDIA_TYPE, "application/ndjson", "application/jsonl")
-HANDICAP = 1  # lines stand behind single requests of the same priority
+PRIORITY_PENALTY = 1  # lines stand behind single requests of the same priority
 IDLE_SECONDS = 60.0  # how long a client may neither send nor take anything
 PATIENCE_S = 60.0  # how long a line waits for its place, for instance while an engine is restarted
 
@@ -44,24 +44,26 @@ class BatchStream(Response):
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, desk: Desk, request: Request, order: BatchOrder) -> None:
+    def __init__(self, service: SolveService, request: Request, order: BatchOrder) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._desk = desk
+        self._service = service
         self._request = request
         self._keeps_order = order == "kept"
-        self._window = asyncio.Semaphore(max(desk.supervisor.places.batch_limit(model.lane) for model in desk.models))
+        self._window = asyncio.Semaphore(
+            max(service.engine_client.places.batch_limit(model.lane) for model in service.models)
+        )
         self._answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[bytes]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        body = Lookahead(receive)
+        body = PrefetchingReceive(receive)
         with contextlib.suppress(ClientGoneError, TimeoutError):
             await unless_client_leaves(body.receive, self._answer_all(body, send))
 
-    async def _answer_all(self, body: Lookahead, send: Send) -> None:
+    async def _answer_all(self, body: PrefetchingReceive, send: Send) -> None:
         reader = asyncio.ensure_future(self._read(body))
         try:
             await self._write(send)
@@ -71,7 +73,7 @@ class BatchStream(Response):
                 one.cancel()
             await asyncio.gather(reader, *self._tasks, return_exceptions=True)
 
-    async def _read(self, body: Lookahead) -> None:
+    async def _read(self, body: PrefetchingReceive) -> None:
         """Begin a task for each line; the window and the places hold it back."""
         try:
             async for number, line in lines_of(body.pieces()):
@@ -99,7 +101,7 @@ class BatchStream(Response):
         try:
             if (allowance := allowance_of(self._request.scope)) is not None:
                 await allowance.turn()
-            order = Order(request=solve_request_from(line), arrival_s=arrival_s, handicap=HANDICAP)
+            order = Order(request=solve_request_from(line), arrival_s=arrival_s, priority_penalty=PRIORITY_PENALTY)
             return replace(order, place=await self._place(order))
         except ServiceError as refusal:
             return refusal
@@ -108,8 +110,8 @@ class BatchStream(Response):
         """Take a place, in the lane that is told."""
         left_s = PATIENCE_S if order.deadline_s is None else max(0.0, order.deadline_s - time.monotonic())
         try:
-            lane = self._desk.addressee(order.request).lane
-            await self._desk.supervisor.take_place_for_batch(lane, min(PATIENCE_S, left_s))
+            lane = self._service.addressee(order.request).lane
+            await self._service.engine_client.take_place_for_batch(lane, min(PATIENCE_S, left_s))
             return lane
         except ServiceError:
             if not order.is_in_time:
@@ -117,13 +119,13 @@ class BatchStream(Response):
             raise
 
     def _give_back(self, place: str, _: object) -> None:
-        self._desk.supervisor.places.leave(place)
+        self._service.engine_client.places.leave(place)
 
     async def _answer(self, number: int, order: Order | ServiceError) -> bytes:
         try:
             if isinstance(order, ServiceError):
                 raise order
-            answer = await self._desk.solve(order)
+            answer = await self._service.solve(order)
         except ServiceError as refusal:
             return _line({"line": number, **refusal.body()})
         return _line({"line": number, "answer": answer.model_dump(mode="json")})

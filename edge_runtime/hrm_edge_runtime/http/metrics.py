@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import Conclusion
-from hrm_edge_runtime.worker.client import Supervisor
+from hrm_edge_runtime.worker.client import EngineClient
 from hrm_host.sensors import Energy, Sensors
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -23,12 +23,14 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 class Metrics:
     """Everything behind `GET /metrics`."""
 
-    def __init__(self, supervisor: Supervisor, sensors: Sensors | None = None) -> None:
+    def __init__(self, engine_client: EngineClient, sensors: Sensors | None = None) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(EngineCollector(supervisor))
+        self._registry.register(EngineCollector(engine_client))
         self._registry.register(BoardCollector(sensors or Sensors()))
         ProcessCollector(registry=self._registry)
-        ProcessCollector(namespace="hrm_engine", pid=lambda: supervisor.engine_pid or "none", registry=self._registry)
+        ProcessCollector(
+            namespace="hrm_engine", pid=lambda: engine_client.engine_pid or "none", registry=self._registry
+        )
         self.http_requests = Counter(
             "hrm_http_requests", "Answered requests.", ["route", "status"], registry=self._registry
         )
@@ -68,29 +70,29 @@ class Metrics:
 
 
 class EngineCollector(Collector):
-    """Turns the supervisor's view of the engine into metrics at the moment of a scrape.
+    """Turns the engine_client's view of the engine into metrics at the moment of a scrape.
 
     Counters from the lane start at zero with every new engine process; Prometheus expects that of a restart.
     """
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
+    def __init__(self, engine_client: EngineClient) -> None:
+        self._engine_client = engine_client
 
     def collect(self) -> Iterable[Metric]:
-        supervisor = self._supervisor
-        yield _gauge("hrm_ready", "1 where new work is taken.", float(supervisor.state == "ready"))
-        yield _gauge("hrm_requests_waiting", "Requests that wait for the engine.", supervisor.num_waiting)
-        yield _gauge("hrm_step_age_seconds", "Since the last step while work waits.", supervisor.step_age_s)
-        yield _counter("hrm_engine_losses", "Engine processes that died.", supervisor.num_losses)
+        engine_client = self._engine_client
+        yield _gauge("hrm_ready", "1 where new work is taken.", float(engine_client.state == "ready"))
+        yield _gauge("hrm_requests_waiting", "Requests that wait for the engine.", engine_client.num_waiting)
+        yield _gauge("hrm_step_age_seconds", "Since the last step while work waits.", engine_client.step_age_s)
+        yield _counter("hrm_engine_losses", "Engine processes that died.", engine_client.num_losses)
         yield _gauge(
-            "hrm_engine_losses_in_a_row", "Those without a healthy time between.", supervisor.backoff.num_in_a_row
+            "hrm_engine_losses_in_a_row", "Those without a healthy time between.", engine_client.backoff.num_in_a_row
         )
-        snapshot = supervisor.snapshot
+        snapshot = engine_client.snapshot
         age_s = time.monotonic() - snapshot.taken_s if snapshot else None
         yield _gauge("hrm_snapshot_age_seconds", "Age of the figures of lanes.", age_s)
         yield from _lane_metrics(snapshot.lanes if snapshot else {})
         memory = GaugeMetricFamily("hrm_lane_memory_bytes", "Memory that opening the lane took.", labels=["model"])
-        for model, report in supervisor.fleet.reports.items():
+        for model, report in engine_client.lane_manager.reports.items():
             memory.add_metric([model], report.memory_bytes)
         yield memory
 

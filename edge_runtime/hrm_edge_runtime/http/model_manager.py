@@ -25,7 +25,7 @@ from hrm_edge_runtime.http.model_table import Lineup
 from hrm_edge_runtime.http.models import Library, served_model
 from hrm_edge_runtime.http.served_model import ServedModel
 from hrm_edge_runtime.manifest import BundleError
-from hrm_edge_runtime.worker.client import Supervisor
+from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lane_manager import LaneNotOpenedError
 from hrm_edge_runtime.worker.lanes import LaneOptions
 from hrm_edge_runtime.worker.opening import open_lane_later
@@ -47,9 +47,9 @@ class Change:
 class Changes:
     """The admin's hands; everything runs in the event loop but the reading of bundles."""
 
-    def __init__(self, lineup: Lineup, supervisor: Supervisor, library: Library) -> None:
+    def __init__(self, lineup: Lineup, engine_client: EngineClient, library: Library) -> None:
         self._lineup = lineup
-        self._supervisor = supervisor
+        self._engine_client = engine_client
         self._library = library
         self._one_at_a_time = asyncio.Lock()
         self._numbers = itertools.count(2)
@@ -88,7 +88,7 @@ class Changes:
             task.cancel()
 
     def _check_ready(self) -> None:
-        if (state := self._supervisor.state) != "ready":
+        if (state := self._engine_client.state) != "ready":
             raise unavailable(state)
 
     def _opened(self, name: str, text: str) -> tuple[ServedModel, LaneOptions]:
@@ -108,7 +108,7 @@ class Changes:
 
     def _new_key(self, name: str) -> str:
         """A key that no lane has: the name itself, or the name with a number."""
-        limits = self._supervisor.places.limits
+        limits = self._engine_client.places.limits
         keys = itertools.chain([name], (f"{name}#{number}" for number in self._numbers))
         return next(key for key in keys if key not in limits)
 
@@ -134,7 +134,7 @@ class Changes:
         return tuple(victim.name for victim in victims)
 
     async def _open(self, model: ServedModel, recipe: LaneOptions) -> None:
-        await self._supervisor.fleet.load(
+        await self._engine_client.lane_manager.load(
             recipe.key,
             model.name,
             functools.partial(open_lane_later, recipe),
@@ -145,8 +145,8 @@ class Changes:
         """The idle models to remove, the longest unused first; none where all of them would not be enough."""
         by_lane = {model.lane: model for model in self._lineup.models}
         chosen: list[ServedModel] = []
-        for lane in self._supervisor.places.idle():
-            report = self._supervisor.fleet.reports.get(lane)
+        for lane in self._engine_client.places.idle():
+            report = self._engine_client.lane_manager.reports.get(lane)
             if lacking_bytes > 0 and lane in by_lane and report is not None:
                 chosen.append(by_lane[lane])
                 lacking_bytes -= report.memory_bytes
@@ -154,11 +154,11 @@ class Changes:
 
     async def _retire(self, model: ServedModel) -> None:
         self._library.lanes.pop(model.lane, None)
-        await self._supervisor.fleet.retire(model.lane)
+        await self._engine_client.lane_manager.retire(model.lane)
 
     def _retire_later(self, model: ServedModel) -> None:
         self._library.lanes.pop(model.lane, None)
-        task = asyncio.ensure_future(_told(self._supervisor.fleet.retire(model.lane), model.lane))
+        task = asyncio.ensure_future(_told(self._engine_client.lane_manager.retire(model.lane), model.lane))
         self._retirements.add(task)
         task.add_done_callback(self._retirements.discard)
 

@@ -11,7 +11,7 @@ from hrm_edge_runtime.bundle import SHELF, Bundle
 from hrm_edge_runtime.engines.factory import prepare
 from hrm_edge_runtime.http.served_model import ServedModel
 from hrm_edge_runtime.manifest import BundleError
-from hrm_edge_runtime.worker.lanes import LaneOptions, MakeWorkbench, bundle_workbench
+from hrm_edge_runtime.worker.lanes import LaneOptions, MakeLanes, open_lanes
 from hrm_edge_runtime.worker.memory_budget import MemoryBudget
 
 MAX_SLOTS_CPU = 8  # how many slots are tried where their number is measured
@@ -62,9 +62,9 @@ class Library:
         """How to open a bundle as the lane `key`; builds what its engine needs built, which can take minutes."""
         return lane_options(bundle, self._defaults, key)
 
-    def make_workbench(self) -> MakeWorkbench:
+    def make_lanes(self) -> MakeLanes:
         """How a new engine process opens what is served now."""
-        return functools.partial(bundle_workbench, tuple(self.lanes.values()))
+        return functools.partial(open_lanes, tuple(self.lanes.values()))
 
     def _candidates(self, text: str) -> list[Path]:
         path = Path(text)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.task import Ask, Conclusion
+from hrm_edge_runtime.batching.task import Conclusion, Task
 from hrm_edge_runtime.http.errors import ServiceError, bad_puzzle, engine_failed, invalid
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.http.served_model import ServedModel
@@ -31,10 +31,10 @@ class Question:
     num_attempts: int
     best_so_far: bool = False
 
-    def ask(self, *, arrival_s: float, deadline_s: float | None = None, priority: int = 0, ask_id: int = 0) -> Ask:
+    def ask(self, *, arrival_s: float, deadline_s: float | None = None, priority: int = 0, task_id: int = 0) -> Task:
         """What a lane is given."""
-        return Ask(
-            ask_id=ask_id,
+        return Task(
+            task_id=task_id,
             tokens_T=self.tokens_T,
             policy=self.policy,
             arrival_s=arrival_s,

@@ -15,7 +15,7 @@ from starlette.types import Message, Receive
 LIMIT = 64 * 1024
 
 
-class Lookahead:
+class PrefetchingReceive:
     """`receive` fills it and is awaited by whoever watches the client; `pieces` empties it."""
 
     def __init__(self, receive: Receive) -> None:

@@ -17,7 +17,7 @@ from hrm_edge_runtime.http.errors import stalled, unavailable
 from hrm_edge_runtime.http.openapi import body, errors, streamed
 from hrm_edge_runtime.http.responses import AsciiJSON, page
 from hrm_edge_runtime.http.schema import LiveAnswer, ModelsAnswer, ReadyAnswer, SlotsAnswer, SolveAnswer
-from hrm_edge_runtime.http.solve import Desk, Order
+from hrm_edge_runtime.http.solve import Order, SolveService
 
 router = APIRouter()
 
@@ -32,7 +32,7 @@ async def solve(request: Request) -> Response:
     """Solve one puzzle. An answer is the model's own, proven or not; it is never replaced by another solver's."""
     arrival_s = time.monotonic()
     order = Order(request=await intake.solve_request(request), arrival_s=arrival_s)
-    answer = await unless_client_leaves(request.receive, desk_of(request).solve(order))
+    answer = await unless_client_leaves(request.receive, service_of(request).solve(order))
     return AsciiJSON(answer.model_dump(mode="json"))
 
 
@@ -49,7 +49,7 @@ async def solve_stream(request: Request) -> Response:
     """Solve one puzzle and tell the model's answer after every segment; closing the connection cancels it."""
     arrival_s = time.monotonic()
     order = Order(request=await intake.solve_request(request), arrival_s=arrival_s)
-    return stream.EventStream(desk_of(request).watch(order))
+    return stream.EventStream(service_of(request).watch(order))
 
 
 @router.post(
@@ -69,35 +69,35 @@ async def solve_batch(
 ) -> Response:
     """Solve any number of puzzles over one connection; read the answers while you send."""
     intake.check_type(request, batch.MEDIA_TYPES)
-    return batch.BatchStream(desk_of(request), request, order)
+    return batch.BatchStream(service_of(request), request, order)
 
 
 @router.get("/models", responses=errors())
 async def models(request: Request) -> ModelsAnswer:
     """The served models."""
-    desk = desk_of(request)
-    return ModelsAnswer(models=[desk.view(model) for model in desk.models])
+    service = service_of(request)
+    return ModelsAnswer(models=[service.view(model) for model in service.models])
 
 
 @router.get("/slots", responses=errors())
 async def slots(request: Request) -> SlotsAnswer:
     """Which puzzle sits in which slot, and how the engine fares."""
-    return desk_of(request).slots()
+    return service_of(request).slots()
 
 
 @router.get("/livez", responses=errors(503))
 async def livez(request: Request) -> LiveAnswer:
     """Whether the server is alive: it answers, and its engine makes steps while work waits."""
-    supervisor = desk_of(request).supervisor
-    if supervisor.stalled:
-        raise stalled(supervisor.step_age_s)
-    return LiveAnswer(step_age_ms=1000 * supervisor.step_age_s)
+    engine_client = service_of(request).engine_client
+    if engine_client.stalled:
+        raise stalled(engine_client.step_age_s)
+    return LiveAnswer(step_age_ms=1000 * engine_client.step_age_s)
 
 
 @router.get("/readyz", responses=errors(503))
 async def readyz(request: Request) -> ReadyAnswer:
     """Whether new work is taken."""
-    state = desk_of(request).supervisor.state
+    state = service_of(request).engine_client.state
     if state != "ready":
         raise unavailable(state)
     return ReadyAnswer(state=state)
@@ -106,7 +106,7 @@ async def readyz(request: Request) -> ReadyAnswer:
 @router.get("/metrics", response_class=PlainTextResponse, responses=errors())
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
-    return Response(desk_of(request).metrics.page(), media_type=CONTENT_TYPE_LATEST)
+    return Response(service_of(request).metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/docs", response_class=HTMLResponse, responses=errors())
@@ -121,5 +121,5 @@ async def index() -> Response:
     return page("index.html")
 
 
-def desk_of(request: Request) -> Desk:
-    return cast(Desk, request.app.state.desk)
+def service_of(request: Request) -> SolveService:
+    return cast(SolveService, request.app.state.service)

@@ -1,4 +1,4 @@
-"""What a watcher of one question is told: glimpses as they come, in the notation of the question.
+"""What a watcher of one question is told: events as they come, in the notation of the question.
 
 Shapes: T tokens.
 """
@@ -10,7 +10,7 @@ from collections import deque
 
 import numpy as np
 
-from hrm_edge_runtime.batching.task import Glimpse
+from hrm_edge_runtime.batching.task import SegmentEvent
 from hrm_edge_runtime.http.parse_task import Question, solution_of
 from hrm_edge_runtime.http.schema import SegmentView
 from hrm_puzzles.puzzle import Grid
@@ -22,12 +22,12 @@ class Mailbox:
     """Glimpses on their way from the engine's messages to one reader; iterates until it is closed and empty."""
 
     def __init__(self) -> None:
-        self._glimpses: deque[Glimpse] = deque(maxlen=MAILBOX_SIZE)
+        self._glimpses: deque[SegmentEvent] = deque(maxlen=MAILBOX_SIZE)
         self._changed = asyncio.Event()
         self._closed = False
 
-    def put(self, glimpse: Glimpse) -> None:
-        self._glimpses.append(glimpse)
+    def put(self, event: SegmentEvent) -> None:
+        self._glimpses.append(event)
         self._changed.set()
 
     def close(self) -> None:
@@ -37,7 +37,7 @@ class Mailbox:
     def __aiter__(self) -> Mailbox:
         return self
 
-    async def __anext__(self) -> Glimpse:
+    async def __anext__(self) -> SegmentEvent:
         while not self._glimpses:
             if self._closed:
                 raise StopAsyncIteration
@@ -47,23 +47,23 @@ class Mailbox:
 
 
 class Watcher:
-    """Turns glimpses into views, and knows what it showed last of each attempt."""
+    """Turns events into views, and knows what it showed last of each attempt."""
 
     def __init__(self, question: Question) -> None:
         self._question = question
         self._shown: dict[int, Grid] = {}
 
-    def view(self, glimpse: Glimpse) -> SegmentView:
-        grid = self._question.model.puzzle.decode(glimpse.answer_T)
-        before = self._shown.get(glimpse.attempt, self._question.parsed.grid)
-        self._shown[glimpse.attempt] = grid
+    def view(self, event: SegmentEvent) -> SegmentView:
+        grid = self._question.model.puzzle.decode(event.answer_T)
+        before = self._shown.get(event.attempt, self._question.parsed.grid)
+        self._shown[event.attempt] = grid
         return SegmentView(
-            segment=glimpse.segment,
-            attempt=glimpse.attempt,
-            solution=solution_of(self._question, glimpse.answer_T),
+            segment=event.segment,
+            attempt=event.attempt,
+            solution=solution_of(self._question, event.answer_T),
             changed=_changed(before, grid),
-            margin=glimpse.margin,
-            verified=glimpse.verified,
+            margin=event.margin,
+            verified=event.verified,
         )
 
 

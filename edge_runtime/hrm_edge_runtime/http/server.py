@@ -27,10 +27,10 @@ from hrm_edge_runtime.http.connections import HEADER_SECONDS, Door, DoorCollecto
 from hrm_edge_runtime.http.logs import LogForm
 from hrm_edge_runtime.http.models import Library
 from hrm_edge_runtime.http.served_model import ServedModel
-from hrm_edge_runtime.http.solve import Desk
-from hrm_edge_runtime.worker.client import Supervisor
-from hrm_edge_runtime.worker.handles import EngineProcess
-from hrm_edge_runtime.worker.lanes import MakeWorkbench
+from hrm_edge_runtime.http.solve import SolveService
+from hrm_edge_runtime.worker.client import EngineClient
+from hrm_edge_runtime.worker.handles import SpawnedEngine
+from hrm_edge_runtime.worker.lanes import MakeLanes
 
 LAST_BYTES_S = 5  # for answers that are written but not yet read by their clients
 SPARE_FILES = 128  # descriptors for everything that is no connection: pipes, bundles, page files, and a margin
@@ -44,9 +44,11 @@ class DrainingServer(uvicorn.Server):
     A second signal leaves at once. SIGHUP reads the keys again.
     """
 
-    def __init__(self, config: uvicorn.Config, supervisor: Supervisor, drain_s: float, keys: KeyRing | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, engine_client: EngineClient, drain_s: float, keys: KeyRing | None
+    ) -> None:
         super().__init__(config)
-        self._supervisor = supervisor
+        self._engine_client = engine_client
         self._drain_s = drain_s
         self._keys = keys
         self._had_terminal = os.isatty(sys.stdin.fileno()) if sys.stdin else False
@@ -62,7 +64,7 @@ class DrainingServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Leaves where the engine refuses what it was started for."""
-        return await super().on_tick(counter) or self._supervisor.refusal is not None
+        return await super().on_tick(counter) or self._engine_client.refusal is not None
 
     def _hang_up(self) -> None:
         """A terminal that closes sends this signal too, and then it means goodbye."""
@@ -89,7 +91,7 @@ class DrainingServer(uvicorn.Server):
             self.force_exit = self.should_exit = True
 
     async def _drain(self) -> None:
-        await self._supervisor.drain(self._drain_s)
+        await self._engine_client.drain(self._drain_s)
         self.should_exit = True
 
 
@@ -111,25 +113,25 @@ class ServerOptions:
 
 
 def run_server(
-    make_workbench: MakeWorkbench,
+    make_lanes: MakeLanes,
     models: Sequence[ServedModel],
     options: ServerOptions,
     library: Library | None = None,
 ) -> None:
     """Serve models until told to stop; exits with 1 where the port cannot be had.
 
-    Raises EngineUnavailableError where the engine refuses at the start. Their engine process makes its own workbench,
+    Raises EngineUnavailableError where the engine refuses at the start. Their engine process makes its own lane_set,
     with a lane for each model. With a library models may be added and removed meanwhile, and a new engine process opens
     those served at that moment.
     """
-    supervisor = Supervisor(
-        lambda: EngineProcess(library.make_workbench() if library else make_workbench, options.log),
+    engine_client = EngineClient(
+        lambda: SpawnedEngine(library.make_lanes() if library else make_lanes, options.log),
         {model.name: model.num_slots + options.queue_limit for model in models},
         stall_s=options.stall_s,
     )
-    app = create_app(supervisor, models, keys=options.keys, tracer=options.tracer, library=library)
+    app = create_app(engine_client, models, keys=options.keys, tracer=options.tracer, library=library)
     door = Door(max_connections=_with_descriptors_for(options.max_connections))
-    cast(Desk, app.state.desk).metrics.watch(DoorCollector(door))
+    cast(SolveService, app.state.service).metrics.watch(DoorCollector(door))
     config = uvicorn.Config(
         app,
         host=options.host,
@@ -145,9 +147,9 @@ def run_server(
         ssl_certfile=options.tls_cert,
         ssl_keyfile=options.tls_key,
     )
-    DrainingServer(config, supervisor, options.drain_s, options.keys).run()
-    if supervisor.refusal is not None:
-        raise EngineUnavailableError(supervisor.refusal)
+    DrainingServer(config, engine_client, options.drain_s, options.keys).run()
+    if engine_client.refusal is not None:
+        raise EngineUnavailableError(engine_client.refusal)
 
 
 def reload_keys(keys: KeyRing) -> None:

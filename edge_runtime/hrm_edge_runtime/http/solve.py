@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from hrm_edge_runtime.batching.stats import LaneSnapshot
-from hrm_edge_runtime.batching.task import Ask
+from hrm_edge_runtime.batching.task import Task
 from hrm_edge_runtime.http import request_context
 from hrm_edge_runtime.http.metrics import Metrics
 from hrm_edge_runtime.http.model_manager import Changes
@@ -28,20 +28,20 @@ from hrm_edge_runtime.http.schema import (
 )
 from hrm_edge_runtime.http.segment_events import Mailbox, Watcher
 from hrm_edge_runtime.http.served_model import ServedModel
-from hrm_edge_runtime.worker.client import Supervisor
+from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.waiting import Watch
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Order:
-    """A request with the moment it came in; `handicap` is taken from the priority it asks for.
+    """A request with the moment it came in; `priority_penalty` is taken from the priority it asks for.
 
     `place` is the lane of one that whoever asks holds already, and gives back.
     """
 
     request: SolveRequest
     arrival_s: float
-    handicap: int = 0
+    priority_penalty: int = 0
     place: str | None = None
 
     @property
@@ -54,14 +54,16 @@ class Order:
         return self.deadline_s is None or time.monotonic() < self.deadline_s
 
 
-class Desk:
+class SolveService:
     """The models, their supervised engine and the threads that parse."""
 
-    def __init__(self, models: Sequence[ServedModel], supervisor: Supervisor, library: Library | None = None) -> None:
+    def __init__(
+        self, models: Sequence[ServedModel], engine_client: EngineClient, library: Library | None = None
+    ) -> None:
         self.lineup = Lineup(models)
-        self.changes = Changes(self.lineup, supervisor, library) if library else None
-        self.supervisor = supervisor
-        self.metrics = Metrics(supervisor)
+        self.changes = Changes(self.lineup, engine_client, library) if library else None
+        self.engine_client = engine_client
+        self.metrics = Metrics(engine_client)
         self._parsers = Parsers()
 
     @property
@@ -70,7 +72,7 @@ class Desk:
         return self.lineup.models
 
     def view(self, model: ServedModel) -> ModelView:
-        return model.view(self.supervisor.fleet.reports.get(model.lane))
+        return model.view(self.engine_client.lane_manager.reports.get(model.lane))
 
     def close(self) -> None:
         self._parsers.close()
@@ -85,14 +87,14 @@ class Desk:
     async def watch(self, order: Order) -> AsyncGenerator[SegmentView | SolveAnswer | None]:
         """The same, segment by segment: None once it is admitted, every segment of every attempt, and the answer."""
         with contextlib.ExitStack() as places:
-            question, ask = await self._admitted(order, places)
+            question, task = await self._admitted(order, places)
             yield None
             mailbox, watcher = Mailbox(), Watcher(question)
-            work = asyncio.ensure_future(self._answer(question, ask, mailbox.put))
+            work = asyncio.ensure_future(self._answer(question, task, mailbox.put))
             work.add_done_callback(lambda _: mailbox.close())
             try:
-                async for glimpse in mailbox:
-                    yield watcher.view(glimpse)
+                async for event in mailbox:
+                    yield watcher.view(event)
                 yield await work
             finally:
                 work.cancel()
@@ -104,49 +106,49 @@ class Desk:
 
     def slots(self) -> SlotsAnswer:
         """The engine's last picture of itself; asks nobody, so it answers while the engine steps."""
-        supervisor, snapshot = self.supervisor, self.supervisor.snapshot
+        engine_client, snapshot = self.engine_client, self.engine_client.snapshot
         engine = EngineView(
-            state=supervisor.state,
-            pid=supervisor.engine_pid,
-            losses=supervisor.num_losses,
-            losses_in_a_row=supervisor.backoff.num_in_a_row,
-            last_error=supervisor.last_error,
+            state=engine_client.state,
+            pid=engine_client.engine_pid,
+            losses=engine_client.num_losses,
+            losses_in_a_row=engine_client.backoff.num_in_a_row,
+            last_error=engine_client.last_error,
         )
         lanes = snapshot.lanes if snapshot else {}
         return SlotsAnswer(
             engine=engine,
-            waiting=supervisor.num_waiting,
+            waiting=engine_client.num_waiting,
             snapshot_age_ms=1000 * (time.monotonic() - snapshot.taken_s) if snapshot else None,
             lanes=[self._lane(model, lanes.get(model.name)) for model in self.models],
         )
 
     def _lane(self, model: ServedModel, lane: LaneSnapshot | None) -> LaneView:
-        report = self.supervisor.fleet.reports.get(model.lane)
+        report = self.engine_client.lane_manager.reports.get(model.lane)
         return LaneView(
             name=model.name,
             lane=lane,
             memory_bytes=report.memory_bytes if report else None,
-            requests=self.supervisor.places.num_taken(model.lane),
+            requests=self.engine_client.places.num_taken(model.lane),
         )
 
-    async def _admitted(self, order: Order, places: contextlib.ExitStack) -> tuple[Question, Ask]:
+    async def _admitted(self, order: Order, places: contextlib.ExitStack) -> tuple[Question, Task]:
         """The question, and a place; that is one of the likeliest model until parsing tells which one it is."""
         candidates = addressees(self.models, order.request)
         if order.place is None:
-            places.enter_context(self.supervisor.place(candidates[0].lane))
+            places.enter_context(self.engine_client.place(candidates[0].lane))
         question = await self._parsers.do(lambda: question_from(candidates, order.request))
         if question.model is not candidates[0]:
-            places.enter_context(self.supervisor.place(question.model.lane))
-        ask = question.ask(
+            places.enter_context(self.engine_client.place(question.model.lane))
+        task = question.ask(
             arrival_s=order.arrival_s,
             deadline_s=order.deadline_s,
-            priority=order.request.priority - order.handicap,
+            priority=order.request.priority - order.priority_penalty,
         )
-        self.supervisor.check_deadline(question.model.lane, ask)
-        return question, ask
+        self.engine_client.check_deadline(question.model.lane, task)
+        return question, task
 
-    async def _answer(self, question: Question, ask: Ask, watch: Watch | None = None) -> SolveAnswer:
-        conclusion = await self.supervisor.solve(question.model.lane, ask, watch)
+    async def _answer(self, question: Question, task: Task, watch: Watch | None = None) -> SolveAnswer:
+        conclusion = await self.engine_client.solve(question.model.lane, task, watch)
         self.metrics.note_solved(question.model.name, conclusion)
         request_context.note_solved(question.model.name, conclusion)
         return answer_from(question, conclusion)

@@ -73,13 +73,13 @@ class _Run:
                 yield position, refusal
             else:
                 self._questions[position] = question
-                self._lane.submit(question.ask(ask_id=position, arrival_s=time.monotonic()))
+                self._lane.submit(question.ask(task_id=position, arrival_s=time.monotonic()))
         while self._questions:
             yield from self._step()
 
     def _step(self) -> Iterator[tuple[int, Outcome]]:
         for conclusion in self._lane.step().conclusions:
-            yield conclusion.ask_id, _outcome(self._questions.pop(conclusion.ask_id), conclusion)
+            yield conclusion.task_id, _outcome(self._questions.pop(conclusion.task_id), conclusion)
 
 
 def _outcome(question: Question, conclusion: Conclusion) -> Outcome:

@@ -15,7 +15,7 @@ LOOK_AGAIN_S = 1.0
 BATCH_SHARE = 0.5  # batches leave the other half of the places to those who ask for one answer
 
 
-class Places:
+class AdmissionLimits:
     """How many places each model has, and how many are taken."""
 
     def __init__(self, limits: Mapping[str, int]) -> None:

@@ -17,24 +17,24 @@ from dataclasses import replace
 from hrm_edge_runtime.batching.heap import Key
 from hrm_edge_runtime.batching.scheduler import rank
 from hrm_edge_runtime.batching.stats import LaneSnapshot
-from hrm_edge_runtime.batching.task import Ask, Conclusion
+from hrm_edge_runtime.batching.task import Conclusion, Task
 from hrm_edge_runtime.http import request_context
 from hrm_edge_runtime.http.errors import ServiceError, State, UnavailableReason, unavailable
-from hrm_edge_runtime.worker.admission import Places
+from hrm_edge_runtime.worker.admission import AdmissionLimits
 from hrm_edge_runtime.worker.backoff import BackOff
 from hrm_edge_runtime.worker.handles import EngineHandle
-from hrm_edge_runtime.worker.lane_manager import Fleet
+from hrm_edge_runtime.worker.lane_manager import LaneManager
 from hrm_edge_runtime.worker.messages import Cancel, Ended, FromEngine, Ready, Rejected, Seen, Snapshot, Solve
-from hrm_edge_runtime.worker.process import EngineKeeper
+from hrm_edge_runtime.worker.process import EngineProcess
 from hrm_edge_runtime.worker.waiting import Waiting, Watch, conclusion_of
 
 LOOK_AGAIN_S = 0.05  # how long a batch that waits for its place sleeps where nobody leaves one
 GRACE_S = 0.1  # how much later than its deadline, beside a segment, a best answer so far may come
 
-_log = logging.getLogger("hrm_edge_runtime.supervisor")
+_log = logging.getLogger("hrm_edge_runtime.worker")
 
 
-class Supervisor:
+class EngineClient:
     """One engine process with its lanes, kept alive: an async context manager. A request takes a `place` and `solve`s.
 
     `limits` says how many requests each lane may hold at once, until the engine tells. Readers may look at `state`,
@@ -47,13 +47,13 @@ class Supervisor:
         self._stall_s = stall_s
         self._ids = itertools.count(1)
         self._waiting = Waiting()
-        self._keeper = EngineKeeper(start_engine, on_message=self._deliver, on_lost=self._note_loss)
+        self._keeper = EngineProcess(start_engine, on_message=self._deliver, on_lost=self._note_loss)
         self._draining = self._drained = False
-        self.places = Places(limits)
-        self.fleet = Fleet(self._keeper.send, self.places)
+        self.places = AdmissionLimits(limits)
+        self.lane_manager = LaneManager(self._keeper.send, self.places)
         self.snapshot: Snapshot | None = None
 
-    async def __aenter__(self) -> Supervisor:
+    async def __aenter__(self) -> EngineClient:
         self._keeper.start()
         self._watcher = asyncio.create_task(self._kill_when_stalled(), name="engine-watcher")
         return self
@@ -127,29 +127,29 @@ class Supervisor:
             await self.places.freed(LOOK_AGAIN_S)
         self.places.take(lane)  # at once: many lines come in one turn of the event loop
 
-    def check_deadline(self, lane: str, ask: Ask) -> None:
+    def check_deadline(self, lane: str, task: Task) -> None:
         """Refuse with 503 what cannot even begin before its deadline, however well the lane gets on from here."""
         seen = self._seen(lane)
-        if seen is None or ask.deadline_s is None:
+        if seen is None or task.deadline_s is None:
             return
-        least_wait_s = seen.least_wait_s(self._waiting.num_ahead(lane, rank_of(ask)))
-        if least_wait_s and time.monotonic() + least_wait_s > ask.deadline_s:
+        least_wait_s = seen.least_wait_s(self._waiting.num_ahead(lane, rank_of(task)))
+        if least_wait_s and time.monotonic() + least_wait_s > task.deadline_s:
             raise self._refusal("cannot-make-deadline", lane)
 
-    async def solve(self, lane: str, ask: Ask, watch: Watch | None = None) -> Conclusion:
+    async def solve(self, lane: str, task: Task, watch: Watch | None = None) -> Conclusion:
         """Have one question answered (from within a place); refuses with 503 or 504, and cancels what nobody awaits.
 
-        The ask gets its id here. `watch` sees every segment of every attempt.
+        The task gets its id here. `watch` sees every segment of every attempt.
         """
         link = self._keeper.link
-        if self._drained or link is None or lane not in self.fleet.reports:
+        if self._drained or link is None or lane not in self.lane_manager.reports:
             raise self._refusal("draining" if self._drained else "engine-lost", lane)
         request_id = next(self._ids)
-        with self._waiting.place(request_id, lane, rank_of(ask), watch) as future:
-            numbered = replace(ask, ask_id=request_id, watched=watch is not None)
-            link.send(Solve(lane=lane, ask=numbered, request=request_context.request_id()))
+        with self._waiting.place(request_id, lane, rank_of(task), watch) as future:
+            numbered = replace(task, task_id=request_id, streamed=watch is not None)
+            link.send(Solve(lane=lane, task=numbered, request=request_context.request_id()))
             try:
-                return await conclusion_of(ask, future, self._grace_s(lane))
+                return await conclusion_of(task, future, self._grace_s(lane))
             finally:
                 if not future.done() or future.cancelled():
                     link.send(Cancel(lane=lane, request_id=request_id))
@@ -171,29 +171,29 @@ class Supervisor:
 
     def _note_loss(self) -> None:
         self._waiting.end_all(self._refusal("draining" if self._draining else "engine-lost"))
-        self.fleet.note_loss(self._refusal("engine-lost"))
+        self.lane_manager.note_loss(self._refusal("engine-lost"))
 
     def _deliver(self, message: FromEngine) -> None:
         if isinstance(message, Ready):
-            self.fleet.note_ready(message.reports)
+            self.lane_manager.note_ready(message.reports)
         elif isinstance(message, Rejected):
             _log.warning("the engine refuses a request: %s", message.message)
             self._waiting.end(message.request_id, self._refusal("queue-full"))
         elif isinstance(message, Snapshot):
             self._waiting.note_progress()
-            self.snapshot = replace(message, lanes=self.fleet.by_model(message.lanes))
+            self.snapshot = replace(message, lanes=self.lane_manager.by_model(message.lanes))
         elif isinstance(message, Seen):
-            for glimpse in message.glimpses:
-                self._waiting.show(glimpse)
+            for event in message.events:
+                self._waiting.show(event)
         elif isinstance(message, Ended):
             self._waiting.note_progress()
             for conclusion in message.conclusions:
-                self._waiting.end(conclusion.ask_id, conclusion)
+                self._waiting.end(conclusion.task_id, conclusion)
         else:
-            self.fleet.take(message)
+            self.lane_manager.take(message)
 
     def _seen(self, lane: str) -> LaneSnapshot | None:
-        return self.snapshot.lanes.get(self.fleet.model_of(lane)) if self.snapshot else None
+        return self.snapshot.lanes.get(self.lane_manager.model_of(lane)) if self.snapshot else None
 
     def _grace_s(self, lane: str) -> float:
         seen = self._seen(lane)
@@ -211,6 +211,6 @@ class Supervisor:
         return unavailable(reason, seen.expected_wait_s if seen else 0.0)
 
 
-def rank_of(ask: Ask) -> Key:
+def rank_of(task: Task) -> Key:
     """Where the first attempt at a question stands in its lane's line."""
-    return rank(ask.priority, ask.deadline_s, ask.arrival_s)
+    return rank(task.priority, task.deadline_s, task.arrival_s)

@@ -35,7 +35,7 @@ class EngineHandle(Protocol):
         ...
 
 
-class EngineProcess:
+class SpawnedEngine:
     """The engine in a process of its own; a crash, a kill for memory or a stuck driver takes nothing else along.
 
     Ctrl-C in a terminal, its closing and a service manager's SIGTERM reach every process of the group. Only the HTTP
@@ -43,10 +43,10 @@ class EngineProcess:
     pipe or by SIGKILL.
     """
 
-    def __init__(self, make_workbench: loop.MakeWorkbench, log: LogForm = "text") -> None:
+    def __init__(self, make_lanes: loop.MakeLanes, log: LogForm = "text") -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=loop.process_main, args=(make_workbench, theirs, log), name="hrm-engine")
+        self._process = context.Process(target=loop.process_main, args=(make_lanes, theirs, log), name="hrm-engine")
         resource_tracker.ensure_running()  # it unblocks the signals when it starts, so it must have started before
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         try:
@@ -68,15 +68,15 @@ class EngineProcess:
         return True
 
 
-class InThreadEngine:
+class ThreadEngine:
     """The engine in a thread of this process. Nothing can end a thread in the middle of its segment, only after it."""
 
     pid: int | None = None
 
-    def __init__(self, make_workbench: loop.MakeWorkbench) -> None:
+    def __init__(self, make_lanes: loop.MakeLanes) -> None:
         self.connection, self._theirs = multiprocessing.Pipe()
         self._thread = threading.Thread(
-            target=loop.run, args=(make_workbench, self._theirs), name="hrm-engine", daemon=True
+            target=loop.run, args=(make_lanes, self._theirs), name="hrm-engine", daemon=True
         )
         self._thread.start()
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.http.errors import ServiceError
-from hrm_edge_runtime.worker.admission import Places
+from hrm_edge_runtime.worker.admission import AdmissionLimits
 from hrm_edge_runtime.worker.lanes import MakeLane
 from hrm_edge_runtime.worker.messages import Failed, Load, Loaded, LoadFailed, Retire, Retired, ToEngine
 from hrm_edge_runtime.worker.reports import LaneReport
 
-_log = logging.getLogger("hrm_edge_runtime.supervisor")
+_log = logging.getLogger("hrm_edge_runtime.worker")
 
 
 class LaneNotOpenedError(Exception):
@@ -28,10 +28,10 @@ class LaneNotOpenedError(Exception):
         self.lacking_bytes = lacking_bytes
 
 
-class Fleet:
+class LaneManager:
     """The lanes by their keys; `reports` of those that are open."""
 
-    def __init__(self, send: Callable[[ToEngine], None], places: Places) -> None:
+    def __init__(self, send: Callable[[ToEngine], None], places: AdmissionLimits) -> None:
         self._send = send
         self._places = places
         self._loads: dict[str, asyncio.Future[LaneReport]] = {}

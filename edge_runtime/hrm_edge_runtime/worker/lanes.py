@@ -24,7 +24,7 @@ class OpenedLane:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Workbench:
+class LaneSet:
     """The lanes by their keys, which are the names of their models; and of those that were measured, the reports."""
 
     lanes: Mapping[str, Attempts]
@@ -39,7 +39,7 @@ class Workbench:
             lane.engine.close()
 
 
-MakeWorkbench = Callable[[], Workbench]
+MakeLanes = Callable[[], LaneSet]
 MakeLane = Callable[[], OpenedLane]
 
 
@@ -61,7 +61,7 @@ class LaneOptions:
     budget: MemoryBudget
 
 
-def bundle_workbench(lanes: Sequence[LaneOptions]) -> Workbench:
+def open_lanes(lanes: Sequence[LaneOptions]) -> LaneSet:
     """Open bundles on their engines; refuses what `open_lane` refuses."""
     from hrm_edge_runtime.worker.opening import open_lane
 
@@ -69,7 +69,7 @@ def bundle_workbench(lanes: Sequence[LaneOptions]) -> Workbench:
     meters = {options.budget: Meter(options.budget) for options in lanes}
     for options in lanes:
         opened[options.key] = open_lane(options, meters[options.budget])
-    return Workbench(
+    return LaneSet(
         lanes={key: one.lane for key, one in opened.items()}, reports={key: one.report for key, one in opened.items()}
     )
 

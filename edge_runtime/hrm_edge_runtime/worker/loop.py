@@ -17,11 +17,11 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from hrm_edge_runtime.batching.fair_share import Turns
+from hrm_edge_runtime.batching.fair_share import DeficitRoundRobin
 from hrm_edge_runtime.batching.scheduler import QueueFull
 from hrm_edge_runtime.batching.task import Conclusion
 from hrm_edge_runtime.http.logs import LogForm, configure
-from hrm_edge_runtime.worker.lanes import MakeWorkbench, Workbench
+from hrm_edge_runtime.worker.lanes import LaneSet, MakeLanes
 from hrm_edge_runtime.worker.loader import Loader
 from hrm_edge_runtime.worker.memory_budget import give_back
 from hrm_edge_runtime.worker.messages import (
@@ -49,27 +49,27 @@ LOOK_FOR_LANES_MS = 20  # how long an idle engine that is opening a lane sleeps
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
 
-def process_main(make_workbench: MakeWorkbench, connection: Connection[Any, Any], log: LogForm) -> None:
+def process_main(make_lanes: MakeLanes, connection: Connection[Any, Any], log: LogForm) -> None:
     """What the spawned process runs; its log has the form of its parent's."""
     configure(log)
     _die_with_parent()
-    run(make_workbench, connection)
+    run(make_lanes, connection)
 
 
-def run(make_workbench: MakeWorkbench, connection: Connection[Any, Any]) -> None:
+def run(make_lanes: MakeLanes, connection: Connection[Any, Any]) -> None:
     """Load, warm up, report and loop; whatever goes wrong is told through the pipe before it closes."""
     try:
         with connection:
-            _work(make_workbench, connection)
+            _work(make_lanes, connection)
     except (EOFError, OSError):
         _log.info("the HTTP process has gone, so the engine leaves too")
 
 
-def _work(make_workbench: MakeWorkbench, connection: Connection[Any, Any]) -> None:
+def _work(make_lanes: MakeLanes, connection: Connection[Any, Any]) -> None:
     try:
         began = time.monotonic()
         try:
-            bench = make_workbench()
+            bench = make_lanes()
             reports = bench.warm_up()
         except ValueError as refusal:
             connection.send(Failed(message=str(refusal), is_refusal=True))
@@ -100,9 +100,9 @@ def _die_with_parent() -> None:
 class EngineLoop:
     """The loop and what it remembers between two turns."""
 
-    def __init__(self, bench: Workbench, connection: Connection[Any, Any]) -> None:
+    def __init__(self, bench: LaneSet, connection: Connection[Any, Any]) -> None:
         self._lanes = dict(bench.lanes)
-        self._turns = Turns(bench.lanes)
+        self._turns = DeficitRoundRobin(bench.lanes)
         self._loader = Loader()
         self._connection = connection
         self._arrivals = select.poll()  # Connection.poll would make a selector for every look
@@ -130,8 +130,8 @@ class EngineLoop:
         turn = self._lanes[name].step()
         self._turns.charge(name, time.monotonic() - began)
         self._stale = True
-        if turn.glimpses:
-            self._report(Seen(glimpses=turn.glimpses))
+        if turn.events:
+            self._report(Seen(events=turn.events))
         if turn.conclusions:
             self._report(Ended(conclusions=turn.conclusions))
             self._log_garbage(name, turn.conclusions)
@@ -139,7 +139,7 @@ class EngineLoop:
     def _log_garbage(self, lane: str, conclusions: tuple[Conclusion, ...]) -> None:
         """Name the requests that the engine could not answer."""
         for conclusion in conclusions:
-            request = self._request_of.pop(conclusion.ask_id, "")
+            request = self._request_of.pop(conclusion.task_id, "")
             if conclusion.result.halted_by == "failed":
                 _log.error("%s gave no usable answer", lane, extra={"request": request, "fields": {"model": lane}})
 
@@ -173,10 +173,10 @@ class EngineLoop:
     def _submit(self, message: Solve) -> None:
         lane = self._lanes[message.lane]
         try:
-            lane.submit(message.ask)
-            self._request_of[message.ask.ask_id] = message.request
+            lane.submit(message.task)
+            self._request_of[message.task.task_id] = message.request
         except (QueueFull, ValueError) as refusal:
-            self._report(Rejected(request_id=message.ask.ask_id, message=str(refusal)))
+            self._report(Rejected(request_id=message.task.task_id, message=str(refusal)))
 
     def _take_lanes(self) -> None:
         for key, outcome in self._loader.outcomes():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hrm_edge_runtime.batching.stats import LaneSnapshot
-from hrm_edge_runtime.batching.task import Ask, Conclusion, Glimpse
+from hrm_edge_runtime.batching.task import Conclusion, SegmentEvent, Task
 from hrm_edge_runtime.worker.lanes import MakeLane
 from hrm_edge_runtime.worker.reports import LaneReport
 
@@ -20,7 +20,7 @@ class Solve:
     """Take this question in a lane; its times are moments of `time.monotonic`, `request` is its HTTP request's id."""
 
     lane: str
-    ask: Ask
+    task: Task
     request: str = ""
 
 
@@ -91,16 +91,16 @@ class Retired:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ended:
-    """Every question that ended in one step, cancelled and expired ones too; an `ask_id` is the request's id."""
+    """Every question that ended in one step, cancelled and expired ones too; an `task_id` is the request's id."""
 
     conclusions: tuple[Conclusion, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Seen:
-    """What the watched questions looked like after one step; sent before the step's ends."""
+    """What the streamed questions looked like after one step; sent before the step's ends."""
 
-    glimpses: tuple[Glimpse, ...]
+    events: tuple[SegmentEvent, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from hrm_edge_runtime.engines.factory import engine_for
 from hrm_edge_runtime.worker.lanes import LaneOptions, OpenedLane
 from hrm_edge_runtime.worker.memory_budget import Meter, give_back
 from hrm_edge_runtime.worker.reports import LaneReport
-from hrm_edge_runtime.worker.step_times import Curve, CurveFile, measure, warm_up
+from hrm_edge_runtime.worker.step_times import Curve, StepTimesFile, measure, warm_up
 
 
 def open_lane(options: LaneOptions, meter: Meter, *, keeps_figures: bool = True) -> OpenedLane:
@@ -22,7 +22,7 @@ def open_lane(options: LaneOptions, meter: Meter, *, keeps_figures: bool = True)
     which is the least it can take, and what a lane of it was seen to take before.
     """
     bundle = Bundle.open(options.bundle_path)
-    name, figures = bundle.manifest.name, CurveFile(bundle, options.choice, options.num_threads)
+    name, figures = bundle.manifest.name, StepTimesFile(bundle, options.choice, options.num_threads)
     meter.check(name, _graph_bytes(bundle, options))
     curve = figures.curve()
     if not curve and not options.num_slots:

@@ -18,10 +18,10 @@ from hrm_edge_runtime.worker.messages import Failed, FromEngine, Ready, Stop, To
 
 STOP_S = 5.0  # how long an engine may take to leave when asked, before it is killed
 
-_log = logging.getLogger("hrm_edge_runtime.supervisor")
+_log = logging.getLogger("hrm_edge_runtime.worker")
 
 
-class EngineKeeper:
+class EngineProcess:
     """`on_message` gets what the engine says, `on_lost` is called once for every engine that has gone.
 
     Readers may look at `is_ready`, `num_losses`, `last_error`, `refusal` and `backoff` at any time. An engine that

@@ -74,7 +74,7 @@ def _load_blanks(engine: Engine, puzzle_vector_E: Float32) -> None:
         engine.load(slot, blank_T, puzzle_vector_E)
 
 
-class CurveFile:
+class StepTimesFile:
     """Kept figures of one bundle; what does not read is measured again, what cannot be written is not kept."""
 
     def __init__(self, bundle: Bundle, choice: Choice, num_threads: int | None) -> None:

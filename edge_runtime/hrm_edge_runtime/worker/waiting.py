@@ -9,10 +9,10 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from hrm_edge_runtime.batching.heap import Key
-from hrm_edge_runtime.batching.task import Ask, Conclusion, Glimpse
+from hrm_edge_runtime.batching.task import Conclusion, SegmentEvent, Task
 from hrm_edge_runtime.http.errors import ServiceError, deadline_missed, engine_failed
 
-Watch = Callable[[Glimpse], None]
+Watch = Callable[[SegmentEvent], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,7 +45,7 @@ class Waiting:
     def place(
         self, request_id: int, model: str, rank: Key, watch: Watch | None = None
     ) -> Generator[asyncio.Future[Conclusion]]:
-        """A future for the length of one wait; `watch` is called with every glimpse before it ends."""
+        """A future for the length of one wait; `watch` is called with every event before it ends."""
         if not self._waits:
             self.note_progress()
         future = asyncio.get_running_loop().create_future()
@@ -59,10 +59,10 @@ class Waiting:
         """How many wait for a model with a rank before this one."""
         return sum(wait.model == model and wait.rank < rank for wait in self._waits.values())
 
-    def show(self, glimpse: Glimpse) -> None:
-        wait = self._waits.get(glimpse.ask_id)
+    def show(self, event: SegmentEvent) -> None:
+        wait = self._waits.get(event.task_id)
         if wait is not None and wait.watch is not None:
-            wait.watch(glimpse)
+            wait.watch(event)
 
     def end(self, request_id: int, outcome: Conclusion | ServiceError) -> None:
         wait = self._waits.pop(request_id, None)
@@ -78,20 +78,20 @@ class Waiting:
             self.end(request_id, error)
 
 
-async def conclusion_of(ask: Ask, future: asyncio.Future[Conclusion], grace_s: float) -> Conclusion:
+async def conclusion_of(task: Task, future: asyncio.Future[Conclusion], grace_s: float) -> Conclusion:
     """Wait for a conclusion that holds an answer; 504 at the deadline, 500 where the engine gave garbage.
 
     Who wants the best so far is told it shortly before the deadline, or up to `grace_s` after it where the segment
     under way took longer than was to be expected.
     """
-    patience_s = grace_s if ask.best_so_far else 0.0
+    patience_s = grace_s if task.best_so_far else 0.0
     try:
-        timeout_s = None if ask.deadline_s is None else max(0.0, ask.deadline_s + patience_s - time.monotonic())
+        timeout_s = None if task.deadline_s is None else max(0.0, task.deadline_s + patience_s - time.monotonic())
         conclusion = await asyncio.wait_for(future, timeout_s)
     except asyncio.TimeoutError:
         raise deadline_missed() from None
     has_answer = conclusion.result.answer_T is not None
-    if conclusion.result.halted_by == "deadline" and not (ask.best_so_far and has_answer):
+    if conclusion.result.halted_by == "deadline" and not (task.best_so_far and has_answer):
         raise deadline_missed()
     if not has_answer:
         raise engine_failed()

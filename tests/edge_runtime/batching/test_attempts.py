@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.scheduler import QueueFull
-from hrm_edge_runtime.batching.symmetries import Framer
-from hrm_edge_runtime.batching.task import Ask, Conclusion, Glimpse
+from hrm_edge_runtime.batching.symmetries import TaskVariants
+from hrm_edge_runtime.batching.task import Conclusion, SegmentEvent, Task
 from hrm_puzzles import registry
 from hrm_puzzles.arc.canvas import canvas_T, grid_at
 from hrm_puzzles.arc.variants import Variant
@@ -26,9 +26,9 @@ TABLE = np.zeros((1, 1), np.float32)
 NEVER = Course(segments=99, answer=0)
 
 
-def ask(ask_id: int, value: int, num_attempts: int = 1, **more: object) -> Ask:
+def ask(task_id: int, value: int, num_attempts: int = 1, **more: object) -> Task:
     fields = {"policy": VERIFIED, "arrival_s": 0.0, **more}
-    return Ask(ask_id=ask_id, tokens_T=tokens(value), num_attempts=num_attempts, **fields)
+    return Task(task_id=task_id, tokens_T=tokens(value), num_attempts=num_attempts, **fields)
 
 
 def attempts_over(
@@ -45,16 +45,16 @@ def attempts_over(
     )
 
 
-def run_out(attempts: Attempts) -> tuple[dict[int, Conclusion], list[Glimpse]]:
+def run_out(attempts: Attempts) -> tuple[dict[int, Conclusion], list[SegmentEvent]]:
     conclusions: dict[int, Conclusion] = {}
-    glimpses: list[Glimpse] = []
+    events: list[SegmentEvent] = []
     while attempts.has_work:
         turn = attempts.step()
         for conclusion in turn.conclusions:
-            assert conclusion.ask_id not in conclusions, "a question was concluded twice"
-            conclusions[conclusion.ask_id] = conclusion
-        glimpses += turn.glimpses
-    return conclusions, glimpses
+            assert conclusion.task_id not in conclusions, "a question was concluded twice"
+            conclusions[conclusion.task_id] = conclusion
+        events += turn.events
+    return conclusions, events
 
 
 def course_of(question: int, segments: int, answer: int) -> dict[int, Course]:
@@ -62,8 +62,8 @@ def course_of(question: int, segments: int, answer: int) -> dict[int, Course]:
 
 
 def frames_of(value: int, count: int, *, proof_exists: bool = True) -> list[int]:
-    frames = Framer(Tens(proof_exists=proof_exists)).frames(tokens(value), 0, count)
-    return [int(frame.tokens_T[0]) for frame in frames]
+    variants = TaskVariants(Tens(proof_exists=proof_exists)).variants(tokens(value), 0, count)
+    return [int(variant.tokens_T[0]) for variant in variants]
 
 
 def test_the_first_proven_answer_wins_turned_back_and_stops_the_others_at_once() -> None:
@@ -90,8 +90,10 @@ def test_without_any_proof_all_attempts_run_out_and_the_answer_is_disproven() ->
 
 
 def test_a_vote_is_closed_when_those_to_come_cannot_change_it() -> None:
-    frames = frames_of(3, 5, proof_exists=False)
-    courses = {frame: Course(segments=1 if number < 3 else 4, answer=frame) for number, frame in enumerate(frames)}
+    variants = frames_of(3, 5, proof_exists=False)
+    courses = {
+        variant: Course(segments=1 if number < 3 else 4, answer=variant) for number, variant in enumerate(variants)
+    }
     engine = Seer(courses, num_slots=5)
     attempts = attempts_over(engine, proof_exists=False)
     attempts.submit(ask(1, 3, 5))
@@ -134,14 +136,14 @@ def test_a_watched_question_shows_every_segment_of_every_attempt_turned_back() -
     first, second = frames_of(3, 2)
     engine = Seer({first: NEVER, **course_of(second, 3, second + 50)}, num_slots=2)
     attempts = attempts_over(engine)
-    attempts.submit(ask(1, 3, 2, watched=True))
-    glimpses = run_out(attempts)[1]
-    seen = sorted((one.attempt, one.segment, int(one.answer_T[0]), one.verified) for one in glimpses)
+    attempts.submit(ask(1, 3, 2, streamed=True))
+    events = run_out(attempts)[1]
+    seen = sorted((one.attempt, one.segment, int(one.answer_T[0]), one.verified) for one in events)
     assert seen == [(0, 1, 3, False), (0, 2, 3, False), (0, 3, 3, False), (1, 1, 3, False), (1, 2, 3, False), (1, 3, 53, True)]  # fmt: skip # noqa: E501
 
 
 class CrookedTens(Tens):
-    """A symmetry whose way back is wrong: proofs in its frames do not hold in that of the question."""
+    """A symmetry whose way back is wrong: proofs in its variants do not hold in that of the question."""
 
     def symmetry(self, rng: np.random.Generator) -> Shift:
         shift = super().symmetry(rng)
@@ -150,7 +152,7 @@ class CrookedTens(Tens):
 
 
 def test_a_proof_that_does_not_hold_for_the_question_is_no_proof() -> None:
-    engine = Seer({frame: Course(segments=1, answer=(frame + 50) % 100) for frame in range(10, 100)} | {3: NEVER}, num_slots=2)  # fmt: skip # noqa: E501
+    engine = Seer({variant: Course(segments=1, answer=(variant + 50) % 100) for variant in range(10, 100)} | {3: NEVER}, num_slots=2)  # fmt: skip # noqa: E501
     attempts = Attempts(engine, CrookedTens(proof_exists=True), TABLE, queue_limit=1, max_attempts=2)
     attempts.submit(ask(1, 3, 2))
     conclusion = run_out(attempts)[0][1]
@@ -165,10 +167,10 @@ def test_frames_differ_and_a_puzzle_with_few_symmetries_gives_what_it_has() -> N
 
 
 def test_named_variants_of_a_task_are_its_frames() -> None:
-    framer = Framer(NamedTens(proof_exists=False), ["a", "b+20", "a+30", "a+50", "b"])
-    asked, *others = framer.frames(tokens(34), 2, 9)  # "a+30": the task's own question is 4
+    framer = TaskVariants(NamedTens(proof_exists=False), ["a", "b+20", "a+30", "a+50", "b"])
+    asked, *others = framer.variants(tokens(34), 2, 9)  # "a+30": the task's own question is 4
     assert (asked.puzzle_id, asked.tokens_T[0]) == (2, 34)
-    assert [(frame.puzzle_id, frame.tokens_T[0], frame.turn_back(frame.tokens_T)[0]) for frame in others] == [
+    assert [(variant.puzzle_id, variant.tokens_T[0], variant.turn_back(variant.tokens_T)[0]) for variant in others] == [
         (0, 4, 34),
         (3, 54, 34),
     ]
@@ -177,18 +179,18 @@ def test_named_variants_of_a_task_are_its_frames() -> None:
 def test_arc_variants_are_frames_that_turn_answers_back() -> None:
     puzzle = registry.get("arc")
     variant = Variant(turn=1, colours=(0, 2, 1, 3, 4, 5, 6, 7, 8, 9))
-    framer = Framer(puzzle, ["<blank>", "task", variant.name("task"), "other"])
+    framer = TaskVariants(puzzle, ["<blank>", "task", variant.name("task"), "other"])
     grid = np.array([[1, 2, 3], [4, 5, 6]], np.int8)
-    frames = framer.frames(puzzle.encode(grid), 1, 4)
-    assert [frame.puzzle_id for frame in frames] == [1, 2]
-    assert np.array_equal(grid_at(frames[1].tokens_T, 30), variant.apply(grid))
-    answer_T = frames[1].turn_back(canvas_T(variant.apply(grid.T), 30))
+    variants = framer.variants(puzzle.encode(grid), 1, 4)
+    assert [variant.puzzle_id for variant in variants] == [1, 2]
+    assert np.array_equal(grid_at(variants[1].tokens_T, 30), variant.apply(grid))
+    answer_T = variants[1].turn_back(canvas_T(variant.apply(grid.T), 30))
     assert np.array_equal(puzzle.decode(answer_T), grid.T)
 
 
 @st.composite
-def scenes(draw: st.DrawFn) -> tuple[dict[int, Course], list[Ask], list[tuple[int, int]], int]:
-    """Courses for every frame of every question, questions, (step, ask) pairs of cancels, and a number of slots."""
+def scenes(draw: st.DrawFn) -> tuple[dict[int, Course], list[Task], list[tuple[int, int]], int]:
+    """Courses for every variant of every question, questions, (step, task) pairs of cancels, and a number of slots."""
     answers = st.sampled_from([0, 1, 2, 50])  # added to the question: 50 is right
     courses = {
         value: Course(segments=draw(st.integers(1, MAX_SEGMENTS + 1)), answer=(value + draw(answers)) % 100)
@@ -196,7 +198,7 @@ def scenes(draw: st.DrawFn) -> tuple[dict[int, Course], list[Ask], list[tuple[in
     }
     patience = st.none() | st.integers(1, 12).map(float)
     asks = [
-        ask(number, number, draw(st.integers(1, 6)), deadline_s=draw(patience), watched=draw(st.booleans()))
+        ask(number, number, draw(st.integers(1, 6)), deadline_s=draw(patience), streamed=draw(st.booleans()))
         for number in range(draw(st.integers(1, 6)))
     ]
     cancels = draw(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 5)), max_size=3))
@@ -204,7 +206,7 @@ def scenes(draw: st.DrawFn) -> tuple[dict[int, Course], list[Ask], list[tuple[in
 
 
 def play(
-    attempts: Attempts, engine: Seer, asks: Sequence[Ask], cancels: Sequence[tuple[int, int]]
+    attempts: Attempts, engine: Seer, asks: Sequence[Task], cancels: Sequence[tuple[int, int]]
 ) -> tuple[dict[int, Conclusion], set[int]]:
     """Run a scene to its end, holding the engine to "no work for a question that is concluded"."""
     conclusions: dict[int, Conclusion] = {}
@@ -212,14 +214,14 @@ def play(
     for one in asks:
         attempts.submit(one)
     for number in range(200):
-        cancelled |= {ask_id for at, ask_id in cancels if at == number and attempts.cancel(ask_id)}
+        cancelled |= {task_id for at, task_id in cancels if at == number and attempts.cancel(task_id)}
         over = set(conclusions) | cancelled
         num_steps = len(engine.steps)
         turn = attempts.step()
         assert not {value % 10 for row in engine.steps[num_steps:] for value in row} & over, "work past the answer"
         for conclusion in turn.conclusions:
-            assert conclusion.ask_id not in conclusions, "a question was concluded twice"
-            conclusions[conclusion.ask_id] = conclusion
+            assert conclusion.task_id not in conclusions, "a question was concluded twice"
+            conclusions[conclusion.task_id] = conclusion
         if not attempts.has_work:
             return conclusions, cancelled
     raise AssertionError("it never ended")
@@ -231,17 +233,17 @@ def test_every_question_is_concluded_once_and_a_verified_answer_is_right(scene: 
     courses, asks, cancels, num_slots = scene
     engine = Seer(courses, num_slots=num_slots)
     conclusions, cancelled = play(attempts_over(engine), engine, asks, cancels)
-    assert set(conclusions) == {one.ask_id for one in asks}
+    assert set(conclusions) == {one.task_id for one in asks}
     for one in asks:
-        result = conclusions[one.ask_id].result
-        assert (result.halted_by == "cancelled") == (one.ask_id in cancelled)
+        result = conclusions[one.task_id].result
+        assert (result.halted_by == "cancelled") == (one.task_id in cancelled)
         if result.verified:
             assert result.answer_T is not None
-            assert result.answer_T.tolist() == tokens(one.ask_id + 50).tolist()
+            assert result.answer_T.tolist() == tokens(one.task_id + 50).tolist()
         elif result.halted_by == "max_segments":
-            frames = frames_of(one.ask_id, one.num_attempts)
+            variants = frames_of(one.task_id, one.num_attempts)
             assert not [
-                f for f in frames if courses[f].segments <= MAX_SEGMENTS and courses[f].answer == (f + 50) % 100
+                f for f in variants if courses[f].segments <= MAX_SEGMENTS and courses[f].answer == (f + 50) % 100
             ]
     spent = sum(conclusion.total_segments for conclusion in conclusions.values())
     assert spent == sum(map(len, engine.steps))
@@ -252,14 +254,14 @@ def test_every_question_is_concluded_once_and_a_verified_answer_is_right(scene: 
 def test_closing_a_vote_early_never_changes_the_winner(scene: tuple) -> None:
     courses, asks, _, num_slots = scene
     engine = Seer(courses, num_slots=num_slots)
-    asks = [ask(one.ask_id, one.ask_id, one.num_attempts) for one in asks]
+    asks = [ask(one.task_id, one.task_id, one.num_attempts) for one in asks]
     conclusions, _ = play(attempts_over(engine, proof_exists=False), engine, asks, [])
     for one in asks:
         full = Ballot()
-        for frame in frames_of(one.ask_id, one.num_attempts, proof_exists=False):
-            halts = courses[frame].segments <= MAX_SEGMENTS
-            answer = courses[frame].answer - frame if halts else 0
-            full.cast((one.ask_id + answer) % 100, 1.0 if halts else -1.0)
-        answer_T = conclusions[one.ask_id].result.answer_T
+        for variant in frames_of(one.task_id, one.num_attempts, proof_exists=False):
+            halts = courses[variant].segments <= MAX_SEGMENTS
+            answer = courses[variant].answer - variant if halts else 0
+            full.cast((one.task_id + answer) % 100, 1.0 if halts else -1.0)
+        answer_T = conclusions[one.task_id].result.answer_T
         assert answer_T is not None
         assert full.rank(int(answer_T[0])) == full.rank(full.leader())

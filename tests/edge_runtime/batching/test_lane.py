@@ -5,7 +5,7 @@ import pytest
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, Result
-from hrm_edge_runtime.batching.scheduler import Job, QueueFull
+from hrm_edge_runtime.batching.scheduler import Attempt, QueueFull
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN, WRONG
@@ -56,9 +56,9 @@ def play(tokens_T: np.ndarray) -> Script:
     return Script(answer_T=tokens(value + 10 if value < 50 else 0), segments=value % 50)
 
 
-def job(job_id: int, value: int, policy: HaltingPolicy = VERIFIED, *, at: float = 100.0, **more: float) -> Job:
-    return Job(
-        job_id=job_id,
+def job(attempt_id: int, value: int, policy: HaltingPolicy = VERIFIED, *, at: float = 100.0, **more: float) -> Attempt:
+    return Attempt(
+        attempt_id=attempt_id,
         tokens_T=tokens(value),
         puzzle_vector_E=np.zeros(1, np.float32),
         policy=policy,
@@ -89,8 +89,8 @@ def run_out(lane: Lane) -> dict[int, Result]:
     results: list[Result] = []
     while lane.has_work:
         results += lane.step()
-    assert len({result.job_id for result in results}) == len(results), "a job ended twice"
-    return {result.job_id: result for result in results}
+    assert len({result.attempt_id for result in results}) == len(results), "a job ended twice"
+    return {result.attempt_id: result for result in results}
 
 
 def test_a_proven_answer_halts_its_puzzle_at_once() -> None:
@@ -137,16 +137,16 @@ def test_halted_puzzles_keep_their_answer() -> None:
 
 def test_a_halted_slot_is_refilled_before_the_very_next_step() -> None:
     lane, engine, _ = lane_of(2)
-    for job_id, value in enumerate([1, 3, 2, 1, 3]):
-        lane.submit(job(job_id, value))
+    for attempt_id, value in enumerate([1, 3, 2, 1, 3]):
+        lane.submit(job(attempt_id, value))
     run_out(lane)
     assert engine.widths == [2, 2, 2, 2, 1, 1]  # ten slot-segments of work, none of them idle
 
 
 def test_occupancy_counts_the_steps_that_left_somebody_waiting() -> None:
     lane, _, _ = lane_of(2)
-    for job_id, value in enumerate([1, 3, 2, 1, 3]):
-        lane.submit(job(job_id, value))
+    for attempt_id, value in enumerate([1, 3, 2, 1, 3]):
+        lane.submit(job(attempt_id, value))
     run_out(lane)
     seen = lane.snapshot()
     assert (seen.slot_segments_used, seen.slot_segments_offered, seen.occupancy) == (6, 6, 1.0)
@@ -166,14 +166,14 @@ def test_time_splits_into_queue_and_compute_and_adds_up() -> None:
 
 def test_a_cancelled_puzzle_ends_once_and_frees_its_slot_for_the_next_step() -> None:
     lane, engine, _ = lane_of(1)
-    for job_id in range(3):
-        lane.submit(job(job_id, 3))
+    for attempt_id in range(3):
+        lane.submit(job(attempt_id, 3))
     lane.step()
     assert lane.cancel(0)
     assert lane.cancel(1)
     assert not lane.cancel(0)
     results = run_out(lane)
-    assert [results[job_id].halted_by for job_id in range(3)] == ["cancelled", "cancelled", "proven"]
+    assert [results[attempt_id].halted_by for attempt_id in range(3)] == ["cancelled", "cancelled", "proven"]
     assert (results[0].segments, results[1].segments) == (1, 0)
     assert results[1].answer_T is None
     assert engine.widths == [1] * 4
@@ -185,7 +185,7 @@ def test_a_missed_deadline_ends_a_waiting_puzzle_without_and_a_running_one_with_
     lane.step()
     lane.submit(job(2, 1, at=101.0, deadline_s=101.5))
     results = run_out(lane)
-    assert [results[job_id].halted_by for job_id in (1, 2)] == ["deadline", "deadline"]
+    assert [results[attempt_id].halted_by for attempt_id in (1, 2)] == ["deadline", "deadline"]
     assert results[1].segments == 2
     assert results[1].answer_T is not None
     assert results[1].answer_T.tolist() == [54, 54, 54]
@@ -206,18 +206,18 @@ class Broken(Watched):
 def test_garbage_from_a_slot_ends_that_puzzle_alone() -> None:
     clock = Clock()
     lane = Lane(Broken(4, clock), Tens(), queue_limit=9, clock=clock)
-    for job_id, value in enumerate([7, 8, 66, 2, 3]):
-        lane.submit(job(job_id, value))
+    for attempt_id, value in enumerate([7, 8, 66, 2, 3]):
+        lane.submit(job(attempt_id, value))
     results = run_out(lane)
-    assert [results[job_id].halted_by for job_id in range(5)] == ["failed"] * 3 + ["proven"] * 2
-    assert [results[job_id].answer_T for job_id in range(3)] == [None] * 3
-    assert [results[job_id].verified for job_id in range(5)] == [None] * 3 + [True] * 2
+    assert [results[attempt_id].halted_by for attempt_id in range(5)] == ["failed"] * 3 + ["proven"] * 2
+    assert [results[attempt_id].answer_T for attempt_id in range(3)] == [None] * 3
+    assert [results[attempt_id].verified for attempt_id in range(5)] == [None] * 3 + [True] * 2
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(4, np.int32), tokens(-1), tokens(100), np.zeros((3, 1), np.int32)])
 def test_tokens_the_model_does_not_know_are_refused_at_the_door(wrong: np.ndarray) -> None:
     lane, _, _ = lane_of(1)
-    one = Job(job_id=1, tokens_T=wrong, puzzle_vector_E=np.zeros(1, np.float32), policy=LEARNED, arrival_s=0.0)
+    one = Attempt(attempt_id=1, tokens_T=wrong, puzzle_vector_E=np.zeros(1, np.float32), policy=LEARNED, arrival_s=0.0)
     with pytest.raises(ValueError, match=r"give 3 tokens in 0\.\.99"):
         lane.submit(one)
     assert not lane.has_work
@@ -234,8 +234,8 @@ def test_a_full_queue_refuses_and_the_lane_goes_on() -> None:
 
 def test_a_snapshot_shows_slots_queue_and_totals() -> None:
     lane, _, _ = lane_of(2)
-    for job_id, value in enumerate([1, 3, 2, 3]):
-        lane.submit(job(job_id, value))
+    for attempt_id, value in enumerate([1, 3, 2, 3]):
+        lane.submit(job(attempt_id, value))
     lane.step()
     seen = lane.snapshot()
     assert [(view.job_id, view.generation, view.segments) for view in seen.slots] == [(None, 1, 0), (1, 1, 1)]

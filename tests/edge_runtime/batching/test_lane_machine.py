@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, Result
-from hrm_edge_runtime.batching.scheduler import Job, QueueFull, Scheduler
+from hrm_edge_runtime.batching.scheduler import Attempt, QueueFull, Scheduler
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.puzzle import RIGHT, WRONG
@@ -57,7 +57,7 @@ class AnyLane(RuleBasedStateMachine):
         self.engine.widths = []
         self.lane = Lane(self.engine, PlusOne(), queue_limit=queue_limit, clock=lambda: self.now)
         self.ids = count(1)
-        self.alive: dict[int, Job] = {}
+        self.alive: dict[int, Attempt] = {}
         self.results: dict[int, Result] = {}
         self.cancelled: set[int] = set()
         self.generations = [0] * num_slots
@@ -75,10 +75,10 @@ class AnyLane(RuleBasedStateMachine):
     )
     def submit(self, segments: int, is_garbage: bool, priority: int, patience: float | None, pause: float) -> None:
         self.now += pause
-        job_id = next(self.ids)
-        one = Job(
-            job_id=job_id,
-            tokens_T=np.array([job_id, segments, GARBAGE if is_garbage else 1], np.int32),
+        attempt_id = next(self.ids)
+        one = Attempt(
+            attempt_id=attempt_id,
+            tokens_T=np.array([attempt_id, segments, GARBAGE if is_garbage else 1], np.int32),
             puzzle_vector_E=np.zeros(1, np.float32),
             policy=HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS),
             arrival_s=self.now,
@@ -92,16 +92,16 @@ class AnyLane(RuleBasedStateMachine):
             assert room == 0, "refused with room left"
         else:
             assert room > 0, "the queue has no bound"
-            self.alive[job_id] = one
+            self.alive[attempt_id] = one
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        job_id = data.draw(st.sampled_from(sorted(self.alive)))
-        assert self.lane.cancel(job_id)
-        assert not self.lane.cancel(job_id)
-        self.cancelled.add(job_id)
-        del self.alive[job_id]
+        attempt_id = data.draw(st.sampled_from(sorted(self.alive)))
+        assert self.lane.cancel(attempt_id)
+        assert not self.lane.cancel(attempt_id)
+        self.cancelled.add(attempt_id)
+        del self.alive[attempt_id]
 
     @rule()
     def step(self) -> None:
@@ -110,16 +110,20 @@ class AnyLane(RuleBasedStateMachine):
         for result in self.lane.step():
             self.take(result, began)
         if len(self.engine.widths) > num_steps:
-            late = {job_id for job_id, one in before.items() if one.deadline_s is not None and one.deadline_s <= began}
+            late = {
+                attempt_id
+                for attempt_id, one in before.items()
+                if one.deadline_s is not None and one.deadline_s <= began
+            }
             assert self.engine.widths[-1] == min(self.num_slots, len(before) - len(late)), "an idle row, or a slot idle"
         self.check_ageing()
 
     def take(self, result: Result, began: float) -> None:
-        assert result.job_id not in self.results, "a job ended twice"
-        self.results[result.job_id] = result
-        one = self.alive.pop(result.job_id, None)
+        assert result.attempt_id not in self.results, "a job ended twice"
+        self.results[result.attempt_id] = result
+        one = self.alive.pop(result.attempt_id, None)
         if one is None:
-            assert result.job_id in self.cancelled
+            assert result.attempt_id in self.cancelled
             assert result.halted_by == "cancelled"
             return
         is_garbage, segments = int(one.tokens_T[2]) >= GARBAGE, int(one.tokens_T[1])
@@ -141,9 +145,9 @@ class AnyLane(RuleBasedStateMachine):
         """Whoever just sat down passed nobody that had waited longer by the age which outweighs their priorities."""
         views = [view for view in self.lane.snapshot().slots if view.job_id is not None]
         newly = {view.job_id for view in views} - self.seated
-        waiting = [one for job_id, one in self.alive.items() if job_id not in {view.job_id for view in views}]
-        for job_id in newly & set(self.alive):
-            admitted = self.alive[job_id]
+        waiting = [one for attempt_id, one in self.alive.items() if attempt_id not in {view.job_id for view in views}]
+        for attempt_id in newly & set(self.alive):
+            admitted = self.alive[attempt_id]
             for other in waiting:
                 outweighed_s = AGEING_S * (admitted.priority - other.priority + 1)
                 assert outweighed_s <= 0 or admitted.arrival_s - other.arrival_s < outweighed_s

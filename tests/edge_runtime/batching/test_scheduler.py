@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.scheduler import Job, Plan, QueueFull, Scheduler
+from hrm_edge_runtime.batching.scheduler import Attempt, Plan, QueueFull, Scheduler
 
 NO_TOKENS = np.zeros(0, np.int32)
 NO_VECTOR = np.zeros(0, np.float32)
 
 
-def job(job_id: int, arrival_s: float = 0.0, priority: int = 0, deadline_s: float | None = None) -> Job:
-    return Job(
-        job_id=job_id,
+def job(attempt_id: int, arrival_s: float = 0.0, priority: int = 0, deadline_s: float | None = None) -> Attempt:
+    return Attempt(
+        attempt_id=attempt_id,
         tokens_T=NO_TOKENS,
         puzzle_vector_E=NO_VECTOR,
         policy=HaltingPolicy(),
@@ -27,14 +27,14 @@ def job(job_id: int, arrival_s: float = 0.0, priority: int = 0, deadline_s: floa
     )
 
 
-def order_of(*jobs: Job, ageing_s: float = 10.0) -> list[int]:
+def order_of(*jobs: Attempt, ageing_s: float = 10.0) -> list[int]:
     """The order in which a single slot takes these jobs."""
     scheduler = Scheduler(1, len(jobs), ageing_s=ageing_s)
     for one in jobs:
         scheduler.submit(one)
     taken: list[int] = []
     while admissions := scheduler.admit().admissions:
-        taken.append(admissions[0].job.job_id)
+        taken.append(admissions[0].job.attempt_id)
         scheduler.release(0)
     return taken
 
@@ -62,8 +62,8 @@ def test_a_deadline_cannot_starve_those_without_one() -> None:
 
 def test_a_full_queue_refuses_and_says_its_limit() -> None:
     scheduler = Scheduler(1, 2)
-    for job_id in range(3):
-        scheduler.submit(job(job_id))
+    for attempt_id in range(3):
+        scheduler.submit(job(attempt_id))
     with pytest.raises(QueueFull, match="limit of 2") as refusal:
         scheduler.submit(job(3))
     assert refusal.value.limit == 2
@@ -82,26 +82,26 @@ def test_an_id_may_come_back_when_its_job_has_ended() -> None:
         scheduler.submit(job(5))
         scheduler.cancel(5)
         scheduler.submit(job(5))
-        assert [tenant.job.job_id for tenant in scheduler.admit().admissions] == [5]
+        assert [tenant.job.attempt_id for tenant in scheduler.admit().admissions] == [5]
         scheduler.release(0)
         assert scheduler.admit() == Plan()
 
 
 def test_a_freed_slot_goes_to_the_next_in_line_without_a_move() -> None:
     scheduler = Scheduler(2, 2)
-    for job_id in range(3):
-        scheduler.submit(job(job_id))
+    for attempt_id in range(3):
+        scheduler.submit(job(attempt_id))
     scheduler.admit()
     scheduler.release(0)
     plan = scheduler.admit()
-    assert [(tenant.slot, tenant.job.job_id) for tenant in plan.admissions] == [(0, 2)]
+    assert [(tenant.slot, tenant.job.attempt_id) for tenant in plan.admissions] == [(0, 2)]
     assert plan.moves == ()
 
 
 def test_with_nobody_in_line_the_last_tenant_closes_the_gap() -> None:
     scheduler = Scheduler(3, 0)
-    for job_id in range(3):
-        scheduler.submit(job(job_id))
+    for attempt_id in range(3):
+        scheduler.submit(job(attempt_id))
     scheduler.admit()
     scheduler.release(0)
     assert [(move.source, move.target) for move in scheduler.admit().moves] == [(2, 0)]
@@ -113,7 +113,7 @@ def test_an_expired_job_leaves_the_line_or_its_slot() -> None:
     scheduler.admit()
     scheduler.submit(job(2, deadline_s=2.0))
     scheduler.submit(job(3, deadline_s=3.1))
-    assert [(gone.job.job_id, gone.slot) for gone in scheduler.expire(3.0)] == [(2, None), (1, 0)]
+    assert [(gone.job.attempt_id, gone.slot) for gone in scheduler.expire(3.0)] == [(2, None), (1, 0)]
     assert scheduler.num_waiting == 1
 
 
@@ -131,7 +131,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.scheduler = Scheduler(num_slots, queue_limit, ageing_s=5.0)
         self.ids = count()
         self.now = 0.0
-        self.alive: dict[int, Job] = {}
+        self.alive: dict[int, Attempt] = {}
         self.endings: dict[int, int] = {}
         self.engine: list[int | None] = [None] * num_slots  # which job's state each slot really holds
         self.generations = [0] * num_slots
@@ -153,25 +153,27 @@ class AnyOrder(RuleBasedStateMachine):
             assert room == 0
         else:
             assert room > 0
-            self.alive[one.job_id] = one
+            self.alive[one.attempt_id] = one
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        job_id = data.draw(st.sampled_from(sorted(self.alive)))
-        departure = self.scheduler.cancel(job_id)
+        attempt_id = data.draw(st.sampled_from(sorted(self.alive)))
+        departure = self.scheduler.cancel(attempt_id)
         assert departure is not None
-        self.depart(job_id, departure.slot)
-        assert self.scheduler.cancel(job_id) is None
+        self.depart(attempt_id, departure.slot)
+        assert self.scheduler.cancel(attempt_id) is None
 
     @rule(pause=st.floats(0.0, 6.0))
     def expire(self, pause: float) -> None:
         self.now += pause
-        late = {one.job_id for one in self.alive.values() if one.deadline_s is not None and one.deadline_s <= self.now}
+        late = {
+            one.attempt_id for one in self.alive.values() if one.deadline_s is not None and one.deadline_s <= self.now
+        }
         departures = self.scheduler.expire(self.now)
-        assert {departure.job.job_id for departure in departures} == late
+        assert {departure.job.attempt_id for departure in departures} == late
         for departure in departures:
-            self.depart(departure.job.job_id, departure.slot)
+            self.depart(departure.job.attempt_id, departure.slot)
 
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
@@ -179,7 +181,7 @@ class AnyOrder(RuleBasedStateMachine):
         for tenant in plan.admissions:
             assert self.engine[tenant.slot] not in self.alive, "an occupied slot was given away"
             self.check_first_in_line(tenant.job)
-            self.settle(tenant.slot, tenant.job.job_id)
+            self.settle(tenant.slot, tenant.job.attempt_id)
         for move in plan.moves:
             self.settle(move.target, self.engine[move.source])
             self.engine[move.source] = None
@@ -188,36 +190,36 @@ class AnyOrder(RuleBasedStateMachine):
         assert len(running) == self.scheduler.num_slots or self.scheduler.num_waiting == 0, "a slot idles in a backlog"
         halted = data.draw(st.lists(st.sampled_from(range(len(running))), unique=True)) if running else []
         for slot in halted:
-            self.depart(self.scheduler.release(slot).job_id, slot)
+            self.depart(self.scheduler.release(slot).attempt_id, slot)
 
-    def settle(self, slot: int, job_id: int | None) -> None:
-        self.engine[slot] = job_id
+    def settle(self, slot: int, attempt_id: int | None) -> None:
+        self.engine[slot] = attempt_id
         tenant = self.scheduler.tenants()[slot]
         assert tenant is not None
-        assert tenant.job.job_id == job_id
+        assert tenant.job.attempt_id == attempt_id
         assert tenant.generation > self.generations[slot], "a slot's generation must rise with every tenant"
         self.generations[slot] = tenant.generation
 
-    def depart(self, job_id: int, slot: int | None) -> None:
+    def depart(self, attempt_id: int, slot: int | None) -> None:
         if slot is not None:
-            assert self.engine[slot] == job_id, "the slot a job leaves does not hold its state"
+            assert self.engine[slot] == attempt_id, "the slot a job leaves does not hold its state"
             self.engine[slot] = None
             self.dense = False
-        del self.alive[job_id]
-        self.endings[job_id] = self.endings.get(job_id, 0) + 1
+        del self.alive[attempt_id]
+        self.endings[attempt_id] = self.endings.get(attempt_id, 0) + 1
 
-    def check_first_in_line(self, admitted: Job) -> None:
+    def check_first_in_line(self, admitted: Attempt) -> None:
         same_class = [
-            other.job_id
+            other.attempt_id
             for other in self.alive.values()
             if (other.priority, other.deadline_s) == (admitted.priority, admitted.deadline_s)
-            and other.job_id not in self.engine
+            and other.attempt_id not in self.engine
         ]
-        assert admitted.job_id == min(same_class), "not first in, first out inside a priority"
+        assert admitted.attempt_id == min(same_class), "not first in, first out inside a priority"
 
     @invariant()
     def each_slot_holds_at_most_one_live_job_and_each_job_one_place(self) -> None:
-        seated = [tenant.job.job_id for tenant in self.scheduler.tenants() if tenant is not None]
+        seated = [tenant.job.attempt_id for tenant in self.scheduler.tenants() if tenant is not None]
         assert len(seated) == len(set(seated)) == self.scheduler.num_running
         assert set(seated) <= set(self.alive)
         assert len(self.alive) == self.scheduler.num_running + self.scheduler.num_waiting
@@ -239,7 +241,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert plan.admissions or plan.moves or self.scheduler.num_running
             for tenant in self.scheduler.tenants():
                 if tenant is not None:
-                    del self.alive[self.scheduler.release(tenant.slot).job_id]
+                    del self.alive[self.scheduler.release(tenant.slot).attempt_id]
 
 
 TestAnyOrder = AnyOrder.TestCase

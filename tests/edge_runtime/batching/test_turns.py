@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm_edge_runtime.batching.fair_share import Turns
+from hrm_edge_runtime.batching.fair_share import DeficitRoundRobin
 
 
 def seconds_of(costs: dict[str, float], num_steps: int) -> tuple[dict[str, float], list[str]]:
     """How long each lane steps where all have work all the time, and the order of the steps."""
-    turns, spent, order = Turns(costs), Counter[str](), []
+    turns, spent, order = DeficitRoundRobin(costs), Counter[str](), []
     for _ in range(num_steps):
         name = turns.next(list(costs))
         assert name is not None
@@ -34,13 +34,13 @@ def test_a_dear_step_waits_until_the_cheap_ones_have_had_as_much_time() -> None:
 
 
 def test_a_lane_alone_steps_always_and_idle_lanes_are_none() -> None:
-    turns = Turns(["a", "b"])
+    turns = DeficitRoundRobin(["a", "b"])
     assert [turns.next(["b"]) for _ in range(3)] == ["b"] * 3
     assert turns.next([]) is None
 
 
 def test_a_lane_that_was_idle_has_saved_nothing() -> None:
-    turns = Turns(["a", "b"])
+    turns = DeficitRoundRobin(["a", "b"])
     for name in ("a", "b"):
         turns.charge(name, 1.0)
     for _ in range(50):
@@ -59,7 +59,7 @@ def test_a_lane_that_was_idle_has_saved_nothing() -> None:
 @settings(max_examples=60, deadline=None)
 def test_busy_lanes_get_the_same_time_within_one_dear_step(costs: dict[str, float]) -> None:
     total_s = 10 * max(costs.values())
-    turns, spent = Turns(costs), dict.fromkeys(costs, 0.0)
+    turns, spent = DeficitRoundRobin(costs), dict.fromkeys(costs, 0.0)
     while sum(spent.values()) < total_s * len(costs):
         name = turns.next(list(costs))
         assert name is not None

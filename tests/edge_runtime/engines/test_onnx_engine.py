@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, Result
-from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.bundle import BundleError
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_puzzles.puzzle import RIGHT, WRONG
@@ -131,9 +131,9 @@ def test_a_graph_with_a_fixed_batch_is_refused(tiny_graph: Path, tmp_path: Path)
         OnnxEngine(tmp_path / "step.onnx", num_slots=1)
 
 
-def job(puzzle: int, policy: HaltingPolicy) -> Job:
-    return Job(
-        job_id=puzzle,
+def job(puzzle: int, policy: HaltingPolicy) -> Attempt:
+    return Attempt(
+        attempt_id=puzzle,
         tokens_T=TOKENS[puzzle],
         puzzle_vector_E=VECTORS[puzzle],
         policy=policy,
@@ -179,6 +179,6 @@ def test_a_puzzle_gets_the_same_answer_whatever_its_neighbours_arrival_and_cance
         if step in cancels:
             lane.cancel(cancels[step])
         results += lane.step()
-    assert sorted(result.job_id for result in results) == list(range(NUM_PUZZLES))
-    answers = {result.job_id: said(result) for result in results if result.halted_by != "cancelled"}
+    assert sorted(result.attempt_id for result in results) == list(range(NUM_PUZZLES))
+    answers = {result.attempt_id: said(result) for result in results if result.halted_by != "cancelled"}
     assert answers == {puzzle: alone(tiny_graph, puzzle, policy_of[puzzle]) for puzzle in answers}

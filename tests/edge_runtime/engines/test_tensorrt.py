@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane
-from hrm_edge_runtime.batching.scheduler import Job
+from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import Engine, EngineLostError, EngineUnavailableError
@@ -117,8 +117,8 @@ def lane_answers(engine: Engine, bundle: Bundle) -> dict[int, tuple[object, ...]
     lane, rng = Lane(engine, bundle.puzzle, queue_limit=40), np.random.default_rng(4)
     for number in range(40):
         lane.submit(
-            Job(
-                job_id=number,
+            Attempt(
+                attempt_id=number,
                 tokens_T=rng.integers(0, 6, 16, dtype=np.int32),
                 puzzle_vector_E=bundle.puzzle_table[number % 3],
                 policy=HaltingPolicy(kind="learned", max_segments=9),
@@ -126,7 +126,7 @@ def lane_answers(engine: Engine, bundle: Bundle) -> dict[int, tuple[object, ...]
             )
         )
     results = [result for _ in range(400) if lane.has_work for result in lane.step()]
-    return {one.job_id: (one.segments, one.margin, np.asarray(one.answer_T).tobytes()) for one in results}
+    return {one.attempt_id: (one.segments, one.margin, np.asarray(one.answer_T).tobytes()) for one in results}
 
 
 @pytest.mark.parametrize("is_integrated", ["1", "0"])

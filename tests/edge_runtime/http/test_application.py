@@ -13,7 +13,7 @@ from scripted_server import NAME, examples
 
 from hrm_edge_runtime.http import body
 from hrm_edge_runtime.worker.backoff import CAP_S, HEALTHY_S, BackOff
-from hrm_edge_runtime.worker.lanes import Workbench
+from hrm_edge_runtime.worker.lanes import LaneSet
 
 STATUSES = {200, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 503, 504}
 
@@ -32,9 +32,9 @@ def test_pages_need_nothing_from_anywhere_else() -> None:
 
 def test_description_declares_every_status_and_takes_the_example() -> None:
     async def run() -> None:
-        app, supervisor = app_over(QUICK)
+        app, engine_client = app_over(QUICK)
         async with client_of(app) as http:
-            await until(lambda: supervisor.state == "ready")
+            await until(lambda: engine_client.state == "ready")
             described = (await http.get("/openapi.json")).json()
             solve = described["paths"]["/solve"]["post"]
             assert {int(status) for status in solve["responses"]} == STATUSES
@@ -55,13 +55,15 @@ def test_description_declares_every_status_and_takes_the_example() -> None:
 
 def test_metrics_tell_of_answers_segments_and_memory() -> None:
     async def run() -> None:
-        app, supervisor = app_over(QUICK)
+        app, engine_client = app_over(QUICK)
         async with client_of(app) as http:
-            await until(lambda: supervisor.state == "ready")
+            await until(lambda: engine_client.state == "ready")
             for question in examples():
                 assert (await http.post("/solve", json={"puzzle": question})).status_code == 200
             await http.get("/wp-login.php")
-            await until(lambda: supervisor.snapshot is not None and supervisor.snapshot.lanes[NAME].num_active == 0)
+            await until(
+                lambda: engine_client.snapshot is not None and engine_client.snapshot.lanes[NAME].num_active == 0
+            )
             await asyncio.sleep(0.2)
             page = (await http.get("/metrics")).text
         assert 'hrm_http_requests_total{route="/solve",status="200"} 8.0' in page
@@ -75,14 +77,14 @@ def test_metrics_tell_of_answers_segments_and_memory() -> None:
 
 
 def test_engine_that_never_loads_is_tried_again_and_again() -> None:
-    def broken() -> Workbench:
+    def broken() -> LaneSet:
         raise FileNotFoundError("step.fp32.onnx is gone")
 
     async def run() -> None:
-        app, supervisor = app_over(broken)
+        app, engine_client = app_over(broken)
         async with client_of(app) as http:
             assert (await http.get("/readyz")).json()["error"]["reason"] == "loading"
-            await until(lambda: supervisor.num_losses >= 3)
+            await until(lambda: engine_client.num_losses >= 3)
             refused = await http.get("/readyz")
             assert (refused.status_code, refused.json()["error"]["reason"]) == (503, "engine-lost")
             assert (await http.get("/livez")).status_code == 200
@@ -97,7 +99,7 @@ def test_engine_that_raises_in_a_step_fails_its_requests_and_is_replaced() -> No
     class MemoryGoneError(Exception):
         pass
 
-    def bench() -> Workbench:
+    def bench() -> LaneSet:
         made = QUICK()
         engine = made.lanes[NAME].engine
         steps = iter([False, False, len(benches) == 0])
@@ -112,17 +114,17 @@ def test_engine_that_raises_in_a_step_fails_its_requests_and_is_replaced() -> No
         engine.step = step
         return made
 
-    benches: list[Workbench] = []
+    benches: list[LaneSet] = []
 
     async def run() -> None:
-        app, supervisor = app_over(bench)
+        app, engine_client = app_over(bench)
         async with client_of(app) as http:
-            await until(lambda: supervisor.state == "ready")
+            await until(lambda: engine_client.state == "ready")
             body = {"puzzle": next(iter(examples()))}
             refused = await http.post("/solve", json=body)
             assert (refused.status_code, refused.json()["error"]["reason"]) == (503, "engine-lost")
-            assert supervisor.last_error == "MemoryGoneError: out of memory"
-            await until(lambda: supervisor.state == "ready")
+            assert engine_client.last_error == "MemoryGoneError: out of memory"
+            await until(lambda: engine_client.state == "ready")
             assert (await http.post("/solve", json=body)).json()["solved"]
 
     asyncio.run(run())
@@ -146,13 +148,13 @@ def test_body_that_comes_too_slowly_is_a_408(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_fault_of_our_own_is_a_500_in_the_same_shape() -> None:
     async def run() -> None:
-        app, supervisor = app_over(QUICK)
-        app.state.desk.slots = lambda: 1 / 0
+        app, engine_client = app_over(QUICK)
+        app.state.service.slots = lambda: 1 / 0
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
             response = await http.get("/slots")
         assert (response.status_code, response.json()["error"]["reason"]) == (500, "internal")
-        assert supervisor.state == "loading"
+        assert engine_client.state == "loading"
 
     asyncio.run(run())
 

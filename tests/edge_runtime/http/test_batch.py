@@ -86,9 +86,9 @@ def test_many_lines_are_each_answered_once_and_single_requests_go_first(examples
 @pytest.mark.parametrize("order", ["as-finished", "kept"])
 def test_no_more_is_read_than_the_client_takes(order: str) -> None:
     async def run() -> None:
-        app, supervisor = app_over(QUICK)
-        async with client_of(app, supervisor):
-            window = supervisor.places.batch_limit("scripted")
+        app, engine_client = app_over(QUICK)
+        async with client_of(app, engine_client):
+            window = engine_client.places.batch_limit("scripted")
             question = next(iter(scripted_examples()))
             call = Call(app, "/solve/batch", NDJSON, query=f"order={order}")
             await until(lambda: call.status == 200)
@@ -112,15 +112,15 @@ def test_a_client_that_leaves_ends_its_batch_and_frees_the_places() -> None:
         return QUICK(step_s=0.1, segments=16)
 
     async def run() -> None:
-        app, supervisor = app_over(slow)
-        async with client_of(app, supervisor):
+        app, engine_client = app_over(slow)
+        async with client_of(app, engine_client):
             call = Call(app, "/solve/batch", NDJSON)
             call.give(b"".join(json.dumps({"puzzle": one}).encode() + b"\n" for one in scripted_examples()))
-            await until(lambda: supervisor.num_waiting > 1)
+            await until(lambda: engine_client.num_waiting > 1)
             call.leave()
             await asyncio.wait_for(call.task, 60)
-            assert supervisor.num_waiting == 0
-            assert not supervisor.places.is_full("scripted", for_batch=True)
+            assert engine_client.num_waiting == 0
+            assert not engine_client.places.is_full("scripted", for_batch=True)
 
     asyncio.run(run())
 
@@ -141,8 +141,8 @@ def test_lines_are_the_same_however_the_body_is_cut() -> None:
 
 def test_batches_that_come_at_once_share_their_half_of_the_places_and_no_line_is_refused() -> None:
     async def run() -> None:
-        app, supervisor = app_over(QUICK)
-        async with client_of(app, supervisor):
+        app, engine_client = app_over(QUICK)
+        async with client_of(app, engine_client):
             lines = b"".join(json.dumps({"puzzle": one}).encode() + b"\n" for one in [*scripted_examples()] * 4)
             calls = [Call(app, "/solve/batch", NDJSON) for _ in range(4)]
             for call in calls:
@@ -150,6 +150,6 @@ def test_batches_that_come_at_once_share_their_half_of_the_places_and_no_line_is
             await asyncio.wait_for(asyncio.gather(*(call.task for call in calls)), 60)
             assert [len(lines_in(call.body)) for call in calls] == [32] * 4
             assert all("answer" in line for call in calls for line in lines_in(call.body))
-            assert supervisor.places.num_taken("scripted") == 0
+            assert engine_client.places.num_taken("scripted") == 0
 
     asyncio.run(run())

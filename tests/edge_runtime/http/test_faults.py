@@ -33,9 +33,9 @@ from hrm_edge_runtime.bundle import find_bundle
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
-from hrm_edge_runtime.worker.client import Supervisor
-from hrm_edge_runtime.worker.handles import InThreadEngine
-from hrm_edge_runtime.worker.lanes import Workbench
+from hrm_edge_runtime.worker.client import EngineClient
+from hrm_edge_runtime.worker.handles import ThreadEngine
+from hrm_edge_runtime.worker.lanes import LaneSet
 
 RUNTIME = Path(__file__).parents[3] / "edge_runtime" / "hrm_edge_runtime"
 CGROUP = Path("/sys/fs/cgroup/memory")
@@ -47,7 +47,7 @@ NO_MESSAGES = [
 ]  # fmt: skip
 
 
-class Babbling(InThreadEngine):
+class Babbling(ThreadEngine):
     """An engine whose pipe can be made to say anything."""
 
     def say(self, raw: bytes) -> None:
@@ -63,14 +63,14 @@ def test_an_engine_that_talks_nonsense_is_replaced_and_nobody_hangs(raw: bytes) 
             engines.append(Babbling(functools.partial(QUICK, step_s=0.0 if engines else 0.2, segments=16)))
             return engines[-1]
 
-        supervisor = Supervisor(begin, {NAME: 10})
-        async with client_of(create_app(supervisor, [scripted_model(num_slots=2)]), supervisor) as http:
+        engine_client = EngineClient(begin, {NAME: 10})
+        async with client_of(create_app(engine_client, [scripted_model(num_slots=2)]), engine_client) as http:
             asked = asyncio.ensure_future(http.post("/solve", json={"puzzle": QUESTION}))
-            await until(lambda: supervisor.num_waiting == 1)
+            await until(lambda: engine_client.num_waiting == 1)
             engines[0].say(raw)
             answer = await asyncio.wait_for(asked, 10)
             assert (answer.status_code, answer.json()["error"]["reason"]) == (503, "engine-lost")
-            await until(lambda: supervisor.state == "ready" and len(engines) == 2)
+            await until(lambda: engine_client.state == "ready" and len(engines) == 2)
             assert (await http.post("/solve", json={"puzzle": QUESTION})).status_code == 200
 
     asyncio.run(run())
@@ -85,19 +85,19 @@ class WrongShape(ScriptedEngine):
 def test_an_engine_whose_answers_have_another_shape_is_lost_not_believed() -> None:
     lives = itertools.count()
 
-    def bench() -> Workbench:
+    def bench() -> LaneSet:
         if next(lives):
             return QUICK()
         engine = WrongShape(num_slots=2, seq_len=PUZZLE.seq_len)
-        return Workbench(lanes={NAME: Attempts(engine, PUZZLE, np.zeros((1, 4), np.float32), queue_limit=8)})
+        return LaneSet(lanes={NAME: Attempts(engine, PUZZLE, np.zeros((1, 4), np.float32), queue_limit=8)})
 
     async def run() -> None:
-        app, supervisor = app_over(bench)
+        app, engine_client = app_over(bench)
         async with client_of(app) as http:
-            await until(lambda: supervisor.state == "ready" or supervisor.num_losses > 0)
+            await until(lambda: engine_client.state == "ready" or engine_client.num_losses > 0)
             answer = await asyncio.wait_for(http.post("/solve", json={"puzzle": QUESTION}), 10)
             assert (answer.status_code, answer.json()["error"]["reason"]) == (503, "engine-lost")
-            await until(lambda: supervisor.state == "ready")
+            await until(lambda: engine_client.state == "ready")
             assert (await http.post("/solve", json={"puzzle": QUESTION})).status_code == 200
 
     asyncio.run(run())

@@ -49,8 +49,8 @@ def test_with_keys_every_route_but_livez_needs_one(tmp_path: Path) -> None:
     )
 
     async def run() -> None:
-        app, supervisor = app_over(QUICK, ring(tmp_path))
-        async with client_of(app, supervisor) as http:
+        app, engine_client = app_over(QUICK, ring(tmp_path))
+        async with client_of(app, engine_client) as http:
             for headers in wrong:
                 answers = [await http.get(path, headers=headers) for path in ROUTES]
                 answers.append(await http.post("/solve", headers=headers, json={"puzzle": "1"}))
@@ -69,8 +69,8 @@ def test_with_keys_every_route_but_livez_needs_one(tmp_path: Path) -> None:
 
 def test_requests_are_counted_by_the_label_of_their_key(tmp_path: Path) -> None:
     async def run() -> None:
-        app, supervisor = app_over(QUICK, ring(tmp_path))
-        async with client_of(app, supervisor) as http:
+        app, engine_client = app_over(QUICK, ring(tmp_path))
+        async with client_of(app, engine_client) as http:
             for _ in range(3):
                 await http.get("/models", headers={"x-api-key": USER})
             await http.get("/models", headers={"x-api-key": "wrong"})
@@ -86,8 +86,10 @@ def test_key_that_asks_too_often_is_refused_and_others_are_not(tmp_path: Path) -
     slow = new_secret()
 
     async def run() -> None:
-        app, supervisor = app_over(QUICK, ring(tmp_path, Key(label="slow", sha256=hash_of(slow), rate=0.01, burst=2)))
-        async with client_of(app, supervisor) as http:
+        app, engine_client = app_over(
+            QUICK, ring(tmp_path, Key(label="slow", sha256=hash_of(slow), rate=0.01, burst=2))
+        )
+        async with client_of(app, engine_client) as http:
             asked = [await http.post("/solve", headers={"x-api-key": slow}, json={"puzzle": GOOD}) for _ in range(3)]
             assert [answer.status_code for answer in asked] == [200, 200, 429]
             assert asked[2].json()["error"]["reason"] == "rate-limited"
@@ -103,8 +105,10 @@ def test_each_line_of_a_batch_takes_from_the_allowance_of_its_key(tmp_path: Path
     slow = new_secret()
 
     async def run() -> None:
-        app, supervisor = app_over(QUICK, ring(tmp_path, Key(label="slow", sha256=hash_of(slow), rate=0.01, burst=2)))
-        async with client_of(app, supervisor):
+        app, engine_client = app_over(
+            QUICK, ring(tmp_path, Key(label="slow", sha256=hash_of(slow), rate=0.01, burst=2))
+        )
+        async with client_of(app, engine_client):
             headers = {"content-type": "application/x-ndjson", "x-api-key": slow}
             batch = Call(app, "/solve/batch", headers)
             batch.give(b"\n".join([json.dumps({"puzzle": GOOD}).encode()] * 3), more=False)
@@ -143,8 +147,8 @@ def test_allowance_gives_no_more_than_its_rate_and_burst(rate: float, burst: int
 @pytest.mark.parametrize("origin", ["https://elsewhere.example", "null", "http://test.elsewhere.example", "http://"])
 def test_pages_of_other_origins_may_not_ask(origin: str) -> None:
     async def run() -> None:
-        app, supervisor = app_over(QUICK)
-        async with client_of(app, supervisor) as http:
+        app, engine_client = app_over(QUICK)
+        async with client_of(app, engine_client) as http:
             body = {"puzzle": GOOD}
             refused = await http.post("/solve", headers={"origin": origin}, json=body)
             assert (refused.status_code, refused.json()["error"]["reason"]) == (403, "foreign-page")
@@ -155,8 +159,8 @@ def test_pages_of_other_origins_may_not_ask(origin: str) -> None:
 
 def test_every_answer_carries_the_headers_that_keep_browsers_from_guessing(tmp_path: Path) -> None:
     async def run() -> None:
-        app, supervisor = app_over(QUICK, ring(tmp_path))
-        async with client_of(app, supervisor) as http:
+        app, engine_client = app_over(QUICK, ring(tmp_path))
+        async with client_of(app, engine_client) as http:
             for path in (*ROUTES, "/livez"):
                 for headers in ({}, {"x-api-key": USER}):
                     answer = await http.get(path, headers=headers)

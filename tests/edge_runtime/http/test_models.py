@@ -27,9 +27,9 @@ from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_keys
 from hrm_edge_runtime.http.models import LaneDefaults, Library, planned
 from hrm_edge_runtime.http.served_model import ServedModel
-from hrm_edge_runtime.worker.client import Supervisor
-from hrm_edge_runtime.worker.handles import InThreadEngine
-from hrm_edge_runtime.worker.lanes import Workbench
+from hrm_edge_runtime.worker.client import EngineClient
+from hrm_edge_runtime.worker.handles import ThreadEngine
+from hrm_edge_runtime.worker.lanes import LaneSet
 from hrm_edge_runtime.worker.memory_budget import MemoryBudget, Meter, OverBudgetError
 from hrm_edge_runtime.worker.opening import open_lane
 
@@ -48,7 +48,7 @@ class House:
     """A running application over real bundles, an admin at its door, and the folder its bundles may come from."""
 
     http: httpx.AsyncClient
-    supervisor: Supervisor
+    engine_client: EngineClient
     folder: Path
 
     async def put(self, name: str, bundle: object, key: str = ADMIN) -> httpx.Response:
@@ -77,14 +77,16 @@ def in_house(tmp_path: Path, check: Callable[[House], Awaitable[None]], defaults
     folder.mkdir()
     bundle = Bundle.open(write_echo_bundle(folder / "slow.bundle", name="slow", max_segments=MANY))
     models, library = planned([bundle], defaults, [folder])
-    supervisor = Supervisor(lambda: InThreadEngine(library.make_workbench()), {"slow": 10})
-    run_house(create_app(supervisor, models, keys=ring(tmp_path), library=library), supervisor, folder, check)
+    engine_client = EngineClient(lambda: ThreadEngine(library.make_lanes()), {"slow": 10})
+    run_house(create_app(engine_client, models, keys=ring(tmp_path), library=library), engine_client, folder, check)
 
 
-def run_house(app: FastAPI, supervisor: Supervisor, folder: Path, check: Callable[[House], Awaitable[None]]) -> None:
+def run_house(
+    app: FastAPI, engine_client: EngineClient, folder: Path, check: Callable[[House], Awaitable[None]]
+) -> None:
     async def run() -> None:
-        async with client_of(app, supervisor) as http:
-            await check(House(http=http, supervisor=supervisor, folder=folder))
+        async with client_of(app, engine_client) as http:
+            await check(House(http=http, engine_client=engine_client, folder=folder))
 
     asyncio.run(run())
 
@@ -103,7 +105,7 @@ def test_a_bundle_is_added_and_removed_and_says_what_it_takes(tmp_path: Path) ->
         removed = await house.remove("second")
         assert (removed.status_code, removed.json()) == (200, {"removed": "second"})
         assert (await house.solve(SOLVED, "second"))["error"]["reason"] == "unknown-model"
-        await until(lambda: list(house.supervisor.fleet.reports) == ["slow"])
+        await until(lambda: list(house.engine_client.lane_manager.reports) == ["slow"])
         assert (await house.put("second", house.folder / "second.bundle")).status_code == 201
         assert (await house.put("sudoku-6x6", "sudoku-6x6")).status_code == 201  # a shipped one
         assert await house.names() == ["slow", "second", "sudoku-6x6"]
@@ -114,14 +116,14 @@ def test_a_bundle_is_added_and_removed_and_says_what_it_takes(tmp_path: Path) ->
 def test_a_reload_lets_the_old_lane_finish_what_it_was_given(tmp_path: Path) -> None:
     async def check(house: House) -> None:
         old = [asyncio.ensure_future(house.solve(OPEN, "slow")) for _ in range(3)]  # more than its two slots
-        await until(lambda: house.supervisor.num_waiting == 3)
+        await until(lambda: house.engine_client.num_waiting == 3)
         write_echo_bundle(house.folder / "new.bundle", name="slow", max_segments=7)
         reloaded = await house.put("slow", "new")
         assert (reloaded.status_code, reloaded.json()["replaced"]) == (200, True)
         assert not any(one.done() for one in old)
         assert (await house.solve(OPEN, "slow"))["segments"] == 7
         assert [(await one)["segments"] for one in old] == [MANY] * 3
-        await until(lambda: list(house.supervisor.fleet.reports) == ["slow#2"])
+        await until(lambda: list(house.engine_client.lane_manager.reports) == ["slow#2"])
         assert (await house.solve(OPEN, "slow"))["segments"] == 7
         slots = (await house.http.get("/slots", headers={"x-api-key": USER})).json()
         assert [one["name"] for one in slots["lanes"]] == ["slow"]
@@ -143,8 +145,8 @@ def test_what_does_not_open_or_run_leaves_the_old_one_serving(tmp_path: Path) ->
             assert refused.json()["error"]["remedy"]
         assert await house.names() == ["slow"]
         assert (await house.solve(SOLVED, "slow"))["solved"]
-        assert list(house.supervisor.fleet.reports) == ["slow"]
-        assert house.supervisor.num_losses == 0
+        assert list(house.engine_client.lane_manager.reports) == ["slow"]
+        assert house.engine_client.num_losses == 0
 
     in_house(tmp_path, check)
 
@@ -183,8 +185,8 @@ def test_only_an_admin_changes_what_is_served(tmp_path: Path) -> None:
         refused = await house.put("slow", "slow")
         assert (refused.status_code, "--keys" in refused.json()["error"]["remedy"]) == (403, True)
 
-    app, supervisor = app_over(QUICK)
-    run_house(app, supervisor, tmp_path, without_keys)
+    app, engine_client = app_over(QUICK)
+    run_house(app, engine_client, tmp_path, without_keys)
 
 
 def scripted_house(
@@ -193,17 +195,17 @@ def scripted_house(
     """Three scripted models of 100 bytes each, and an engine that lacks so many bytes at each further opening."""
     models = [named(name) for name in ("a", "b", "c")]
 
-    def bench() -> Workbench:
+    def bench() -> LaneSet:
         names = [model.name for model in models]
-        return Workbench(
+        return LaneSet(
             lanes={name: QUICK().lanes[NAME] for name in names}, reports=dict.fromkeys(names, lucky_lanes.REPORT)
         )
 
     monkeypatch.setattr(model_manager, "open_lane_later", lucky_lanes.open_with_luck)
     monkeypatch.setattr(lucky_lanes, "lacking_bytes", lacking)
-    supervisor = Supervisor(lambda: InThreadEngine(bench), {model.name: 10 for model in models})
-    app = create_app(supervisor, models, keys=ring(tmp_path), library=Library([], DEFAULTS))
-    run_house(app, supervisor, tmp_path, check)
+    engine_client = EngineClient(lambda: ThreadEngine(bench), {model.name: 10 for model in models})
+    app = create_app(engine_client, models, keys=ring(tmp_path), library=Library([], DEFAULTS))
+    run_house(app, engine_client, tmp_path, check)
 
 
 def named(name: str) -> ServedModel:
@@ -215,14 +217,14 @@ def test_the_longest_unused_idle_models_make_room_and_no_more_of_them_than_neede
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def check(house: House) -> None:
-        with house.supervisor.place("b"):  # at work, so it stays whatever happens
+        with house.engine_client.place("b"):  # at work, so it stays whatever happens
             for _ in range(2):
                 await house.solve(SOLVED, "c")
                 await house.solve(SOLVED, "a")
             added = await house.put("maze-8x8", "maze-8x8")
             assert (added.status_code, added.json()["evicted"]) == (201, ["c"])
         assert await house.names() == ["a", "b", "maze-8x8"]
-        assert set(house.supervisor.fleet.reports) == {"a", "b", "maze-8x8"}
+        assert set(house.engine_client.lane_manager.reports) == {"a", "b", "maze-8x8"}
 
     scripted_house(tmp_path, monkeypatch, [90], check)
 

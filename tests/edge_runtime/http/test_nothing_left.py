@@ -15,8 +15,8 @@ QUESTIONS = [json.dumps({"puzzle": question}).encode() for question in examples(
 
 def test_no_task_place_or_slot_outlives_its_request() -> None:
     async def run() -> None:
-        app, supervisor = app_over(lambda: QUICK(step_s=0.005, segments=4))
-        async with client_of(app, supervisor) as http:
+        app, engine_client = app_over(lambda: QUICK(step_s=0.005, segments=4))
+        async with client_of(app, engine_client) as http:
             await http.post("/solve", content=QUESTIONS[0], headers=JSON)
             before = _tasks()
             for body in (QUESTIONS[0], b"{", b'{"puzzle": "1"}'):
@@ -30,15 +30,15 @@ def test_no_task_place_or_slot_outlives_its_request() -> None:
                 call.leave()
             await asyncio.wait_for(asyncio.gather(*(call.task for call in calls)), 60)
             await until(lambda: _tasks() <= before)
-            assert supervisor.num_waiting == 0
-            assert supervisor.places.num_taken("scripted") == 0
-            await until(lambda: _lane(supervisor) == (0, 0))
+            assert engine_client.num_waiting == 0
+            assert engine_client.places.num_taken("scripted") == 0
+            await until(lambda: _lane(engine_client) == (0, 0))
 
     asyncio.run(run())
 
 
-def _lane(supervisor: object) -> tuple[int, int]:
-    lane = supervisor.snapshot.lanes["scripted"]  # type: ignore[attr-defined]
+def _lane(engine_client: object) -> tuple[int, int]:
+    lane = engine_client.snapshot.lanes["scripted"]  # type: ignore[attr-defined]
     return lane.num_active, lane.num_queued
 
 

@@ -24,7 +24,7 @@ from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.logs import JsonLines, TextLines, _with_request
 from hrm_edge_runtime.http.request_context import Account
-from hrm_edge_runtime.worker.lanes import Workbench
+from hrm_edge_runtime.worker.lanes import LaneSet
 
 QUESTION, SOLUTION = next(iter(examples().items()))
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -166,12 +166,12 @@ def test_a_request_is_traced_with_its_queue_and_compute_under_the_clients_span()
     from hrm_edge_runtime.http.otel import RequestTracer
 
     collected = InMemorySpanExporter()
-    _, supervisor = app_over(QUICK)
+    _, engine_client = app_over(QUICK)
     tracer = RequestTracer(SimpleSpanProcessor(collected))
-    app = create_app(supervisor, [scripted_model(num_slots=2)], tracer=tracer)
+    app = create_app(engine_client, [scripted_model(num_slots=2)], tracer=tracer)
 
     async def ask() -> None:
-        async with client_of(app, supervisor) as http:
+        async with client_of(app, engine_client) as http:
             headers = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
             await http.post("/solve", json={"puzzle": QUESTION}, headers=headers)
             await http.get("/nothing")
@@ -230,12 +230,12 @@ def test_the_server_never_loads_opentelemetry_unasked() -> None:
 
 
 def test_the_engine_names_the_request_it_could_not_answer(caplog: pytest.LogCaptureFixture) -> None:
-    def garbled() -> Workbench:
+    def garbled() -> LaneSet:
         def play(_: object) -> Script:
             return Script(answer_T=np.full(16, 99, np.int32))  # no token of this model
 
         engine = ScriptedEngine(num_slots=2, seq_len=16, play=play)
-        return Workbench(lanes={NAME: Attempts(engine, PUZZLE, np.zeros((1, 4), np.float32), queue_limit=8)})
+        return LaneSet(lanes={NAME: Attempts(engine, PUZZLE, np.zeros((1, 4), np.float32), queue_limit=8)})
 
     async def ask() -> int:
         async with client_of(*app_over(garbled)) as http:

@@ -28,7 +28,9 @@ def exposed(metric: Metric) -> str:
 
 def our_metrics() -> dict[str, Metric]:
     app, _ = app_over(QUICK)
-    return {exposed(metric): metric for metric in app.state.desk.metrics.families() if metric.name.startswith("hrm_")}
+    return {
+        exposed(metric): metric for metric in app.state.service.metrics.families() if metric.name.startswith("hrm_")
+    }
 
 
 def test_the_page_lists_every_metric_and_no_other() -> None:

@@ -14,7 +14,7 @@ from asgi_tools import QUICK, Call, app_over, client_of, until
 from scripted_server import NAME
 from service_tools import PATIENCE_S, Server, running, wait_for
 
-from hrm_edge_runtime.batching.task import Glimpse
+from hrm_edge_runtime.batching.task import SegmentEvent
 from hrm_edge_runtime.http.segment_events import MAILBOX_SIZE, Mailbox
 
 JSON = {"content-type": "application/json"}
@@ -98,8 +98,8 @@ def test_a_client_that_leaves_while_it_waits_for_a_slot_is_not_solved_for() -> N
         return QUICK(step_s=0.2, segments=16, num_slots=1)
 
     async def run() -> None:
-        app, supervisor = app_over(slow)
-        async with client_of(app, supervisor):
+        app, engine_client = app_over(slow)
+        async with client_of(app, engine_client):
             body = json.dumps({"puzzle": "1" + "." * 15}).encode()
             refused = Call(app, "/solve/stream", JSON)  # a question with many solutions is refused
             refused.give(body, more=False)
@@ -109,12 +109,14 @@ def test_a_client_that_leaves_while_it_waits_for_a_slot_is_not_solved_for() -> N
             calls = [Call(app, "/solve/stream", JSON) for _ in range(3)]
             for call in calls:
                 call.give(json.dumps({"puzzle": question}).encode(), more=False)
-            await until(lambda: supervisor.num_waiting == 3)
+            await until(lambda: engine_client.num_waiting == 3)
             for call in calls:
                 call.leave()
             await asyncio.wait_for(asyncio.gather(*(call.task for call in calls)), PATIENCE_S)
-            assert supervisor.num_waiting == 0
-            await until(lambda: supervisor.snapshot is not None and not supervisor.snapshot.lanes[NAME].num_active)
+            assert engine_client.num_waiting == 0
+            await until(
+                lambda: engine_client.snapshot is not None and not engine_client.snapshot.lanes[NAME].num_active
+            )
 
     asyncio.run(run())
 
@@ -124,9 +126,11 @@ def test_a_mailbox_leaves_out_the_oldest_when_nobody_reads() -> None:
         mailbox = Mailbox()
         for number in range(MAILBOX_SIZE + 5):
             answer_T = np.zeros(1, np.int32)
-            mailbox.put(Glimpse(ask_id=1, attempt=0, segment=number, answer_T=answer_T, margin=0.0, verified=None))
+            mailbox.put(
+                SegmentEvent(task_id=1, attempt=0, segment=number, answer_T=answer_T, margin=0.0, verified=None)
+            )
         mailbox.close()
-        assert [glimpse.segment async for glimpse in mailbox] == list(range(5, MAILBOX_SIZE + 5))
+        assert [event.segment async for event in mailbox] == list(range(5, MAILBOX_SIZE + 5))
 
     asyncio.run(run())
 

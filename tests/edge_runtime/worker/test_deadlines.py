@@ -21,7 +21,7 @@ from service_tools import PATIENCE_S, Server, running, wait_for
 
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.task import Ask
+from hrm_edge_runtime.batching.task import Task
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.parse_task import question_from
 from hrm_edge_runtime.http.schema import SolveRequest
@@ -193,11 +193,11 @@ def test_the_least_wait_is_never_longer_than_the_wait(segments: list[int], num_s
     waited_s: dict[int, float] = {}
     todo = list(range(len(segments)))
     while todo or lane.has_work:
-        for ask_id in [todo.pop(0) for _ in range(min(num_at_once, len(todo)))]:
-            bound_s[ask_id] = lane.snapshot().least_wait_s(len(bound_s) - len(waited_s))
-            lane.submit(_ask(ask_id, now[0]))
-        waited_s.update({one.ask_id: one.result.queue_s for one in lane.step().conclusions})
-    assert all(bound_s[ask_id] <= waited_s[ask_id] for ask_id in range(len(segments)))
+        for task_id in [todo.pop(0) for _ in range(min(num_at_once, len(todo)))]:
+            bound_s[task_id] = lane.snapshot().least_wait_s(len(bound_s) - len(waited_s))
+            lane.submit(_ask(task_id, now[0]))
+        waited_s.update({one.task_id: one.result.queue_s for one in lane.step().conclusions})
+    assert all(bound_s[task_id] <= waited_s[task_id] for task_id in range(len(segments)))
 
 
 def test_the_best_so_far_of_several_attempts_is_told_in_time() -> None:
@@ -214,7 +214,7 @@ def test_the_best_so_far_of_several_attempts_is_told_in_time() -> None:
     lane.submit(_ask(1, 0.0, deadline_s=4.5))
     ends = {}
     while lane.has_work:
-        ends.update({one.ask_id: (one.result, now[0]) for one in lane.step().conclusions})
+        ends.update({one.task_id: (one.result, now[0]) for one in lane.step().conclusions})
     assert (ends[0][0].halted_by, ends[0][0].segments, ends[0][1]) == ("deadline", 4, 5.0)
     assert ends[0][0].queue_s + ends[0][0].compute_s <= 4.5
     assert ends[1][0].halted_by == "deadline"
@@ -228,7 +228,7 @@ def _lane(num_slots: int, segments: list[int], clock: Any) -> Attempts:
     return Attempts(engine, PUZZLE, np.zeros((1, 4), np.float32), queue_limit=64, clock=clock)
 
 
-def _ask(ask_id: int, arrival_s: float, **fields: Any) -> Ask:
+def _ask(task_id: int, arrival_s: float, **fields: Any) -> Task:
     question = question_from([scripted_model(num_slots=1)], SolveRequest(puzzle=QUESTION))
     policy = HaltingPolicy(kind="learned", max_segments=16)
-    return Ask(ask_id=ask_id, tokens_T=question.tokens_T, policy=policy, arrival_s=arrival_s, **fields)
+    return Task(task_id=task_id, tokens_T=question.tokens_T, policy=policy, arrival_s=arrival_s, **fields)

@@ -24,9 +24,9 @@ POINT = CurvePoint(threshold=0.5, exact=1.0, proven=1.0, mean_segments=1.0)
 
 def with_two(check: Any) -> None:
     async def run() -> None:
-        app, supervisor = app_of_two()
-        async with client_of(app, supervisor) as http:
-            await check(http, supervisor)
+        app, engine_client = app_of_two()
+        async with client_of(app, engine_client) as http:
+            await check(http, engine_client)
 
     asyncio.run(run())
 
@@ -59,7 +59,7 @@ def test_an_error_is_that_of_the_model_which_got_as_far_as_a_cell() -> None:
 
 
 def test_models_slots_and_metrics_list_every_lane() -> None:
-    async def check(http: httpx.AsyncClient, supervisor: Any) -> None:
+    async def check(http: httpx.AsyncClient, engine_client: Any) -> None:
         for puzzle in (next(iter(examples())), MAZE_QUESTION):
             await answer_to(http, puzzle)
         models = (await http.get("/models")).json()["models"]
@@ -69,7 +69,7 @@ def test_models_slots_and_metrics_list_every_lane() -> None:
         ]
         assert models[1]["sample"] == MAZE_QUESTION
         assert models[0]["identifiers"] == 1
-        await until(lambda: sum(lane.steps for lane in supervisor.snapshot.lanes.values()) == 3 + 2)
+        await until(lambda: sum(lane.steps for lane in engine_client.snapshot.lanes.values()) == 3 + 2)
         lanes = (await http.get("/slots")).json()["lanes"]
         assert [(one["name"], one["lane"]["completed"]) for one in lanes] == [
             (NAME, {"proven": 1}),
@@ -84,8 +84,8 @@ def test_models_slots_and_metrics_list_every_lane() -> None:
 
 
 def test_a_full_lane_refuses_and_the_other_answers() -> None:
-    async def check(http: httpx.AsyncClient, supervisor: Any) -> None:
-        places = [supervisor.place(NAME) for _ in range(10)]
+    async def check(http: httpx.AsyncClient, engine_client: Any) -> None:
+        places = [engine_client.place(NAME) for _ in range(10)]
         for place in places:
             place.__enter__()
         refused = await answer_to(http, next(iter(examples())))
