@@ -226,5 +226,5 @@ def test_a_data_set_of_another_puzzle_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_model_that_amplifies_rounding_is_refused(tmp_path: Path) -> None:
-    source = saved(tmp_path / "step_12", model=small_model(num_puzzle_ids=1, max_segments=6, gain=8.0))
+    source = saved(tmp_path / "step_12", model=small_model(num_puzzle_ids=1, max_segments=6, gain=4.0))
     refused(source, tmp_path / "tiny.bundle", saying="rounding alone changes")

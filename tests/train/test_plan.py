@@ -73,6 +73,7 @@ def test_the_learning_rate_grows_with_the_real_batch() -> None:
 
 def plan_of(data: Path, run: Path, *settings: str, **options: Any) -> Plan:
     sizes = ("hidden_size=32", "puzzle_vector_size=32", "max_segments=4", "batch_size=8")
+    settings = ("precision=fp32", "compile=false", *settings)  # --hw cpu chooses others where the processor has AMX
     return open_plan(
         run=run, puzzle="sudoku-4x4", hw="cpu", data=data, settings=[*sizes, *settings], say=lambda _: None, **options
     )
