@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import platform
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, Result
 from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.bundle import Bundle, Golden, find_bundle
-from hrm_edge_runtime.engines.engine import Engine
+from hrm_edge_runtime.engines.engine import Engine, median_step_ms
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.tensorrt.cache import buckets_for
 from hrm_host import atomic
@@ -135,17 +134,12 @@ def _bench(bundle: Bundle, engine: Engine) -> dict[str, Any]:
     for slot in range(engine.num_slots):
         puzzle = slot % len(golden.tokens_BT)
         engine.load(slot, golden.tokens_BT[puzzle], bundle.puzzle_table[golden.puzzle_ids_B[puzzle]])
-    return {"step_ms": {batch: round(_step_ms(engine, batch), 3) for batch in buckets_for(engine.num_slots)}}
-
-
-def _step_ms(engine: Engine, num_active: int) -> float:
-    engine.step(num_active)
-    times_s: list[float] = []
-    while len(times_s) < MIN_STEPS or sum(times_s) < MEASURE_S:
-        began = time.perf_counter()
-        engine.step(num_active)
-        times_s.append(time.perf_counter() - began)
-    return 1e3 * statistics.median(times_s)
+    return {
+        "step_ms": {
+            batch: round(median_step_ms(engine, batch, seconds=MEASURE_S, min_steps=MIN_STEPS), 3)
+            for batch in buckets_for(engine.num_slots)
+        }
+    }
 
 
 def _soak(bundle: Bundle, choice: Choice, engine: Engine, soak_s: float) -> dict[str, Any]:

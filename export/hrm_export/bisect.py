@@ -16,8 +16,7 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.engines.engine import Float32, Int32
-from hrm_edge_runtime.engines.step_graph import CARRIES
+from hrm_edge_runtime.engines.engine import CARRIES, Float32, Int32
 from hrm_edge_runtime.parity.desktop import Bisection, NodeError
 from hrm_export.cutting import OWN, Cut, Piece
 from hrm_export.segment import segment_graph

@@ -26,11 +26,12 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+from rich.console import Console
 
 from hrm_calibration.quantise import call_sites, quantise
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.engines.step_graph import Shape
-from hrm_edge_runtime.engines.tensorrt.plan import BuildSettings, plan_from_onnx
+from hrm_edge_runtime.engines.engine import Shape
+from hrm_edge_runtime.engines.tensorrt.api import BuildProgress, BuildSettings, plan_from_onnx
 from hrm_export.half import half_graph
 from hrm_export.islands import Range, islands, record_ranges
 from hrm_export.segment import segment_graph
@@ -61,18 +62,6 @@ class Figures:
     scratch_bytes: int
     num_fused_attention: int
     seconds: float
-
-
-class Silent:
-    """Nobody hears of phases."""
-
-    def start(self, name: str, parent: str | None, num_steps: int) -> None: ...
-
-    def step(self, name: str, step: int) -> bool:
-        del name, step
-        return True
-
-    def finish(self, name: str) -> None: ...
 
 
 def is_installed() -> bool:
@@ -143,7 +132,7 @@ def build(trt: Any, form: str, graph: onnx.ModelProto) -> Figures:
                 file,
                 [_shapes(graph, bucket) for bucket in BUCKETS],
                 settings=BuildSettings(),
-                phases=Silent(),
+                progress=BuildProgress(Console(quiet=True)),
                 timing_cache=None,  # RTX would look for a GPU
                 adjust=lambda config: _aim(trt, config),
             )

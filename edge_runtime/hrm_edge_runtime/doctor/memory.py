@@ -11,7 +11,7 @@ from hrm_host.machine_files import Files
 from hrm_host.memory import MIB, read_memory
 
 GIB = 1 << 30
-BUILDING = 2 * GIB  # about what building an engine takes (calculated; engines/tensorrt/plan.py)
+BUILDING = 2 * GIB  # about what building an engine takes (calculated; engines/tensorrt/build.py)
 SERVING = 256 << 20  # both processes with the shipped Sudoku model
 DESKTOP = "leave the desktop (sudo systemctl set-default multi-user.target && sudo reboot) or close programs"
 

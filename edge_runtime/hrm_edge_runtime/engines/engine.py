@@ -1,25 +1,51 @@
-"""The one contract every engine keeps, whatever computes behind it.
+"""The contract of every engine: one segment over the dense prefix of slots of one model.
 
-Shapes: B slots, T tokens, E puzzle-vector size, V vocabulary. Everything above an engine is numpy; the carry never
-leaves it.
+Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V vocabulary. Everything above an engine
+is numpy; the carry never leaves it.
 """
 
+import statistics
+import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hrm_edge_runtime.manifest import Manifest
+
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
+Shape = tuple[int, ...]
+
+# The tensors of a step graph.
+CARRIES = ("z_high_BND", "z_low_BND")
+LOGITS = "logits_BTV"
+ANSWERS = ("answer_BT", "halt_margin_B", "q_halt_B")
+INPUTS: dict[str, Any] = {
+    "tokens_BT": np.int32,
+    "puzzle_vector_BE": np.float32,
+    "fresh_B": np.bool_,
+    "z_high_BND": np.float32,
+    "z_low_BND": np.float32,
+}
+OUTPUTS: dict[str, Any] = {
+    "answer_BT": np.int32,
+    "halt_margin_B": np.float32,
+    "q_halt_B": np.float32,
+    "logits_BTV": np.float32,
+    "z_high_BND_next": np.float32,
+    "z_low_BND_next": np.float32,
+}
+FED = ("tokens_BT", "puzzle_vector_BE", "fresh_B")  # the inputs that the host writes
 
 
 class EngineUnavailableError(ValueError):
-    """An engine this machine cannot run; the text is one sentence with the remedy."""
+    """An engine that this machine cannot run; the text is one sentence with the remedy."""
 
 
 class EngineLostError(RuntimeError):
-    """A device that failed under way; the engine is not used again, and its process ends so that another begins."""
+    """A device that failed while it ran; the engine is not used again, and its process ends and is restarted."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,7 +53,7 @@ class StepOutput:
     """What the host sees of one segment: rows `[0, num_active)`, views that the next `step` overwrites.
 
     `answer_BT` holds token ids; `halt_margin_B` is positive where the model would stop; `q_halt_B` ranks votes.
-    `logits_BTV` is there only from an engine that was asked for it.
+    `logits_BTV` is None unless the engine was opened with `want_logits`.
     """
 
     answer_BT: Int32
@@ -58,5 +84,51 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what the engine holds; it is not used afterwards."""
+        """Release what the engine holds; it is not used afterwards."""
         ...
+
+
+def step_seconds(engine: Engine, num_active: int) -> float:
+    """Run one segment and return how long it took."""
+    began_s = time.perf_counter()
+    engine.step(num_active)
+    return time.perf_counter() - began_s
+
+
+def median_step_ms(engine: Engine, num_active: int, *, seconds: float, min_steps: int) -> float:
+    """The median time of a segment over at least `seconds` and `min_steps` of them, after one that is not counted."""
+    engine.step(num_active)
+    times_s: list[float] = []
+    while len(times_s) < min_steps or sum(times_s) < seconds:
+        times_s.append(step_seconds(engine, num_active))
+    return 1e3 * statistics.median(times_s)
+
+
+def load_blanks(engine: Engine, puzzle_vector_E: Float32) -> None:
+    """Load every slot with a blank puzzle, so that steps of any size can be timed."""
+    blank_T = np.zeros(engine.seq_len, np.int32)
+    for slot in range(engine.num_slots):
+        engine.load(slot, blank_T, puzzle_vector_E)
+
+
+def input_shapes(manifest: Manifest, num_rows: int) -> dict[str, Shape]:
+    """The shape of each input of a step graph at a batch of `num_rows`."""
+    carry = (num_rows, manifest.num_positions, manifest.hidden_size)
+    return {
+        "tokens_BT": (num_rows, manifest.seq_len),
+        "puzzle_vector_BE": (num_rows, manifest.puzzle_vector_size),
+        "fresh_B": (num_rows,),
+        **dict.fromkeys(CARRIES, carry),
+    }
+
+
+def output_shapes(manifest: Manifest, num_rows: int) -> dict[str, Shape]:
+    """The shape of each output of a step graph at a batch of `num_rows`."""
+    carry = (num_rows, manifest.num_positions, manifest.hidden_size)
+    return {
+        "answer_BT": (num_rows, manifest.seq_len),
+        "halt_margin_B": (num_rows,),
+        "q_halt_B": (num_rows,),
+        "logits_BTV": (num_rows, manifest.seq_len, manifest.vocab_size),
+        **{f"{name}_next": carry for name in CARRIES},
+    }

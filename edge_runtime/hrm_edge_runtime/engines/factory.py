@@ -5,18 +5,12 @@ that provider, `tensorrt` is our own TensorRT engine, `auto` the first of tensor
 Nothing is imported that the chosen engine does not need: a Jetson has no ONNX Runtime, a desktop no TensorRT.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, EngineUnavailableError
-
-if TYPE_CHECKING:
-    from hrm_edge_runtime.engines.providers import Provider
 
 ENGINES = ("auto", "cpu", "cuda", "ort-tensorrt", "tensorrt")
 PREFERRED = {"cpu": ("fp32",), "cuda": ("fp16", "fp32"), "ort-tensorrt": ("fp16", "fp32")}
@@ -34,7 +28,7 @@ class Choice:
 
 
 def parse_choice(text: str) -> tuple[str, str | None]:
-    """Read ENGINE[:PRECISION]; without a precision it is the engine's own choice."""
+    """Split ENGINE[:PRECISION]; the precision is None where none is given."""
     engine, colon, precision = text.partition(":")
     if engine not in ENGINES or (colon and not precision):
         raise EngineUnavailableError(f"{text!r} names no engine: write ENGINE[:PRECISION], as {', '.join(ENGINES)}.")
@@ -55,16 +49,16 @@ def choose(bundle: Bundle, engine: str = "auto", precision: str | None = None, *
 
 
 def prepare(bundle: Bundle, engine: str = "auto", *, num_slots: int) -> Choice:
-    """Like `choose`, once every TensorRT engine that this needs is built; that takes minutes the first time."""
+    """Like `choose`, but builds every TensorRT engine this needs first; that takes minutes the first time."""
     named, precision = parse_choice(engine)
     named = _first_that_runs() if named == "auto" else named
     if named != "tensorrt":
         return choose(bundle, named, precision, num_slots=num_slots)
     if precision is not None:
         bundle.graph_path(precision)
-    from hrm_edge_runtime.engines.tensorrt import plan
+    from hrm_edge_runtime.engines.tensorrt import build
 
-    built = plan.prepare(bundle, precision=precision, num_slots=num_slots)
+    built = build.prepare(bundle, precision=precision, num_slots=num_slots)
     return Choice(engine=named, precision=built)
 
 
@@ -79,25 +73,25 @@ def engine_for(
 ) -> Engine:
     """Open a bundle on the chosen engine; raises BundleError, or EngineUnavailableError with the remedy.
 
-    A TensorRT engine must have been built before (see `prepare`): this opens one and never builds.
+    A TensorRT engine must have been built before (see `prepare`): this never builds one.
     """
     choice = choose(bundle, engine, precision, num_slots=num_slots)
     if choice.engine == "tensorrt":
-        from hrm_edge_runtime.engines.tensorrt.lookup import open_engine
+        from hrm_edge_runtime.engines.tensorrt import cache
 
-        return open_engine(bundle, precision=choice.precision, num_slots=num_slots, want_logits=want_logits)
+        return cache.open_engine(bundle, precision=choice.precision, num_slots=num_slots, want_logits=want_logits)
     if importlib.util.find_spec("onnxruntime") is None:
         raise EngineUnavailableError(
             "onnxruntime is not installed: install hrm-edge[serve], or on a Jetson choose --engine tensorrt."
         )
-    from hrm_edge_runtime.engines.onnx import engine_from_bundle
+    from hrm_edge_runtime.engines import onnx
 
-    return engine_from_bundle(
+    return onnx.engine_from_bundle(
         bundle,
         precision=choice.precision,
         num_slots=num_slots,
         num_threads=num_threads,
-        provider=_provider(bundle, choice, num_slots),
+        provider=onnx.provider_for(bundle, choice.engine, choice.precision, num_slots=num_slots),
         want_logits=want_logits,
     )
 
@@ -131,17 +125,8 @@ def _has_cuda_provider() -> bool:
 
 def _preferred(bundle: Bundle, engine: str, num_slots: int) -> str:
     if engine == "tensorrt":
-        from hrm_edge_runtime.engines.tensorrt.lookup import fastest
+        from hrm_edge_runtime.engines.tensorrt import cache
 
-        return fastest(bundle, num_slots=num_slots)
+        return cache.fastest(bundle, num_slots=num_slots)
     held = bundle.manifest.precisions
     return next((one for one in PREFERRED[engine] if one in held), next(iter(held)))
-
-
-def _provider(bundle: Bundle, choice: Choice, num_slots: int) -> Provider:
-    from hrm_edge_runtime.engines import providers
-
-    if choice.engine == "ort-tensorrt":
-        cache = bundle.path / "engines" / "onnxruntime"
-        return providers.tensorrt_provider(bundle.manifest, choice.precision, num_slots=num_slots, cache=cache)
-    return providers.CUDA if choice.engine == "cuda" else providers.CPU

@@ -1,39 +1,124 @@
-"""The step graph on ONNX Runtime: two carries that swap, bound in place, and never an idle row.
+"""The step graph on ONNX Runtime: its execution providers, and an engine with two carries that swap.
 
 Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V vocabulary. All state lives in tensors
 of `num_slots` rows, the carry on the provider's device. A step over n slots binds the first n rows of one carry as
-inputs and of the other as outputs, by their address: on the CPU nothing is copied, nothing allocated. Then the two
+inputs and of the other as outputs, by their address: on the CPU nothing is copied and nothing allocated. Then the two
 change places. The bindings of each n are made once; on a device the small inputs are bound again at each step, because
 ONNX Runtime copies them there when they are bound and not when it runs.
+
+ONNX Runtime falls back to the CPU in silence where a provider's libraries are missing, and its list of providers says
+what it was compiled with rather than what works, so only an opened session counts. The CUDA and TensorRT providers have
+not been run on a GPU yet.
 """
 
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.bundle import Bundle, BundleError
-from hrm_edge_runtime.engines.engine import EngineLostError, Float32, Int32, StepOutput
-from hrm_edge_runtime.engines.providers import CPU, Provider, open_session
-from hrm_edge_runtime.engines.rows import DeviceRows, HostRows, Rows
-from hrm_edge_runtime.engines.step_graph import ANSWERS, CARRIES, INPUTS, LOGITS, OUTPUTS
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.engine import (
+    ANSWERS,
+    CARRIES,
+    FED,
+    INPUTS,
+    LOGITS,
+    OUTPUTS,
+    EngineLostError,
+    EngineUnavailableError,
+    Float32,
+    Int32,
+    Shape,
+    StepOutput,
+    input_shapes,
+)
+from hrm_edge_runtime.manifest import BundleError, Manifest
 
+INSTALL_GPU = "install onnxruntime-gpu for this machine's CUDA in place of onnxruntime, or choose --engine cpu"
+DEVICE_ID = 0
 _TYPE_NAMES: dict[Any, str] = {np.int32: "tensor(int32)", np.float32: "tensor(float)", np.bool_: "tensor(bool)"}
 
-Sizes = dict[str, int]
-Shapes = dict[str, tuple[int, ...]]
-Arrays = dict[str, NDArray[Any]]
+Address = tuple[str, int, Any, list[int], int]
+"""Device, its number, type, shape and pointer of some rows, as a binding takes them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """One way to run a graph; `device` is where ONNX Runtime keeps the carry, None for numpy arrays."""
+
+    name: str
+    device: str | None = None
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+    behind: tuple["Provider", ...] = ()
+
+
+CPU = Provider(name="CPUExecutionProvider")
+# TensorFloat-32 keeps ten bits of a product's factors: no float32 parity survives that over 16 segments.
+CUDA = Provider(name="CUDAExecutionProvider", device="cuda", options={"use_tf32": "0"})
+
+
+def provider_for(bundle: Bundle, engine: str, precision: str, *, num_slots: int) -> Provider:
+    """The provider behind an engine's name on the command line."""
+    if engine == "ort-tensorrt":
+        cache = bundle.path / "engines" / "onnxruntime"
+        return tensorrt_provider(bundle.manifest, precision, num_slots=num_slots, cache=cache)
+    return CUDA if engine == "cuda" else CPU
+
+
+def tensorrt_provider(manifest: Manifest, precision: str, *, num_slots: int, cache: Path) -> Provider:
+    """ONNX Runtime's own TensorRT provider: its engines kept in `cache`, one profile from 1 to `num_slots` rows.
+
+    It builds weakly typed networks, so the number types that a graph holds are allowed by flag.
+    """
+    options = {
+        "trt_fp16_enable": str(precision != "fp32"),
+        "trt_int8_enable": str(precision == "int8"),
+        "trt_engine_cache_enable": "True",
+        "trt_engine_cache_path": str(cache),
+        "trt_timing_cache_enable": "True",
+        "trt_timing_cache_path": str(cache),
+        "trt_profile_min_shapes": _profile(manifest, 1),
+        "trt_profile_opt_shapes": _profile(manifest, num_slots),
+        "trt_profile_max_shapes": _profile(manifest, num_slots),
+    }
+    return Provider(name="TensorrtExecutionProvider", device="cuda", options=options, behind=(CUDA,))
+
+
+def _profile(manifest: Manifest, num_rows: int) -> str:
+    shapes = input_shapes(manifest, num_rows)
+    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+def engine_from_bundle(
+    bundle: Bundle,
+    *,
+    precision: str = "fp32",
+    num_slots: int,
+    num_threads: int | None = None,
+    provider: Provider = CPU,
+    want_logits: bool = False,
+) -> "OnnxEngine":
+    """Open a bundle's step graph; raises BundleError where its sizes are not the manifest's."""
+    path = bundle.graph_path(precision, device="cpu" if provider is CPU else "any")
+    engine = OnnxEngine(path, num_slots=num_slots, num_threads=num_threads, provider=provider, want_logits=want_logits)
+    for name, size in engine.sizes.items():
+        stated = getattr(bundle.manifest, name)
+        if size != stated:
+            raise BundleError(f"{path} has {name} {size} where the manifest says {stated}: export the bundle again.")
+    return engine
 
 
 class OnnxEngine:
     """A step graph on ONNX Runtime; raises BundleError for a file that is no step graph.
 
     `num_threads` None takes every core this process may use. With `want_logits` each StepOutput carries `logits_BTV`;
-    serving leaves it off, and ONNX Runtime then need not hand it out. `sizes` are the graph's T, E, N, D and V. A
-    provider that fails under way raises EngineLostError.
+    serving leaves it off, and ONNX Runtime then need not hand it out. `sizes` are the graph's T, E, N, D and V, named
+    as in the manifest. Raises EngineLostError where the provider fails while it runs.
     """
 
     def __init__(
@@ -46,16 +131,17 @@ class OnnxEngine:
         want_logits: bool = False,
     ) -> None:
         self.num_slots = num_slots
-        self._session = open_session(Path(graph_path), provider, num_threads)
-        shapes = _shapes_of(self._session, Path(graph_path))
-        self.sizes = _sizes_of(shapes)
+        self._session = _open_session(Path(graph_path), provider, num_threads)
+        shapes = _row_shapes(self._session, Path(graph_path))
+        self.sizes = _sizes(shapes)
         self.seq_len = self.sizes["seq_len"]
         self._on_host = provider.device is None
-        fed = {name: dtype for name, dtype in INPUTS.items() if name not in CARRIES}
-        self._inputs = _allocate(fed, shapes, num_slots)
-        self._carries = [_allocate_carry(shapes, num_slots, provider.device) for _ in range(2)]
         wanted = (*ANSWERS, LOGITS) if want_logits else ANSWERS
-        self._outputs = _allocate({name: OUTPUTS[name] for name in wanted}, shapes, num_slots)
+        self._inputs = {name: np.zeros((num_slots, *shapes[name]), INPUTS[name]) for name in FED}
+        self._outputs = {name: np.zeros((num_slots, *shapes[name]), OUTPUTS[name]) for name in wanted}
+        self._carries = [
+            {name: _carry_rows((num_slots, *shapes[name]), provider.device) for name in CARRIES} for _ in range(2)
+        ]
         self._current = 0
         self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
 
@@ -120,27 +206,97 @@ class OnnxEngine:
             binding.bind_input(name, *_address(rows[:num_active]))
 
 
-def engine_from_bundle(
-    bundle: Bundle,
-    *,
-    precision: str = "fp32",
-    num_slots: int,
-    num_threads: int | None = None,
-    provider: Provider = CPU,
-    want_logits: bool = False,
-) -> OnnxEngine:
-    """Open a bundle's step graph; raises BundleError where its sizes are not the manifest's."""
-    path = bundle.graph_path(precision, device="cpu" if provider is CPU else "any")
-    engine = OnnxEngine(path, num_slots=num_slots, num_threads=num_threads, provider=provider, want_logits=want_logits)
-    for name, size in engine.sizes.items():
-        stated = getattr(bundle.manifest, name)
-        if size != stated:
-            raise BundleError(f"{path} has {name} {size} where the manifest says {stated}: export the bundle again.")
-    return engine
+class CarryRows(Protocol):
+    """One of the two carries: `num_slots` rows of one tensor."""
+
+    def address(self, num_rows: int) -> Address:
+        """Where the first rows lie."""
+        ...
+
+    def move(self, source: int, target: int) -> None:
+        """Copy a row over another."""
+        ...
+
+    def read(self, num_rows: int) -> NDArray[Any]:
+        """The first rows; a view or a copy."""
+        ...
 
 
-def _shapes_of(session: ort.InferenceSession, path: Path) -> Shapes:
-    """Each tensor's shape less the batch axis."""
+class HostRows:
+    """Rows in a numpy array."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.array = np.zeros(shape, np.float32)
+
+    def address(self, num_rows: int) -> Address:
+        return _address(self.array[:num_rows])
+
+    def move(self, source: int, target: int) -> None:
+        self.array[target] = self.array[source]
+
+    def read(self, num_rows: int) -> NDArray[Any]:
+        return self.array[:num_rows]
+
+
+class DeviceRows:
+    """Rows that ONNX Runtime allocated on a device and that stay there from segment to segment.
+
+    Its Python interface copies whole tensors only, so a move goes through the host: it happens when a puzzle halts and
+    none waits in line.
+    """
+
+    def __init__(self, shape: Shape, device: str) -> None:
+        self._device = device
+        self._shape = shape
+        self._value = ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32), device, DEVICE_ID)
+
+    def address(self, num_rows: int) -> Address:
+        return self._device, DEVICE_ID, np.float32, [num_rows, *self._shape[1:]], self._value.data_ptr()
+
+    def move(self, source: int, target: int) -> None:
+        array = self._value.numpy().copy()
+        array[target] = array[source]
+        self._value.update_inplace(array)
+
+    def read(self, num_rows: int) -> NDArray[Any]:
+        return self._value.numpy()[:num_rows]
+
+
+def _carry_rows(shape: Shape, device: str | None) -> CarryRows:
+    return HostRows(shape) if device is None else DeviceRows(shape, device)
+
+
+def _address(rows: NDArray[Any]) -> Address:
+    return "cpu", 0, rows.dtype.type, list(rows.shape), rows.ctypes.data
+
+
+def _open_session(path: Path, provider: Provider, num_threads: int | None) -> ort.InferenceSession:
+    """Open a graph; refuses one that does not load, and a provider behind which only the CPU would run."""
+    if provider.name not in ort.get_available_providers():
+        raise EngineUnavailableError(f"this ONNX Runtime has no {provider.name}: {INSTALL_GPU}.")
+    options = ort.SessionOptions()
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.intra_op_num_threads = num_threads or _num_cores()
+    options.inter_op_num_threads = 1
+    # Idle workers would spin and take the cores from the HTTP process (microsoft/onnxruntime pull request 11841).
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    providers = [(one.name, one.options) for one in (provider, *provider.behind)]
+    try:
+        session = ort.InferenceSession(str(path), options, providers=providers)
+    except Exception as error:  # ONNX Runtime has a class for each kind of failure and no common one of its own
+        reason = " ".join(str(error).split())
+        raise BundleError(f"{path} does not load as an ONNX graph ({reason}): export the bundle again.") from error
+    if session.get_providers()[0] != provider.name:
+        raise EngineUnavailableError(f"{provider.name} does not start on this machine: {INSTALL_GPU}.")
+    return session
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _row_shapes(session: ort.InferenceSession, path: Path) -> dict[str, tuple[int, ...]]:
+    """Each tensor's shape less the batch axis; refuses a graph that is no step graph."""
     shapes: dict[str, list[object]] = {}
     for nodes, types in ((session.get_inputs(), INPUTS), (session.get_outputs(), OUTPUTS)):
         stated = {node.name: node for node in nodes}
@@ -148,16 +304,16 @@ def _shapes_of(session: ort.InferenceSession, path: Path) -> Shapes:
             if name not in stated or stated[name].type != type_name:
                 raise BundleError(f"{path} has no {name} of type {type_name}, so it is no step graph: export it again.")
             shapes[name] = list(stated[name].shape)
-    if any(not _open_in_front_only(shape) for shape in shapes.values()):
+    if any(not _only_batch_is_open(shape) for shape in shapes.values()):
         raise BundleError(f"{path} must leave the batch axis open and no other ({shapes}): export it again.")
     return {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
 
 
-def _open_in_front_only(shape: list[object]) -> bool:
+def _only_batch_is_open(shape: list[object]) -> bool:
     return bool(shape) and not isinstance(shape[0], int) and all(isinstance(size, int) for size in shape[1:])
 
 
-def _sizes_of(shapes: Shapes) -> Sizes:
+def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     (num_positions, hidden_size), (seq_len, vocab_size) = shapes["z_high_BND"], shapes[LOGITS]
     return {
         "seq_len": seq_len,
@@ -166,18 +322,3 @@ def _sizes_of(shapes: Shapes) -> Sizes:
         "hidden_size": hidden_size,
         "puzzle_vector_size": shapes["puzzle_vector_BE"][0],
     }
-
-
-def _allocate(types: Mapping[str, Any], shapes: Shapes, num_slots: int) -> Arrays:
-    return {name: np.zeros((num_slots, *shapes[name]), dtype) for name, dtype in types.items()}
-
-
-def _allocate_carry(shapes: Shapes, num_slots: int, device: str | None) -> dict[str, Rows]:
-    shape_of = {name: (num_slots, *shapes[name]) for name in CARRIES}
-    if device is None:
-        return {name: HostRows(shape, np.float32) for name, shape in shape_of.items()}
-    return {name: DeviceRows(shape, np.float32, device) for name, shape in shape_of.items()}
-
-
-def _address(rows: NDArray[Any]) -> tuple[str, int, Any, list[int], int]:
-    return "cpu", 0, rows.dtype.type, list(rows.shape), rows.ctypes.data

@@ -16,11 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.engine import Engine, Float32
+from hrm_edge_runtime.engines.engine import Engine, Float32, load_blanks, step_seconds
 from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.engines.tensorrt.cache import engine_dir
 from hrm_host import atomic
@@ -37,7 +35,7 @@ Curve = dict[int, float]
 
 def warm_up(lane: Attempts) -> None:
     """Run the smallest and the largest step, so that no client pays for what a first step allocates."""
-    _load_blanks(lane.engine, lane.puzzle_vector(0))
+    load_blanks(lane.engine, lane.puzzle_vector(0))
     lane.engine.step(1)
     lane.engine.step(lane.engine.num_slots)
 
@@ -47,31 +45,19 @@ def measure(engine: Engine, puzzle_vector_E: Float32, *, limit_s: float = MEASUR
 
     The least of a few steps that take turns: whatever else the machine does can only make a step longer.
     """
-    _load_blanks(engine, puzzle_vector_E)
+    load_blanks(engine, puzzle_vector_E)
     end_s = time.monotonic() + limit_s
     curve: Curve = {}
     size, expected_s = 1, 0.0
     while size <= engine.num_slots and time.monotonic() + 2 * expected_s < end_s:
         engine.step(size)  # the first allocates
-        curve[size] = _step_s(engine, size)
+        curve[size] = step_seconds(engine, size)
         size, expected_s = 2 * size, 2 * curve[size]
     for _ in range(MAX_ROUNDS):
         for size, seconds in curve.items():
             if time.monotonic() + seconds < end_s:
-                curve[size] = min(seconds, _step_s(engine, size))
+                curve[size] = min(seconds, step_seconds(engine, size))
     return curve
-
-
-def _step_s(engine: Engine, size: int) -> float:
-    began_s = time.perf_counter()
-    engine.step(size)
-    return time.perf_counter() - began_s
-
-
-def _load_blanks(engine: Engine, puzzle_vector_E: Float32) -> None:
-    blank_T = np.zeros(engine.seq_len, np.int32)
-    for slot in range(engine.num_slots):
-        engine.load(slot, blank_T, puzzle_vector_E)
 
 
 class StepTimesFile:

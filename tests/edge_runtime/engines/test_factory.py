@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from hrm_edge_runtime.bundle import Bundle, BundleError
-from hrm_edge_runtime.engines import providers
+from hrm_edge_runtime.engines import onnx
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.factory import Choice, choose, engine_for, num_gpus, parse_choice
-from hrm_edge_runtime.engines.onnx import OnnxEngine
-from hrm_edge_runtime.engines.rows import DeviceRows, HostRows
+from hrm_edge_runtime.engines.onnx import DeviceRows, HostRows, OnnxEngine
 
-ON_DEVICE = providers.Provider(name="CPUExecutionProvider", device="cpu")  # the device path, in the CPU's memory
+ON_DEVICE = onnx.Provider(name="CPUExecutionProvider", device="cpu")  # the device path, in the CPU's memory
 without_gpu = pytest.mark.skipif(num_gpus() > 0, reason="this machine has a GPU")
 
 
@@ -49,17 +48,17 @@ def test_a_provider_that_is_not_there_is_refused_and_not_replaced(tiny_bundle: P
 
 def test_the_tensorrt_provider_gets_one_profile_for_every_batch(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
-    provider = providers.tensorrt_provider(bundle.manifest, "int8", num_slots=4, cache=tmp_path)
+    provider = onnx.tensorrt_provider(bundle.manifest, "int8", num_slots=4, cache=tmp_path)
     assert provider.options["trt_profile_min_shapes"] == (
         "tokens_BT:1x16,puzzle_vector_BE:1x8,fresh_B:1,z_high_BND:1x17x8,z_low_BND:1x17x8"
     )
     assert provider.options["trt_profile_max_shapes"].startswith("tokens_BT:4x16,")
     assert (provider.options["trt_fp16_enable"], provider.options["trt_int8_enable"]) == ("True", "True")
-    assert provider.behind == (providers.CUDA,)
+    assert provider.behind == (onnx.CUDA,)
 
 
 def test_a_carry_on_a_device_moves_like_one_in_memory() -> None:
-    rows = [HostRows((3, 2), np.float32), DeviceRows((3, 2), np.float32, "cpu")]
+    rows = [HostRows((3, 2)), DeviceRows((3, 2), "cpu")]
     values = np.arange(6, dtype=np.float32).reshape(3, 2)
     rows[0].array[:] = values
     rows[1]._value.update_inplace(values)
@@ -74,7 +73,7 @@ def test_an_engine_with_its_carry_on_a_device_says_the_same(tiny_graph: Path) ->
     rng = np.random.default_rng(5)
     engines = [
         OnnxEngine(tiny_graph, num_slots=3, num_threads=1, provider=provider, want_logits=True)
-        for provider in (providers.CPU, ON_DEVICE)
+        for provider in (onnx.CPU, ON_DEVICE)
     ]
     for slot in range(3):
         tokens_T, vector_E = rng.integers(0, 6, 16, dtype=np.int32), rng.normal(size=8).astype(np.float32)
@@ -110,7 +109,7 @@ def test_what_a_jetson_runs_asks_for_no_engine_before_one_is_chosen() -> None:
 
 def test_tensorrt_and_pycuda_are_named_in_their_own_files_alone() -> None:
     """A Jetson has no ONNX Runtime, a desktop no TensorRT: whatever else is opened must not ask for them."""
-    folder = Path(providers.__file__).parents[1]
+    folder = Path(onnx.__file__).parents[1]
     imports = re.compile(r"^\s*(?:import|from) (?:tensorrt|pycuda)\b|import_module\(.(?:tensorrt|pycuda)", re.MULTILINE)
     naming = {file.name for file in folder.rglob("*.py") if imports.search(file.read_text(encoding="utf-8"))}
-    assert naming == {"cuda.py", "tensorrt.py", "tensorrt_api.py", "tensorrt_plan.py", "tensorrt_progress.py"}
+    assert naming == {"cuda.py", "engine.py", "api.py"}

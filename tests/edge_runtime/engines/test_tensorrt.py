@@ -28,8 +28,8 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import Engine, EngineLostError, EngineUnavailableError
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
+from hrm_edge_runtime.engines.tensorrt import api, cache
 from hrm_edge_runtime.engines.tensorrt import build as tensorrt_build
-from hrm_edge_runtime.engines.tensorrt import cache, lookup, plan
 from hrm_edge_runtime.engines.tensorrt.cache import Built, EngineKey, Machine
 from hrm_edge_runtime.engines.tensorrt.cuda import PycudaGpu
 from hrm_edge_runtime.engines.tensorrt.engine import TensorRTEngine
@@ -51,8 +51,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SetUp]:
     """Sets up the stand-ins: `device(version="11.4.0.106", FAKE_CUDA_INTEGRATED="0")`."""
     monkeypatch.syspath_prepend(str(FAKES))
     monkeypatch.setenv("PYTHONPATH", str(FAKES))
-
-    monkeypatch.setattr(build, "MEASURE_S", 0.0)
+    monkeypatch.setattr(tensorrt_build, "MEASURE_S", 0.0)
 
     def set_up(version: str = "10.3.0", **settings: str) -> None:
         for name in FAKE_MODULES:
@@ -83,7 +82,7 @@ def fake_driver() -> ModuleType:
 
 def opened(bundle: Bundle, library: Any = None) -> TensorRTEngine:
     gpu = PycudaGpu(library=library or fake_driver().Library())
-    return lookup.open_engine(bundle, precision="fp32", num_slots=SLOTS, want_logits=True, gpu=gpu)
+    return cache.open_engine(bundle, precision="fp32", num_slots=SLOTS, want_logits=True, gpu=gpu)
 
 
 def same_course(ours: TensorRTEngine, theirs: OnnxEngine, bundle: Bundle) -> None:
@@ -218,10 +217,10 @@ def test_an_engine_of_another_machine_is_refused(
 def test_a_larger_engine_serves_fewer_slots(bundle: Bundle, device: SetUp) -> None:
     device()
     build(bundle)
-    engine = lookup.open_engine(bundle, precision="fp32", num_slots=2)
+    engine = cache.open_engine(bundle, precision="fp32", num_slots=2)
     assert engine.num_slots == 2
     with pytest.raises(EngineUnavailableError, match="slots"):
-        lookup.open_engine(bundle, precision="fp32", num_slots=4)
+        cache.open_engine(bundle, precision="fp32", num_slots=4)
 
 
 def test_a_changed_plan_is_refused(bundle: Bundle, device: SetUp) -> None:
@@ -257,7 +256,7 @@ def test_a_node_the_parser_refuses_is_named(device: SetUp, tmp_path: Path, bundl
     graph = tmp_path / "step.onnx"
     graph.write_bytes(bundle.graph_path("fp32").read_bytes() + b"DynamicQuantizeLinear")
     with pytest.raises(ValueError, match="node 'a_node' of type DynamicQuantizeLinear: no importer"):
-        plan.tensorrt_api.network_from_onnx(tensorrt.Builder(None), None, graph)
+        api.network_from_onnx(tensorrt.Builder(None), None, graph)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +306,7 @@ def test_a_version_out_of_range_is_refused(device: SetUp, version: str, monkeypa
 
     monkeypatch.setattr(tensorrt, "__version__", version)
     with pytest.raises(EngineUnavailableError, match=f"TensorRT {version} is not one this program knows"):
-        plan.tensorrt_api.version()
+        api.version()
 
 
 def test_without_tensorrt_or_pycuda_the_remedy_is_named(bundle: Bundle) -> None:
@@ -363,6 +362,6 @@ def test_int8_slower_than_fp16_is_told_and_not_chosen(bundle: Bundle) -> None:
         )
 
     slower, faster = [page("int8", 4.0), page("fp16", 3.0)], [page("int8", 2.0), page("fp16", 3.0)]
-    assert lookup.fastest_of(slower, 4) == "fp16"
-    assert "INT8 is no faster than FP16 on this device: fp16 is chosen" in lookup.verdict(slower, 4)
-    assert lookup.verdict(faster, 4).endswith("takes int8 2.00 ms, fp16 3.00 ms: int8 is chosen.")
+    assert cache.fastest_of(slower, 4) == "fp16"
+    assert "INT8 is no faster than FP16 on this device: fp16 is chosen" in cache.verdict(slower, 4)
+    assert cache.verdict(faster, 4).endswith("takes int8 2.00 ms, fp16 3.00 ms: int8 is chosen.")

@@ -1,6 +1,6 @@
 """The one place that knows TensorRT's Python module, from 10.3 (JetPack 6.1) to 11: only names that all of them have.
 
-Networks are strongly typed: the kinds of number stand in the ONNX file and nowhere else (11 knows no other way).
+Networks are strongly typed: the number types are those of the ONNX file (11 knows no other way).
 """
 
 # Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against tensorrt-stubs.
@@ -11,10 +11,15 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hrm_edge_runtime.engines.engine import EngineUnavailableError
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from hrm_edge_runtime.engines.engine import EngineUnavailableError, Shape
 
 if TYPE_CHECKING:
     import tensorrt
@@ -22,12 +27,13 @@ if TYPE_CHECKING:
 OLDEST = (10, 3)
 NEWEST_MAJOR = 11
 INSTALL = "use the one of JetPack 6.1 or newer (apt install python3-libnvinfer), or choose --engine cpu"
+HEADLESS = "stop the desktop (sudo systemctl isolate multi-user.target), add swap, or lower --workspace-mb"
 
 _log = logging.getLogger("hrm_edge_runtime.tensorrt")
 
 
 def version() -> str:
-    """TensorRT's; raises EngineUnavailableError where there is none, or one out of range."""
+    """TensorRT's version; raises EngineUnavailableError where it is not installed or out of range."""
     if importlib.util.find_spec("tensorrt") is None:
         raise EngineUnavailableError(f"TensorRT is not installed for this Python: {INSTALL}.")
     import tensorrt as trt
@@ -39,18 +45,14 @@ def version() -> str:
     return trt.__version__
 
 
-class Words:
-    """What TensorRT said last in anger, for the sentence that follows."""
+class LastError:
+    """The last error that TensorRT logged, as the reason of a refusal."""
 
-    def __init__(self) -> None:
-        self.errors: list[str] = []
-
-    def last(self) -> str:
-        return self.errors[-1] if self.errors else "TensorRT gives no reason"
+    text = "TensorRT gives no reason"
 
 
-def logger_for(words: Words) -> tensorrt.ILogger:
-    """TensorRT's logger: errors and warnings reach this program's log, errors are kept in `words`."""
+def logger_for(last_error: LastError) -> tensorrt.ILogger:
+    """A logger that passes errors and warnings to this program's log and keeps the last error."""
     import tensorrt as trt
 
     severity = trt.ILogger.Severity
@@ -63,10 +65,56 @@ def logger_for(words: Words) -> tensorrt.ILogger:
         def log(self, severity: trt.ILogger.Severity, msg: str) -> None:
             level = levels.get(severity, logging.DEBUG)
             if level == logging.ERROR:
-                words.errors.append(" ".join(msg.split()))
+                last_error.text = " ".join(msg.split())
             _log.log(level, "TensorRT: %s", msg)
 
     return Logger()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildSettings:
+    """How hard the builder tries; level 3 and half a gigabyte are meant for a board of 8 GB."""
+
+    workspace_mb: int = 512
+    optimization_level: int = 3
+
+
+def plan_from_onnx(
+    graph: Path,
+    profiles: Sequence[Mapping[str, Shape]],
+    *,
+    settings: BuildSettings,
+    progress: BuildProgress,
+    timing_cache: Path | None,
+    adjust: Callable[[tensorrt.IBuilderConfig], None] | None = None,
+) -> bytes:
+    """Build a plan; raises ValueError with TensorRT's last error.
+
+    Each of the `profiles` fixes the shape of every input: the narrowest profile lets the builder choose best. `adjust`
+    may change the builder's configuration last: the check on a machine without a GPU names its target there.
+    """
+    import tensorrt as trt
+
+    last_error = LastError()
+    logger = logger_for(last_error)
+    builder = trt.Builder(logger)
+    network = network_from_onnx(builder, logger, graph)
+    config = _config(builder, settings)
+    monitor = _monitor_for(progress)  # the configuration does not keep it alive
+    config.progress_monitor = monitor
+    for shapes in profiles:
+        config.add_optimization_profile(_profile(builder, shapes))
+    if timing_cache is not None:
+        kept = timing_cache.read_bytes() if timing_cache.is_file() else b""
+        config.set_timing_cache(config.create_timing_cache(kept), False)
+    if adjust is not None:
+        adjust(config)
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise ValueError(f"TensorRT {trt.__version__} builds no engine from {graph} ({last_error.text}): {HEADLESS}.")
+    if timing_cache is not None:
+        _keep_timing_cache(config, timing_cache)
+    return bytes(plan)
 
 
 def network_from_onnx(builder: tensorrt.Builder, logger: tensorrt.ILogger, graph: Path) -> tensorrt.INetworkDefinition:
@@ -86,6 +134,83 @@ def _refusal(parser: tensorrt.OnnxParser) -> str:
     first = parser.get_error(0)
     more = f", and {parser.num_errors - 1} more" if parser.num_errors > 1 else ""
     return f"node {first.node_name()!r} of type {first.node_operator()}: {first.desc()}{more}"
+
+
+def _config(builder: tensorrt.Builder, settings: BuildSettings) -> tensorrt.IBuilderConfig:
+    import tensorrt as trt
+
+    config = builder.create_builder_config()
+    config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb << 20)
+    config.builder_optimization_level = settings.optimization_level
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # the fused attention kernels are counted by name
+    config.clear_flag(trt.BuilderFlag.TF32)  # on by default; float32 would keep ten bits of each factor
+    return config
+
+
+def _profile(builder: tensorrt.Builder, shapes: Mapping[str, Shape]) -> tensorrt.IOptimizationProfile:
+    profile = builder.create_optimization_profile()
+    for name, shape in shapes.items():
+        profile.set_shape(name, shape, shape, shape)  # pyright: ignore[reportArgumentType] (a tuple is taken for Dims)
+    return profile
+
+
+def _keep_timing_cache(config: tensorrt.IBuilderConfig, file: Path) -> None:
+    cache = config.get_timing_cache()
+    if cache is not None:
+        temporary = file.with_suffix(".tmp")
+        temporary.write_bytes(bytes(cache.serialize()))
+        temporary.replace(file)
+
+
+class BuildProgress:
+    """The builder's phases on a console: bars on a terminal, a line for each outer phase in a pipe."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> BuildProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def start(self, name: str, parent: str | None, num_steps: int) -> None:
+        if not self._console.is_terminal and parent is None:
+            self._console.print(f"TensorRT: {name}", markup=False, highlight=False)
+        self._tasks[name] = self._progress.add_task(f"{'  ' if parent else ''}{name}", total=num_steps)
+
+    def step(self, name: str, step: int) -> None:
+        if name in self._tasks:
+            self._progress.update(self._tasks[name], completed=step + 1)
+
+    def finish(self, name: str) -> None:
+        if name in self._tasks:
+            self._progress.remove_task(self._tasks.pop(name))
+
+
+def _monitor_for(progress: BuildProgress) -> tensorrt.IProgressMonitor:
+    """TensorRT's progress monitor; it is called from the builder's threads."""
+    import tensorrt as trt
+
+    class Monitor(trt.IProgressMonitor):
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)  # pybind11 wants its own initialiser, not super()'s
+
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            progress.start(phase_name, parent_phase, num_steps)
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            progress.step(phase_name, step)
+            return True  # false would stop the build
+
+        def phase_finish(self, phase_name: str) -> None:
+            progress.finish(phase_name)
+
+    return Monitor()
 
 
 def engine_from_plan(logger: tensorrt.ILogger, plan: bytes) -> tensorrt.ICudaEngine | None:
@@ -110,7 +235,7 @@ def context_for(engine: tensorrt.ICudaEngine, *, profile: int, scratch: int, str
 
 
 def layer_names(engine: tensorrt.ICudaEngine) -> str:
-    """What the engine's layers are, as JSON text; kernel names stand in it."""
+    """The engine's layers as JSON text, with the names of their kernels."""
     import tensorrt as trt
 
     return engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)

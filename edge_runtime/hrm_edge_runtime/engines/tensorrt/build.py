@@ -2,28 +2,28 @@
 
     python3 -m hrm_edge_runtime.engines.tensorrt.build model.bundle --slots 4
 
-`hrm-serve` starts it where an engine is missing. Not run on a GPU yet.
+On an 8 GB board the builder needs more memory than everything after it, so `prepare`, which `hrm-serve` calls, starts
+this command as a process of its own and waits for its end; the memory is then free again. Not run on a GPU yet; the
+same code runs on TensorRT-RTX in the check without a GPU.
 """
 
-from __future__ import annotations
-
+import hashlib
 import json
 import re
-import statistics
+import subprocess
 import sys
 import time
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 
 from hrm_edge_runtime.bundle import Bundle, find_bundle
-from hrm_edge_runtime.engines.tensorrt import cache, lookup, plan
+from hrm_edge_runtime.engines.engine import EngineUnavailableError, input_shapes, load_blanks, median_step_ms
+from hrm_edge_runtime.engines.tensorrt import api, cache
+from hrm_edge_runtime.engines.tensorrt.api import BuildProgress, BuildSettings
 from hrm_edge_runtime.engines.tensorrt.cache import Built, EngineKey
-from hrm_edge_runtime.engines.tensorrt.engine import TensorRTEngine
-from hrm_edge_runtime.engines.tensorrt.plan import BuildSettings
-from hrm_edge_runtime.engines.tensorrt.progress import ConsolePhases
+from hrm_host import memory
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -31,6 +31,23 @@ WORTH_A_TRY = ("int8", "fp16", "fp32")
 FUSED_ATTENTION = re.compile(r"_gemm_mha_v2_0x[0-9a-f]+")
 MEASURE_S, MIN_STEPS = 0.5, 10
 MAX_GROWTH = 1.3  # a plan much larger than its graph holds some weights more than once
+
+# Calculated, not measured on a Jetson: the builder's kernel library took 1.75 GB of host memory on x86 with 10.10
+# (NVIDIA/TensorRT issue 4493); beside it the graph, its parsed copy and the plan, and the workspace.
+BUILDER_MB = 2000
+COPIES_OF_GRAPH = 4
+
+
+def prepare(bundle: Bundle, *, precision: str | None, num_slots: int) -> str:
+    """Build in a child process what is not built yet; returns the precision to run, the fastest where none is given.
+
+    The child shows its progress on standard error. Neither TensorRT nor CUDA is loaded into this process.
+    """
+    command = [*cache.build_command(bundle, precision=precision, num_slots=num_slots), "--json"]
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise EngineUnavailableError(f"no TensorRT engine was built (status {done.returncode}): see the line above.")
+    return str(json.loads(done.stdout)["chosen"])
 
 
 @app.command(epilog="Example: python3 -m hrm_edge_runtime.engines.tensorrt.build model.bundle --slots 4")
@@ -58,10 +75,10 @@ def build_command(
     except ValueError as error:
         sys.stderr.write(f"tensorrt_build: {error}\n")
         raise typer.Exit(1) from error
-    console.print(lookup.verdict(built, slots), markup=False, highlight=False)
+    console.print(cache.verdict(built, slots), markup=False, highlight=False)
     if as_json:
         pages = [one.model_dump(mode="json") for one in built]
-        print(json.dumps({"chosen": lookup.fastest_of(built, slots), "engines": pages}))
+        print(json.dumps({"chosen": cache.fastest_of(built, slots), "engines": pages}))
 
 
 def worth_a_try(bundle: Bundle) -> list[str]:
@@ -81,17 +98,53 @@ def _built(
     console: Console,
 ) -> Built:
     """Build where needed, then measure; the page on disk is whole only with its measurement."""
-    key = EngineKey.of(bundle, lookup.this_machine(), precision=precision, num_slots=slots)
+    key = EngineKey.of(bundle, cache.this_machine(), precision=precision, num_slots=slots)
     built = None if again else cache.find(cache.engine_dir(bundle), key)
     if built is None:
         if not force:
-            plan.check_memory(bundle.graph_path(precision), settings)
-        with ConsolePhases(console) as phases:
-            built = plan.build_engine(bundle, key, settings=settings, phases=phases)
+            _check_memory(bundle.graph_path(precision).stat().st_size, settings)
+        with BuildProgress(console) as progress:
+            built = _build_engine(bundle, key, settings, progress)
         console.print(_summary(built), markup=False, highlight=False)
     if built.step_ms is None:
         built = _measured(bundle, built)
         cache.write_page(cache.engine_dir(bundle), built)
+    return built
+
+
+def build_needs_mb(graph_bytes: int, workspace_mb: int) -> int:
+    """An estimate of the memory that building an engine takes."""
+    return BUILDER_MB + COPIES_OF_GRAPH * graph_bytes // 10**6 + workspace_mb
+
+
+def _check_memory(graph_bytes: int, settings: BuildSettings) -> None:
+    left = memory.read_memory()
+    needs_mb = build_needs_mb(graph_bytes, settings.workspace_mb)
+    if left is not None and left.allocatable_mb < needs_mb:
+        raise EngineUnavailableError(
+            f"building an engine takes about {needs_mb} MB and this machine can give {left.allocatable_mb} MB: "
+            f"{api.HEADLESS}; --force tries it all the same."
+        )
+
+
+def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, progress: BuildProgress) -> Built:
+    """Build the engine of a key and store it with its page."""
+    graph, folder = bundle.graph_path(key.precision), cache.engine_dir(bundle)
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    timing_cache = folder / f"timing-sm{key.compute_capability}-trt{key.tensorrt}.cache"
+    profiles = [input_shapes(bundle.manifest, bucket) for bucket in key.buckets]
+    plan = api.plan_from_onnx(graph, profiles, settings=settings, progress=progress, timing_cache=timing_cache)
+    built = Built(
+        key=key,
+        plan_sha256=hashlib.sha256(plan).hexdigest(),
+        plan_bytes=len(plan),
+        graph_bytes=graph.stat().st_size,
+        build_seconds=round(time.monotonic() - began, 1),
+        workspace_mb=settings.workspace_mb,
+        optimization_level=settings.optimization_level,
+    )
+    cache.write(folder, built, plan)
     return built
 
 
@@ -102,27 +155,17 @@ def _summary(built: Built) -> str:
 
 
 def _measured(bundle: Bundle, built: Built) -> Built:
-    num_slots = built.key.buckets[-1]
-    engine = lookup.open_engine(bundle, precision=built.key.precision, num_slots=num_slots)
+    engine = cache.open_engine(bundle, precision=built.key.precision, num_slots=built.key.buckets[-1])
     try:
-        blank_T = np.zeros(engine.seq_len, np.int32)
-        for slot in range(num_slots):
-            engine.load(slot, blank_T, bundle.puzzle_table[0])
-        step_ms = {bucket: round(_step_ms(engine, bucket), 4) for bucket in built.key.buckets}
+        load_blanks(engine, bundle.puzzle_table[0])
+        step_ms = {
+            bucket: round(median_step_ms(engine, bucket, seconds=MEASURE_S, min_steps=MIN_STEPS), 4)
+            for bucket in built.key.buckets
+        }
         fused = len(FUSED_ATTENTION.findall(engine.layer_names()))
     finally:
         engine.close()
     return built.model_copy(update={"step_ms": step_ms, "fused_attention": fused})
-
-
-def _step_ms(engine: TensorRTEngine, num_active: int) -> float:
-    """Median over about half a second of whole steps."""
-    times_s: list[float] = []
-    while len(times_s) < MIN_STEPS or sum(times_s) < MEASURE_S:
-        began = time.perf_counter()
-        engine.step(num_active)
-        times_s.append(time.perf_counter() - began)
-    return 1e3 * statistics.median(times_s)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Built engines on disk: which one fits this machine, and what to type where none does.
+"""Built engines on disk: which one fits this machine, which is fastest, and opening it.
 
-A plan fits one GPU, one TensorRT version and one graph, and there is no way to ask it before it is opened, so beside
-each `NAME.plan` lies a `NAME.json` that says what it was built from and on. The power mode counts, because the builder
+A plan fits one GPU, one TensorRT version and one graph, and it cannot be asked before it is opened, so beside each
+`NAME.plan` lies a `NAME.json` that says what it was built from and on. The power mode counts, because the builder
 picks kernels by timing them under it. Plans live in the bundle's `engines/`, or in the user's cache where the bundle
 cannot be written; they are made on the device, never shipped and never opened from strangers.
 """
@@ -22,8 +22,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
+from hrm_edge_runtime.engines.tensorrt import api
+from hrm_edge_runtime.engines.tensorrt.cuda import Gpu, PycudaGpu
+from hrm_edge_runtime.engines.tensorrt.engine import TensorRTEngine
 from hrm_edge_runtime.manifest import sha256_of
 from hrm_host import atomic
+from hrm_host.board import power_mode
 
 BUILD_MODULE = "hrm_edge_runtime.engines.tensorrt.build"
 
@@ -84,6 +88,69 @@ class Built(BaseModel):
     step_ms: dict[int, float] | None = None
 
 
+def this_machine(gpu: Gpu | None = None) -> Machine:
+    """What engines are bound to here; opens the GPU for a moment where none is given."""
+    version = api.version()
+    info = PycudaGpu.look() if gpu is None else gpu.info
+    return Machine(gpu=info.name, compute_capability=info.compute_capability, tensorrt=version, power_mode=power_mode())
+
+
+def open_engine(
+    bundle: Bundle, *, precision: str, num_slots: int, want_logits: bool = False, gpu: Gpu | None = None
+) -> TensorRTEngine:
+    """Open the built engine; raises EngineUnavailableError with the command that builds it where there is none."""
+    api.version()
+    gpu = gpu or PycudaGpu()
+    try:
+        key = EngineKey.of(bundle, this_machine(gpu), precision=precision, num_slots=num_slots)
+        built, plan = read_plan(bundle, key)
+        return TensorRTEngine(
+            plan, bundle.manifest, num_slots=num_slots, buckets=built.key.buckets, gpu=gpu, want_logits=want_logits
+        )
+    except BaseException:
+        gpu.close()
+        raise
+
+
+def fastest(bundle: Bundle, *, num_slots: int) -> str:
+    """The precision whose engine was measured fastest; raises EngineUnavailableError where none was built."""
+    machine, folder = this_machine(), engine_dir(bundle)
+    pages = (
+        covering(folder, EngineKey.of(bundle, machine, precision=precision, num_slots=num_slots))
+        for precision in bundle.manifest.precisions
+    )
+    built = [page for page in pages if page is not None and page.step_ms]
+    if not built:
+        command = shlex.join(build_command(bundle, num_slots=num_slots))
+        raise EngineUnavailableError(
+            f"no TensorRT engine for {num_slots} slots was built here yet: build it with `{command}`."
+        )
+    return fastest_of(built, num_slots)
+
+
+def fastest_of(built: list[Built], num_slots: int) -> str:
+    """The precision of the shortest segment with every slot in use."""
+    measured = _ms_by_precision(built, num_slots)
+    return min(measured, key=lambda precision: measured[precision])
+
+
+def verdict(built: list[Built], num_slots: int) -> str:
+    """Which precision is chosen and by how much, in one line; says so where INT8 is slower than FP16."""
+    measured = _ms_by_precision(built, num_slots)
+    times = ", ".join(f"{name} {ms:.2f} ms" for name, ms in sorted(measured.items(), key=lambda item: item[1]))
+    slower = "int8" in measured and "fp16" in measured and measured["int8"] >= measured["fp16"]
+    remark = "; INT8 is no faster than FP16 on this device" if slower else ""
+    return f"a segment of {num_slots} slots takes {times}{remark}: {fastest_of(built, num_slots)} is chosen."
+
+
+def _ms_by_precision(built: list[Built], num_slots: int) -> dict[str, float]:
+    return {
+        page.key.precision: page.step_ms[min(bucket for bucket in page.step_ms if bucket >= num_slots)]
+        for page in built
+        if page.step_ms
+    }
+
+
 def buckets_for(num_slots: int) -> tuple[int, ...]:
     """Batch sizes with a profile of their own: the powers of two below `num_slots`, and itself."""
     powers = (1 << power for power in range(num_slots.bit_length()))
@@ -95,17 +162,17 @@ def engine_dir(bundle: Bundle) -> Path:
     beside = bundle.path / "engines"
     if os.access(beside if beside.exists() else bundle.path, os.W_OK):
         return beside
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "hrm-edge" / "engines" / bundle.manifest.name
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return user_cache / "hrm-edge" / "engines" / bundle.manifest.name
 
 
 def build_command(bundle: Bundle, *, precision: str | None = None, num_slots: int) -> list[str]:
-    """What builds the engine, as arguments; without a precision, all that are worth a try."""
+    """The arguments of the command that builds the engine; without a precision, of all that are worth a try."""
     chosen = [] if precision is None else ["--precision", precision]
     return [sys.executable, "-m", BUILD_MODULE, str(bundle.path), *chosen, "--slots", str(num_slots)]
 
 
-def write(folder: Path, built: Built, plan: bytes) -> Path:
+def write(folder: Path, built: Built, plan: bytes) -> None:
     """Write a plan and then its page: a plan without a page counts for nothing."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{built.key.name}.plan"
@@ -113,7 +180,6 @@ def write(folder: Path, built: Built, plan: bytes) -> Path:
     temporary.write_bytes(plan)
     os.replace(temporary, path)
     write_page(folder, built)
-    return path
 
 
 def write_page(folder: Path, built: Built) -> None:
@@ -130,10 +196,12 @@ def find(folder: Path, key: EngineKey) -> Built | None:
 
 def covering(folder: Path, key: EngineKey) -> Built | None:
     """The engine with this key, or the smallest that differs only in having more slots."""
-    pages = (_read(file) for file in sorted(folder.glob("*.json")))
-    larger = [one for one in pages if one is not None and one.key.buckets[-1] >= key.buckets[-1]]
-    alike = [one for one in larger if replace(one.key, buckets=key.buckets) == key]
-    return find(folder, key) or next(iter(sorted(alike, key=lambda one: one.key.buckets[-1])), None)
+    alike = [
+        page
+        for page in _pages(folder)
+        if page.key.buckets[-1] >= key.buckets[-1] and replace(page.key, buckets=key.buckets) == key
+    ]
+    return find(folder, key) or min(alike, key=lambda page: page.key.buckets[-1], default=None)
 
 
 def read_plan(bundle: Bundle, key: EngineKey) -> tuple[Built, bytes]:
@@ -151,18 +219,21 @@ def read_plan(bundle: Bundle, key: EngineKey) -> tuple[Built, bytes]:
 
 def _why_none(folder: Path, key: EngineKey) -> str:
     """What the nearest other engine of this precision differs in, if there is one."""
-    others = [built for file in sorted(folder.glob("*.json")) if (built := _read(file)) is not None]
-    related = [built.key for built in others if built.key.precision == key.precision]
+    related = [page.key for page in _pages(folder) if page.key.precision == key.precision]
     if not related:
         return f"there is no TensorRT engine of precision {key.precision} for {key.buckets[-1]} slots yet"
     nearest = min(related, key=lambda other: len(_differences(other, key)))
-    told = ", ".join(f"{field} {theirs} and not {ours}" for field, theirs, ours in _differences(nearest, key))
-    return f"the TensorRT engine {nearest.name} was built for {told}"
+    built_for = ", ".join(f"{field} {theirs} and not {ours}" for field, theirs, ours in _differences(nearest, key))
+    return f"the TensorRT engine {nearest.name} was built for {built_for}"
 
 
 def _differences(theirs: EngineKey, ours: EngineKey) -> list[tuple[str, object, object]]:
     wanted = asdict(ours)
     return [(field, value, wanted[field]) for field, value in asdict(theirs).items() if value != wanted[field]]
+
+
+def _pages(folder: Path) -> list[Built]:
+    return [built for file in sorted(folder.glob("*.json")) if (built := _read(file)) is not None]
 
 
 def _read(file: Path) -> Built | None:

@@ -1,13 +1,16 @@
-"""CUDA as an engine needs it, behind one small interface: memory, copies, one stream, graphs. PyCUDA does it.
+"""CUDA as an engine needs it, through PyCUDA behind one small interface: memory, copies, one stream, graphs.
 
 Memory comes in two kinds. Device memory holds what stays there: the carry and scratch. A `Shared` tensor is what the
 host writes or reads: on an integrated GPU the very same pinned memory, which Orin's GPU reads uncached and its CPU
 cached, so it is for small things touched once (CUDA for Tegra application note, section 3); on a card a pinned array
-and its copy in device memory. Not run on a GPU yet.
+and its copy in device memory.
+
+CUDA graphs record a stream's work once and launch it whole ever after: a segment is some two hundred small kernels, and
+on a Jetson's CPU starting them one by one takes as long as they run. PyCUDA (2026.1) has no graphs, so six functions of
+the driver's C library are called by name. Not run on a GPU yet.
 """
 
-from __future__ import annotations
-
+import ctypes
 import importlib
 import importlib.util
 from collections.abc import Callable, Generator
@@ -19,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError
-from hrm_edge_runtime.engines.tensorrt import cuda_graph
 
 INSTALL_PYCUDA = "install hrm-edge[jetson] on a machine with CUDA, or choose --engine cpu"
 MEMORY_REMEDY = "use fewer --slots, leave the desktop (sudo systemctl isolate multi-user.target), or reboot"
+CAPTURE_THREAD_LOCAL = 1  # other threads' CUDA calls do not break the recording
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,10 @@ class Shared:
 
     array: NDArray[Any]
     address: int
+
+
+class CaptureError(RuntimeError):
+    """Work that cannot be recorded; it can still be run one by one."""
 
 
 class Gpu(Protocol):
@@ -60,11 +67,11 @@ class Gpu(Protocol):
         ...
 
     def upload(self, tensor: Shared) -> None:
-        """What the host wrote reaches the GPU; nothing to do where the memory is the same."""
+        """Send what the host wrote to the GPU; nothing to do where the memory is the same."""
         ...
 
     def download(self, tensor: Shared) -> None:
-        """What the GPU wrote reaches the host."""
+        """Fetch what the GPU wrote."""
         ...
 
     def copy(self, source: int, target: int, num_bytes: int) -> None:
@@ -72,13 +79,13 @@ class Gpu(Protocol):
         ...
 
     def read(self, address: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """What stands in device memory, once all work before it is done."""
+        """A copy of device memory, once all work before it is done."""
         ...
 
     def wait(self) -> None: ...
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Record what `work` puts on the stream, without running it; gives the replay. Raises CaptureError."""
+        """Record what `work` puts on the stream, without running it; returns the replay. Raises CaptureError."""
         ...
 
     def close(self) -> None: ...
@@ -87,7 +94,7 @@ class Gpu(Protocol):
 class PycudaGpu:
     """The first CUDA device through PyCUDA, in the primary context that TensorRT uses as well.
 
-    Its owner's thread holds the context, so one thread makes it, uses it and closes it. `library` is the driver's C
+    The thread that makes it holds the context, so the same thread uses and closes it. `library` is the driver's C
     library, which PyCUDA has no graphs of. Raises EngineUnavailableError where there is no PyCUDA or no device.
     """
 
@@ -117,7 +124,7 @@ class PycudaGpu:
         return int(self._stream.handle)
 
     def allocate(self, num_bytes: int) -> int:
-        with self._memory_told(num_bytes):
+        with self._refusing_no_memory(num_bytes):
             memory = self._cuda.mem_alloc(max(1, num_bytes))
             self._cuda.memset_d8(int(memory), 0, max(1, num_bytes))
         self._held.append(memory)
@@ -125,7 +132,7 @@ class PycudaGpu:
 
     def share(self, shape: tuple[int, ...], dtype: Any) -> Shared:
         flags = self._cuda.host_alloc_flags.DEVICEMAP if self.info.is_integrated else 0
-        with self._memory_told(int(np.prod(shape)) * np.dtype(dtype).itemsize):
+        with self._refusing_no_memory(int(np.prod(shape)) * np.dtype(dtype).itemsize):
             array = self._cuda.pagelocked_empty(shape, dtype, mem_flags=flags)
         array[...] = 0
         if self.info.is_integrated:
@@ -134,40 +141,40 @@ class PycudaGpu:
 
     def upload(self, tensor: Shared) -> None:
         if not self.info.is_integrated:
-            with self._failure_told():
+            with self._reporting_loss():
                 self._cuda.memcpy_htod_async(tensor.address, tensor.array, self._stream)
 
     def download(self, tensor: Shared) -> None:
         if not self.info.is_integrated:
-            with self._failure_told():
+            with self._reporting_loss():
                 self._cuda.memcpy_dtoh_async(tensor.array, tensor.address, self._stream)
 
     def copy(self, source: int, target: int, num_bytes: int) -> None:
-        with self._failure_told():
+        with self._reporting_loss():
             self._cuda.memcpy_dtod_async(target, source, num_bytes, self._stream)
 
     def read(self, address: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         array = np.empty(shape, dtype)
-        with self._failure_told():
+        with self._reporting_loss():
             self._cuda.memcpy_dtoh_async(array, address, self._stream)
         self.wait()
         return array
 
     def wait(self) -> None:
-        with self._failure_told():
+        with self._reporting_loss():
             self._stream.synchronize()
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        self._library = self._library or cuda_graph.open_library()
-        return cuda_graph.capture(self._library, self.stream, work)
+        self._library = self._library or _open_library()
+        return _capture(self._library, self.stream, work)
 
     def close(self) -> None:
-        """Memory goes when its last reader has gone; the context is left as it was found."""
+        """Release the memory, and leave the context as it was found."""
         self._held.clear()
         self._context.pop()
 
     @contextmanager
-    def _memory_told(self, num_bytes: int) -> Generator[None]:
+    def _refusing_no_memory(self, num_bytes: int) -> Generator[None]:
         try:
             yield
         except self._cuda.Error as error:
@@ -175,7 +182,7 @@ class PycudaGpu:
             raise EngineUnavailableError(f"{asked} ({error}): {MEMORY_REMEDY}.") from error
 
     @contextmanager
-    def _failure_told(self) -> Generator[None]:
+    def _reporting_loss(self) -> Generator[None]:
         try:
             yield
         except self._cuda.Error as error:
@@ -200,3 +207,37 @@ def _info(device: Any, attributes: Any) -> GpuInfo:
         compute_capability=f"{major}.{minor}",
         is_integrated=bool(device.get_attribute(attributes.INTEGRATED)),
     )
+
+
+def _open_library() -> Any:
+    """The driver's library; raises CaptureError where it is missing."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise CaptureError(f"there is no CUDA driver library ({error})") from error
+
+
+def _capture(library: Any, stream: int, work: Callable[[], None]) -> Callable[[], None]:
+    """Record `work` on `stream` and give its replay; whatever fails, the stream is left out of recording."""
+    handle, graph, executable = ctypes.c_void_p(stream), ctypes.c_void_p(), ctypes.c_void_p()
+    _check(library.cuStreamBeginCapture_v2(handle, CAPTURE_THREAD_LOCAL), "cuStreamBeginCapture")
+    try:
+        work()
+    finally:
+        status = library.cuStreamEndCapture(handle, ctypes.byref(graph))
+    _check(status, "cuStreamEndCapture")
+    instantiated = library.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
+    library.cuGraphDestroy(graph)
+    _check(instantiated, "cuGraphInstantiate")
+
+    def replay() -> None:
+        status = library.cuGraphLaunch(executable, handle)
+        if status:
+            raise EngineLostError(f"the CUDA graph of a segment does not start (driver error {status})")
+
+    return replay
+
+
+def _check(status: int, call: str) -> None:
+    if status:
+        raise CaptureError(f"{call} gives driver error {status}")

@@ -3,7 +3,7 @@
 Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V vocabulary. Two carries lie in device
 memory and change places by address. Tokens, vectors, freshness, answers and halting values are shared with the host.
 A plan has one profile for each batch bucket: a step over n slots runs the smallest bucket that holds them, and the idle
-rows above n compute something that nobody reads. Contexts share one piece of scratch memory, since they never run at
+rows above n compute values that are never read. Contexts share one piece of scratch memory, since they never run at
 the same time. Not run on a GPU yet: the same code runs in the tests over a stand-in for TensorRT and CUDA.
 """
 
@@ -18,17 +18,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError, Float32, Int32, StepOutput
-from hrm_edge_runtime.engines.step_graph import ANSWERS, CARRIES, INPUTS, LOGITS, OUTPUTS, input_shapes, output_shapes
+from hrm_edge_runtime.engines.engine import (
+    ANSWERS,
+    CARRIES,
+    FED,
+    INPUTS,
+    LOGITS,
+    OUTPUTS,
+    EngineLostError,
+    EngineUnavailableError,
+    Float32,
+    Int32,
+    StepOutput,
+    input_shapes,
+    output_shapes,
+)
 from hrm_edge_runtime.engines.tensorrt import api
-from hrm_edge_runtime.engines.tensorrt.cuda import Gpu
-from hrm_edge_runtime.engines.tensorrt.cuda_graph import CaptureError
+from hrm_edge_runtime.engines.tensorrt.cuda import CaptureError, Gpu
 from hrm_edge_runtime.manifest import Manifest
 
 if TYPE_CHECKING:
     import tensorrt
-
-FED = ("tokens_BT", "puzzle_vector_BE", "fresh_B")
 
 _log = logging.getLogger("hrm_edge_runtime.tensorrt")
 
@@ -57,7 +67,7 @@ class TensorRTEngine:
         below = (0, *buckets[:-1])
         self._buckets = tuple(bucket for less, bucket in zip(below, buckets, strict=True) if less < num_slots)
         self._wants_logits = want_logits
-        self._words = api.Words()
+        self._last_error = api.LastError()
         self._engine = self._open(plan, num_profiles=len(buckets))
         self._allocate(self._buckets[-1])
         self._contexts = {bucket: self._context(profile, bucket) for profile, bucket in enumerate(self._buckets)}
@@ -84,10 +94,10 @@ class TensorRTEngine:
         self._current = 1 - self._current
         self._fed["fresh_B"].array[:num_active] = False
         return StepOutput(
-            answer_BT=self._told["answer_BT"].array[:num_active],
-            halt_margin_B=self._told["halt_margin_B"].array[:num_active],
-            q_halt_B=self._told["q_halt_B"].array[:num_active],
-            logits_BTV=self._told[LOGITS].array[:num_active] if self._wants_logits else None,
+            answer_BT=self._read["answer_BT"].array[:num_active],
+            halt_margin_B=self._read["halt_margin_B"].array[:num_active],
+            q_halt_B=self._read["q_halt_B"].array[:num_active],
+            logits_BTV=self._read[LOGITS].array[:num_active] if self._wants_logits else None,
         )
 
     def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
@@ -97,7 +107,7 @@ class TensorRTEngine:
         return high, low
 
     def layer_names(self) -> str:
-        """The engine's layers with their kernels, as TensorRT tells them (JSON)."""
+        """The engine's layers with their kernels, as TensorRT reports them (JSON)."""
         return api.layer_names(self._engine)
 
     def close(self) -> None:
@@ -108,19 +118,20 @@ class TensorRTEngine:
 
     def _open(self, plan: bytes, num_profiles: int) -> tensorrt.ICudaEngine:
         version = api.version()
-        engine = api.engine_from_plan(api.logger_for(self._words), plan)
+        engine = api.engine_from_plan(api.logger_for(self._last_error), plan)
         if engine is None:
-            reason = self._words.last()
-            raise EngineUnavailableError(f"TensorRT {version} does not take this engine ({reason}): build it again.")
+            raise EngineUnavailableError(
+                f"TensorRT {version} does not take this engine ({self._last_error.text}): build it again."
+            )
         _check_tensors(engine, num_profiles)
         return engine
 
     def _allocate(self, num_rows: int) -> None:
-        fed, told = input_shapes(self._manifest, num_rows), output_shapes(self._manifest, num_rows)
+        fed, read = input_shapes(self._manifest, num_rows), output_shapes(self._manifest, num_rows)
         outputs = (*ANSWERS, LOGITS) if self._wants_logits else ANSWERS
         self._fed = {name: self._gpu.share(fed[name], INPUTS[name]) for name in FED}
-        self._told = {name: self._gpu.share(told[name], OUTPUTS[name]) for name in outputs}
-        self._unread = 0 if self._wants_logits else self._gpu.allocate(int(np.prod(told[LOGITS])) * 4)
+        self._read = {name: self._gpu.share(read[name], OUTPUTS[name]) for name in outputs}
+        self._unread = 0 if self._wants_logits else self._gpu.allocate(int(np.prod(read[LOGITS])) * 4)
         self._row_shape = fed[CARRIES[0]][1:]
         self._row_bytes = int(np.prod(self._row_shape)) * 4
         self._carries = [
@@ -156,13 +167,13 @@ class TensorRTEngine:
         for tensor in self._fed.values():
             self._gpu.upload(tensor)
         if not context.execute_async_v3(self._gpu.stream):
-            raise EngineLostError(f"TensorRT does not run a segment of {bucket} slots ({self._words.last()})")
-        for tensor in self._told.values():
+            raise EngineLostError(f"TensorRT does not run a segment of {bucket} slots ({self._last_error.text})")
+        for tensor in self._read.values():
             self._gpu.download(tensor)
 
     def _addresses(self, parity: int) -> dict[str, int]:
         before, after = self._carries[parity], self._carries[1 - parity]
-        shared = {name: tensor.address for name, tensor in (*self._fed.items(), *self._told.items())}
+        shared = {name: tensor.address for name, tensor in (*self._fed.items(), *self._read.items())}
         return {
             LOGITS: self._unread,
             **shared,
