@@ -26,16 +26,16 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from rich.console import Console
 
 from hrm_calibration.quantise import call_sites, quantise
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import Shape
-from hrm_edge_runtime.engines.tensorrt.api import BuildProgress, BuildSettings, plan_from_onnx
+from hrm_edge_runtime.engines.tensorrt.api import BuildSettings, plan_from_onnx
 from hrm_export.half import half_graph
 from hrm_export.islands import Range, islands, record_ranges
 from hrm_export.segment import segment_graph
 from hrm_export.unrolled import unrolled_graph
+from hrm_host.progress import Stages
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
@@ -132,7 +132,7 @@ def build(trt: Any, form: str, graph: onnx.ModelProto) -> Figures:
                 file,
                 [_shapes(graph, bucket) for bucket in BUCKETS],
                 settings=BuildSettings(),
-                progress=BuildProgress(Console(quiet=True)),
+                stages=Stages(),
                 timing_cache=None,  # RTX would look for a GPU
                 adjust=lambda config: _aim(trt, config),
             )

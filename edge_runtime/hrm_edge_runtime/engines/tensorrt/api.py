@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
 from hrm_edge_runtime.engines.engine import EngineUnavailableError, Shape
+from hrm_host.progress import Stages
 
 if TYPE_CHECKING:
     import tensorrt
@@ -84,7 +83,7 @@ def plan_from_onnx(
     profiles: Sequence[Mapping[str, Shape]],
     *,
     settings: BuildSettings,
-    progress: BuildProgress,
+    stages: Stages,
     timing_cache: Path | None,
     adjust: Callable[[tensorrt.IBuilderConfig], None] | None = None,
 ) -> bytes:
@@ -100,7 +99,7 @@ def plan_from_onnx(
     builder = trt.Builder(logger)
     network = network_from_onnx(builder, logger, graph)
     config = _config(builder, settings)
-    monitor = _monitor_for(progress)  # the configuration does not keep it alive
+    monitor = _monitor_for(stages)  # the configuration does not keep it alive
     config.progress_monitor = monitor
     for shapes in profiles:
         config.add_optimization_profile(_profile(builder, shapes))
@@ -162,53 +161,32 @@ def _keep_timing_cache(config: tensorrt.IBuilderConfig, file: Path) -> None:
         temporary.replace(file)
 
 
-class BuildProgress:
-    """The builder's phases on a console: bars on a terminal, a line for each outer phase in a pipe."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> BuildProgress:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def start(self, name: str, parent: str | None, num_steps: int) -> None:
-        if not self._console.is_terminal and parent is None:
-            self._console.print(f"TensorRT: {name}", markup=False, highlight=False)
-        self._tasks[name] = self._progress.add_task(f"{'  ' if parent else ''}{name}", total=num_steps)
-
-    def step(self, name: str, step: int) -> None:
-        if name in self._tasks:
-            self._progress.update(self._tasks[name], completed=step + 1)
-
-    def finish(self, name: str) -> None:
-        if name in self._tasks:
-            self._progress.remove_task(self._tasks.pop(name))
-
-
-def _monitor_for(progress: BuildProgress) -> tensorrt.IProgressMonitor:
-    """TensorRT's progress monitor; it is called from the builder's threads."""
+def _monitor_for(stages: Stages) -> tensorrt.IProgressMonitor:
+    """Shows TensorRT's phases; it is called from the builder's threads."""
     import tensorrt as trt
 
     class Monitor(trt.IProgressMonitor):
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)  # pybind11 wants its own initialiser, not super()'s
+            self._num_steps: dict[str, int] = {}
+            self._lock = threading.Lock()
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-            progress.start(phase_name, parent_phase, num_steps)
+            del parent_phase
+            with self._lock:
+                self._num_steps[phase_name] = num_steps
+                stages.show(f"TensorRT: {phase_name}", 0, num_steps)
 
         def step_complete(self, phase_name: str, step: int) -> bool:
-            progress.step(phase_name, step)
+            with self._lock:
+                if phase_name in self._num_steps:
+                    stages.show(f"TensorRT: {phase_name}", step + 1, self._num_steps[phase_name])
             return True  # false would stop the build
 
         def phase_finish(self, phase_name: str) -> None:
-            progress.finish(phase_name)
+            with self._lock:
+                if self._num_steps.pop(phase_name, None) is not None:
+                    stages.remove(f"TensorRT: {phase_name}")
 
     return Monitor()
 

@@ -21,9 +21,10 @@ from rich.console import Console
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import EngineUnavailableError, input_shapes, load_blanks, median_step_ms
 from hrm_edge_runtime.engines.tensorrt import api, cache
-from hrm_edge_runtime.engines.tensorrt.api import BuildProgress, BuildSettings
+from hrm_edge_runtime.engines.tensorrt.api import BuildSettings
 from hrm_edge_runtime.engines.tensorrt.cache import Built, EngineKey
 from hrm_host import memory
+from hrm_host.progress import Stages, stages_on
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -103,8 +104,8 @@ def _built(
     if built is None:
         if not force:
             _check_memory(bundle.graph_path(precision).stat().st_size, settings)
-        with BuildProgress(console) as progress:
-            built = _build_engine(bundle, key, settings, progress)
+        with stages_on(console) as stages:
+            built = _build_engine(bundle, key, settings, stages)
         console.print(_summary(built), markup=False, highlight=False)
     if built.step_ms is None:
         built = _measured(bundle, built)
@@ -127,14 +128,14 @@ def _check_memory(graph_bytes: int, settings: BuildSettings) -> None:
         )
 
 
-def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, progress: BuildProgress) -> Built:
+def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, stages: Stages) -> Built:
     """Build the engine of a key and store it with its page."""
     graph, folder = bundle.graph_path(key.precision), cache.engine_dir(bundle)
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     timing_cache = folder / f"timing-sm{key.compute_capability}-trt{key.tensorrt}.cache"
     profiles = [input_shapes(bundle.manifest, bucket) for bucket in key.buckets]
-    plan = api.plan_from_onnx(graph, profiles, settings=settings, progress=progress, timing_cache=timing_cache)
+    plan = api.plan_from_onnx(graph, profiles, settings=settings, stages=stages, timing_cache=timing_cache)
     built = Built(
         key=key,
         plan_sha256=hashlib.sha256(plan).hexdigest(),
