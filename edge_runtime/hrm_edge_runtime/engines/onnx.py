@@ -43,6 +43,7 @@ INSTALL_GPU = "install onnxruntime-gpu for this machine's CUDA in place of onnxr
 DEVICE_ID = 0
 _TYPE_NAMES: dict[Any, str] = {np.int32: "tensor(int32)", np.float32: "tensor(float)", np.bool_: "tensor(bool)"}
 
+Arrays = dict[str, NDArray[Any]]
 Address = tuple[str, int, Any, list[int], int]
 """Device, its number, type, shape and pointer of some rows, as a binding takes them."""
 
@@ -137,8 +138,8 @@ class OnnxEngine:
         self.seq_len = self.sizes["seq_len"]
         self._on_host = provider.device is None
         wanted = (*ANSWERS, LOGITS) if want_logits else ANSWERS
-        self._inputs = {name: np.zeros((num_slots, *shapes[name]), INPUTS[name]) for name in FED}
-        self._outputs = {name: np.zeros((num_slots, *shapes[name]), OUTPUTS[name]) for name in wanted}
+        self._inputs: Arrays = {name: np.zeros((num_slots, *shapes[name]), INPUTS[name]) for name in FED}
+        self._outputs: Arrays = {name: np.zeros((num_slots, *shapes[name]), OUTPUTS[name]) for name in wanted}
         self._carries = [
             {name: _carry_rows((num_slots, *shapes[name]), provider.device) for name in CARRIES} for _ in range(2)
         ]
