@@ -19,7 +19,7 @@ from hrm_calibration.histogram import Histogram
 from hrm_calibration.quantise import call_sites
 from hrm_calibration.recording import RecordingEngine
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Checker, Lane, Result
+from hrm_edge_runtime.batching.lane import Checker, Lane, Result, run_all
 from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_puzzles.data.held_out import Questions
@@ -71,11 +71,9 @@ def solve(
     """Every puzzle once through a lane, which runs until the last has halted."""
     lane = Lane(engine, puzzle, queue_limit=engine.num_slots)
     results: dict[int, Result] = {}
-    waiting = iter(range(len(questions)))
-    while len(results) < len(questions):
-        while lane.num_queued < engine.num_slots and (index := next(waiting, None)) is not None:
-            lane.submit(_job(index, questions, puzzle_table, policy))
-        results.update((result.attempt_id, result) for result in lane.step())
+    attempts = (_job(index, questions, puzzle_table, policy) for index in range(len(questions)))
+    for result in run_all(lane, attempts):
+        results[result.attempt_id] = result
         if progress is not None:
             progress(len(results))
     return _outcome(questions, results)

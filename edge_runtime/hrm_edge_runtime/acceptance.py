@@ -2,13 +2,12 @@
 
     python3 -m hrm_edge_runtime.acceptance model.bundle --soak-minutes 30 --out acceptance.json
 
-Made for a Jetson (`make check-jetson`), where nobody of this project has run it yet; it runs on any engine. It fails
-where parity breaks its gates, where a puzzle comes back without an answer, and where the process grows while it soaks.
-Times stand there with the power mode, clocks and temperature under which they were taken, since those decide them.
+Made for a Jetson (`make check-jetson`), where it has not been run yet; it runs on any engine. It fails where parity
+breaks its gates, where a puzzle comes back without an answer, and where the process grows while it soaks. The power
+mode, clocks and temperature are recorded beside the times, since they decide them.
 """
 
-from __future__ import annotations
-
+import itertools
 import json
 import platform
 import sys
@@ -23,7 +22,7 @@ import typer
 from rich.console import Console
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Lane, Result
+from hrm_edge_runtime.batching.lane import Lane, Result, run_all
 from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.bundle import Bundle, Golden, find_bundle
 from hrm_edge_runtime.engines.engine import Engine, median_step_ms
@@ -39,12 +38,11 @@ SAMPLE_EVERY_S = 5.0
 MAX_GROWTH_MB = 64
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-Tell = Callable[[str], object]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The machine at one moment of the soak; None where it does not tell."""
+    """The machine at one moment of the soak; None where it does not say."""
 
     at_s: float
     step_ms: float
@@ -84,9 +82,15 @@ def accept_command(
 
 
 def accept(
-    bundle: Bundle, choice: Choice, *, num_slots: int, num_threads: int | None, soak_s: float, tell: Tell
+    bundle: Bundle,
+    choice: Choice,
+    *,
+    num_slots: int,
+    num_threads: int | None,
+    soak_s: float,
+    tell: Callable[[str], object],
 ) -> dict[str, Any]:
-    """Run all three and say what is wrong, if anything is."""
+    """Run parity, bench and soak; the findings list what is wrong under `faults`."""
     tell(f"{bundle.manifest.name} on {choice}: parity with PyTorch's golden traces")
     parity = _parity(bundle, choice, num_slots, num_threads)
     with closing(
@@ -144,82 +148,80 @@ def _bench(bundle: Bundle, engine: Engine) -> dict[str, Any]:
 
 def _soak(bundle: Bundle, choice: Choice, engine: Engine, soak_s: float) -> dict[str, Any]:
     """Solve the golden puzzles over and over, at least once each, and watch the machine."""
-    golden, policy = bundle.golden(), bundle.manifest.halting_policy(choice.precision)
-    lane = Lane(engine, bundle.puzzle, queue_limit=2 * engine.num_slots)
-    jobs = _jobs(golden, bundle, policy)
-    seen = _Seen(num_puzzles=len(golden.tokens_BT))
+    golden = bundle.golden()
+    lane = Lane(engine, bundle.puzzle, queue_limit=engine.num_slots)
+    counts = _Counts(num_puzzles=len(golden.tokens_BT))
     samples: list[Sample] = []
-    began = sampled = time.monotonic()
-    while (now := time.monotonic()) - began < soak_s or seen.count < seen.num_puzzles:
-        while lane.num_queued < engine.num_slots:
-            lane.submit(next(jobs))
-        seen.take(lane.step())
-        if not samples or now - sampled >= SAMPLE_EVERY_S:
-            samples.append(_sample(now - began, 1e3 * lane.snapshot().mean_step_s))
-            sampled = now
-    samples.append(_sample(time.monotonic() - began, 1e3 * lane.snapshot().mean_step_s))
-    return _account(seen, samples)
+    began_s = sampled_s = time.monotonic()
+    attempts = _attempts(bundle, golden, bundle.manifest.halting_policy(choice.precision), until_s=began_s + soak_s)
+    for result in run_all(lane, attempts):
+        counts.add(result)
+        now_s = time.monotonic()
+        if not samples or now_s - sampled_s >= SAMPLE_EVERY_S:
+            samples.append(_sample(now_s - began_s, lane))
+            sampled_s = now_s
+    samples.append(_sample(time.monotonic() - began_s, lane))
+    return _findings(counts, samples)
 
 
-def _jobs(golden: Golden, bundle: Bundle, policy: HaltingPolicy) -> Iterator[Attempt]:
-    number = 0
-    while True:
-        puzzle = number % len(golden.tokens_BT)
+def _attempts(bundle: Bundle, golden: Golden, policy: HaltingPolicy, *, until_s: float) -> Iterator[Attempt]:
+    num_puzzles = len(golden.tokens_BT)
+    for number in itertools.count():
+        if number >= num_puzzles and time.monotonic() >= until_s:
+            return
         yield Attempt(
             attempt_id=number,
-            tokens_T=golden.tokens_BT[puzzle],
-            puzzle_vector_E=bundle.puzzle_table[golden.puzzle_ids_B[puzzle]],
+            tokens_T=golden.tokens_BT[number % num_puzzles],
+            puzzle_vector_E=bundle.puzzle_table[golden.puzzle_ids_B[number % num_puzzles]],
             policy=policy,
             arrival_s=time.monotonic(),
         )
-        number += 1
 
 
-class _Seen:
+class _Counts:
     """Results counted and dropped: a soak that kept them would grow by itself.
 
-    An answer may change with the company it was computed in, since batches have kernels of their own.
+    `changed` answers are not faults: batches of different sizes have kernels of their own, which may round differently.
     """
 
     def __init__(self, num_puzzles: int) -> None:
-        self.num_puzzles = num_puzzles
-        self.count = self.failed = self.verified = self.segments = self.changed = 0
+        self._num_puzzles = num_puzzles
+        self.results = self.failed = self.verified = self.segments = self.changed = 0
         self._first: dict[int, bytes] = {}
 
-    def take(self, results: list[Result]) -> None:
-        for result in results:
-            said = b"" if result.answer_T is None else result.answer_T.tobytes()
-            self.changed += self._first.setdefault(result.attempt_id % self.num_puzzles, said) != said
-            self.failed += result.halted_by == "failed"
-            self.verified += result.verified is True
-            self.segments += result.segments
-        self.count += len(results)
+    def add(self, result: Result) -> None:
+        answer = b"" if result.answer_T is None else result.answer_T.tobytes()
+        self.results += 1
+        self.changed += self._first.setdefault(result.attempt_id % self._num_puzzles, answer) != answer
+        self.failed += result.halted_by == "failed"
+        self.verified += result.verified is True
+        self.segments += result.segments
 
 
-def _account(seen: _Seen, samples: list[Sample]) -> dict[str, Any]:
+def _findings(counts: _Counts, samples: list[Sample]) -> dict[str, Any]:
     growth_mb = (samples[-1].rss_mb or 0) - (samples[min(1, len(samples) - 1)].rss_mb or 0)
-    faults = [f"{seen.failed} puzzles came back without an answer"] if seen.failed else []
+    faults = [f"{counts.failed} puzzles came back without an answer"] if counts.failed else []
     faults += [f"the process grew by {growth_mb} MB while it soaked"] if growth_mb > MAX_GROWTH_MB else []
     seconds = samples[-1].at_s
     return {
         "faults": faults,
         "seconds": round(seconds, 1),
-        "puzzles": seen.count,
-        "puzzles_per_s": round(seen.count / max(seconds, 0.1), 2),
-        "verified": seen.verified,
-        "mean_segments": round(seen.segments / seen.count, 3),
-        "changed_answers": seen.changed,
+        "puzzles": counts.results,
+        "puzzles_per_s": round(counts.results / max(seconds, 0.1), 2),
+        "verified": counts.verified,
+        "mean_segments": round(counts.segments / counts.results, 3),
+        "changed_answers": counts.changed,
         "growth_mb": growth_mb,
         "samples": [asdict(sample) for sample in samples],
     }
 
 
-def _sample(at_s: float, step_ms: float) -> Sample:
+def _sample(at_s: float, lane: Lane) -> Sample:
     memory = read_memory()
     clocks = [str(clock.now_hz // 10**6) for clock in Board().gpu_clocks()]
     return Sample(
         at_s=round(at_s, 1),
-        step_ms=round(step_ms, 3),
+        step_ms=round(1e3 * lane.mean_step_s, 3),
         rss_mb=resident_bytes() // MIB or None,
         available_mb=None if memory is None else memory.available_mb,
         temperature_c=Sensors().hottest_c(),
@@ -228,7 +230,7 @@ def _sample(at_s: float, step_ms: float) -> Sample:
 
 
 def _versions() -> dict[str, str]:
-    """Of what is loaded, so that nothing is loaded for their sake."""
+    """Versions of the libraries that are loaded; none is loaded to find its version."""
     loaded = ((name, sys.modules.get(name)) for name in ("numpy", "onnxruntime", "tensorrt", "pycuda"))
     return {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded if module is not None}
 

@@ -11,17 +11,15 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.manifest import BundleError, FileEntry, Manifest, read_manifest, sha256_of, write_manifest
+from hrm_edge_runtime.manifest import BundleError, FileEntry, Manifest, read_manifest, sha256_of
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
-
-__all__ = ["Bundle", "BundleError", "Golden", "Manifest", "find_bundle", "write_manifest"]
 
 PUZZLE_TABLE_NAME = "puzzle_table.npy"
 IDENTIFIERS_NAME = "identifiers.json"
@@ -64,7 +62,7 @@ class Bundle:
         for name, entry in manifest.files.items():
             _verify(path / name, entry)
         for name in manifest.graphs:
-            _refuse_outer_weights(path / name)
+            _refuse_external_weights(path / name)
         return cls(
             path=path,
             manifest=manifest,
@@ -74,7 +72,7 @@ class Bundle:
         )
 
     def graph_path(self, precision: str, *, device: Literal["any", "cpu"] = "any") -> Path:
-        """The step graph of a precision, on the CPU in the form made for it; raises BundleError for one not held."""
+        """The step graph of a precision, in its CPU form where asked for; raises BundleError for one not held."""
         if precision not in self.manifest.precisions:
             held = ", ".join(self.manifest.precisions)
             raise BundleError(f"{self.path} holds no {precision!r} graph: choose one of {held}.")
@@ -91,8 +89,8 @@ class Bundle:
     def golden_question(self) -> object:
         """A held-out puzzle of the golden traces as a person would send it; None where the bundle holds no traces.
 
-        The first that PyTorch solved, where an answer can be proven and one was; or else the first. The logits, which
-        are nearly all of the file, are not read.
+        The first one that PyTorch solved, if answers can be proven and any was; else the first. The logits, nearly all
+        of the file, are not read.
         """
         if GOLDEN_NAME not in self.manifest.files:
             return None
@@ -104,7 +102,7 @@ class Bundle:
 
     @contextlib.contextmanager
     def _golden_arrays(self) -> Generator[Mapping[str, NDArray[np.generic]]]:
-        """The arrays, each of which is read when it is asked for."""
+        """The arrays by name; each is read only when it is indexed."""
         try:
             with np.load(self.path / GOLDEN_NAME, allow_pickle=False) as arrays:
                 yield arrays
@@ -112,13 +110,13 @@ class Bundle:
             raise BundleError(f"the golden traces of {self.path} do not read ({error}): export it again.") from error
 
 
-SHELF = Path(__file__).parent / "bundles"
+SHIPPED_BUNDLES = Path(__file__).parent / "bundles"
 DEFAULT_NAME = "sudoku"
 
 
 def find_bundle(name: str | None = None) -> Path:
-    """A bundle directory from its path or from the name of a shipped one; without either, the shipped default."""
-    shipped = {path.stem: path for path in SHELF.glob("*.bundle")}
+    """The directory of a bundle given by path or shipped name; without a name, the shipped default."""
+    shipped = {path.stem: path for path in SHIPPED_BUNDLES.glob("*.bundle")}
     if name is None:
         name = DEFAULT_NAME
     elif Path(name).exists():
@@ -142,7 +140,7 @@ def _verify(file: Path, entry: FileEntry) -> None:
         raise BundleError(f"{file} does not have the SHA-256 the manifest states: copy the bundle again.")
 
 
-def _refuse_outer_weights(graph: Path) -> None:
+def _refuse_external_weights(graph: Path) -> None:
     """Refuse a graph that could name a file of weights beside itself.
 
     ONNX Runtime 1.23 follows such a name out of the bundle (1.31 does not). Protobuf keeps a string in one piece, so a
@@ -198,24 +196,18 @@ def _golden(arrays: Mapping[str, NDArray[np.generic]], manifest: Manifest) -> Go
     num_puzzles, num_segments = len(arrays["tokens_BT"]), len(arrays["answer_SBT"])
     if not 1 <= num_segments <= manifest.max_segments:
         raise ValueError(f"they cover {num_segments} segments where 1 to {manifest.max_segments} are due")
-    shapes = {
-        "tokens_BT": (num_puzzles, seq_len),
-        "puzzle_ids_B": (num_puzzles,),
-        "labels_BT": (num_puzzles, seq_len),
-        "answer_SBT": (num_segments, num_puzzles, seq_len),
-        "halt_margin_SB": (num_segments, num_puzzles),
-        "q_halt_SB": (num_segments, num_puzzles),
-        "logits_SBTV": (num_segments, num_puzzles, seq_len, vocab_size),
-    }
-    for name, shape in shapes.items():
+
+    def read(name: str, dtype: type[Any], *shape: int) -> NDArray[Any]:
         if arrays[name].shape != shape:
             raise ValueError(f"{name} has shape {arrays[name].shape} where {shape} is due")
+        return arrays[name].astype(dtype)
+
     return Golden(
-        tokens_BT=arrays["tokens_BT"].astype(np.int32),
-        puzzle_ids_B=arrays["puzzle_ids_B"].astype(np.int32),
-        labels_BT=arrays["labels_BT"].astype(np.int32),
-        answer_SBT=arrays["answer_SBT"].astype(np.int32),
-        halt_margin_SB=arrays["halt_margin_SB"].astype(np.float32),
-        q_halt_SB=arrays["q_halt_SB"].astype(np.float32),
-        logits_SBTV=arrays["logits_SBTV"].astype(np.float32),
+        tokens_BT=read("tokens_BT", np.int32, num_puzzles, seq_len),
+        puzzle_ids_B=read("puzzle_ids_B", np.int32, num_puzzles),
+        labels_BT=read("labels_BT", np.int32, num_puzzles, seq_len),
+        answer_SBT=read("answer_SBT", np.int32, num_segments, num_puzzles, seq_len),
+        halt_margin_SB=read("halt_margin_SB", np.float32, num_segments, num_puzzles),
+        q_halt_SB=read("q_halt_SB", np.float32, num_segments, num_puzzles),
+        logits_SBTV=read("logits_SBTV", np.float32, num_segments, num_puzzles, seq_len, vocab_size),
     )

@@ -1,7 +1,6 @@
-"""The first page of a bundle: what it holds, how large, and the hash of every file.
+"""The manifest of a bundle: what it holds, how large, and the hash of every file.
 
-`manifest.json` is read as a stranger's words: unknown keys, unknown versions and paths out of the directory are
-refused.
+`manifest.json` is untrusted: unknown keys, unknown versions and paths out of the directory are refused.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ Graphs = dict[str, FileName]
 
 
 class BundleError(ValueError):
-    """A bundle that is not opened; the text is one sentence with what is wrong and the remedy."""
+    """A bundle that is refused; the text is one sentence with what is wrong and the remedy."""
 
 
 class _Strict(BaseModel):
@@ -44,7 +43,7 @@ class _Strict(BaseModel):
 
 
 class FileEntry(_Strict):
-    """What one file must be."""
+    """Hash and size of one file."""
 
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     size_bytes: Annotated[int, Field(gt=0)]
@@ -67,7 +66,7 @@ class CurvePoint(_Strict):
 
 
 class HaltingCurve(_Strict):
-    """What stopping early costs and saves in one precision, on held-out puzzles, and the threshold chosen from it."""
+    """What stopping early costs and saves in one precision on held-out puzzles, and the threshold chosen from it."""
 
     num_puzzles: Size
     threshold: Threshold
@@ -75,10 +74,10 @@ class HaltingCurve(_Strict):
 
 
 class Manifest(_Strict):
-    """`num_positions` is prefix + `seq_len`; `precisions` names the step graph of each.
+    """What `manifest.json` holds; `num_positions` is prefix + `seq_len`, `precisions` names the step graph of each.
 
-    `cpu_graphs` holds the same functions in the form that ONNX Runtime's CPU kernels run faster, where there is one;
-    `unrolled` whole loops in one graph; `curves` how each precision was seen to halt.
+    `cpu_graphs` are the same functions in a form that ONNX Runtime's CPU kernels run faster; `unrolled` are whole loops
+    in one graph; `curves` are what halting early cost in each precision.
     """
 
     format_version: Literal[2] = FORMAT_VERSION
@@ -112,7 +111,7 @@ class Manifest(_Strict):
         return [*self.precisions.values(), *self.cpu_graphs.values(), *self.unrolled.values()]
 
     def halting_policy(self, precision: str = "fp32") -> HaltingPolicy:
-        """The rule as the lane takes it, at the threshold chosen for that precision where its curve is known."""
+        """The halting rule, at the threshold chosen for that precision where its curve is known."""
         curve = self.curves.get(precision)
         threshold = self.halting.threshold if curve is None else curve.threshold
         return HaltingPolicy(kind=self.halting.policy, threshold=threshold, max_segments=self.max_segments)
@@ -131,7 +130,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def write_manifest(path: Path, **fields: object) -> Manifest:
-    """Write the manifest over every file now in `path`, whole or not at all; `fields` are Manifest's, less `files`."""
+    """Write the manifest of every file in `path`, atomically; `fields` are Manifest's, without `files`."""
     present = sorted(file for file in path.iterdir() if file.is_file() and file.name != MANIFEST_NAME)
     files = {file.name: {"sha256": sha256_of(file), "size_bytes": file.stat().st_size} for file in present}
     manifest = _validated(path, {**fields, "files": files})

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.bundle import GOLDEN_NAME, PUZZLE_TABLE_NAME, Bundle, Golden, write_manifest
+from hrm_edge_runtime.bundle import GOLDEN_NAME, PUZZLE_TABLE_NAME, Bundle, Golden
+from hrm_edge_runtime.manifest import write_manifest
 from hrm_edge_runtime.parity import LOGIT_TOLERANCE
 from hrm_export import golden as golden_traces
 from hrm_export.graph_rules import check_graph

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hrm_calibration.cli import app
-from hrm_edge_runtime.bundle import write_manifest
+from hrm_edge_runtime.manifest import write_manifest
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
 

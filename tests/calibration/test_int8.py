@@ -21,7 +21,7 @@ from hrm_calibration.int8_report import MethodScore, Solves
 from hrm_calibration.paired import Paired, paired
 from hrm_calibration.quantise import call_sites, quantise, unsigned
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.bundle import write_manifest
+from hrm_edge_runtime.manifest import write_manifest
 from hrm_puzzles.data.held_out import Questions
 
 GRAPH = small_graph(high_cycles=1, low_cycles=1)

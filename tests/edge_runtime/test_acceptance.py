@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hrm_edge_runtime import acceptance
-from hrm_edge_runtime.bundle import Bundle, write_manifest
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.manifest import write_manifest
 
 
 @pytest.fixture(autouse=True)

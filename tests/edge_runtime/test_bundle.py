@@ -14,9 +14,9 @@ import pytest
 from onnx.external_data_helper import set_external_data
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.bundle import Bundle, BundleError, write_manifest
+from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_edge_runtime.manifest import read_manifest
+from hrm_edge_runtime.manifest import BundleError, read_manifest, write_manifest
 
 Fields = dict[str, Any]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hrm_edge_runtime.batching.lane import Lane, Result
 from hrm_edge_runtime.batching.scheduler import Attempt
-from hrm_edge_runtime.bundle import SHELF, Bundle, find_bundle
+from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.parity import replay
 
@@ -85,14 +85,14 @@ def test_a_puzzle_gets_the_same_answer_whatever_its_neighbours(
             assert (result.segments, result.halted_by) == (expected.segments, expected.halted_by)
 
 
-@pytest.mark.parametrize("path", sorted(SHELF.glob("*.bundle")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(SHIPPED_BUNDLES.glob("*.bundle")), ids=lambda path: path.stem)
 def test_every_shipped_bundle_still_says_what_pytorch_said(path: Path) -> None:
     bundle = Bundle.open(path)
     report = replay(bundle, lambda slots: engine_from_bundle(bundle, num_slots=slots, want_logits=True))
     assert report.passes(), report
 
 
-@pytest.mark.parametrize("path", sorted(SHELF.glob("*.bundle")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(SHIPPED_BUNDLES.glob("*.bundle")), ids=lambda path: path.stem)
 def test_every_shipped_model_proves_some_of_its_easiest_puzzles(path: Path) -> None:
     bundle = Bundle.open(path)
     if not bundle.puzzle.proof_exists:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx.parser
 
-from hrm_edge_runtime.bundle import write_manifest
+from hrm_edge_runtime.manifest import write_manifest
 
 TASKS = ("shift-colours", "shift-again")
 

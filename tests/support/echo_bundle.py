@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx.parser
 
-from hrm_edge_runtime.bundle import write_manifest
+from hrm_edge_runtime.manifest import write_manifest
 
 ECHO_STEP = """
 <ir_version: 10, opset_import: ["" : 20]>

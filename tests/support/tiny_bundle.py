@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import onnx.parser
 
-from hrm_edge_runtime.bundle import write_manifest
 from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_edge_runtime.manifest import write_manifest
 
 SEQ_LEN, VOCAB_SIZE, NUM_POSITIONS, WIDTH, NUM_PUZZLE_IDS, MAX_SEGMENTS = 16, 6, 17, 8, 3, 6
 

@@ -5,7 +5,7 @@ Shapes: B slots, T tokens. Single-threaded by design: whoever calls `step` owns 
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,6 +44,10 @@ class Lane:
         self._seats = Seats(engine.num_slots, engine.seq_len)
         self._counters = LaneCounters()
         self._results: list[Result] = []
+
+    @property
+    def num_slots(self) -> int:
+        return self._scheduler.num_slots
 
     @property
     def num_active(self) -> int:
@@ -219,3 +223,17 @@ class Lane:
             segments=seat.segments,
             margin=seat.margin,
         )
+
+
+def run_all(lane: Lane, attempts: Iterable[Attempt]) -> Iterator[Result]:
+    """Run attempts through a lane that has no other work, taken as slots come free; yields results as they end.
+
+    At most `num_slots` attempts wait in line, so the lane's queue limit must be at least that.
+    """
+    waiting = iter(attempts)
+    while True:
+        while lane.num_queued < lane.num_slots and (attempt := next(waiting, None)) is not None:
+            lane.submit(attempt)
+        if not lane.has_work:
+            return
+        yield from lane.step()

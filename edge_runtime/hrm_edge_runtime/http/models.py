@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hrm_edge_runtime.bundle import SHELF, Bundle
+from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
 from hrm_edge_runtime.engines.factory import prepare
 from hrm_edge_runtime.http.served_model import ServedModel
 from hrm_edge_runtime.manifest import BundleError
@@ -40,7 +40,7 @@ class Library:
     def __init__(self, bundles: Sequence[Bundle], defaults: LaneDefaults, folders: Iterable[Path] = ()) -> None:
         self._defaults = defaults
         self._named = {bundle.path.resolve() for bundle in bundles}
-        self._folders = [folder.resolve() for folder in (SHELF, *folders)]
+        self._folders = [folder.resolve() for folder in (SHIPPED_BUNDLES, *folders)]
         self.lanes: dict[str, LaneOptions] = {}
 
     def find(self, text: str) -> Path:

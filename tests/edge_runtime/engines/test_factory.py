@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hrm_edge_runtime.bundle import Bundle, BundleError
+from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines import onnx
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.factory import Choice, choose, engine_for, num_gpus, parse_choice
 from hrm_edge_runtime.engines.onnx import DeviceRows, HostRows, OnnxEngine
+from hrm_edge_runtime.manifest import BundleError
 
 ON_DEVICE = onnx.Provider(name="CPUExecutionProvider", device="cpu")  # the device path, in the CPU's memory
 without_gpu = pytest.mark.skipif(num_gpus() > 0, reason="this machine has a GPU")

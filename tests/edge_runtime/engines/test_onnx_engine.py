@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, Result
 from hrm_edge_runtime.batching.scheduler import Attempt
-from hrm_edge_runtime.bundle import BundleError
 from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_edge_runtime.manifest import BundleError
 from hrm_puzzles.puzzle import RIGHT, WRONG
 
 SEQ_LEN, VOCAB_SIZE, WIDTH, NUM_PUZZLES = 16, 6, 8, 12

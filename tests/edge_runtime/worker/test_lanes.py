@@ -12,7 +12,7 @@ import pytest
 from asgi_tools import MAZE, app_of_two, client_of, maze_model, until
 from scripted_server import NAME, examples
 
-from hrm_edge_runtime.bundle import SHELF, Bundle
+from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
 from hrm_edge_runtime.http.parse_task import question_from
 from hrm_edge_runtime.http.schema import SolveRequest
 from hrm_edge_runtime.http.served_model import ServedModel
@@ -97,7 +97,7 @@ def test_a_full_lane_refuses_and_the_other_answers() -> None:
     with_two(check)
 
 
-@pytest.mark.parametrize("path", sorted(SHELF.glob("*.bundle")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(SHIPPED_BUNDLES.glob("*.bundle")), ids=lambda path: path.stem)
 def test_the_sample_of_a_shipped_model_is_a_held_out_puzzle_that_it_reads(path: Path) -> None:
     bundle = Bundle.open(path)
     model = ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1)
