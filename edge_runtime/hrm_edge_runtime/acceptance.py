@@ -29,9 +29,8 @@ from hrm_edge_runtime.engines.engine import Engine, median_step_ms
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.tensorrt.cache import buckets_for
 from hrm_host import atomic
-from hrm_host.board import Board
+from hrm_host.board import Host, Sensors
 from hrm_host.memory import MIB, read_memory, resident_bytes
-from hrm_host.sensors import Sensors
 
 MEASURE_S, MIN_STEPS = 2.0, 20
 SAMPLE_EVERY_S = 5.0
@@ -108,7 +107,7 @@ def accept(
         "faults": faults,
         "bundle": {"name": bundle.manifest.name, "provenance": bundle.manifest.provenance},
         "engine": {"choice": str(choice), "slots": num_slots, "versions": _versions()},
-        "device": {**Board().facts(), "machine": platform.machine(), "python": platform.python_version()},
+        "device": {**Host().facts(), "machine": platform.machine(), "python": platform.python_version()},
         "parity": parity,
         "bench": bench,
         "soak": soak,
@@ -218,7 +217,7 @@ def _findings(counts: _Counts, samples: list[Sample]) -> dict[str, Any]:
 
 def _sample(at_s: float, lane: Lane) -> Sample:
     memory = read_memory()
-    clocks = [str(clock.now_hz // 10**6) for clock in Board().gpu_clocks()]
+    clocks = [str(clock.now_hz // 10**6) for clock in Host().gpu_clocks()]
     return Sample(
         at_s=round(at_s, 1),
         step_ms=round(1e3 * lane.mean_step_s, 3),

@@ -1,6 +1,4 @@
-"""Files and directories that appear whole or not at all, whatever moment the machine stops."""
-
-from __future__ import annotations
+"""Files and directories that appear whole or not at all, whenever the machine stops."""
 
 import os
 import shutil
@@ -19,7 +17,7 @@ def new_directory(path: Path, *, replace: bool = False) -> Generator[Path]:
     if not replace:
         require_free(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    temporary = _temporary(path)
     temporary.mkdir()
     try:
         yield temporary
@@ -39,19 +37,39 @@ def publish(directory: Path, path: Path) -> None:
     _sync(path.parent)
 
 
-def write_text(path: Path, text: str) -> None:
+@contextmanager
+def new_file(path: Path) -> Generator[Path]:
+    """A name beside `path` to write to: the file replaces `path` when the block ends well, and vanishes otherwise."""
+    temporary = _temporary(path)
+    temporary.unlink(missing_ok=True)
+    try:
+        yield temporary
+        _sync(temporary)
+        os.replace(temporary, path)
+        _sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Replace the file `path` in one step."""
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    _sync(temporary)
-    os.replace(temporary, path)
-    _sync(path.parent)
+    with new_file(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the file `path` in one step, in UTF-8."""
+    write_bytes(path, text.encode())
 
 
 def require_free(path: Path) -> None:
     """Refuse a path that is taken (FileExistsError)."""
     if path.exists():
         raise FileExistsError(f"{path} exists already; remove it or choose another path.")
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp-{os.getpid()}")
 
 
 def _sync_tree(directory: Path) -> None:

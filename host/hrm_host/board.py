@@ -1,22 +1,35 @@
-"""Which board this is and how it is set: release, power mode, GPU clock.
+"""The machine and its board, from files and tools that need no rights: settings, power, energy, heat, throttling.
 
-Formats after NVIDIA's developer guide for Jetson Linux 36 (nvpmodel) and the kernel's documents (devfreq). Written from
-these; not run on a Jetson.
+Formats: NVIDIA's developer guide for Jetson Linux 36 (nvpmodel; "Over-Current Event Count" for `oc*_event_cnt`) and
+the kernel's documents (devfreq; thermal zones; powercap intel-rapl; hwmon/ina3221, with `in*_label`, `in*_input` in mV
+and `curr*_input` in mA of each supply rail). Written from these documents; not run on a Jetson.
 """
-
-from __future__ import annotations
 
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from hrm_host.machine_files import Files
-
+COMMAND_TIMEOUT_S = 15
 GPU_CLOCK = "sys/class/devfreq/*gpu*/cur_freq"
-MODE = re.compile(r"^<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>", re.MULTILINE)
+POWER_MODEL = re.compile(r"^<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>", re.MULTILINE)
+OVER_CURRENT = "sys/class/hwmon/hwmon*/oc*_event_cnt"
+ZONES = "sys/class/thermal/thermal_zone*/temp"
+RAIL_CHANNELS = (1, 2, 3)
+UNCONNECTED = ("NC", "")  # labels of channels that measure no rail
+
+
+def answer_of(words: Sequence[str]) -> str | None:
+    """What a command prints; None where it is missing, fails or hangs."""
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,52 +43,169 @@ class GpuClock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Board:
-    """What the machine's files tell; None where a machine has no such file."""
+class Host:
+    """Reads files below a root and asks commands; a test gives a tree and answers of its own. Changes nothing.
 
-    files: Files = field(default_factory=Files)
+    What is missing, forbidden or switched off reads as None.
+    """
+
+    root: Path = Path("/")
+    ask: Callable[[Sequence[str]], str | None] = answer_of
+
+    def text(self, path: str | Path) -> str | None:
+        """A file's content without the blanks and zeros around it."""
+        try:
+            return (self.root / path).read_text(encoding="utf-8", errors="replace").strip("\0\n ")
+        except OSError:
+            return None
+
+    def number(self, path: str | Path) -> int | None:
+        """A file that holds one whole number."""
+        try:
+            return int(self.text(path) or "")
+        except ValueError:
+            return None
+
+    def paths(self, pattern: str) -> Iterator[Path]:
+        """The files that match a pattern, sorted and relative to the root."""
+        for path in sorted(self.root.glob(pattern)):
+            yield path.relative_to(self.root)
+
+    def command(self, *words: str) -> str | None:
+        return self.ask(words)
+
+    def space(self, path: str | Path) -> tuple[int, int] | None:
+        """Bytes in all and bytes free of the file system that holds `path`."""
+        try:
+            usage = shutil.disk_usage(self.root / path)
+        except OSError:
+            return None
+        return usage.total, usage.free
 
     @property
     def model(self) -> str | None:
-        return self.files.text("proc/device-tree/model")
+        """The board's name."""
+        return self.text("proc/device-tree/model")
 
     @property
-    def release(self) -> str | None:
+    def jetson_release(self) -> str | None:
         """The line of Jetson Linux, as `# R36 (release), REVISION: 4.3, ...`."""
-        text = self.files.text("etc/nv_tegra_release")
+        text = self.text("etc/nv_tegra_release")
         return None if text is None else text.partition("\n")[0]
 
     def power_modes(self) -> dict[int, str]:
-        """The names of the power modes this board offers, as in its nvpmodel.conf."""
-        return {int(number): name for number, name in MODE.findall(self.files.text("etc/nvpmodel.conf") or "")}
+        """The names of the power modes this board offers, from its nvpmodel.conf."""
+        return {int(number): name for number, name in POWER_MODEL.findall(self.text("etc/nvpmodel.conf") or "")}
 
-    def power_mode(self) -> str | None:
-        """The name of the mode in force, as "MAXN_SUPER", from what nvpmodel left when it set it."""
-        set_to = re.search(r"pmode:(\d+)", self.files.text("var/lib/nvpmodel/status") or "")
+    def set_power_mode(self) -> str | None:
+        """The name of the mode in force, as "MAXN_SUPER", from the status file that nvpmodel leaves."""
+        set_to = re.search(r"pmode:(\d+)", self.text("var/lib/nvpmodel/status") or "")
         return None if set_to is None else self.power_modes().get(int(set_to[1]), f"mode {int(set_to[1])}")
 
+    def power_mode(self) -> str:
+        """The mode in force; without a status file nvpmodel itself is asked, and without nvpmodel it is "none"."""
+        if (mode := self.set_power_mode()) is not None:
+            return mode
+        if shutil.which("nvpmodel") is None:
+            return "none"
+        named = re.search(r"^NV Power Mode:(.*)$", self.command("nvpmodel", "-q") or "", re.MULTILINE)
+        return named[1].strip() if named else "unknown"
+
     def gpu_clocks(self) -> Iterator[GpuClock]:
-        for path in self.files.paths(GPU_CLOCK):
-            now, low, high = (self.files.number(path.parent / f"{name}_freq") for name in ("cur", "min", "max"))
-            offered = (self.files.text(path.parent / "available_frequencies") or "").split()
+        for path in self.paths(GPU_CLOCK):
+            now, low, high = (self.number(path.parent / f"{name}_freq") for name in ("cur", "min", "max"))
+            offered = (self.text(path.parent / "available_frequencies") or "").split()
             if now is not None and low is not None and high is not None:
                 yield GpuClock(now_hz=now, min_hz=low, max_hz=high, offered_hz=tuple(map(int, offered)))
 
     def facts(self) -> dict[str, str]:
         """Everything that decides how fast it is, for a report."""
-        found = {"model": self.model, "release": self.release}
-        facts = {"power_mode": power_mode(self), "cpu_cores": str(os.cpu_count() or 1)}
+        found = {"model": self.model, "release": self.jetson_release}
+        facts = {"power_mode": self.power_mode(), "cpu_cores": str(os.cpu_count() or 1)}
         for clock in self.gpu_clocks():
             facts["gpu_cur_mhz"], facts["gpu_max_mhz"] = (str(hz // 10**6) for hz in (clock.now_hz, clock.max_hz))
         return {**facts, **{name: text for name, text in found.items() if text is not None}}
 
 
-def power_mode(board: Board | None = None) -> str:
-    """The mode in force; the tool itself is asked where it left no file, and "none" is said where there is no tool."""
-    if (mode := (board or Board()).power_mode()) is not None:
-        return mode
-    if shutil.which("nvpmodel") is None:
-        return "none"
-    told = subprocess.run(["nvpmodel", "-q"], capture_output=True, text=True, check=False).stdout
-    named = [line.partition(":")[2].strip() for line in told.splitlines() if line.startswith("NV Power Mode")]
-    return named[0] if named else "unknown"
+@dataclass(frozen=True, kw_only=True)
+class Zone:
+    """A thermal zone now; its limits are files in `folder`."""
+
+    name: str
+    folder: Path
+    celsius: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensors:
+    """Readings by name, as far as this machine has them."""
+
+    machine: Host = field(default_factory=Host)
+
+    def power_w(self) -> dict[str, float]:
+        """Of each supply rail now. On an Orin module VDD_IN feeds the others: do not add them up."""
+        return dict(self._rails())
+
+    def zones(self) -> Iterator[Zone]:
+        """The thermal zones; one that is switched off does not read."""
+        for path in self.machine.paths(ZONES):
+            if (millidegrees := self.machine.number(path)) is not None:
+                name = self.machine.text(path.parent / "type") or path.parent.name
+                yield Zone(name=name, folder=path.parent, celsius=millidegrees / 1000)
+
+    def temperature_c(self) -> dict[str, float]:
+        """Of each thermal zone by its name."""
+        return {zone.name: zone.celsius for zone in self.zones()}
+
+    def hottest_c(self) -> float | None:
+        return max((zone.celsius for zone in self.zones()), default=None)
+
+    def counted_energy_j(self) -> dict[str, float]:
+        """The machine's own counters, which wrap around after hours."""
+        found: dict[str, float] = {}
+        for path in self.machine.paths("sys/class/powercap/intel-rapl:[0-9]*/energy_uj"):
+            if (microjoules := self.machine.number(path)) is not None:
+                found[self.machine.text(path.parent / "name") or path.parent.name] = microjoules / 1e6
+        return found
+
+    def throttle_events(self) -> dict[str, int]:
+        """How often the board throttled for want of current since it started."""
+        counts = {path.name: self.machine.number(path) for path in self.machine.paths(OVER_CURRENT)}
+        return {name.removesuffix("_event_cnt"): count for name, count in counts.items() if count is not None}
+
+    def _rails(self) -> Iterator[tuple[str, float]]:
+        for named in self.machine.paths("sys/class/hwmon/hwmon*/name"):
+            if self.machine.text(named) != "ina3221":
+                continue
+            for channel in RAIL_CHANNELS:
+                label = self.machine.text(named.parent / f"in{channel}_label") or ""
+                millivolts = self.machine.number(named.parent / f"in{channel}_input")
+                milliamperes = self.machine.number(named.parent / f"curr{channel}_input")
+                if label not in UNCONNECTED and millivolts is not None and milliamperes is not None:
+                    yield label, millivolts * milliamperes / 1e6
+
+
+@dataclass(kw_only=True)
+class Energy:
+    """Joules that only rise: a machine's own counters with their wraps taken out, or power summed over time.
+
+    Power is averaged over two readings, so a sum is as good as the readings are frequent.
+    """
+
+    sensors: Sensors
+    clock: Callable[[], float] = time.monotonic
+    _joules: dict[str, float] = field(default_factory=dict[str, float])
+    _counted: dict[str, float] = field(default_factory=dict[str, float])
+    _watts: dict[str, float] = field(default_factory=dict[str, float])
+    _read_s: float = 0.0
+
+    def read_j(self) -> dict[str, float]:
+        """Since the first reading, by rail or by counter."""
+        now_s, watts, counted = self.clock(), self.sensors.power_w(), self.sensors.counted_energy_j()
+        for name, value in watts.items():
+            added = (value + self._watts[name]) / 2 * (now_s - self._read_s) if name in self._watts else 0.0
+            self._joules[name] = self._joules.get(name, 0.0) + added
+        for name, value in counted.items():
+            self._joules[name] = self._joules.get(name, 0.0) + max(0.0, value - self._counted.get(name, value))
+        self._read_s, self._watts, self._counted = now_s, watts, counted
+        return dict(self._joules)

@@ -1,23 +1,27 @@
-"""Memory: the machine's, and what this process holds of it.
+"""Memory: the machine's, what this process holds of it, and when it goes back to the system.
 
-`cudaMemGetInfo` leaves out pages that the kernel would give back, so on a GPU that shares the CPU's memory the kernel's
-own account is asked (CUDA for Tegra application note, section 3.3). Not run on a Jetson.
+`cudaMemGetInfo` leaves out pages that the kernel would reclaim, so on a GPU that shares the CPU's memory the kernel's
+own account counts (CUDA for Tegra application note, section 3.3). Not run on a Jetson.
 """
 
-from __future__ import annotations
-
+import ctypes
 import os
 import re
+import sys
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from hrm_host.machine_files import Files
+from hrm_host.board import Host
 
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
+UNBOUNDED = 1 << 62
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # mallopt(3)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """The machine's memory in MB, as the kernel tells it; `gpu_mb` is what the GPU holds of it (NvMapMemUsed)."""
+    """The kernel's account of the machine's memory in MB; `gpu_mb` is the GPU's share of it (NvMapMemUsed)."""
 
     total_mb: int
     available_mb: int
@@ -36,9 +40,9 @@ class Memory:
         return max(0, self.total_mb - self.gpu_mb - stays_mb)
 
 
-def read_memory(files: Files | None = None) -> Memory | None:
+def read_memory(machine: Host | None = None) -> Memory | None:
     """The kernel's account; None where there is none (not Linux)."""
-    text = (files or Files()).text("proc/meminfo")
+    text = (machine or Host()).text("proc/meminfo")
     if text is None:
         return None
     mb = {name: int(kib) // 1024 for name, kib in re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)}
@@ -52,6 +56,59 @@ def read_memory(files: Files | None = None) -> Memory | None:
 
 
 def resident_bytes() -> int:
-    """What this process holds; 0 where the kernel tells nothing (not Linux)."""
-    pages = Files().text("proc/self/statm")
+    """What this process holds; 0 where the kernel does not say (not Linux)."""
+    pages = Host().text("proc/self/statm")
     return 0 if pages is None else int(pages.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def available_bytes() -> int:
+    """What this process could still get without swapping: of the machine, and of its control group."""
+    memory = read_memory()
+    machine = memory.available_mb * MIB if memory else UNBOUNDED
+    return min(machine, _cgroup_left_bytes(Path("/sys/fs/cgroup")))
+
+
+def physical_bytes() -> int:
+    """The machine's memory, or what the root control group may use where that is less."""
+    if not hasattr(os, "sysconf"):
+        raise ValueError("this system does not say how much memory it has; train on a GPU or without --tune")
+    allowed = Host().number("sys/fs/cgroup/memory.max")  # None where it holds "max"
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return physical if allowed is None else min(physical, allowed)
+
+
+def keep_freed_memory() -> None:
+    """From now on this process keeps freed memory for its next large blocks; does nothing without glibc.
+
+    By default glibc maps large blocks afresh and returns freed ones, so that the kernel zeroes the same megabytes
+    again for the short-lived tensors of every training step.
+    """
+    if (library := _glibc()) is not None:
+        library.mallopt(_MMAP_MAX, 0)
+        library.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+        library.mallopt(_TOP_PAD, 64 * MIB)
+
+
+def give_back_freed_memory() -> None:
+    """Hand freed memory back to the system, which glibc keeps otherwise."""
+    if (library := _glibc()) is not None:
+        library.malloc_trim(0)
+
+
+def _glibc() -> Any:
+    if not sys.platform.startswith("linux"):
+        return None
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "gnu_get_libc_version") else None
+
+
+def _cgroup_left_bytes(groups: Path) -> int:
+    """What the control group leaves; caches that the kernel would drop count as free."""
+    try:
+        own = Path("/proc/self/cgroup").read_text(encoding="utf-8").partition("0::/")[2].partition("\n")[0]
+        limit = (groups / own / "memory.max").read_text(encoding="ascii").strip()
+        used = int((groups / own / "memory.current").read_text(encoding="ascii"))
+        stat = dict(line.split() for line in (groups / own / "memory.stat").read_text(encoding="ascii").splitlines())
+    except OSError:  # no control group of the second version, or one without a bound
+        return UNBOUNDED
+    return UNBOUNDED if limit == "max" else int(limit) - used + int(stat.get("inactive_file", 0))

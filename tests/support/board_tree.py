@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from hrm_host.machine_files import Files
+from hrm_host.board import Host
 
 NVPMODEL_CONF = """\
 # FORMAT:
@@ -60,9 +60,9 @@ ORIN: Mapping[str, str] = {
 }
 
 
-def board(root: Path, files: Mapping[str, str] = ORIN, /, **changes: str) -> Files:
+def board(root: Path, files: Mapping[str, str] = ORIN, /, **changes: str) -> Host:
     """A board with these files below `root`; a change names a file by its last part."""
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(changes.get(Path(name).name, text))
-    return Files(root=root)
+    return Host(root=root)

@@ -18,8 +18,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hrm_host import memory
 from hrm_model import checkpoint
-from hrm_train import allocator, distributed
+from hrm_train import distributed
 from hrm_train import profile as profiling
 from hrm_train import status as run_status
 from hrm_train.dataset import open_source
@@ -97,7 +98,7 @@ def train(
     )
     with sole_writer(plan.run) if distributed.ranks().is_first else nullcontext():
         if plan.hardware.device == "cpu":
-            allocator.keep_freed_memory()
+            memory.keep_freed_memory()
         trainer = trainer_from(plan, _say)
         if (plan.run / "latest").exists():
             trainer.restore(checkpoint.resolve(plan.run / "latest"))

@@ -6,7 +6,6 @@ keeps for them is counted and scaled up. So the estimate follows the network wha
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -15,9 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from hrm_host import memory
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
-from hrm_train import allocator
 from hrm_train.recipe import Recipe
 from hrm_train.slots import Slots
 from hrm_train.window import window_loss
@@ -125,12 +124,7 @@ def limit_bytes(device: torch.device) -> int:
     """All memory of a GPU; of a CPU what the machine has, or its control group may use where that is less."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    if not hasattr(os, "sysconf"):
-        raise ValueError("this system does not say how much memory it has; train on a GPU or without --tune")
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    group = Path("/sys/fs/cgroup/memory.max")
-    allowed = group.read_text().strip() if group.exists() else "max"
-    return min(physical, int(allowed)) if allowed.isdigit() else physical
+    return memory.physical_bytes()
 
 
 def restart_peak(device: torch.device) -> None:
@@ -139,7 +133,7 @@ def restart_peak(device: torch.device) -> None:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     elif _CLEAR.exists():
-        allocator.give_back_freed_memory()
+        memory.give_back_freed_memory()
         _CLEAR.write_text("5")  # resets the high-water mark of the resident set, proc(5)
 
 

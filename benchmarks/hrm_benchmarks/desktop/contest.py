@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from hrm_benchmarks.desktop.plain_model import PlainHRM
 from hrm_benchmarks.desktop.plain_step import PlainTrainer
 from hrm_benchmarks.turns import Turn, take_turns
+from hrm_host import memory
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.data.held_out import Questions, questions_made
-from hrm_train import allocator
 from hrm_train.batches import Feed, Rows
 from hrm_train.hardware import PRESETS
 from hrm_train.loop import Trainer
@@ -109,7 +109,7 @@ def _prepared(contestant: Contestant) -> tuple[list[float], Callable[[], float]]
     torch.set_num_threads(contestant.num_threads)
     step = stepper(contestant)
     if contestant.kind == "ours":
-        allocator.keep_freed_memory()
+        memory.keep_freed_memory()
     return [step() for _ in range(CHECKED_STEPS)], step
 
 

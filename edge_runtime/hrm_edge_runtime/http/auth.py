@@ -7,7 +7,6 @@ strangers keep the server busy with wrong keys.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import os
@@ -22,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hrm_edge_runtime.http.principal import Caller
 from hrm_edge_runtime.http.token_bucket import Allowance
+from hrm_host import atomic
 
 MAX_KEYS = 1000  # each request is compared with every one, and each label is a metric
 KEY_BYTES = 32
@@ -107,17 +107,14 @@ def read_keys(path: Path) -> list[Key]:
 
 def write_keys(path: Path, keys: Sequence[Key]) -> None:
     """Replace the file in one step, with the owner, group and mode it had; a new one only its owner may read."""
-    draft = path.with_name(f"{path.name}.new")
     try:
-        with contextlib.suppress(FileNotFoundError):
-            draft.unlink()
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        with (
+            atomic.new_file(path) as draft,
+            open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file,
+        ):
             if path.exists():
                 _take_after(file.fileno(), path.stat())
             file.writelines(f"{key.model_dump_json(exclude_none=True)}\n" for key in keys)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
     except OSError as error:
         raise KeyFileError(f"the key file {path} cannot be written: {_cause(error)}.") from None
 

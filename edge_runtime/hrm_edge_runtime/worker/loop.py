@@ -23,7 +23,6 @@ from hrm_edge_runtime.batching.task import Conclusion
 from hrm_edge_runtime.http.logs import LogForm, configure
 from hrm_edge_runtime.worker.lanes import LaneSet, MakeLanes
 from hrm_edge_runtime.worker.loader import Loader
-from hrm_edge_runtime.worker.memory_budget import give_back
 from hrm_edge_runtime.worker.messages import (
     Cancel,
     Ended,
@@ -42,6 +41,7 @@ from hrm_edge_runtime.worker.messages import (
     Stop,
     ToEngine,
 )
+from hrm_host import memory
 
 PUBLISH_EVERY_S = 0.1
 LOOK_FOR_LANES_MS = 20  # how long an idle engine that is opening a lane sleeps
@@ -194,7 +194,7 @@ class EngineLoop:
         self._turns.leave(key)
         lane.engine.close()
         del lane
-        give_back()
+        memory.give_back_freed_memory()
         self._report(Retired(lane=key))
         self._stale = True
 

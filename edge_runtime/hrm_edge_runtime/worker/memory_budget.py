@@ -7,18 +7,13 @@ on a Jetson. The memory of a separate graphics card is not counted.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 
-from hrm_host.memory import MIB, read_memory, resident_bytes
+from hrm_host.memory import MIB, available_bytes, read_memory, resident_bytes
 
 HEADROOM_SHARE = 0.05  # of the machine's memory, left free where no budget is given
 HEADROOM_BYTES = 256 * MIB  # and never less than this
-CGROUP = Path("/sys/fs/cgroup")
-OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 class OverBudgetError(ValueError):
@@ -64,13 +59,6 @@ class Meter:
         return available_bytes() - headroom_bytes()
 
 
-def available_bytes() -> int:
-    """What this process could still get without swapping: of the machine, and of its control group."""
-    memory = read_memory()
-    machine = memory.available_mb * MIB if memory else 1 << 62
-    return min(machine, _cgroup_left_bytes())
-
-
 def headroom_bytes() -> int:
     """What stays free for everything else on the machine."""
     memory = read_memory()
@@ -85,12 +73,6 @@ def in_mib(num_bytes: int) -> str:
     return f"{num_bytes / MIB:.0f} MiB"
 
 
-def give_back() -> None:
-    """Hand freed memory to the system, which the C library keeps otherwise."""
-    with contextlib.suppress(OSError, AttributeError):  # glibc alone has this
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 @functools.cache
 def _gpu_before_bytes() -> int:
     """What the GPU held when this process first asked, which is before it loads anything."""
@@ -100,15 +82,3 @@ def _gpu_before_bytes() -> int:
 def _gpu_bytes() -> int:
     memory = read_memory()
     return memory.gpu_mb * MIB if memory else 0
-
-
-def _cgroup_left_bytes() -> int:
-    """What the control group leaves; caches that the kernel would drop count as free."""
-    try:
-        own = OWN_CGROUP.read_text(encoding="utf-8").partition("0::/")[2].partition("\n")[0]
-        limit = (CGROUP / own / "memory.max").read_text(encoding="ascii").strip()
-        used = int((CGROUP / own / "memory.current").read_text(encoding="ascii"))
-        stat = dict(line.split() for line in (CGROUP / own / "memory.stat").read_text(encoding="ascii").splitlines())
-    except OSError:  # no control group of the second version, or one without a bound
-        return 1 << 62
-    return 1 << 62 if limit == "max" else int(limit) - used + int(stat.get("inactive_file", 0))

@@ -10,9 +10,10 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.factory import engine_for
 from hrm_edge_runtime.worker.lanes import LaneOptions, OpenedLane
-from hrm_edge_runtime.worker.memory_budget import Meter, give_back
+from hrm_edge_runtime.worker.memory_budget import Meter
 from hrm_edge_runtime.worker.reports import LaneReport
 from hrm_edge_runtime.worker.step_times import Curve, StepTimesFile, measure, warm_up
+from hrm_host import memory
 
 
 def open_lane(options: LaneOptions, meter: Meter, *, keeps_figures: bool = True) -> OpenedLane:
@@ -104,4 +105,4 @@ def _graph_bytes(bundle: Bundle, options: LaneOptions) -> int:
 
 def _release() -> None:
     gc.collect()
-    give_back()
+    memory.give_back_freed_memory()

@@ -22,7 +22,7 @@ from hrm_edge_runtime.engines.engine import Engine, Float32, load_blanks, step_s
 from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.engines.tensorrt.cache import engine_dir
 from hrm_host import atomic
-from hrm_host.board import power_mode
+from hrm_host.board import Host
 
 MEASURING_S = 1.0
 MAX_ROUNDS = 8
@@ -116,7 +116,7 @@ def num_cores() -> int:
 def _key(bundle: Bundle, choice: Choice, num_threads: int | None) -> str:
     graph = bundle.graph_path(choice.precision, device="cpu" if choice.engine == "cpu" else "any").name
     cores = num_cores()
-    machine = f"{platform.machine()} {_processor()}, {cores} cores, power mode {power_mode()}"
+    machine = f"{platform.machine()} {_processor()}, {cores} cores, power mode {Host().power_mode()}"
     return f"{bundle.manifest.files[graph].sha256[:16]} {choice}, {num_threads or cores} threads, {machine}"
 
 

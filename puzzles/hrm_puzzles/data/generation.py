@@ -6,7 +6,6 @@ Shapes: N examples, T tokens.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hrm_host import atomic
 from hrm_host.progress import OnProgress
 from hrm_host.workers import results_of
 from hrm_puzzles import registry
@@ -110,9 +110,9 @@ def _make_chunk(chunk: Chunk, directory: Path) -> int:
     names = difficulties_of(puzzle, chunk.difficulty)
     rows = [_one_row(puzzle, rng, str(rng.choice(names)), is_test=chunk.is_test) for _ in range(chunk.count)]
     inputs, labels, ratings = zip(*rows, strict=True)
-    unfinished = directory / f"unfinished-{chunk.file_name}"
-    np.savez(unfinished, inputs=np.stack(inputs), labels=np.stack(labels), ratings=np.array(ratings, dtype=np.int32))
-    os.replace(unfinished, directory / chunk.file_name)
+    with atomic.new_file(directory / chunk.file_name) as unfinished, unfinished.open("wb") as file:
+        ratings_N = np.array(ratings, dtype=np.int32)
+        np.savez(file, inputs=np.stack(inputs), labels=np.stack(labels), ratings=ratings_N)
     return chunk.count
 
 

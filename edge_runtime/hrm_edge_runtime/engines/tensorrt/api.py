@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hrm_edge_runtime.engines.engine import EngineUnavailableError, Shape
+from hrm_host import atomic
 from hrm_host.progress import Stages
 
 if TYPE_CHECKING:
@@ -156,9 +157,7 @@ def _profile(builder: tensorrt.Builder, shapes: Mapping[str, Shape]) -> tensorrt
 def _keep_timing_cache(config: tensorrt.IBuilderConfig, file: Path) -> None:
     cache = config.get_timing_cache()
     if cache is not None:
-        temporary = file.with_suffix(".tmp")
-        temporary.write_bytes(bytes(cache.serialize()))
-        temporary.replace(file)
+        atomic.write_bytes(file, bytes(cache.serialize()))
 
 
 def _monitor_for(stages: Stages) -> tensorrt.IProgressMonitor:

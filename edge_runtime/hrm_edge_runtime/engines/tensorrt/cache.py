@@ -27,7 +27,7 @@ from hrm_edge_runtime.engines.tensorrt.cuda import Gpu, PycudaGpu
 from hrm_edge_runtime.engines.tensorrt.engine import TensorRTEngine
 from hrm_edge_runtime.manifest import sha256_of
 from hrm_host import atomic
-from hrm_host.board import power_mode
+from hrm_host.board import Host
 
 BUILD_MODULE = "hrm_edge_runtime.engines.tensorrt.build"
 
@@ -92,7 +92,9 @@ def this_machine(gpu: Gpu | None = None) -> Machine:
     """What engines are bound to here; opens the GPU for a moment where none is given."""
     version = api.version()
     info = PycudaGpu.look() if gpu is None else gpu.info
-    return Machine(gpu=info.name, compute_capability=info.compute_capability, tensorrt=version, power_mode=power_mode())
+    return Machine(
+        gpu=info.name, compute_capability=info.compute_capability, tensorrt=version, power_mode=Host().power_mode()
+    )
 
 
 def open_engine(
@@ -176,9 +178,7 @@ def write(folder: Path, built: Built, plan: bytes) -> None:
     """Write a plan and then its page: a plan without a page counts for nothing."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{built.key.name}.plan"
-    temporary = path.with_suffix(f".tmp-{os.getpid()}")
-    temporary.write_bytes(plan)
-    os.replace(temporary, path)
+    atomic.write_bytes(path, plan)
     write_page(folder, built)
 
 

@@ -1,6 +1,4 @@
-"""Python, PyTorch and its fit to driver and card, Triton and a compiler for torch.compile."""
-
-from __future__ import annotations
+"""The training part of `hrm-doctor` (entry point of `hrm_edge.doctor`): PyTorch, and the machine it runs on."""
 
 import importlib.util
 import platform
@@ -9,15 +7,16 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from hrm_train.doctor.probe import Finding, Probe
+from hrm_host.board import Host
+from hrm_host.doctor import Finding, fail, gpu, ok, python_finding, system, warn
 
-OLDEST = (3, 10)
 CUDA_BUILD = "install a CUDA build of PyTorch (the selector on pytorch.org prints the command)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Software:
+class TrainingSoftware:
     """What is installed; `torch_cuda` is the CUDA version PyTorch was built for, `architectures` its GPU kernels."""
 
     python: tuple[int, ...]
@@ -29,14 +28,31 @@ class Software:
     compiler: str | None
 
 
-def look() -> Software:
+def findings() -> list[Finding]:
+    """The findings on this machine, or only that it is not used for training."""
+    if importlib.util.find_spec("torch") is None:
+        return [ok("training", "not looked at, since PyTorch is not installed: pip install 'hrm-edge[train]'")]
+    return examine(Host(), look(), Path.cwd())
+
+
+def examine(machine: Host, installed: TrainingSoftware, work: Path) -> list[Finding]:
+    """All findings in the order they are shown; `work` is where runs and data are written."""
+    return [
+        *software_findings(machine, installed),
+        *gpu.findings(machine),
+        *gpu.kernel_log_findings(machine),
+        *system.findings(machine, work),
+    ]
+
+
+def look() -> TrainingSoftware:
     """This process's own software; a PyTorch that cannot be imported counts as none."""
     try:
         import torch
     except (ImportError, OSError):
         torch = None
     compilers = ("cl",) if platform.system() == "Windows" else ("cc", "gcc", "clang")
-    return Software(
+    return TrainingSoftware(
         python=tuple(sys.version_info[:3]),
         torch=torch.__version__ if torch else None,
         torch_cuda=torch.version.cuda if torch else None,
@@ -47,11 +63,11 @@ def look() -> Software:
     )
 
 
-def findings(probe: Probe, software: Software) -> Iterator[Finding]:
+def software_findings(machine: Host, software: TrainingSoftware) -> Iterator[Finding]:
     """`nvidia-smi` without options prints the newest CUDA version that the driver supports."""
-    driver_cuda = re.search(r"CUDA Version:\s*(\d+)\.(\d+)", probe.command("nvidia-smi") or "")
-    capability = (probe.command("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader") or "").split()
-    yield _python(software)
+    driver_cuda = re.search(r"CUDA Version:\s*(\d+)\.(\d+)", machine.command("nvidia-smi") or "")
+    capability = (machine.command("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader") or "").split()
+    yield python_finding(software.python)
     yield _torch(software, (int(driver_cuda[1]), int(driver_cuda[2])) if driver_cuda else None)
     if software.sees_gpu and capability:
         yield architecture(software, capability[0])
@@ -59,30 +75,23 @@ def findings(probe: Probe, software: Software) -> Iterator[Finding]:
         yield _compile(software, has_gpu=driver_cuda is not None)
 
 
-def _python(software: Software) -> Finding:
-    text = ".".join(map(str, software.python))
-    if software.python < OLDEST:
-        return Finding(name="Python", level="fail", text=text, remedy="install Python 3.10 or newer")
-    return Finding(name="Python", level="ok", text=text)
-
-
-def _torch(software: Software, driver_cuda: tuple[int, int] | None) -> Finding:
+def _torch(software: TrainingSoftware, driver_cuda: tuple[int, int] | None) -> Finding:
     if software.torch is None:
-        return Finding(name="PyTorch", level="fail", text="missing", remedy="pip install 'hrm-edge[train]'")
+        return fail("PyTorch", "missing", "pip install 'hrm-edge[train]'")
     said = f"{software.torch}, built for {'CUDA ' + software.torch_cuda if software.torch_cuda else 'the CPU'}"
     if driver_cuda is None or software.sees_gpu:
-        return Finding(name="PyTorch", level="ok", text=said)
+        return ok("PyTorch", said)
     if software.torch_cuda is None:
-        return Finding(name="PyTorch", level="fail", text=f"{said}, but there is a GPU", remedy=CUDA_BUILD)
+        return fail("PyTorch", f"{said}, but there is a GPU", CUDA_BUILD)
     built = tuple(map(int, software.torch_cuda.split(".")[:2]))
     said = f"{said}, the driver supports CUDA {driver_cuda[0]}.{driver_cuda[1]}, and PyTorch sees no GPU"
     remedy = (
         "update the NVIDIA driver" if built > driver_cuda else "check CUDA_VISIBLE_DEVICES and the container's --gpus"
     )
-    return Finding(name="PyTorch", level="fail", text=said, remedy=remedy)
+    return fail("PyTorch", said, remedy)
 
 
-def architecture(software: Software, capability: str) -> Finding:
+def architecture(software: TrainingSoftware, capability: str) -> Finding:
     """Kernels run on cards of the same major version from their minor version on; PTX (compute_*) on any newer card."""
     major, minor = map(int, capability.split("."))
     for kernel in software.architectures:
@@ -92,20 +101,20 @@ def architecture(software: Software, capability: str) -> Finding:
             continue
         of = int(built[1]), int(built[2])
         if (of[0] == major and of[1] <= minor) or (kind == "compute" and of <= (major, minor)):
-            return Finding(name="GPU kernels", level="ok", text=f"{kernel} serves compute capability {capability}")
+            return ok("GPU kernels", f"{kernel} serves compute capability {capability}")
     text = f"PyTorch has no kernels for compute capability {capability} (it has {', '.join(software.architectures)})"
-    return Finding(name="GPU kernels", level="fail", text=text, remedy=f"{CUDA_BUILD}, for a newer CUDA version")
+    return fail("GPU kernels", text, f"{CUDA_BUILD}, for a newer CUDA version")
 
 
-def _compile(software: Software, *, has_gpu: bool) -> Finding:
+def _compile(software: TrainingSoftware, *, has_gpu: bool) -> Finding:
     name = "torch.compile"
     needs = [*(["triton"] if has_gpu and not software.has_triton else []), *([] if software.compiler else ["compiler"])]
     if not needs:
         text = f"compiler{' and Triton' if software.has_triton else ''} found"
-        return Finding(name=name, level="ok", text=text)
+        return ok(name, text)
     steps = {
         "triton": "pip install triton (Windows: triton-windows)",
         "compiler": "sudo apt install build-essential (Windows: the Visual Studio build tools)",
     }
     text = f"{' and '.join(needs)} missing: training runs, but uncompiled and slower"
-    return Finding(name=name, level="warn", text=text, remedy="; ".join(steps[need] for need in needs))
+    return warn(name, text, "; ".join(steps[need] for need in needs))

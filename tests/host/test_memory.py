@@ -1,28 +1,28 @@
 """Freed memory stays with the process until it is given back."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 import resource, torch
-from hrm_train import allocator
+from hrm_host import memory
 def faults(tensors):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(tensors):
         torch.ones(20, 1_000_000).sum()
     return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / tensors
 usual = faults(5)
-allocator.keep_freed_memory()
+memory.keep_freed_memory()
 faults(5)
 print(usual, faults(20))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told anything")
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc has the switches")
 def test_tensors_of_every_step_use_the_same_memory() -> None:
     """Page faults of each of some tensors of 80 MB, one after the other; one or two may still find no room."""
     said = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, timeout=60)

@@ -3,15 +3,11 @@
 `board` reads them. Trip points after the kernel's document on thermal zones; not run on a Jetson.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 
-from hrm_host.board import Board, GpuClock
-from hrm_host.finding import Finding
-from hrm_host.machine_files import Files
-from hrm_host.sensors import Sensors, Zone
+from hrm_host.board import GpuClock, Host, Sensors, Zone
+from hrm_host.doctor import Finding, fail, ok, warn
 
 RELEASE = re.compile(r"# R(?P<major>\d+) \(release\), REVISION: (?P<revision>[\d.]+)")
 JETPACK_OF_MAJOR = {35: "5", 36: "6", 38: "7", 39: "7"}
@@ -19,21 +15,20 @@ OLDEST_RELEASE = (36, 4)  # JetPack 6.1: the first whose TensorRT is 10.3
 HOT_C = 85.0  # where a zone tells no point of its own
 
 
-def is_jetson(files: Files) -> bool:
+def is_jetson(machine: Host) -> bool:
     """Whether this machine runs Jetson Linux."""
-    return Board(files=files).release is not None
+    return machine.jetson_release is not None
 
 
-def findings(files: Files) -> Iterator[Finding]:
+def findings(machine: Host) -> Iterator[Finding]:
     """Everything that only a Jetson has; heat is looked at everywhere."""
-    board = Board(files=files)
-    if board.release is not None:
-        yield Finding(name="board", level="ok", text=board.model or "an unnamed Jetson")
-        yield release(board.release)
-        yield power_mode(board.power_mode(), board.power_modes())
-        yield from map(gpu_clock, board.gpu_clocks())
-        yield from throttling(Sensors(files=files).throttle_events())
-    yield from heat(files)
+    if machine.jetson_release is not None:
+        yield ok("board", machine.model or "an unnamed Jetson")
+        yield release(machine.jetson_release)
+        yield power_mode(machine.set_power_mode(), machine.power_modes())
+        yield from map(gpu_clock, machine.gpu_clocks())
+        yield from throttling(Sensors(machine=machine).throttle_events())
+    yield from heat(machine)
 
 
 def release(text: str) -> Finding:
@@ -41,26 +36,26 @@ def release(text: str) -> Finding:
     found = RELEASE.match(text)
     if found is None:
         remedy = "flash JetPack 6.2 or newer with NVIDIA's SDK Manager"
-        return Finding(name="JetPack", level="warn", text=f"unknown release {text[:60]!r}", remedy=remedy)
+        return warn("JetPack", f"unknown release {text[:60]!r}", remedy)
     major, minor = int(found["major"]), int(found["revision"].split(".")[0])
     said = f"{JETPACK_OF_MAJOR.get(major, 'unknown')} (L4T {major}.{found['revision']})"
     if (major, minor) < OLDEST_RELEASE:
         remedy = "flash JetPack 6.2 or newer: the TensorRT of this one is older than 10.3"
-        return Finding(name="JetPack", level="fail", text=said, remedy=remedy)
-    return Finding(name="JetPack", level="ok", text=said)
+        return fail("JetPack", said, remedy)
+    return ok("JetPack", said)
 
 
 def power_mode(name: str | None, names: Mapping[int, str]) -> Finding:
     """The mode in force and all that there are; the mode without limits is called MAXN."""
     if name is None:
         remedy = "look with 'sudo nvpmodel -q', choose with 'sudo nvpmodel -m ID'"
-        return Finding(name="power mode", level="warn", text="nvpmodel has left no status", remedy=remedy)
+        return warn("power mode", "nvpmodel has left no status", remedy)
     fastest = [number for number, one in names.items() if one.startswith("MAXN")]
     if name.startswith("MAXN") or not fastest:
-        return Finding(name="power mode", level="ok", text=name)
+        return ok("power mode", name)
     text = f"{name}, where {names[fastest[-1]]} is faster"
     remedy = f"sudo nvpmodel -m {fastest[-1]}, where supply and cooling allow it; engines are then built anew"
-    return Finding(name="power mode", level="warn", text=text, remedy=remedy)
+    return warn("power mode", text, remedy)
 
 
 def gpu_clock(clock: GpuClock) -> Finding:
@@ -69,9 +64,9 @@ def gpu_clock(clock: GpuClock) -> Finding:
     said = f"{clock.now_hz / 1e6:.0f} MHz now, {low / 1e6:.0f} to {high / 1e6:.0f} allowed"
     if high < most:
         remedy = "choose a power mode with a higher clock: sudo nvpmodel -m ID"
-        return Finding(name="GPU clock", level="warn", text=f"{said}, {most / 1e6:.0f} offered", remedy=remedy)
+        return warn("GPU clock", f"{said}, {most / 1e6:.0f} offered", remedy)
     floats = "" if low == high else "; 'sudo jetson_clocks' pins it, which steadies timings"
-    return Finding(name="GPU clock", level="ok", text=f"{said}{floats}")
+    return ok("GPU clock", f"{said}{floats}")
 
 
 def throttling(events: dict[str, int]) -> Iterator[Finding]:
@@ -81,29 +76,29 @@ def throttling(events: dict[str, int]) -> Iterator[Finding]:
         said = ", ".join(f"{name}: {count}" for name, count in happened.items())
         text = f"the board slowed itself down for want of current ({said})"
         remedy = "use the power supply the board came with, or a lower power mode (sudo nvpmodel -m ID)"
-        yield Finding(name="throttling", level="warn", text=text, remedy=remedy)
+        yield warn("throttling", text, remedy)
     elif events:
-        yield Finding(name="throttling", level="ok", text="no over-current event since the start")
+        yield ok("throttling", "no over-current event since the start")
 
 
-def heat(files: Files) -> Iterator[Finding]:
+def heat(machine: Host) -> Iterator[Finding]:
     """Of the zone that is nearest to its own first throttling point, trip points of the type "passive"."""
-    limits = [(_limit_c(files, zone), zone) for zone in Sensors(files=files).zones()]
+    limits = [(_limit_c(machine, zone), zone) for zone in Sensors(machine=machine).zones()]
     if not limits:
         return
     limit, zone = min(limits, key=lambda one: one[0] - one[1].celsius)
     said = f"{zone.name} {zone.celsius:.0f} °C, slowed down from {limit:.0f} °C"
     if zone.celsius >= limit:
         remedy = "clear the air path, let the fan run (sudo nvpmodel -d cool on a Jetson), or lower the power mode"
-        yield Finding(name="temperature", level="warn", text=f"{said}: it is throttling now", remedy=remedy)
+        yield warn("temperature", f"{said}: it is throttling now", remedy)
     else:
-        yield Finding(name="temperature", level="ok", text=said)
+        yield ok("temperature", said)
 
 
-def _limit_c(files: Files, zone: Zone) -> float:
+def _limit_c(machine: Host, zone: Zone) -> float:
     limits = [
-        files.number(kind.with_name(kind.name.replace("_type", "_temp")))
-        for kind in files.paths(f"{zone.folder}/trip_point_*_type")
-        if files.text(kind) == "passive"
+        machine.number(kind.with_name(kind.name.replace("_type", "_temp")))
+        for kind in machine.paths(f"{zone.folder}/trip_point_*_type")
+        if machine.text(kind) == "passive"
     ]
     return min((limit / 1000 for limit in limits if limit is not None and limit > 0), default=HOT_C)

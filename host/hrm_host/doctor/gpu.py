@@ -1,0 +1,201 @@
+"""The graphics cards: what nvidia-smi reports of them, and signs of driver trouble in the kernel's log."""
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from hrm_host.board import Host
+from hrm_host.doctor import ADD_SWAP, Finding, fail, ok, warn
+
+FIELDS = (
+    "index",
+    "name",
+    "driver_version",
+    "persistence_mode",
+    "clocks.applications.graphics",
+    "clocks.max.graphics",
+    "power.limit",
+    "power.default_limit",
+    "power.max_limit",
+    "pcie.link.gen.current",
+    "pcie.link.gen.max",
+    "pcie.link.width.current",
+    "pcie.link.width.max",
+    "temperature.gpu",
+    "ecc.errors.uncorrected.volatile.total",
+)
+HOT_C = 83
+"""At about this temperature cards begin to slow down."""
+
+XID = re.compile(r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<number>\d+)")
+AER = re.compile(r"(AER|PCIe Bus Error).*?(?P<kind>Uncorrect|Correct)", re.IGNORECASE)
+KILLED = re.compile(r"Out of memory: Killed process \d+ \((?P<name>[^)]*)\)")
+
+ADDRESS = "the process touched GPU memory that is not its own", "usually a bug of the program: note what it ran"
+MEMORY = "the card's memory has failed", "run 'nvidia-smi -q -d ECC,ROW_REMAPPER'; have the card replaced if it returns"
+STUCK = "the card stopped answering", "reboot; update the driver; test the card in another machine if it returns"
+POWER = (
+    "the card fell off the bus",
+    "check power plugs, supply and riser; add pcie_aspm=off to the kernel's command line; lower the power limit "
+    "(sudo nvidia-smi -pl WATTS)",
+)
+FIRMWARE = (
+    "the card's own processor (GSP) does not answer",
+    "update the driver; if it returns: echo 'options nvidia NVreg_EnableGpuFirmware=0' | "
+    "sudo tee /etc/modprobe.d/nvidia-gsp.conf, then reboot",
+)
+XIDS: dict[int, tuple[str, str]] = {
+    **dict.fromkeys((13, 31, 43, 45), ADDRESS),
+    **dict.fromkeys((48, 63, 64, 92, 94, 95), MEMORY),
+    **dict.fromkeys((8, 32, 38, 61, 62, 69, 109), STUCK),
+    **dict.fromkeys((54, 79), POWER),
+    **dict.fromkeys((119, 120), FIRMWARE),
+}
+"""Meaning and remedy by number, after NVIDIA's list of Xid errors."""
+HARMLESS = {13, 31, 43, 45}
+
+Card = Mapping[str, str]
+
+
+def findings(machine: Host) -> Iterator[Finding]:
+    """One part for each card; without an answer of nvidia-smi, whether a driver is loaded."""
+    answer = machine.command("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
+    cards = read_cards(answer or "")
+    if not cards:
+        has_card = machine.text("proc/driver/nvidia/version") is not None or machine.text("sys/module/nvidia/version")
+        yield _no_card(bool(has_card))
+        return
+    for card in cards:
+        yield ok(f"gpu {card['index']}", f"{card['name'].strip()}, driver {card['driver_version']}")
+        yield from judged(card)
+
+
+def read_cards(answer: str) -> list[Card]:
+    """One record for each card."""
+    rows = csv.reader(answer.splitlines(), skipinitialspace=True)
+    return [dict(zip(FIELDS, row, strict=True)) for row in rows if len(row) == len(FIELDS)]
+
+
+def _no_card(has_driver: bool) -> Finding:
+    if has_driver:
+        text = "the NVIDIA driver is loaded, but nvidia-smi does not answer"
+        return fail("gpu", text, "reboot; if it stays so, reinstall the driver")
+    return ok("gpu", "no NVIDIA card answers; training runs on the CPU (--hw cpu)")
+
+
+def judged(card: Card) -> Iterator[Finding]:
+    """What one card's record means."""
+    for check in (_persistence, _clocks, _power, _link, _heat, _memory_errors):
+        finding = check(card, f"gpu {card['index']}", f"-i {card['index']}")
+        if finding is not None:
+            yield finding
+
+
+def _number(card: Card, name: str) -> float | None:
+    try:
+        return float(card[name])
+    except ValueError:
+        return None  # [N/A] and [Not Supported]
+
+
+def _persistence(card: Card, gpu: str, which: str) -> Finding | None:
+    if card["persistence_mode"] not in ("Enabled", "Disabled"):
+        return None  # Windows has none
+    if card["persistence_mode"] == "Enabled":
+        return ok(f"{gpu} persistence", "on")
+    text = "off: the driver unloads between runs, each start is slower and settings such as power limits are forgotten"
+    return warn(f"{gpu} persistence", text, f"sudo nvidia-smi {which} -pm 1")
+
+
+def _clocks(card: Card, gpu: str, which: str) -> Finding | None:
+    held, most = _number(card, "clocks.applications.graphics"), _number(card, "clocks.max.graphics")
+    if most is None:
+        return None
+    if held is not None and held < 0.9 * most:
+        text = f"held at {held:.0f} of {most:.0f} MHz, which slows training (and makes timings repeatable)"
+        remedy = f"sudo nvidia-smi {which} -rac; sudo nvidia-smi {which} -rgc"
+        return warn(f"{gpu} clocks", text, remedy)
+    text = f"free up to {most:.0f} MHz (sudo nvidia-smi {which} -lgc MIN,MAX makes timings repeatable, -rgc undoes it)"
+    return ok(f"{gpu} clocks", text)
+
+
+def _power(card: Card, gpu: str, which: str) -> Finding | None:
+    limit, default = _number(card, "power.limit"), _number(card, "power.default_limit")
+    most = _number(card, "power.max_limit")
+    if limit is None or default is None:
+        return None
+    text = f"{limit:.0f} W of {default:.0f} W by default" + (f", {most:.0f} W at most" if most else "")
+    if limit < 0.95 * default:
+        remedy = f"sudo nvidia-smi {which} -pl {default:.0f}"
+        return warn(f"{gpu} power limit", text, remedy)
+    return ok(f"{gpu} power limit", text)
+
+
+def _link(card: Card, gpu: str, which: str) -> Finding | None:  # noqa: ARG001
+    """Only the width is judged: an idle card lowers its link's speed by itself."""
+    width, widest = _number(card, "pcie.link.width.current"), _number(card, "pcie.link.width.max")
+    if width is None or widest is None:
+        return None
+    speed, fastest = card["pcie.link.gen.current"], card["pcie.link.gen.max"]
+    text = f"x{width:.0f} of x{widest:.0f}, generation {speed} of {fastest} now"
+    if width < widest:
+        remedy = "seat the card again, without a riser, in the slot nearest to the CPU; check the slot in the BIOS"
+        return warn(f"{gpu} PCIe link", text, remedy)
+    return ok(f"{gpu} PCIe link", text)
+
+
+def _heat(card: Card, gpu: str, which: str) -> Finding | None:
+    heat = _number(card, "temperature.gpu")
+    if heat is None:
+        return None
+    if heat >= HOT_C:
+        remedy = f"clear its air path or lower its power limit: sudo nvidia-smi {which} -pl WATTS"
+        return warn(f"{gpu} temperature", f"{heat:.0f} °C", remedy)
+    return ok(f"{gpu} temperature", f"{heat:.0f} °C")
+
+
+def _memory_errors(card: Card, gpu: str, which: str) -> Finding | None:
+    errors = _number(card, "ecc.errors.uncorrected.volatile.total")
+    if not errors:
+        return None
+    text = f"{errors:.0f} uncorrected memory errors since the driver was loaded"
+    return fail(f"{gpu} memory", text, f"sudo nvidia-smi {which} -r, or reboot")
+
+
+def kernel_log_findings(machine: Host) -> Iterator[Finding]:
+    text = machine.command("journalctl", "-k", "-b", "--no-pager", "-q") or machine.command("dmesg")
+    if text:
+        yield from read_log(text)
+    elif machine.text("proc/version") is not None:
+        yield ok("kernel log", "not readable here; look with: sudo dmesg | grep -E 'NVRM|AER|Out of memory'")
+
+
+def read_log(text: str) -> list[Finding]:
+    """One finding for each kind of trouble, or one that says there is none."""
+    found = [*_xids(text), *_bus_errors(text), *_killed(text)]
+    return found or [ok("kernel log", "no sign of trouble since the machine started")]
+
+
+def _xids(text: str) -> Iterator[Finding]:
+    seen = Counter((int(match["number"]), match["bus"]) for match in XID.finditer(text))
+    for (number, bus), times in sorted(seen.items()):
+        meaning, remedy = XIDS.get(number, ("the driver reported an error", "look the number up in NVIDIA's Xid list"))
+        judge = warn if number in HARMLESS or number not in XIDS else fail
+        yield judge(f"kernel log: Xid {number}", f"{meaning} ({times}x, {bus})", remedy)
+
+
+def _bus_errors(text: str) -> Iterator[Finding]:
+    kinds = [match["kind"].lower() for line in text.splitlines() if (match := AER.search(line))]
+    if kinds:
+        is_bad = "uncorrect" in kinds
+        text = f"{len(kinds)}, {'some of them un' if is_bad else 'all '}corrected"
+        remedy = "seat the card again, without a riser; add pcie_aspm=off to the kernel's command line and reboot"
+        yield (fail if is_bad else warn)("kernel log: PCIe errors", text, remedy)
+
+
+def _killed(text: str) -> Iterator[Finding]:
+    names = sorted({match["name"] for match in KILLED.finditer(text)})
+    if names:
+        text = f"the kernel killed {', '.join(names)} for want of memory"
+        yield warn("kernel log: memory", text, f"close other programs or add swap: {ADD_SWAP}")

@@ -1,0 +1,150 @@
+"""What serving needs: Python, what runs engines (ONNX Runtime, or TensorRT with PyCUDA and CUDA), memory and disk."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from hrm_host.board import Host
+from hrm_host.doctor import Finding, fail, jetson, ok, python_finding, warn
+from hrm_host.memory import GIB, MIB, read_memory
+
+OLDEST_TENSORRT = (10, 3)
+FROM_JETPACK = "sudo apt-get install nvidia-jetpack python3-libnvinfer, then python3 -m venv --system-site-packages"
+BUILDING_BYTES = 2 * GIB  # about what building an engine takes (calculated; engines/tensorrt/build.py)
+SERVING_BYTES = 256 * MIB  # both processes with the shipped Sudoku model
+NO_DESKTOP = "leave the desktop (sudo systemctl set-default multi-user.target && sudo reboot) or close programs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingSoftware:
+    """Installed versions; None where something is missing."""
+
+    python: tuple[int, ...]
+    onnxruntime: str | None
+    providers: tuple[str, ...]
+    tensorrt: str | None
+    pycuda: str | None
+
+
+def look() -> ServingSoftware:
+    """This process's own software."""
+    onnxruntime, providers = _onnxruntime()
+    return ServingSoftware(
+        python=tuple(sys.version_info[:3]),
+        onnxruntime=onnxruntime,
+        providers=providers,
+        tensorrt=_version("tensorrt"),
+        pycuda=_version("pycuda"),
+    )
+
+
+def findings(machine: Host, software: ServingSoftware, bundle: Path) -> list[Finding]:
+    """Everything that serving needs, in the order it is shown."""
+    on_jetson = jetson.is_jetson(machine)
+    memory_left = memory(machine, shared_with_gpu=on_jetson)
+    folder = next(path for path in (bundle, *bundle.absolute().parents) if path.is_dir())
+    return [
+        python_finding(software.python),
+        _onnx(software, on_jetson=on_jetson),
+        *_tensorrt(software, on_jetson=on_jetson),
+        *_cuda(machine, on_jetson=on_jetson),
+        *jetson.findings(machine),
+        *([memory_left] if memory_left else []),
+        engine_cache(folder),
+    ]
+
+
+def memory(machine: Host, *, shared_with_gpu: bool) -> Finding | None:
+    """The free memory, and the swap behind it; a GPU that shares this memory builds its engines in it."""
+    account = read_memory(machine)
+    if account is None:
+        return None
+    total, available, swap = (mb * MIB for mb in (account.total_mb, account.available_mb, account.swap_mb))
+    text = f"{available / GIB:.1f} of {total / GIB:.1f} GiB free, {_swap(machine, swap)}"
+    if available < SERVING_BYTES:
+        return fail("memory", text, NO_DESKTOP)
+    if shared_with_gpu and available < BUILDING_BYTES:
+        building = f"building an engine takes about {BUILDING_BYTES / GIB:.0f} GiB (calculated)"
+        return warn("memory", f"{text}; {building}", NO_DESKTOP)
+    return ok("memory", text)
+
+
+def engine_cache(folder: Path, free: int | None = None) -> Finding:
+    """Room for built engines and their logs; about 100 MB for each precision of a published model."""
+    free = shutil.disk_usage(folder).free if free is None else free
+    where = f"{folder}" if os.access(folder, os.W_OK) else "the user's cache, since the bundle is read-only"
+    text = f"{free / GIB:.1f} GiB free for engines in {where}"
+    return fail("engine cache", text, "free a gigabyte on that disk") if free < GIB // 4 else ok("engine cache", text)
+
+
+def _onnx(software: ServingSoftware, *, on_jetson: bool) -> Finding:
+    if software.onnxruntime is not None:
+        providers = ", ".join(provider.removesuffix("ExecutionProvider") for provider in software.providers)
+        return ok("ONNX Runtime", f"{software.onnxruntime} with {providers}")
+    if on_jetson:
+        return ok("ONNX Runtime", "missing; TensorRT does its work here")
+    return fail("ONNX Runtime", "missing", "pip install 'hrm-edge[serve]'")
+
+
+def _tensorrt(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
+    if software.tensorrt is None and on_jetson:
+        yield fail("TensorRT", "missing", FROM_JETPACK)
+    elif software.tensorrt is None:
+        yield ok("TensorRT", "not installed; only --engine tensorrt needs it")
+    else:
+        major, minor = (int(part) for part in software.tensorrt.split(".")[:2])
+        is_old = (major, minor) < OLDEST_TENSORRT
+        remedy = "install TensorRT 10.3 or newer; on a Jetson flash JetPack 6.2"
+        yield fail("TensorRT", software.tensorrt, remedy) if is_old else ok("TensorRT", software.tensorrt)
+        yield _pycuda(software, on_jetson=on_jetson)
+
+
+def _pycuda(software: ServingSoftware, *, on_jetson: bool) -> Finding:
+    if software.pycuda is not None:
+        return ok("PyCUDA", software.pycuda)
+    remedy = "export PATH=/usr/local/cuda/bin:$PATH; pip install 'hrm-edge[jetson]'"
+    return (fail if on_jetson else warn)("PyCUDA", "missing, and TensorRT engines need it", remedy)
+
+
+def _cuda(machine: Host, *, on_jetson: bool) -> Iterator[Finding]:
+    """`version.json` of the toolkit names every component; older ones have version.txt."""
+    old = re.search(r"CUDA Version ([\d.]+)", machine.text("usr/local/cuda/version.txt") or "")
+    try:
+        yield ok("CUDA", str(json.loads(machine.text("usr/local/cuda/version.json") or "")["cuda"]["version"]))
+    except (ValueError, KeyError, TypeError):
+        if old is not None:
+            yield ok("CUDA", old[1])
+        elif on_jetson:
+            yield fail("CUDA", "no toolkit in /usr/local/cuda", FROM_JETPACK)
+
+
+def _swap(machine: Host, total: int) -> str:
+    """Swap on zram is compressed and in the same memory; only other swap adds to it."""
+    rows = [line.split() for line in (machine.text("proc/swaps") or "").splitlines()[1:]]
+    zram = sum(int(row[2]) * 1024 for row in rows if len(row) > 2 and "zram" in row[0])
+    if not total:
+        return "no swap"
+    return f"swap {total / GIB:.1f} GiB" + (f", {zram / GIB:.1f} of it zram" if zram else "")
+
+
+def _onnxruntime() -> tuple[str | None, tuple[str, ...]]:
+    """Version and providers."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return None, ()
+    import onnxruntime
+
+    return str(onnxruntime.__version__), tuple(onnxruntime.get_available_providers())
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
