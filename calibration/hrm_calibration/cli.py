@@ -17,9 +17,8 @@ import onnx
 import typer
 from rich.console import Console
 
-from hrm_calibration.halting_curve import Rollout, roll_out
+from hrm_calibration.halting_curve import Report, Rollout, report_on, roll_out
 from hrm_calibration.int8 import Calibrated, Int8Settings, calibrate
-from hrm_calibration.report import Report, report_on
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_host.atomic import new_directory, require_free

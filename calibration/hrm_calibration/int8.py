@@ -13,12 +13,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from hrm_calibration import cache as kept
-from hrm_calibration import pictures
-from hrm_calibration.choice import Bench, Progress, best_of, solves_of
-from hrm_calibration.drift import sensitivity
-from hrm_calibration.int8_report import Int8Report, Judged, LayerDrift, SiteRange
-from hrm_calibration.paired import paired
+from hrm_calibration import int8_report
+from hrm_calibration import int8_report as kept
+from hrm_calibration.choice import Bench, Progress, best_of, sensitivity, solves_of
+from hrm_calibration.int8_report import Int8Report, Judged, LayerDrift, SiteRange, paired
 from hrm_calibration.quantise import call_sites, quantise, unsigned
 from hrm_calibration.ranges import METHODS, scale_of
 from hrm_calibration.rollouts import Recording, record
@@ -56,7 +54,7 @@ class Calibrated:
     report: Int8Report
 
     def save_pictures(self, directory: Path) -> list[Path]:
-        return pictures.save(self.report, directory)
+        return int8_report.save(self.report, directory)
 
 
 def calibrate(

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+import numpy as np
+import onnx
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hrm_calibration.paired import Paired
+from hrm_edge_runtime.parity.measures import Z_95, loss_interval
+from hrm_host import atomic
+from hrm_puzzles.data.held_out import Questions
 
 
 class _Strict(BaseModel):
@@ -108,3 +120,160 @@ class Int8Report(_Strict):
             f"{ours:.1f} % against {reference:.1f} % in float32 on {exact.num_puzzles} other puzzles, a loss of "
             f"{loss:.2f} points ({low:.2f} to {high:.2f} at 95 %), file {self.size_ratio:.3f} of float32"
         )
+
+
+class Paired(BaseModel):
+    """`loss` is the share of puzzles that `ours` solves less than the reference; `low` and `high` bound it at 95 %."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    num_puzzles: int
+    reference: float
+    ours: float
+    num_lost: int
+    num_won: int
+    loss: float
+    low: float
+    high: float
+
+    @property
+    def standard_error(self) -> float:
+        return (self.high - self.low) / (2 * Z_95)
+
+
+def paired(reference_N: NDArray[np.bool_], ours_N: NDArray[np.bool_]) -> Paired:
+    """Compares puzzle by puzzle; `interval` says which interval this is."""
+    num_puzzles = len(reference_N)
+    num_lost, num_won = int((reference_N & ~ours_N).sum()), int((ours_N & ~reference_N).sum())
+    low, high = loss_interval(num_lost, num_won, num_puzzles)
+    return Paired(
+        num_puzzles=num_puzzles,
+        reference=float(reference_N.mean()),
+        ours=float(ours_N.mean()),
+        num_lost=num_lost,
+        num_won=num_won,
+        loss=(num_lost - num_won) / num_puzzles,
+        low=low,
+        high=high,
+    )
+
+
+class StaleCacheError(ValueError):
+    """A cache that does not belong to this graph, these puzzles and these settings."""
+
+
+def key_of(
+    graph: onnx.ModelProto, puzzle_table: NDArray[np.float32], questions: Questions, settings: Mapping[str, Any]
+) -> str:
+    """sha256 of the graph's bytes, the puzzle table, the puzzles and everything that decides the outcome."""
+    digest = hashlib.sha256(graph.SerializeToString(deterministic=True))
+    for row in puzzle_table:  # row by row: the table may be a mapped file larger than memory
+        digest.update(np.ascontiguousarray(row, np.float32).tobytes())
+    digest.update(questions.fingerprint().encode())
+    digest.update(json.dumps(settings, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def read(path: Path, key: str) -> Int8Report | None:
+    """The calibration kept at `path`, None where there is none yet; refuses one with another key or that is damaged."""
+    if not path.exists():
+        return None
+    try:
+        report = Int8Report.model_validate_json(path.read_text(encoding="utf-8"))
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise StaleCacheError(f"{path} is no calibration of this version; remove it or name another file.") from error
+    if report.key != key:
+        raise StaleCacheError(
+            f"{path} was made for another graph, other puzzles or other settings (key {report.key[:12]}, wanted "
+            f"{key[:12]}); remove it or name another file."
+        )
+    return report
+
+
+def write(path: Path, report: Int8Report) -> None:
+    atomic.write_text(path, report.model_dump_json(indent=1) + "\n")
+
+
+WIDTH, ROW_HEIGHT = 9.0, 0.22
+
+
+def save(report: Int8Report, directory: Path) -> list[Path]:
+    """One PNG for each question a reader may have; gives the files in that order."""
+    directory.mkdir(parents=True, exist_ok=True)
+    drawings: dict[str, tuple[float, Callable[[Axes, Int8Report], None]]] = {
+        "methods": (3.5, draw_methods),
+        "layers": (1.5 + ROW_HEIGHT * len(report.sensitivity), draw_layers),
+        "ranges": (1.5 + ROW_HEIGHT * len(report.sites), draw_ranges),
+        "reach": (3.5, draw_reach),
+        "budget": (3.5, draw_budget),
+    }
+    return [_drawn(directory / f"{name}.png", height, draw, report) for name, (height, draw) in drawings.items()]
+
+
+def draw_methods(axes: Axes, report: Int8Report) -> None:
+    """What each method loses against float32, with the interval that holds the true loss at 95 %."""
+    for index, score in enumerate(report.methods):
+        _draw_loss(axes, index, score.exact, "C0" if score.method == report.chosen else "C7")
+    axes.axhline(0, color="0.6", linestyle="--")
+    axes.set_xticks(range(len(report.methods)), [score.method for score in report.methods])
+    axes.set_ylabel("exact solves lost (points)")
+    axes.set_title(
+        f"{report.num_tried} puzzles, {100 * report.float32.exact:.1f} % of them solved in float32; "
+        f"chosen: {report.chosen}"
+    )
+
+
+def draw_layers(axes: Axes, report: Int8Report) -> None:
+    """How far each matrix moves the carry, the worst on top."""
+    layers = list(reversed(report.sensitivity))
+    colors = ["C1" if layer.weight in report.weight_only else "C0" for layer in layers]
+    axes.barh([layer.weight for layer in layers], [layer.drift for layer in layers], color=colors)
+    axes.set_xlabel("relative drift of the carry in one segment")
+    axes.set_title(f"inputs of one matrix rounded at a time; {len(report.weight_only)} left weight-only")
+
+
+def draw_ranges(axes: Axes, report: Int8Report) -> None:
+    """The largest value of each call site and where each method clips."""
+    sites = list(reversed(report.sites))
+    rows = range(len(sites))
+    axes.barh([site.name for site in sites], [site.largest for site in sites], color="0.85", label="largest seen")
+    for index, score in enumerate(report.methods):
+        clips = [127 * site.scales[score.method] for site in sites]
+        size = 30 if score.method == report.chosen else 10
+        axes.scatter(clips, rows, s=size, color=f"C{index}", label=score.method, zorder=2)
+    axes.set_xlabel("magnitude")
+    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.set_title("what each call site reads, and where it is clipped")
+
+
+def draw_reach(axes: Axes, report: Int8Report) -> None:
+    """How many calibration puzzles ran each segment: the weight its states have."""
+    axes.bar(range(1, len(report.reach) + 1), report.reach, color="C0")
+    axes.set_xlabel("segment")
+    axes.set_ylabel("puzzles that ran it")
+    axes.set_title(f"states of {report.num_calibration} calibration puzzles")
+
+
+def draw_budget(axes: Axes, report: Int8Report) -> None:
+    """The loss as the inputs of matrices go back to float, with the interval that holds the true one at 95 %."""
+    for step in report.budget_steps:
+        _draw_loss(axes, step.num_weight_only, step.exact, "C0")
+    axes.axhline(100 * report.budget, color="C3", linestyle="--", label="budget")
+    axes.set_xticks(range(len(report.budget_steps)))
+    axes.set_xlabel("weight-only matrices")
+    axes.set_ylabel("exact solves lost (points)")
+    axes.legend()
+    axes.set_title(f"{report.num_choice} puzzles")
+
+
+def _draw_loss(axes: Axes, position: int, exact: Paired, color: str) -> None:
+    axes.plot([position, position], [100 * exact.low, 100 * exact.high], color=color)
+    axes.plot([position], [100 * exact.loss], color=color, marker="o")
+
+
+def _drawn(path: Path, height: float, draw: Callable[[Axes, Int8Report], None], report: Int8Report) -> Path:
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    draw(figure.subplots(), report)
+    figure.savefig(path, dpi=110)
+    return path

@@ -115,20 +115,10 @@ def accept(
 
 
 def _parity(bundle: Bundle, choice: Choice, num_slots: int, num_threads: int | None) -> dict[str, Any]:
-    from hrm_edge_runtime.parity.comparison import compare_engines, request_of
+    from hrm_edge_runtime.parity.comparison import compare_engines
 
-    request = request_of(
-        bundle,
-        engine=str(choice),
-        against=None,
-        checkpoint=None,
-        data=None,
-        puzzles=None,
-        seed=0,
-        num_slots=num_slots,
-        num_threads=num_threads,
-    )
-    return compare_engines(request).as_json()
+    comparison = compare_engines(bundle, engine=str(choice), num_slots=num_slots, num_threads=num_threads)
+    return comparison.as_json()
 
 
 def _bench(bundle: Bundle, engine: Engine) -> dict[str, Any]:

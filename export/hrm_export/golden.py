@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.bundle import Golden
-from hrm_edge_runtime.parity import LOGIT_TOLERANCE
+from hrm_edge_runtime.parity.gates import LOGIT_TOLERANCE
 from hrm_model.hrm import HRM
 from hrm_puzzles.data.held_out import Questions
 

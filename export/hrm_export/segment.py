@@ -16,8 +16,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from hrm_export.graph_rules import check_graph
-from hrm_export.onnx_graph import GraphWriter
+from hrm_export.onnx_graph import GraphWriter, check_graph
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_model.layers import rotary_table

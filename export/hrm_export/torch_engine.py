@@ -11,7 +11,6 @@ import torch
 
 from hrm_edge_runtime.engines.engine import Float32, Int32, StepOutput
 from hrm_edge_runtime.manifest import Manifest
-from hrm_edge_runtime.parity.desktop import OpenedCheckpoint
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM, Carry
 
@@ -64,7 +63,7 @@ class TorchEngine:
         return high_BND, low_BND
 
 
-def open_checkpoint(path: Path, manifest: Manifest, num_slots: int) -> OpenedCheckpoint:
+def open_checkpoint(path: Path, manifest: Manifest, num_slots: int) -> tuple[TorchEngine, Float32]:
     """A checkpoint, or a run's file latest or best; refuses one whose sizes are not the bundle's (ValueError)."""
     model, _ = checkpoint.load(checkpoint.resolve(path))
     for name in ("seq_len", "vocab_size", "num_positions", "hidden_size", "puzzle_vector_size", "num_puzzle_ids"):
@@ -74,4 +73,4 @@ def open_checkpoint(path: Path, manifest: Manifest, num_slots: int) -> OpenedChe
                 f"{path} has {name} {found} where the bundle {manifest.name} has {expected}; give the checkpoint it "
                 "was exported from."
             )
-    return OpenedCheckpoint(TorchEngine(model, num_slots), model.puzzle_table.float().numpy())
+    return TorchEngine(model, num_slots), model.puzzle_table.float().numpy()

@@ -11,14 +11,11 @@ import pytest
 from calibration_tools import SUDOKU, questions, random_inputs, run, small_graph, table
 from typer.testing import CliRunner
 
-from hrm_calibration import cache as kept
-from hrm_calibration.cache import StaleCacheError
-from hrm_calibration.choice import Bench, best_of, is_kept
+from hrm_calibration import int8_report as kept
+from hrm_calibration.choice import Bench, best_of, carries_after, drift, is_kept
 from hrm_calibration.cli import app
-from hrm_calibration.drift import carries_after, drift
 from hrm_calibration.int8 import Calibrated, Int8Settings, calibrate, parts_of
-from hrm_calibration.int8_report import MethodScore, Solves
-from hrm_calibration.paired import Paired, paired
+from hrm_calibration.int8_report import MethodScore, Paired, Solves, StaleCacheError, paired
 from hrm_calibration.quantise import call_sites, quantise, unsigned
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.manifest import write_manifest

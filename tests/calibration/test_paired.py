@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hrm_calibration.paired import paired
+from hrm_calibration.int8_report import paired
 
 
 def runs(both: int, lost: int, won: int, neither: int) -> tuple[np.ndarray, np.ndarray]:

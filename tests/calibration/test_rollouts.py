@@ -11,11 +11,10 @@ import onnx
 import pytest
 from calibration_tools import SUDOKU, questions, run, small_graph, small_model, table
 
-from hrm_calibration import recording, rollouts
+from hrm_calibration import rollouts
 from hrm_calibration.halting_curve import roll_out, score_policy
 from hrm_calibration.quantise import call_sites
-from hrm_calibration.recording import RecordingEngine, slots_for
-from hrm_calibration.rollouts import Outcome, record, solve
+from hrm_calibration.rollouts import Outcome, RecordingEngine, record, slots_for, solve
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
@@ -105,11 +104,11 @@ def test_states_are_drawn_from_all_segments_and_are_bounded(monkeypatch: pytest.
 
 
 def test_long_sequences_run_few_puzzles_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert slots_for(GRAPH) == recording.MAX_SLOTS
+    assert slots_for(GRAPH) == rollouts.MAX_SLOTS
     row_bytes = 8 * 17 * sum(len(weight_of(site.name)) for site in call_sites(GRAPH))
-    monkeypatch.setattr(recording, "MEMORY_BYTES", 3 * row_bytes)
+    monkeypatch.setattr(rollouts, "MEMORY_BYTES", 3 * row_bytes)
     assert slots_for(GRAPH) == 3
-    monkeypatch.setattr(recording, "MEMORY_BYTES", 1)
+    monkeypatch.setattr(rollouts, "MEMORY_BYTES", 1)
     assert slots_for(GRAPH) == 1
 
 

@@ -8,8 +8,7 @@ import pytest
 from export_tools import small_model
 from onnx import helper, numpy_helper
 
-from hrm_export.graph_rules import GraphError, check_graph
-from hrm_export.onnx_graph import stored_sizes
+from hrm_export.onnx_graph import GraphError, check_graph, stored_sizes
 from hrm_export.segment import segment_graph
 
 WEIGHT = "lm_head.weight"

@@ -15,10 +15,8 @@ from onnx.reference import ReferenceEvaluator
 from hrm_calibration.quantise import call_sites, quantise
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_export.golden import record
-from hrm_export.graph_rules import check_graph
-from hrm_export.half import half_graph
-from hrm_export.islands import Range, islands, record_ranges
-from hrm_export.onnx_graph import element_types, stored_sizes
+from hrm_export.half import Range, half_graph, islands, record_ranges
+from hrm_export.onnx_graph import check_graph, element_types, stored_sizes
 from hrm_export.segment import segment_graph
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry

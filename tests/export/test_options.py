@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from export_tools import made_questions, small_model
 
-from hrm_export.options import Options, bundle_name, data_of, find_puzzles, parse_loop
+from hrm_export.contents import Options, bundle_name, data_of, find_puzzles, parse_loop
 from hrm_host.progress import Stages
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
@@ -46,7 +46,7 @@ def test_a_bundle_is_called_after_its_run_or_its_checkpoint(tmp_path: Path) -> N
 
 
 def test_what_calibrates_is_not_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hrm_export.options.NUM_CALIBRATION", 25)
+    monkeypatch.setattr("hrm_export.contents.NUM_CALIBRATION", 25)
     calibration, held_out = find_puzzles(options(fp16=True, held_out=30), CONFIG, SUDOKU, None, Stages())
     assert (len(calibration), len(held_out)) == (25, 30)
     both = [{tokens_T.tobytes() for tokens_T in questions.tokens_NT} for questions in (calibration, held_out)]

@@ -19,11 +19,11 @@ from onnx import numpy_helper
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_edge_runtime.parity import ParityReport, replay
-from hrm_export.options import Options
-from hrm_export.packing import write_bundle
-from hrm_export.provenance import provenance
-from hrm_export.results import Contents, ParityError, Result
+from hrm_edge_runtime.parity.gates import passes
+from hrm_edge_runtime.parity.report import ParityReport
+from hrm_edge_runtime.parity.walk import replay
+from hrm_export.contents import Options, provenance
+from hrm_export.packing import Contents, ParityError, Result, write_bundle
 from hrm_export.segment import segment_graph
 from hrm_host.progress import Stages
 from hrm_puzzles import registry
@@ -60,8 +60,8 @@ def test_what_is_written_opens_and_replays(tmp_path: Path) -> None:
     contents = small_contents()
     (result,) = written(tmp_path / "small.bundle", contents, threshold=0.25)
     bundle = Bundle.open(tmp_path / "small.bundle")
-    assert result.parity["step.fp32.onnx"].passes()
-    assert replayed(bundle, "fp32").passes()
+    assert passes(result.parity["step.fp32.onnx"])
+    assert passes(replayed(bundle, "fp32"))
     assert np.array_equal(bundle.puzzle_table, contents.model.puzzle_table.numpy())
     assert bundle.manifest.halting_policy() == HaltingPolicy(kind="learned", threshold=0.25, max_segments=6)
     assert set(bundle.manifest.files) == {

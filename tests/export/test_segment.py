@@ -12,7 +12,7 @@ import pytest
 from export_tools import engine_of, random_inputs, random_questions, run_once, small_model
 
 from hrm_export.golden import record
-from hrm_export.graph_rules import TENSORRT_OPERATORS
+from hrm_export.onnx_graph import TENSORRT_OPERATORS
 from hrm_export.segment import segment_graph
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -22,9 +22,8 @@ from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_export.golden import record
-from hrm_export.graph_rules import check_graph
 from hrm_export.half import half_graph
-from hrm_export.onnx_graph import stored_sizes
+from hrm_export.onnx_graph import check_graph, stored_sizes
 from hrm_export.segment import segment_graph
 from hrm_export.unrolled import unrolled_graph
 from hrm_puzzles.data.held_out import Questions

@@ -4,11 +4,8 @@ hrm-parity sudoku.bundle
 hrm-parity sudoku.bundle --engine cpu:int8 --against cpu:fp32 --data data/sudoku --puzzles 2000 --html int8.html
 """
 
-from __future__ import annotations
-
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +16,8 @@ from rich.table import Table
 
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import EngineLostError
-from hrm_edge_runtime.parity.comparison import Findings, compare_engines, request_of
+from hrm_edge_runtime.parity.comparison import Comparison, compare_engines, write_comparison
 from hrm_edge_runtime.parity.gates import DEFAULT_FILE
-from hrm_edge_runtime.parity.record import write_findings
 from hrm_edge_runtime.parity.report import segment_rows, summary_rows
 from hrm_host.progress import stages_on
 
@@ -57,7 +53,7 @@ def parity(
     try:
         opened = Bundle.open(find_bundle(bundle))
         with stages_on(Console(stderr=True)) as stages:
-            request = request_of(
+            comparison = compare_engines(
                 opened,
                 engine=engine,
                 against=against,
@@ -69,19 +65,17 @@ def parity(
                 num_threads=threads,
                 gates_file=gates,
                 bisect=bisect,
-                progress=partial(stages.show, "making puzzles"),
+                stages=stages,
             )
-            num_puzzles = len(request.questions)
-            findings = compare_engines(request, lambda done: stages.show("puzzles", done, num_puzzles))
         if html is not None:
-            _write_page(html, opened, findings)
+            html.write_text(_page(opened, comparison), encoding="utf-8")
         if write:
-            write_findings(opened, findings)
+            write_comparison(opened, comparison)
     except (ValueError, OSError, EngineLostError) as error:
         sys.stderr.write(f"hrm-parity: {error}\n")
         raise typer.Exit(1) from error
-    _show(opened, findings, as_json=as_json)
-    raise typer.Exit(1 if findings.breaks else 0)
+    _show(opened, comparison, as_json=as_json)
+    raise typer.Exit(1 if comparison.breaks else 0)
 
 
 def main() -> None:
@@ -89,17 +83,19 @@ def main() -> None:
     app()
 
 
-def _write_page(path: Path, bundle: Bundle, findings: Findings) -> None:
-    from hrm_edge_runtime.parity.html import page_of
+def _page(bundle: Bundle, comparison: Comparison) -> str:
+    try:
+        from hrm_edge_runtime.parity.html import page_of
+    except ImportError as error:
+        raise ValueError(f"a page needs {error.name}, which is not installed: pip install matplotlib.") from error
+    return page_of(bundle.manifest.name, comparison)
 
-    path.write_text(page_of(bundle.manifest.name, findings), encoding="utf-8")
 
-
-def _show(bundle: Bundle, findings: Findings, *, as_json: bool) -> None:
+def _show(bundle: Bundle, comparison: Comparison, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(findings.as_json()))
+        print(json.dumps(comparison.as_json()))
         return
-    console, report = Console(), findings.report
+    console, report = Console(), comparison.report
     title = f"{bundle.manifest.name}: {report.candidate} against {report.reference}"
     head, *rows = segment_rows(report)
     table = Table(*head, title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -108,16 +104,16 @@ def _show(bundle: Bundle, findings: Findings, *, as_json: bool) -> None:
     console.print(table)
     for name, text in summary_rows(report):
         console.print(f"{name:>14}  {text}", highlight=False, soft_wrap=True)
-    for line in verdict_lines(findings):
+    lines = [comparison.verdict]
+    if comparison.breaks:
+        lines.append(f"first break: {comparison.breaks[0]}")
+    if len(comparison.breaks) > 1:
+        lines.append(f"and {len(comparison.breaks) - 1} more")
+    lines += comparison.reasons
+    if comparison.bisection:
+        lines.append(f"bisection: {comparison.bisection}")
+    for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
-
-
-def verdict_lines(findings: Findings) -> list[str]:
-    """Passed or not, the first break, its reasons, and what a bisection named."""
-    first = [f"first break: {one}" for one in findings.breaks[:1]]
-    more = [f"and {len(findings.breaks) - 1} more" for _ in findings.breaks[1:2]]
-    named = [f"bisection: {findings.bisection}"] if findings.bisection else []
-    return [findings.verdict, *first, *more, *findings.reasons, *named]
 
 
 if __name__ == "__main__":

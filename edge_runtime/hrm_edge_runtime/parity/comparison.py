@@ -1,59 +1,32 @@
-"""One comparison from its request to its findings: who is compared with whom, on which puzzles, under which gates."""
+"""One comparison from its options to its verdict, and the verdicts a bundle keeps in `parity.json`."""
 
-from __future__ import annotations
-
+import hashlib
+import json
 import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
-from hrm_edge_runtime.parity import desktop
-from hrm_edge_runtime.parity.diagnosis import reasons_of
-from hrm_edge_runtime.parity.gates import DEFAULT_FILE, Gates, read_gates
-from hrm_edge_runtime.parity.golden import golden_questions, golden_side
-from hrm_edge_runtime.parity.judging import Break, breaks, not_judged
-from hrm_edge_runtime.parity.report import ParityReport, report_of
-from hrm_edge_runtime.parity.walk import Course, Side, walk
-from hrm_host.progress import OnProgress, unheard
+from hrm_edge_runtime.manifest import MANIFEST_NAME, BundleError, FileEntry
+from hrm_edge_runtime.parity import diagnosis
+from hrm_edge_runtime.parity.gates import DEFAULT_FILE, Break, Gates, breaks, not_judged, read_gates
+from hrm_edge_runtime.parity.report import ParityReport
+from hrm_edge_runtime.parity.walk import Side, golden_questions, golden_side, walk
+from hrm_host import atomic
+from hrm_host.progress import Stages
 from hrm_puzzles.data.held_out import Questions, questions_from_data, questions_made
 
 NUM_PUZZLES = 256
 """Held-out puzzles where none are asked for: minutes on a CPU."""
+PARITY_NAME = "parity.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """What hrm-parity was asked for; `against` is an engine, a checkpoint or (None) the golden traces."""
-
-    bundle: Bundle
-    candidate: Choice
-    against: Choice | Path | None
-    questions: Questions
-    is_golden: bool
-    num_slots: int
-    gates_file: Path = DEFAULT_FILE
-    num_threads: int | None = None
-    bisect: bool = False
-
-    @property
-    def course(self) -> Course:
-        """Golden puzzles run as far as their traces, others until both sides have halted."""
-        if self.is_golden:
-            return Course(num_segments=len(self.bundle.golden().answer_SBT), to_the_end=True)
-        return Course(num_segments=self.bundle.manifest.max_segments, to_the_end=False)
-
-    @property
-    def gates(self) -> Gates:
-        kind: Literal["golden", "live"] = "golden" if self.against is None else "live"
-        return read_gates(self.gates_file, self.candidate.precision, kind)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Findings:
+class Comparison:
     """The report with what broke, what was found out about it, and the node that a bisection names."""
 
     report: ParityReport
@@ -81,119 +54,129 @@ class Findings:
         }
 
 
-def request_of(
+def compare_engines(
     bundle: Bundle,
     *,
     engine: str,
-    against: str | None,
-    checkpoint: Path | None,
-    data: Path | None,
-    puzzles: int | None,
-    seed: int,
+    against: str | None = None,
+    checkpoint: Path | None = None,
+    data: Path | None = None,
+    puzzles: int | None = None,
+    seed: int = 0,
     num_slots: int,
-    progress: OnProgress = unheard,
-    **more: Any,
-) -> Request:
-    """Read the options together; refuses what contradicts itself. `progress` hears of puzzles that are made."""
+    num_threads: int | None = None,
+    gates_file: Path = DEFAULT_FILE,
+    bisect: bool = False,
+    stages: Stages | None = None,
+) -> Comparison:
+    """Run the comparison, judge it, and where it breaks look for the reason.
+
+    Without `data` and `puzzles` the golden puzzles run as far as their traces, others run until both sides have halted.
+    Without `against` and `checkpoint` the reference is the golden traces, or cpu:fp32 on other puzzles. Refuses options
+    that contradict each other (ValueError).
+    """
+    stages = stages or Stages()
     if against is not None and checkpoint is not None:
         raise ValueError("a comparison has one reference; give either --against or --checkpoint.")
-    candidate = prepare(bundle, engine, num_slots=num_slots)
-    reference = prepare(bundle, against, num_slots=num_slots) if against is not None else checkpoint
+    candidate_choice = prepare(bundle, engine, num_slots=num_slots)
     is_golden = data is None and puzzles is None
-    if reference is None and not is_golden:
-        reference = prepare(bundle, "cpu:fp32", num_slots=num_slots)
-    if reference == candidate:
-        raise ValueError(f"{candidate} would be compared with itself; give --against or --checkpoint.")
-    return Request(
-        bundle=bundle,
-        candidate=candidate,
-        against=reference,
-        questions=_questions(bundle, data, puzzles, seed, progress),
-        is_golden=is_golden,
-        num_slots=num_slots,
-        **more,
-    )
+    if against is None and checkpoint is None and not is_golden:
+        against = "cpu:fp32"
+    source = checkpoint if against is None else prepare(bundle, against, num_slots=num_slots)
+    if source == candidate_choice:
+        raise ValueError(f"{candidate_choice} would be compared with itself; give --against or --checkpoint.")
+    questions = _questions(bundle, data, puzzles, seed, stages)
+    gates = read_gates(gates_file, candidate_choice.precision, "golden" if source is None else "live")
+    num_slots = min(num_slots, len(questions))
+    reference = _reference(bundle, source, num_slots, num_threads)
+    with closing(reference.engine):
+        candidate = _side(bundle, candidate_choice, num_slots, num_threads)
+        with closing(candidate.engine):
+            report = walk(
+                reference,
+                candidate,
+                questions,
+                bundle.puzzle,
+                num_segments=len(bundle.golden().answer_SBT) if is_golden else bundle.manifest.max_segments,
+                to_the_end=is_golden,
+                progress=partial(stages.show, "puzzles"),
+            )
+            report = report if bundle.puzzle.proof_exists else replace(report, proven=None)
+            broken = breaks(report, gates)
+            reasons = diagnosis.reasons_of(broken[0], reference, candidate, questions, bundle) if broken else []
+    bisection = _bisected(bundle, reference, source, candidate_choice, questions, broken) if bisect else None
+    return Comparison(report=report, gates=gates, breaks=broken, reasons=reasons, bisection=bisection)
 
 
-def _questions(bundle: Bundle, data: Path | None, puzzles: int | None, seed: int, progress: OnProgress) -> Questions:
+def write_comparison(bundle: Bundle, comparison: Comparison) -> None:
+    """Add the comparison to `parity.json`, over that of the same pair on the same puzzles.
+
+    A kill at any moment leaves a bundle that opens: the manifest gives the file up before it changes and takes it back
+    afterwards. No other file is hashed anew, so that a damaged one is not taken for sound.
+    """
+    report = comparison.report
+    known = _known(bundle)
+    known[f"{report.candidate} against {report.reference} on {report.puzzles}"] = comparison.as_json()
+    lines = (f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in known.items())
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    others = {name: entry for name, entry in bundle.manifest.files.items() if name != PARITY_NAME}
+    _write_manifest(bundle, others)
+    atomic.write_text(bundle.path / PARITY_NAME, text)
+    content = text.encode()
+    entry = FileEntry(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+    _write_manifest(bundle, {**others, PARITY_NAME: entry})
+
+
+def _questions(bundle: Bundle, data: Path | None, puzzles: int | None, seed: int, stages: Stages) -> Questions:
     if data is not None:
         questions = questions_from_data(data, bundle.puzzle, puzzles or NUM_PUZZLES, seed)
         questions.require_ids(bundle.manifest.num_puzzle_ids)
         return questions
     if puzzles is not None:
-        return questions_made(bundle.puzzle, puzzles, seed=seed, num_workers=os.cpu_count() or 1, progress=progress)
+        num_workers, making = os.cpu_count() or 1, partial(stages.show, "making puzzles")
+        return questions_made(bundle.puzzle, puzzles, seed=seed, num_workers=num_workers, progress=making)
     return golden_questions(bundle.golden())
 
 
-def compare_engines(request: Request, progress: Callable[[int], object] | None = None) -> Findings:
-    """Run the comparison, judge it, and where it breaks look for the reason."""
-    bundle = request.bundle
-    gates = request.gates
-    with _sides(request) as (reference, candidate):
-        tally = walk(reference, candidate, request.questions, bundle.puzzle, request.course, progress=progress)
-        report = report_of(
-            tally,
-            reference=reference.name,
-            candidate=candidate.name,
-            puzzles=request.questions.source,
-            proof_exists=bundle.puzzle.proof_exists,
-        )
-        broken = breaks(report, gates)
-        reasons = reasons_of(broken[0], reference, candidate, request.questions, bundle) if broken else []
-        bisection = _bisected(request, broken, reference) if request.bisect else None
-    return Findings(report=report, gates=gates, breaks=broken, reasons=reasons, bisection=bisection)
-
-
-@contextmanager
-def _sides(request: Request) -> Generator[tuple[Side, Side]]:
-    num_slots = min(request.num_slots, len(request.questions))
-    reference = _reference(request, num_slots)
-    try:
-        candidate = _side(request, request.candidate, num_slots)
-        try:
-            yield reference, candidate
-        finally:
-            candidate.engine.close()
-    finally:
-        reference.engine.close()
-
-
-def _reference(request: Request, num_slots: int) -> Side:
-    bundle, against = request.bundle, request.against
+def _reference(bundle: Bundle, source: Choice | Path | None, num_slots: int, num_threads: int | None) -> Side:
     policy = bundle.manifest.halting_policy()
-    if against is None:
+    if source is None:
         return golden_side(bundle.golden(), num_slots, policy)
-    if isinstance(against, Path):
-        engine, table = desktop.checkpoint_opener()(against, bundle.manifest, num_slots)
-        return Side(name=f"PyTorch ({against.name})", engine=engine, puzzle_table=table, policy=policy)
-    return _side(request, against, num_slots)
+    if isinstance(source, Path):
+        engine, table = diagnosis.checkpoint_opener()(source, bundle.manifest, num_slots)
+        return Side(name=f"PyTorch ({source.name})", engine=engine, puzzle_table=table, policy=policy)
+    return _side(bundle, source, num_slots, num_threads)
 
 
-def _side(request: Request, choice: Choice, num_slots: int) -> Side:
-    bundle = request.bundle
+def _side(bundle: Bundle, choice: Choice, num_slots: int, num_threads: int | None) -> Side:
     engine = engine_for(
         bundle,
         engine=choice.engine,
         precision=choice.precision,
         num_slots=num_slots,
-        num_threads=request.num_threads,
+        num_threads=num_threads,
         want_logits=True,
     )
     policy = bundle.manifest.halting_policy(choice.precision)
     return Side(name=str(choice), engine=engine, puzzle_table=bundle.puzzle_table, policy=policy)
 
 
-def _bisected(request: Request, broken: list[Break], reference: Side) -> str:
+def _bisected(
+    bundle: Bundle,
+    reference: Side,
+    source: Choice | Path | None,
+    candidate: Choice,
+    questions: Questions,
+    broken: list[Break],
+) -> str:
     """What the two graphs say on ONNX Runtime's CPU kernels, where the first gate broke or in the first segment."""
-    against = request.against
-    if against is None:
+    if source is None:
         raise ValueError("golden traces know no nodes; for --bisect give --checkpoint, or --against another precision.")
-    where = broken[0] if broken and broken[0].puzzle is not None else None
-    asked = request.questions[where.puzzle if where and where.puzzle is not None else 0]
-    segment = where.segment if where and where.segment else 1
-    bisection = desktop.bisector()(
-        reference=against if isinstance(against, Path) else _graph_of(request.bundle, against),
-        candidate=_graph_of(request.bundle, request.candidate),
+    puzzle, segment = (broken[0].puzzle, broken[0].segment) if broken else (None, None)
+    asked, segment = questions[puzzle or 0], segment or 1
+    bisection = diagnosis.bisector()(
+        reference=source if isinstance(source, Path) else _graph_of(bundle, source),
+        candidate=_graph_of(bundle, candidate),
         tokens_T=asked.tokens_T,
         puzzle_vector_E=reference.puzzle_table[asked.puzzle_id],
         segment=segment,
@@ -203,3 +186,21 @@ def _bisected(request: Request, broken: list[Break], reference: Side) -> str:
 
 def _graph_of(bundle: Bundle, choice: Choice) -> Path:
     return bundle.graph_path(choice.precision, device="cpu" if choice.engine == "cpu" else "any")
+
+
+def _known(bundle: Bundle) -> dict[str, Any]:
+    if PARITY_NAME not in bundle.manifest.files:
+        return {}
+    file = bundle.path / PARITY_NAME
+    try:
+        known = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BundleError(f"{file} is no JSON ({error}): export the bundle again.") from error
+    if not isinstance(known, dict):
+        raise BundleError(f"{file} holds no JSON object: export the bundle again.")
+    return known
+
+
+def _write_manifest(bundle: Bundle, files: dict[str, FileEntry]) -> None:
+    manifest = bundle.manifest.model_copy(update={"files": dict(sorted(files.items()))})
+    atomic.write_text(bundle.path / MANIFEST_NAME, manifest.model_dump_json(indent=2) + "\n")

@@ -1,17 +1,21 @@
-"""Where a gate breaks, look for two faults that leave a clear mark: a wrong row of the puzzle table, a lost carry.
+"""Where a gate breaks, look for the reason: a wrong row of the puzzle table, a lost carry or, on a desktop, a node.
 
-Shapes: T tokens, V vocabulary.
+PyTorch as the reference and the bisection of two graphs need packages that no edge machine has. They are found by their
+entry points in the group `hrm_edge.parity`. Shapes: T tokens, V vocabulary, E puzzle-vector size, P puzzle-table rows.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.engine import Float32
-from hrm_edge_runtime.parity.judging import Break
+from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
+from hrm_edge_runtime.manifest import Manifest
+from hrm_edge_runtime.parity.gates import Break
 from hrm_edge_runtime.parity.walk import Side
 from hrm_puzzles.data.held_out import Question, Questions
 
@@ -20,6 +24,72 @@ MANY_TIMES = 4
 SAME = 1e-5
 """One engine on the same puzzle and segment repeats itself to rounding."""
 MOST_ROWS = 1024
+GROUP = "hrm_edge.parity"
+
+
+class DesktopError(ValueError):
+    """A desktop plug-in that is not installed; the text is one sentence with the line to install it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeError:
+    """How far a node is off although it gets what the reference's gets, as a share of the norm of its outputs.
+
+    `limit` is what its kind of number explains; `reasons` say what was found around the node.
+    """
+
+    node: str
+    operator: str
+    error: float
+    limit: float
+    reasons: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        off = f"{self.node} ({self.operator}) is off by {self.error:.2g} of its norm where {self.limit:g} is allowed"
+        return "; ".join((off, *self.reasons))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bisection:
+    """The first node that diverges, if any, and the one that comes nearest to its limit or beyond."""
+
+    first: NodeError | None
+    nearest: NodeError
+
+    def __str__(self) -> str:
+        if self.first is not None:
+            return str(self.first)
+        return (
+            "no node diverges: given the same carry the graphs agree, so look at what happens between segments, at the "
+            f"puzzle's row, or at the engine itself (nearest to its limit: {self.nearest})"
+        )
+
+
+class Bisect(Protocol):
+    def __call__(
+        self, *, reference: Path, candidate: Path, tokens_T: Int32, puzzle_vector_E: Float32, segment: int
+    ) -> Bisection:
+        """Compare two step graphs node by node in one segment; a checkpoint directory stands for its graph."""
+        ...
+
+
+def checkpoint_opener() -> Callable[[Path, Manifest, int], tuple[Engine, Float32]]:
+    """Opens a checkpoint for so many slots: its model as an engine, and its own puzzle table [P, E]."""
+    return _plugin("checkpoint")
+
+
+def bisector() -> Bisect:
+    return _plugin("bisect")
+
+
+def _plugin(name: str) -> Any:
+    remedy = "pip install 'hrm-edge[export]'"
+    for entry in entry_points(group=GROUP, name=name):
+        try:
+            return entry.load()
+        except ImportError as error:
+            raise DesktopError(f"--{name} needs {error.name}, which is not installed: {remedy}.") from error
+    raise DesktopError(f"--{name} is not part of this installation: {remedy}.")
 
 
 def reasons_of(first: Break, reference: Side, candidate: Side, questions: Questions, bundle: Bundle) -> list[str]:
@@ -28,7 +98,7 @@ def reasons_of(first: Break, reference: Side, candidate: Side, questions: Questi
         return []
     asked = questions[first.puzzle]
     if first.segment > 1:
-        return _begun_anew(candidate, asked, first.segment)
+        return _lost_carry(candidate, asked, first.segment)
     return _other_row(reference, candidate, asked, bundle.identifiers)
 
 
@@ -45,7 +115,7 @@ def _other_row(reference: Side, candidate: Side, asked: Question, names: tuple[s
     return [f"given {rows} the candidate agrees: the two sides do not read the same row"]
 
 
-def _begun_anew(candidate: Side, asked: Question, segment: int) -> list[str]:
+def _lost_carry(candidate: Side, asked: Question, segment: int) -> list[str]:
     """A segment that says what segment 1 said was given no carry."""
     traced = _trace(candidate, asked, segment)
     if _drift(traced[-1], traced[0]) > SAME or (segment > 2 and _drift(traced[-2], traced[0]) <= SAME):
@@ -55,10 +125,9 @@ def _begun_anew(candidate: Side, asked: Question, segment: int) -> list[str]:
 
 def _with_other_rows(side: Side, asked: Question) -> Iterator[tuple[int, Float32]]:
     """The logits of segment 1 for each of the nearest rows but the puzzle's own."""
-    own, num_rows = asked.puzzle_id, len(side.puzzle_table)
-    start = max(0, own - MOST_ROWS // 2)
-    for row in range(start, min(num_rows, start + MOST_ROWS)):
-        if row != own:
+    start = max(0, asked.puzzle_id - MOST_ROWS // 2)
+    for row in range(start, min(len(side.puzzle_table), start + MOST_ROWS)):
+        if row != asked.puzzle_id:
             side.engine.load(0, asked.tokens_T, side.puzzle_table[row])
             yield row, _next_logits(side)
 

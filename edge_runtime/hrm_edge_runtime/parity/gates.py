@@ -1,4 +1,4 @@
-"""What a comparison may differ by at most: limits from one JSON file, and what breaks them.
+"""What a comparison may differ by at most: limits from one JSON file, and where a report breaks them.
 
     {"fp32": {"golden": {"every_segment": {"worst": {"logit_gap": 1e-4}}, "end": {"different_halts": 0}}, ...}, ...}
 
@@ -8,40 +8,32 @@ by the names in `measures.py`; and at the end: the share of puzzles that halt af
 the mean number of segments grows, and percentage points of exact and proven solves lost.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from hrm_edge_runtime.parity.tally import How
+from hrm_edge_runtime.parity.measures import HOW, How, Measure, SolveCounts
+from hrm_edge_runtime.parity.report import ParityReport
 
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Measure = Literal[
-    "logit_gap",
-    "logit_drift",
-    "halting_gap",
-    "different_cells",
-    "different_answers",
-    "different_stops",
-    "carry_drift",
-    "carry_turn",
-    "carry_growth",
-]
+Kind = Literal["golden", "live"]
+DEFAULT_FILE = Path(__file__).with_name("gates.json")
+ENOUGH_PUZZLES = 2000
+"""From here on a measured loss counts as it is; with fewer only one that the confidence interval leaves no doubt of."""
 
 
 class GateError(ValueError):
     """A file of gates that cannot be used; the text is one sentence with the remedy."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class SegmentLimits(_Strict):
+class SegmentLimits(BaseModel):
     """Limits for the mean over the rows of a segment, and for its worst row."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
     mean: dict[Measure, Limit] = {}
     worst: dict[Measure, Limit] = {}
 
@@ -49,36 +41,35 @@ class SegmentLimits(_Strict):
         return self.mean if how == "mean" else self.worst
 
 
-class EndLimits(_Strict):
+class EndLimits(BaseModel):
     """A share of puzzles, a share of the reference's mean segments, and percentage points of solves."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
     different_halts: Limit | None = None
     more_segments: Limit | None = None
     exact_loss: Limit | None = None
     proven_loss: Limit | None = None
 
 
-class Gates(_Strict):
+class Gates(BaseModel):
     """The limits of one comparison."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
     every_segment: SegmentLimits = SegmentLimits()
     first_segment: SegmentLimits = SegmentLimits()
     end: EndLimits = EndLimits()
 
 
-class _Kinds(_Strict):
+class _PrecisionGates(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
     golden: Gates
     live: Gates
 
 
-_FILE = TypeAdapter(dict[str, _Kinds])
-DEFAULT_FILE = Path(__file__).with_name("gates.json")
-
-
-def read_gates(file: Path, precision: str, kind: Literal["golden", "live"]) -> Gates:
+def read_gates(file: Path, precision: str, kind: Kind) -> Gates:
     """The gates of a precision; raises GateError for a file without them or with a name it does not know."""
     try:
-        known = _FILE.validate_json(file.read_bytes())
+        known = TypeAdapter(dict[str, _PrecisionGates]).validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
         reason = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else error
         raise GateError(f"{file} is no file of gates ({reason}); start from {DEFAULT_FILE}.") from error
@@ -94,3 +85,79 @@ LOGIT_TOLERANCE = GOLDEN_FP32.first_segment.worst["logit_gap"]
 Later segments may differ by five times as much: the recurrence amplifies rounding, and another processor rounds in
 another order. Traces recorded with AVX2 differ by 1.5e-4 after 12 segments with AVX-512, with the same answers.
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Break:
+    """A limit that does not hold; `segment` counts from 1 and is None for what is judged at the end."""
+
+    gate: str
+    value: float
+    limit: float
+    segment: int | None = None
+    puzzle: int | None = None
+    puzzle_id: int | None = None
+
+    def __str__(self) -> str:
+        where = "at the end" if self.segment is None else f"in segment {self.segment}"
+        whose = "" if self.puzzle is None else f", puzzle {self.puzzle} (row {self.puzzle_id} of the puzzle table)"
+        return f"{self.gate} {where}{whose}: {self.value:.4g} where {self.limit:g} is allowed"
+
+
+def passes(report: ParityReport, gates: Gates = GOLDEN_FP32) -> bool:
+    return not breaks(report, gates)
+
+
+def breaks(report: ParityReport, gates: Gates) -> list[Break]:
+    """Every limit that does not hold, each where it first breaks; the earliest segment comes first, the end last."""
+    found = [
+        *_segment_breaks(report, gates.first_segment, last=1),
+        *_segment_breaks(report, gates.every_segment, last=report.num_segments),
+    ]
+    return [*sorted(found, key=lambda one: one.segment or 0), *_end_breaks(report, gates.end)]
+
+
+def not_judged(report: ParityReport, gates: Gates) -> list[str]:
+    """The measures with a gate that could not be taken, because an engine keeps its carry to itself."""
+    limits = (gates.first_segment, gates.every_segment)
+    return sorted({name for one in limits for how in HOW for name in one.by(how)} - set(report.columns))
+
+
+def _segment_breaks(report: ParityReport, limits: SegmentLimits, last: int) -> Iterator[Break]:
+    judged: list[tuple[How, Measure, float]] = [(how, *item) for how in HOW for item in limits.by(how).items()]
+    for how, name, limit in judged:
+        if name not in report.columns:
+            continue  # see `not_judged`
+        column = report.columns[name]
+        value_S = column.by(how)[:last]
+        broken_S = np.flatnonzero((value_S > limit) & (column.count_S[:last] > 0))
+        if len(broken_S):
+            first = int(broken_S[0])
+            yield Break(
+                gate=f"{how} {name}",
+                value=float(value_S[first]),
+                limit=limit,
+                segment=first + 1,
+                puzzle=int(column.question_S[first]),
+                puzzle_id=int(column.puzzle_id_S[first]),
+            )
+
+
+def _end_breaks(report: ParityReport, limits: EndLimits) -> Iterator[Break]:
+    for name, share, limit in (
+        ("share of different_halts", report.num_different_halts / report.num_puzzles, limits.different_halts),
+        ("share of more_segments", report.more_segments, limits.more_segments),
+    ):
+        if limit is not None and share > limit:
+            yield Break(gate=name, value=share, limit=limit)
+    for name, counts, limit in (
+        ("exact_loss", report.exact, limits.exact_loss),
+        ("proven_loss", report.proven, limits.proven_loss),
+    ):
+        if counts is not None and limit is not None and _loses(counts, limit):
+            yield Break(gate=f"points of {name}", value=counts.loss_points, limit=limit)
+
+
+def _loses(counts: SolveCounts, limit: float) -> bool:
+    is_certain = counts.interval_points[0] > limit
+    return is_certain or (counts.num_puzzles >= ENOUGH_PUZZLES and counts.loss_points > limit)

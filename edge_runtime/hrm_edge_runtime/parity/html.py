@@ -1,15 +1,23 @@
-"""A comparison as one page of HTML that needs nothing beside itself."""
+"""A comparison as one page of HTML that needs nothing beside itself. Drawing it needs matplotlib.
 
-from __future__ import annotations
+Shapes: S segments.
+"""
 
-from collections.abc import Iterable, Sequence
+import io
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from typing import Any
 
-from hrm_edge_runtime.parity.comparison import Findings
-from hrm_edge_runtime.parity.measures import MEASURES
-from hrm_edge_runtime.parity.plots import plots_of
-from hrm_edge_runtime.parity.report import segment_rows, summary_rows
-from hrm_edge_runtime.parity.tally import HOW
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from hrm_edge_runtime.parity.comparison import Comparison
+from hrm_edge_runtime.parity.gates import Gates
+from hrm_edge_runtime.parity.measures import HOW, MEASURES, Float64, How, Measure
+from hrm_edge_runtime.parity.report import ParityReport, segment_rows, summary_rows
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #1c1c1c; }
@@ -23,25 +31,40 @@ td.number, th.number { text-align: right; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1rem; } figure { margin: 0; }
 figcaption { font-weight: 600; } svg { width: 100%; height: auto; } .wide { overflow-x: auto; }
 """
+PLOT_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "hrm-parity",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+SIZE_INCHES = (5.6, 3.2)
+BLUE, ORANGE, GREEN, RED, GREY = "#1f5fa8", "#d9822b", "#3a8a4d", "#b3261e", "#999999"
+MOST_BARS = 24
+GAPS: dict[Measure, str] = {"logit_gap": BLUE, "halting_gap": ORANGE}
+DRIFTS: dict[Measure, str] = {"logit_drift": BLUE, "carry_drift": GREEN}
+DIFFERENCES: dict[Measure, str] = {"different_cells": BLUE, "different_answers": ORANGE, "different_stops": GREEN}
 
 
-def page_of(name: str, findings: Findings) -> str:
+def page_of(name: str, comparison: Comparison) -> str:
     """The whole page; `name` is the bundle's."""
-    report = findings.report
+    report, gates = comparison.report, comparison.gates
     title = f"{name}: {report.candidate} against {report.reference}"
     head, *rows = segment_rows(report)
+    plots = _plots(report, gates).items()
+    figures = (f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>" for title, svg in plots)
     parts = [
         f"<h1>{escape(title)}</h1>",
-        _verdict(findings),
+        _verdict(comparison),
         _table((), summary_rows(report)),
         "<h2>Segment by segment</h2>",
-        _plots(findings),
+        f"<div class=plots>{''.join(figures)}</div>",
         "<div class=wide>",
         _table(head, rows),
         "</div><h2>Gates</h2>",
-        _table(("gate", "limit"), _gate_rows(findings)),
+        _table(("gate", "limit"), _gate_rows(gates)),
         "<h2>What is measured</h2>",
-        _table((), ((measure.replace("_", " "), meaning) for measure, meaning in MEASURES.items())),
+        _table((), ((measure.replace("_", " "), meaning) for measure, (_, meaning) in MEASURES.items())),
     ]
     body = "\n".join(parts)
     return (
@@ -50,22 +73,15 @@ def page_of(name: str, findings: Findings) -> str:
     )
 
 
-def _verdict(findings: Findings) -> str:
-    kind = "broken" if findings.breaks else "passed"
-    lines = [*map(str, findings.breaks), *findings.reasons]
-    lines += [f"Bisection: {findings.bisection}."] if findings.bisection else []
-    told = "".join(f"<p>{escape(line)}</p>" for line in lines)
-    return f"<div class='verdict {kind}'>{escape(findings.verdict.capitalize())}{told}</div>"
+def _verdict(comparison: Comparison) -> str:
+    kind = "broken" if comparison.breaks else "passed"
+    lines = [*map(str, comparison.breaks), *comparison.reasons]
+    lines += [f"Bisection: {comparison.bisection}."] if comparison.bisection else []
+    details = "".join(f"<p>{escape(line)}</p>" for line in lines)
+    return f"<div class='verdict {kind}'>{escape(comparison.verdict.capitalize())}{details}</div>"
 
 
-def _plots(findings: Findings) -> str:
-    plots = plots_of(findings.report, findings.gates)
-    figures = (f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>" for title, svg in plots.items())
-    return f"<div class=plots>{''.join(figures)}</div>"
-
-
-def _gate_rows(findings: Findings) -> Iterable[tuple[str, str]]:
-    gates = findings.gates
+def _gate_rows(gates: Gates) -> Iterable[tuple[str, str]]:
     for where, limits in (("first segment", gates.first_segment), ("every segment", gates.every_segment)):
         for how in HOW:
             for measure, limit in limits.by(how).items():
@@ -83,3 +99,113 @@ def _row(cells: Sequence[str], tag: str) -> str:
     first, *others = map(escape, cells)
     kind = " class=number" if len(others) > 1 else ""
     return f"<tr><{tag}>{first}</{tag}>{''.join(f'<{tag}{kind}>{cell}</{tag}>' for cell in others)}</tr>"
+
+
+def _plots(report: ParityReport, gates: Gates) -> dict[str, str]:
+    """Each plot as an SVG element, by its title."""
+    plots = {
+        "Largest gaps": _drawn(lambda axes: _gaps(axes, report, gates)),
+        "Drift, relative to the reference": _drawn(lambda axes: _drift(axes, report, gates)),
+        "Answers and stops that differ": _drawn(lambda axes: _differences(axes, report)),
+        "Where puzzles halt": _drawn(lambda axes: _halts(axes, report)),
+        "Solves lost": _drawn(lambda axes: _losses(axes, report, gates)),
+    }
+    if "carry_growth" in report.columns and report.num_segments > 1:
+        plots["Growth of the carry's drift"] = _drawn(lambda axes: _growth(axes, report))
+    return plots
+
+
+def _drawn(draw: Callable[[Axes], None]) -> str:
+    with mpl.rc_context(PLOT_STYLE):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        draw(figure.subplots())
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    svg = text.getvalue()
+    return svg[svg.index("<svg") :]
+
+
+def _gaps(axes: Axes, report: ParityReport, gates: Gates) -> None:
+    for name, colour in GAPS.items():
+        column = report.columns[name]
+        _line(axes, column.worst_S, column.count_S, colour, name.replace("_", " "))
+    _limits(axes, gates, GAPS, "worst")
+    _log(axes, "largest difference")
+
+
+def _drift(axes: Axes, report: ParityReport, gates: Gates) -> None:
+    for name, colour in DRIFTS.items():
+        if name in report.columns:
+            column = report.columns[name]
+            _line(axes, column.mean_S, column.count_S, colour, f"{name.replace('_', ' ')}, mean")
+            _line(axes, column.worst_S, column.count_S, colour, "worst", style=":")
+    _limits(axes, gates, DRIFTS, "mean")
+    _log(axes, "norm of the difference / norm")
+
+
+def _differences(axes: Axes, report: ParityReport) -> None:
+    for name, colour in DIFFERENCES.items():
+        column = report.columns[name]
+        _line(axes, 100 * column.mean_S, column.count_S, colour, name.removeprefix("different_"))
+    axes.set(xlabel="segment", ylabel="differ, in %", ylim=(0, max(1.0, axes.get_ylim()[1])))
+    axes.legend(frameon=False)
+
+
+def _growth(axes: Axes, report: ParityReport) -> None:
+    column = report.columns["carry_growth"]
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    _line(axes, column.mean_S, column.count_S, GREEN, "mean over puzzles")
+    axes.set(xlabel="segment", ylabel="doublings per segment")
+    axes.legend(frameon=False)
+
+
+def _halts(axes: Axes, report: ParityReport) -> None:
+    width = -(-report.num_segments // MOST_BARS)
+    starts = np.arange(0, report.num_segments, width)
+    sides = (
+        (-0.2, report.reference_halts_S, BLUE, report.reference),
+        (0.2, report.candidate_halts_S, ORANGE, report.candidate),
+    )
+    for shift, halts_S, colour, name in sides:
+        middles = starts + (width + 1) / 2 + shift * width
+        axes.bar(middles, np.add.reduceat(halts_S, starts), width=0.4 * width, color=colour, label=name)
+    axes.set(xlabel="segments run", ylabel="puzzles")
+    axes.legend(frameon=False)
+
+
+def _losses(axes: Axes, report: ParityReport, gates: Gates) -> None:
+    """Points of solves lost with their 95 % interval, above the most that the gates allow."""
+    rows = [(report.exact, "exact", gates.end.exact_loss), (report.proven, "proven", gates.end.proven_loss)]
+    shown = [(counts, title, limit) for counts, title, limit in rows if counts is not None]
+    for height, (counts, _, limit) in enumerate(shown):
+        axes.plot(counts.interval_points, [height, height], color=BLUE, linewidth=2)
+        axes.plot(counts.loss_points, height, "o", color=BLUE)
+        if limit is not None:
+            axes.plot([limit, limit], [height - 0.3, height + 0.3], color=RED, linestyle="--", linewidth=1)
+    axes.axvline(0, color=GREY, linewidth=0.8)
+    axes.set_yticks(range(len(shown)), [title for _, title, _ in shown])
+    axes.set(xlabel="percentage points lost (95 % interval; dashed: gate)", ylim=(-0.6, len(shown) - 0.4))
+
+
+def _line(axes: Axes, value_S: Float64, count_S: NDArray[np.int64], colour: str, label: str, style: str = "-") -> None:
+    segment_S = np.flatnonzero((count_S > 0) & np.isfinite(value_S))
+    marker = "." if len(segment_S) < 40 else ""
+    axes.plot(segment_S + 1, value_S[segment_S], style, color=colour, marker=marker, linewidth=1.4, label=label)
+
+
+def _limits(axes: Axes, gates: Gates, names: Iterable[Measure], how: How) -> None:
+    """The lines of the gates, dashed: over the whole width, or a stroke at the first segment."""
+    for limits, end in ((gates.every_segment, 1.0), (gates.first_segment, 0.08)):
+        for limit in {limits.by(how).get(name) for name in names} - {None, 0.0}:
+            assert limit is not None
+            axes.axhline(limit, 0, end, color=RED, linewidth=1, linestyle="--")
+            at = (0.01, limit)
+            axes.annotate(f"gate {limit:g}", at, xycoords=("axes fraction", "data"), color=RED, va="bottom", fontsize=7)
+
+
+def _log(axes: Axes, label: str) -> None:
+    """A logarithmic axis, unless everything is exactly zero, which has no place on one."""
+    if any((np.asarray(line.get_ydata(), float) > 0).any() for line in axes.get_lines()):
+        axes.set_yscale("log", nonpositive="clip")
+    axes.set(xlabel="segment", ylabel=label)
+    axes.legend(frameon=False)

@@ -1,9 +1,13 @@
-"""How far two engines are apart after one segment, each measure one number for each row.
+"""How far two engines are apart: one number for each row after a segment, and their sums over a whole comparison.
 
-Shapes: B rows, T tokens, V vocabulary, N positions, D hidden.
+Shapes: B rows, S segments, T tokens, V vocabulary, N positions, D hidden, X everything else in one axis.
 """
 
-from typing import Protocol, runtime_checkable
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,24 +15,38 @@ from numpy.typing import NDArray
 from hrm_edge_runtime.engines.engine import Engine, Float32, StepOutput
 
 Float64 = NDArray[np.float64]
-
-TINY = float(np.finfo(np.float64).tiny)
-MEASURES = {
-    "logit_gap": "largest absolute difference of a logit",
-    "logit_drift": "norm of the difference of all logits, relative to the reference's",
-    "halting_gap": "absolute difference of the halting margin or of q_halt, whichever is larger",
-    "different_cells": "share of cells with another answer",
-    "different_answers": "1 where any cell is answered otherwise",
-    "different_stops": "1 where one side would stop and the other go on",
-    "carry_drift": "norm of the difference of both carries, relative to the reference's",
-    "carry_turn": "1 - cosine of the angle between the two sides' carries",
-    "carry_growth": "doublings of carry_drift since the segment before",
+How = Literal["mean", "worst"]
+HOW: tuple[How, ...] = ("worst", "mean")
+Measure = Literal[
+    "logit_gap",
+    "logit_drift",
+    "halting_gap",
+    "different_cells",
+    "different_answers",
+    "different_stops",
+    "carry_drift",
+    "carry_turn",
+    "carry_growth",
+]
+MEASURES: dict[Measure, tuple[How, str]] = {
+    "logit_gap": ("worst", "largest absolute difference of a logit"),
+    "logit_drift": ("mean", "norm of the difference of all logits, relative to the reference's"),
+    "halting_gap": ("worst", "absolute difference of the halting margin or of q_halt, whichever is larger"),
+    "different_cells": ("mean", "share of cells with another answer"),
+    "different_answers": ("mean", "1 where any cell is answered otherwise"),
+    "different_stops": ("mean", "1 where one side would stop and the other go on"),
+    "carry_drift": ("mean", "norm of the difference of both carries, relative to the reference's"),
+    "carry_turn": ("mean", "1 - cosine of the angle between the two sides' carries"),
+    "carry_growth": ("mean", "doublings of carry_drift since the segment before"),
 }
+"""Each measure with the figure that reports show of it, and its meaning."""
+TINY = float(np.finfo(np.float64).tiny)
+Z_95 = 1.959964
 
 
 @runtime_checkable
 class HandsOutCarry(Protocol):
-    """An engine whose carry may be looked at."""
+    """An engine whose carry may be read."""
 
     def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
         """`z_high_BND` and `z_low_BND` after the last step."""
@@ -36,7 +54,7 @@ class HandsOutCarry(Protocol):
 
 
 def output_measures(reference: StepOutput, candidate: StepOutput, differ_B: NDArray[np.bool_]) -> dict[str, Float64]:
-    """All that the outputs tell; `differ_B` says where the stops differ. What is not finite counts as infinite."""
+    """Compare two outputs; `differ_B` marks rows where only one side stops. What is not finite counts as infinite."""
     ours_BX, theirs_BX = (_logits_BX(output) for output in (candidate, reference))
     other_cells_BT = candidate.answer_BT != reference.answer_BT
     with np.errstate(all="ignore"):
@@ -54,16 +72,23 @@ def output_measures(reference: StepOutput, candidate: StepOutput, differ_B: NDAr
 
 
 def carry_measures(reference: Engine, candidate: Engine, previous_drift_B: Float64) -> dict[str, Float64]:
-    """All that the carries tell; nothing where an engine keeps its own. `previous_drift_B` is 0 before the first."""
+    """Compare two carries; empty where an engine keeps its own. `previous_drift_B` is 0 before the first segment."""
     if not isinstance(reference, HandsOutCarry) or not isinstance(candidate, HandsOutCarry):
         return {}
-    drift_B, turn_B = _drift_and_turn(reference, candidate, len(previous_drift_B))
+    num_active = len(previous_drift_B)
+    drift_B, turn_B = np.zeros(num_active), np.zeros(num_active)
+    pairs = [candidate.read_carry(num_active), reference.read_carry(num_active)]
     with np.errstate(all="ignore"):
+        for row in range(num_active):  # all carries at once in float64 would be hundreds of megabytes at full size
+            ours_X, theirs_X = (np.concatenate((high[row], low[row]), None).astype(np.float64) for high, low in pairs)
+            norms = np.linalg.norm(ours_X) * np.linalg.norm(theirs_X)
+            turn_B[row] = 1 - (ours_X @ theirs_X) / np.maximum(norms, TINY)
+            (drift_B[row],) = _drift_B(ours_X[None], theirs_X[None])
         growth_B = np.log2(drift_B / previous_drift_B)
     is_known_B = (previous_drift_B > 0) & np.isfinite(previous_drift_B) & (drift_B > 0)
     return {
         "carry_drift": drift_B,
-        "carry_turn": turn_B,
+        "carry_turn": np.maximum(_sound(turn_B), 0),  # rounding may turn equal ones by -1e-16
         "carry_growth": np.where(is_known_B, growth_B, np.nan),
     }
 
@@ -74,23 +99,6 @@ def _logits_BX(output: StepOutput) -> Float64:
     return output.logits_BTV.reshape(len(output.logits_BTV), -1).astype(np.float64)
 
 
-def _drift_and_turn(reference: HandsOutCarry, candidate: HandsOutCarry, num_active: int) -> tuple[Float64, Float64]:
-    """Row by row, since all carries at once in float64 would be hundreds of megabytes at full size."""
-    drift_B, turn_B = np.zeros(num_active), np.zeros(num_active)
-    pairs = [candidate.read_carry(num_active), reference.read_carry(num_active)]
-    for row in range(num_active):
-        ours_X, theirs_X = (np.concatenate((_flat(high[row]), _flat(low[row]))) for high, low in pairs)
-        with np.errstate(all="ignore"):
-            norms = np.linalg.norm(ours_X) * np.linalg.norm(theirs_X)
-            turn_B[row] = 1 - (ours_X @ theirs_X) / np.maximum(norms, TINY)
-        (drift_B[row],) = _drift_B(ours_X[None], theirs_X[None])
-    return drift_B, np.maximum(_sound(turn_B), 0)  # rounding may turn equal ones by -1e-16
-
-
-def _flat(values: Float32) -> Float64:
-    return values.astype(np.float64).ravel()
-
-
 def _drift_B(ours_BX: Float64, theirs_BX: Float64) -> Float64:
     norm_B = np.linalg.norm(theirs_BX, axis=1)
     return _sound(np.linalg.norm(ours_BX - theirs_BX, axis=1) / np.maximum(norm_B, TINY))
@@ -98,3 +106,111 @@ def _drift_B(ours_BX: Float64, theirs_BX: Float64) -> Float64:
 
 def _sound(value_B: NDArray[np.floating]) -> Float64:
     return np.where(np.isfinite(value_B), value_B, np.inf).astype(np.float64)
+
+
+@dataclass(kw_only=True, eq=False)
+class Column:
+    """One measure by segment, index 0 being segment 1: mean and worst over the rows that ran it, and whose worst."""
+
+    count_S: NDArray[np.int64]
+    sum_S: Float64
+    worst_S: Float64
+    question_S: NDArray[np.int64]
+    puzzle_id_S: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls, num_segments: int) -> Column:
+        return cls(
+            count_S=np.zeros(num_segments, np.int64),
+            sum_S=np.zeros(num_segments),
+            worst_S=np.full(num_segments, -np.inf),
+            question_S=np.full(num_segments, -1, np.int64),
+            puzzle_id_S=np.full(num_segments, -1, np.int64),
+        )
+
+    @property
+    def mean_S(self) -> Float64:
+        return self.sum_S / np.maximum(self.count_S, 1)
+
+    def by(self, how: How) -> Float64:
+        return self.mean_S if how == "mean" else self.worst_S
+
+    def first(self, num_segments: int) -> Column:
+        return Column(**{name: values_S[:num_segments] for name, values_S in vars(self).items()})
+
+    def take(
+        self,
+        index_B: NDArray[np.integer],
+        question_B: NDArray[np.int64],
+        puzzle_id_B: NDArray[np.int64],
+        value_B: Float64,
+    ) -> None:
+        """Add one value for each row to its segment; NaN is left out."""
+        np.add.at(self.count_S, index_B, ~np.isnan(value_B))
+        np.add.at(self.sum_S, index_B, np.where(np.isnan(value_B), 0.0, value_B))
+        rows = np.flatnonzero(value_B > self.worst_S[index_B])
+        rows = rows[np.argsort(value_B[rows], kind="stable")]  # of several rows in one segment the last to write wins
+        self.worst_S[index_B[rows]] = value_B[rows]
+        self.question_S[index_B[rows]] = question_B[rows]
+        self.puzzle_id_S[index_B[rows]] = puzzle_id_B[rows]
+
+    def as_json(self) -> dict[str, list[Any]]:
+        """Values to four digits, "inf" for what is not finite; null where there is no value."""
+        lists = {
+            "mean": [short(value) for value in self.mean_S.tolist()],
+            "worst": [short(value) for value in self.worst_S.tolist()],
+            "puzzle": self.question_S.tolist(),
+        }
+        return {
+            name: [value if count else None for value, count in zip(values, self.count_S.tolist(), strict=True)]
+            for name, values in lists.items()
+        }
+
+
+@dataclass(kw_only=True)
+class SolveCounts:
+    """Puzzles solved by each side, counted in pairs: `lost` by the candidate alone, `won` by it alone."""
+
+    num_puzzles: int = 0
+    reference: int = 0
+    candidate: int = 0
+    lost: int = 0
+    won: int = 0
+
+    def count(self, reference: bool, candidate: bool) -> None:
+        self.num_puzzles += 1
+        self.reference += reference
+        self.candidate += candidate
+        self.lost += reference and not candidate
+        self.won += candidate and not reference
+
+    @property
+    def loss_points(self) -> float:
+        """Percentage points of solves that the candidate loses; negative where it gains."""
+        return 100 * (self.lost - self.won) / max(1, self.num_puzzles)
+
+    @property
+    def interval_points(self) -> tuple[float, float]:
+        """95 % confidence interval of the loss."""
+        low, high = loss_interval(self.lost, self.won, self.num_puzzles)
+        return 100 * low, 100 * high
+
+    def as_json(self) -> dict[str, Any]:
+        counts = {"reference": self.reference, "candidate": self.candidate, "lost": self.lost, "won": self.won}
+        interval = [short(bound) for bound in self.interval_points]
+        return {**counts, "loss_points": short(self.loss_points), "interval_points": interval}
+
+
+def loss_interval(num_lost: int, num_won: int, num_puzzles: int) -> tuple[float, float]:
+    """95 % confidence interval of the share lost: Wald's with half a puzzle in each cell (Agresti, Min 2005).
+
+    So no difference seen is not taken for certainty that there is none.
+    """
+    lost, won, total = num_lost + 0.5, num_won + 0.5, num_puzzles + 2
+    middle = (lost - won) / total
+    half = Z_95 * math.sqrt(max(0.0, lost + won - (lost - won) ** 2 / total)) / total
+    return middle - half, middle + half
+
+
+def short(value: float) -> float | str:
+    return float(f"{value:.4g}") if math.isfinite(value) else "inf"

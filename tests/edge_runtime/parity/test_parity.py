@@ -10,7 +10,9 @@ import pytest
 from hrm_edge_runtime.bundle import Bundle, Golden
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
-from hrm_edge_runtime.parity import ParityReport, compare, replay
+from hrm_edge_runtime.parity.gates import passes
+from hrm_edge_runtime.parity.report import ParityReport
+from hrm_edge_runtime.parity.walk import compare, replay
 
 
 def engine_of(bundle: Bundle, num_slots: int) -> OnnxEngine:
@@ -32,7 +34,7 @@ def changed(array: np.ndarray, index: tuple[int, ...], by: float) -> np.ndarray:
 def test_the_engine_a_trace_came_from_passes(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     report = replay(bundle, partial(engine_of, bundle))
-    assert report.passes()
+    assert passes(report)
     assert report.max_logit_gap == 0.0
     assert report.num_puzzles == 5
     assert len(report.logit_gap_by_segment) == bundle.manifest.max_segments
@@ -42,7 +44,7 @@ def test_a_perturbed_logit_shows_in_its_segment_alone(tiny_bundle: Path) -> None
     bundle = Bundle.open(tiny_bundle)
     golden = bundle.golden()
     report = replayed(bundle, replace(golden, logits_SBTV=changed(golden.logits_SBTV, (3, 1, 4, 2), 0.5)))
-    assert not report.passes()
+    assert not passes(report)
     assert [gap > 1e-4 for gap in report.logit_gap_by_segment] == [False, False, False, True, False, False]
 
 
@@ -51,7 +53,7 @@ def test_a_changed_answer_is_counted(tiny_bundle: Path) -> None:
     golden = bundle.golden()
     report = replayed(bundle, replace(golden, answer_SBT=changed(golden.answer_SBT, (2, 0, 0), 1)))
     assert report.num_different_answers == 1
-    assert not report.passes()
+    assert not passes(report)
 
 
 def test_a_margin_that_halts_a_puzzle_elsewhere_is_counted(tiny_bundle: Path) -> None:
@@ -61,7 +63,7 @@ def test_a_margin_that_halts_a_puzzle_elsewhere_is_counted(tiny_bundle: Path) ->
     assert golden.halt_margin_SB[0, 2] < 0  # it goes on after the first segment in truth
     report = replayed(bundle, replace(golden, halt_margin_SB=halting_now))
     assert report.num_different_halts == 1
-    assert not report.passes()
+    assert not passes(report)
 
 
 def test_a_halting_value_that_cancels_out_of_the_margin_is_seen(tiny_bundle: Path) -> None:
@@ -69,7 +71,7 @@ def test_a_halting_value_that_cancels_out_of_the_margin_is_seen(tiny_bundle: Pat
     golden = bundle.golden()
     report = replayed(bundle, replace(golden, q_halt_SB=changed(golden.q_halt_SB, (1, 1), 0.01)))
     assert report.num_different_halts == 0
-    assert not report.passes()
+    assert not passes(report)
 
 
 def test_logits_that_are_not_finite_never_pass(tiny_bundle: Path) -> None:
@@ -77,7 +79,7 @@ def test_logits_that_are_not_finite_never_pass(tiny_bundle: Path) -> None:
     golden = bundle.golden()
     report = replayed(bundle, replace(golden, logits_SBTV=changed(golden.logits_SBTV, (1, 1, 1, 1), np.nan)))
     assert report.max_logit_gap == float("inf")
-    assert not report.passes()
+    assert not passes(report)
 
 
 def test_an_engine_without_logits_is_refused(tiny_bundle: Path) -> None:

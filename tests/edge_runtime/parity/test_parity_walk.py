@@ -12,12 +12,10 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.parity.diagnosis import reasons_of
-from hrm_edge_runtime.parity.gates import GOLDEN_FP32
-from hrm_edge_runtime.parity.golden import golden_questions, golden_side
-from hrm_edge_runtime.parity.judging import Break, breaks
-from hrm_edge_runtime.parity.report import ParityReport, report_of
-from hrm_edge_runtime.parity.tally import Column, Paired
-from hrm_edge_runtime.parity.walk import Course, Side, walk
+from hrm_edge_runtime.parity.gates import GOLDEN_FP32, Break, breaks, passes
+from hrm_edge_runtime.parity.measures import Column, SolveCounts
+from hrm_edge_runtime.parity.report import ParityReport
+from hrm_edge_runtime.parity.walk import Side, golden_questions, golden_side, walk
 from hrm_puzzles.data.held_out import Questions, questions_made
 
 MAX_SEGMENTS = 6
@@ -63,9 +61,7 @@ def golden_of(bundle: Bundle, num_slots: int = 3) -> Side:
 def report_on(
     reference: Side, candidate: Side, questions: Questions, bundle: Bundle, *, to_the_end: bool
 ) -> ParityReport:
-    course = Course(num_segments=MAX_SEGMENTS, to_the_end=to_the_end)
-    tally = walk(reference, candidate, questions, bundle.puzzle, course)
-    return report_of(tally, reference="one", candidate="other", puzzles=questions.source, proof_exists=True)
+    return walk(reference, candidate, questions, bundle.puzzle, num_segments=MAX_SEGMENTS, to_the_end=to_the_end)
 
 
 def test_the_report_does_not_depend_on_the_number_of_slots(tiny_bundle: Path) -> None:
@@ -107,7 +103,7 @@ def test_the_golden_traces_stand_in_for_an_engine(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     source = golden_questions(bundle.golden())
     report = report_on(golden_of(bundle, 2), side(bundle, 2), source, bundle, to_the_end=True)
-    assert report.passes()
+    assert passes(report)
     assert "carry_drift" not in report.columns  # traces hold no carry
 
 
@@ -180,8 +176,8 @@ def test_the_worst_row_of_a_segment_is_kept_with_its_puzzle() -> None:
     assert column.as_json()["worst"] == [5.0, None]
 
 
-def paired(num_puzzles: int, lost: int, won: int) -> Paired:
-    return Paired(
+def paired(num_puzzles: int, lost: int, won: int) -> SolveCounts:
+    return SolveCounts(
         num_puzzles=num_puzzles, reference=num_puzzles - won, candidate=num_puzzles - lost, lost=lost, won=won
     )
 

@@ -6,15 +6,22 @@ Each refusal here comes before anything is computed.
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
+import torch
 
 from hrm_calibration.int8 import Int8Settings
 from hrm_host.progress import Stages
 from hrm_model.config import HRMConfig
+from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import BLANK_IDENTIFIER
 from hrm_puzzles.data.held_out import Questions, find_questions
@@ -139,3 +146,24 @@ def find_puzzles(
     order_N = np.random.default_rng(0).permutation(len(questions))
     first = min(reserved, max(len(questions) - options.held_out, len(questions) // 4))
     return questions.at(order_N[:first]), questions.at(order_N[first:])
+
+
+def provenance(model: HRM, meta: Mapping[str, Any]) -> dict[str, str | int | float]:
+    """The plain values of the checkpoint's `meta`, and versions; no path and no time of this machine."""
+    versions = {"torch": torch.__version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__}
+    return {
+        **{key: value for key, value in meta.items() if _is_plain(value)},
+        "num_parameters": num_parameters(model),
+        **{f"exported_with_{name}": str(version) for name, version in versions.items()},
+    }
+
+
+def num_parameters(model: HRM) -> int:
+    """Weights that the graph holds; the puzzle table is counted by its rows instead."""
+    return sum(tensor.numel() for name, tensor in model.state_dict().items() if name != "puzzle_table")
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, str | int) and not isinstance(value, bool)
