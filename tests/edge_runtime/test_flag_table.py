@@ -1,4 +1,4 @@
-"""The table of options in docs/serving.md is the parser's own; run this file with Python to write it again."""
+"""The table of options in docs/api.md is the parser's own; run this file with Python to write it again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer.main
 
 from hrm_edge_runtime.cli import serve_app
 
-PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
+PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 TABLE = re.compile(r"\| option \| default \| what it does \|\n(?:\|.*\n)+")
 
 
