@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +166,7 @@ class Checkout:
         return "\n".join(line.rstrip() for line in text.splitlines())
 
     @contextlib.contextmanager
-    def served(self, *bundles: str) -> Iterator[httpx.Client]:
+    def served(self, *bundles: str) -> Generator[httpx.Client]:
         """A ready server of these bundles."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -354,7 +354,13 @@ def refused_exports(checkout: Checkout) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, arguments in REFUSED_EXPORTS.items():
         done = checkout.run("hrm-export", *arguments)
-        found[name] = {"exit": done.returncode, "message": checkout.plain(done.stderr), "printed": done.stdout}
+        # Stages and their seconds come before it.
+        message = re.search(r"^(hrm-export:|Usage:|Traceback).*", done.stderr, re.M | re.S)
+        found[name] = {
+            "exit": done.returncode,
+            "message": checkout.plain(message[0] if message else done.stderr),
+            "printed": done.stdout,
+        }
     return found
 
 
