@@ -2,7 +2,7 @@
 
 python tests/contracts/freeze.py --root . --out before.json
 python tests/contracts/freeze.py --root . --out after.json --only help,served
-python tests/contracts/freeze.py --diff before.json after.json
+python tests/contracts/freeze.py --diff before.json after.json --only help,served
 
 Everything comes from commands, HTTP and files of the checkout at --root; no module of ours is imported here, so modules
 may move freely. Paths and times are normalised: the same checkout on the same machine gives the same file. Digests of
@@ -455,16 +455,16 @@ def main() -> None:
     parser.add_argument("--only", help=f"parts, separated by commas: {', '.join(PARTS)}")
     parser.add_argument("--diff", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), help="two files to compare")
     given = parser.parse_args()
+    names = given.only.split(",") if given.only else list(PARTS)
+    if unknown := [name for name in names if name not in PARTS]:
+        parser.error(f"{unknown[0]!r} is no part; choose from {', '.join(PARTS)}")
     if given.diff:
         before, after = (json.loads(path.read_text(encoding="utf-8")) for path in given.diff)
-        lines = list(differences(before, after))
+        lines = [line for name in names for line in differences(before.get(name), after.get(name), name)]
         print("\n".join(lines) or "no difference")
         sys.exit(1 if lines else 0)
     if not given.root or not given.out:
         parser.error("give --root and --out, or --diff")
-    names = given.only.split(",") if given.only else list(PARTS)
-    if unknown := [name for name in names if name not in PARTS]:
-        parser.error(f"{unknown[0]!r} is no part; choose from {', '.join(PARTS)}")
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as work:
         checkout = Checkout(given.root, Path(work).resolve())
