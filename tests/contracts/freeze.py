@@ -208,7 +208,8 @@ def helps(checkout: Checkout) -> dict[str, str]:
     waiting = [[command] for command in sorted(checkout.commands)]
     while waiting:
         command, *names = waiting.pop(0)
-        text = checkout.plain(checkout.run_well(command, *names, "--help"))
+        printed = checkout.run_well(command, *names, "--help")
+        text = checkout.plain(re.sub(r"\[default:\s+/[^]]*\]", "[default: PATH]", printed))  # it may break over lines
         found[" ".join([command, *names])] = text
         listed = re.search(r"^(?:╭─ )?Commands\b.*\n((?:.+\n?)*)", text, re.M)
         subcommands = re.findall(r"^(?:  |│ )([a-z][\w-]*)", listed[1], re.M) if listed else []
