@@ -98,7 +98,7 @@ from pathlib import Path
 {first}
 from hrm_benchmarks import commands
 from hrm_edge_runtime import cli
-from hrm_edge_runtime.solve import local
+from hrm_edge_runtime.solve import output, solvers
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.http import app, server
 from hrm_edge_runtime.worker import client, loop

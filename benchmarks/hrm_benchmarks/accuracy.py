@@ -7,22 +7,21 @@ and repeat from run to run, CPU seconds belong to the machine.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.http.errors import ServiceError
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
-from hrm_edge_runtime.solve.local import Outcome
 from hrm_edge_runtime.solve.reading import Entry, opened
+from hrm_edge_runtime.solve.solvers import Reply, SolveAll
 from hrm_puzzles.data.held_out import questions_made
 from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError
 from hrm_puzzles.sudoku import solver as sudoku_solver
 from hrm_puzzles.sudoku.sudoku import Sudoku
-
-SolveAll = Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Outcome]]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -147,9 +146,10 @@ def _known(puzzle: Puzzle, entry: Entry) -> Known:
     return Known(puzzle=entry.puzzle, solution=solution)
 
 
-def _answer(outcome: Outcome) -> SolveAnswer:
+def _answer(outcome: Reply) -> SolveAnswer:
     if isinstance(outcome, SolveAnswer):
         return outcome
+    assert isinstance(outcome, ServiceError), "a bundle opened here is no server"
     raise ValueError(f"a puzzle is refused: {outcome.message}; {outcome.remedy}.")
 
 

@@ -14,7 +14,7 @@ from hrm_benchmarks.accuracy_report import as_json, one_line, print_figures, sav
 from hrm_benchmarks.report import paper
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.factory import choose
-from hrm_edge_runtime.solve.local import OfflineSolver
+from hrm_edge_runtime.solve.solvers import OfflineSolver
 
 ATTEMPTS = (1, 4, 16, 64)
 EXAMPLE = "Example: hrm-bench accuracy --puzzles hard.txt --attempts 1 --attempts 16 --max-segments 128 --png hard.png"

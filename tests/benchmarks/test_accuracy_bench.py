@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from hrm_benchmarks.accuracy import figures, generated, measure, questions_from_file
 from hrm_benchmarks.commands import app
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
-from hrm_edge_runtime.solve.local import Outcome
+from hrm_edge_runtime.solve.solvers import Reply
 from hrm_puzzles import registry
 
 PUZZLE = registry.get("sudoku-4x4")
@@ -19,7 +19,7 @@ QUESTIONS = ["123434122143432.", "12343412214343..", "1234341221434..."]
 ANOTHER = "1234341243212143"  # a right board, but no solution of these questions
 
 
-def solve_all(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Outcome]]:
+def solve_all(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
     """One attempt solves the first, four the first two, and the last is answered wrongly and called proven."""
     for position, request in reversed(list(enumerate(requests))):
         solved = position == 2 or (request.attempts or 1) > 3 * position

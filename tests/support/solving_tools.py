@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
-from hrm_edge_runtime.solve.solvers import Outcome, Solver
+from hrm_edge_runtime.solve.solvers import Reply, Solver
 from hrm_puzzles import registry
 
 SOLVED = "1234341221434321"
@@ -30,5 +30,5 @@ def answer(puzzle: object, *, solved: bool = True) -> SolveAnswer:
     )
 
 
-def solver_of(solve_all: Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Outcome]]]) -> Solver:
+def solver_of(solve_all: Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Reply]]]) -> Solver:
     return Solver(puzzles={"m": PUZZLE}, solve_all=solve_all)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
-from hrm_edge_runtime.solve.local import OfflineSolver
+from hrm_edge_runtime.solve.solvers import OfflineSolver
 from hrm_export.cli import app
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM

@@ -1,15 +1,12 @@
-"""A question and its answer as a picture for a terminal: what was given stands apart from what the model found.
+"""A question and its answer as a picture for a terminal; what the model found looks different from what was given.
 
-Puzzles tell how they look: a Sudoku has a `board` of boxes, the others a `palette` of colours by value.
+A Sudoku has boxes, the other puzzles a `palette` of colours by value.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Protocol, cast, runtime_checkable
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -28,15 +25,15 @@ class Coloured(Protocol):
 
 
 def board(puzzle: Puzzle, question: object, solution: object) -> RenderableType | None:
-    """The picture; None for an answer that is no board at all."""
+    """The picture; None for an answer that is no board."""
     try:
         asked, answered = puzzle.parse(question).grid, puzzle.parse(_asked_like(question, solution)).grid
     except PuzzleError:
         return None
     if isinstance(puzzle, Sudoku):
-        return sudoku_board(puzzle, asked, answered)
+        return _sudoku_board(puzzle, asked, answered)
     if isinstance(puzzle, Coloured):
-        return coloured_board(puzzle, asked, answered)
+        return _coloured_board(puzzle, asked, answered)
     return Text(puzzle.render(answered, asked))
 
 
@@ -45,7 +42,7 @@ def _asked_like(question: object, solution: object) -> object:
     return {**cast("dict[str, object]", question), "input": solution} if isinstance(question, dict) else solution
 
 
-def sudoku_board(puzzle: Sudoku, asked: Grid, answered: Grid) -> Text:
+def _sudoku_board(puzzle: Sudoku, asked: Grid, answered: Grid) -> Text:
     """Digits between the lines of the boxes."""
     side, rows, cols = len(asked), puzzle.box_rows, puzzle.box_cols
     bar = ["─" * (2 * cols + 1)] * (side // cols)
@@ -68,14 +65,14 @@ def _append_row(text: Text, box_cols: int, asked: list[int], answered: list[int]
     text.append("│\n", style="dim")
 
 
-def coloured_board(puzzle: Puzzle, asked: Grid, answered: Grid) -> RenderableType:
-    """Cells in the puzzle's colours; a question of another meaning stands beside its answer instead of under it."""
+def _coloured_board(puzzle: Puzzle, asked: Grid, answered: Grid) -> RenderableType:
+    """Cells in the puzzle's colours; for puzzles without proof the question stands beside its answer."""
     assert isinstance(puzzle, Coloured)
     if puzzle.proof_exists:
         return _cells(puzzle.palette, answered, _signs(puzzle, asked, answered))
     pair = Table.grid(padding=(0, 3))
     pair.add_row(*(_cells(puzzle.palette, grid, _digits(grid)) for grid in (asked, answered)))
-    return Padding(Group(pair), (0, 0))
+    return pair
 
 
 def _cells(palette: Mapping[int, str], grid: Grid, signs: list[list[str]]) -> Text:

@@ -1,7 +1,6 @@
 """The command `hrm-solve`: puzzles to answers, through a server or a bundle opened here."""
 
-from __future__ import annotations
-
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -79,7 +78,7 @@ def solve(
     from hrm_edge_runtime.engines.engine import EngineUnavailableError
     from hrm_edge_runtime.engines.factory import prepare
     from hrm_edge_runtime.manifest import BundleError
-    from hrm_edge_runtime.solve import run, running, solvers
+    from hrm_edge_runtime.solve import output, solvers
     from hrm_edge_runtime.solve.reading import SolvingError
 
     fields = {
@@ -93,16 +92,17 @@ def solve(
         "priority": priority,
     }
     try:
-        if bundle is not None:
-            opened = Bundle.open(find_bundle(bundle))
-            choice = prepare(opened, engine, num_slots=slots)
-            opening = solvers.from_bundle(opened, choice, num_slots=slots, num_threads=threads)
-        else:
-            key = read_key(key_file)
-            opening = solvers.from_server(url, api_key=key, patience_s=patience, kind=kind, model=model)
-        options = running.options_of(fields)
-        with opening as solver:
-            raise typer.Exit(run.run(puzzle, solver, options, out=out, as_json=as_json))
+        with contextlib.ExitStack() as stack:
+            if bundle is not None:
+                opened = Bundle.open(find_bundle(bundle))
+                choice = prepare(opened, engine, num_slots=slots)
+                options = solvers.options_of(fields)
+                solver = solvers.from_bundle(opened, choice, num_slots=slots, num_threads=threads)
+            else:
+                key, options = read_key(key_file), solvers.options_of(fields)
+                server = solvers.from_server(url, api_key=key, patience_s=patience, kind=kind, model=model)
+                solver = stack.enter_context(server)
+            raise typer.Exit(output.run(puzzle, solver, options, out=out, as_json=as_json))
     except (BundleError, EngineUnavailableError, SolvingError, ServerKeyError) as error:
         _fail(error)
     except KeyboardInterrupt:
@@ -114,11 +114,11 @@ def solve(
 
 
 class ServerKeyError(ValueError):
-    """A key that cannot be had or used."""
+    """A key file that cannot be read or used."""
 
 
 def read_key(path: Path | None) -> str | None:
-    """The key for a server: a file's first line, else the environment's; a command line would show it to everybody."""
+    """The key for a server: a file's first line, else the environment's; a command line would show it to every user."""
     if path is None:
         return os.environ.get(KEY_VARIABLE) or None
     try:

@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -13,30 +14,74 @@ import httpx
 
 from hrm_edge_runtime.batching.halting import PolicyKind
 from hrm_edge_runtime.http.schema import ErrorDetail, ModelsAnswer, ModelView, SolveAnswer, SolveRequest
-from hrm_edge_runtime.solve.client_errors import (
-    DeadlineMissedError,
-    KeyRefusedError,
-    RefusedError,
-    ServerError,
-    UnavailableError,
-    UnreachableError,
-    error_from,
-)
-from hrm_edge_runtime.solve.retry import Patience
-
-__all__ = [
-    "Client",
-    "DeadlineMissedError",
-    "KeyRefusedError",
-    "RefusedError",
-    "ServerError",
-    "UnavailableError",
-    "UnreachableError",
-]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 PIECE = 100  # puzzles sent at a time: httpx sends a whole body before it reads, and their answers fit the buffers
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
 NOT_NOW = frozenset(("queue-full", "loading", "draining", "engine-lost"))  # reasons of a line worth sending again
+NOT_BY_THEN = "cannot-make-deadline"  # the one 503 that waiting does not mend: a deadline counts from each request
+
+
+class ServerError(Exception):
+    """A server's refusal; `detail` holds its reason, field, rule, cell, message and remedy."""
+
+    def __init__(self, status: int, detail: ErrorDetail, retry_after_s: float = 0.0) -> None:
+        super().__init__(f"{detail.message}; {detail.remedy}.")
+        self.status = status
+        self.detail = detail
+        self.retry_after_s = retry_after_s
+
+
+class RefusedError(ServerError):
+    """4xx: the request or its puzzle cannot be accepted; sending it again changes nothing."""
+
+
+class KeyRefusedError(RefusedError):
+    """401: the server asks for a key."""
+
+
+class UnavailableError(ServerError):
+    """Any other 503, or 429 where a key has used up its share: not now; try again after `retry_after_s`."""
+
+
+class DeadlineMissedError(ServerError):
+    """504: the deadline passed first; or 503: it could only pass first. Ask again with a later one."""
+
+
+class UnreachableError(Exception):
+    """No answer at all: nothing listens there, or the connection broke."""
+
+
+@dataclass(kw_only=True)
+class RetryPolicy:
+    """Pauses that grow, for as long as `limit_s` after the last success; never shorter than a server asks for.
+
+    Each is drawn at random up to a bound that doubles: clients who were refused together do not return together.
+    """
+
+    limit_s: float
+    rng: random.Random
+    _num_pauses: int = 0
+    _success_s: float = field(default_factory=time.monotonic)
+
+    def renew(self) -> None:
+        """Begin anew after a success."""
+        self._num_pauses, self._success_s = 0, time.monotonic()
+
+    def pause_s(self, retry_after_s: float = 0.0) -> float | None:
+        """How long to wait before the next try; None where it would be too late."""
+        bound_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._num_pauses)
+        self._num_pauses += 1
+        pause_s = retry_after_s + self.rng.uniform(0, bound_s)
+        return pause_s if time.monotonic() + pause_s <= self._success_s + self.limit_s else None
+
+    def wait(self, failure: Exception | None) -> bool:
+        """Sleep before the next try; False where there is to be none."""
+        pause_s = self.pause_s(failure.retry_after_s if isinstance(failure, ServerError) else 0.0)
+        if pause_s is not None:
+            time.sleep(pause_s)
+        return pause_s is not None
 
 
 class Client:
@@ -99,7 +144,7 @@ class Client:
         return SolveAnswer.model_validate(self._patiently("POST", "/solve", stated))
 
     def solve_many(self, requests: Iterable[SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ServerError]]:
-        """Each request's position and its answer or refusal, as they finish; memory does not grow with their number.
+        """Yield each request's position and its answer or refusal, as they finish; memory does not grow with them.
 
         What fails for the moment, as the lines of an engine that died, is sent again for as long as there is patience.
         """
@@ -125,22 +170,22 @@ class Client:
         return True
 
     def _piece(self, unanswered: dict[int, SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ServerError]]:
-        """Ask until every request has its end."""
-        patience = self._patience()
+        """Ask until every request has its answer or refusal, or patience is at its end."""
+        retry = self._retry_policy()
         while unanswered:
             refused: dict[int, ServerError] = {}
             failure: UnavailableError | UnreachableError | None = None
             try:
-                for position, outcome in self._lines(unanswered):
-                    if isinstance(outcome, ServerError) and outcome.detail.reason in NOT_NOW:
-                        refused[position] = outcome
+                for position, reply in self._lines(unanswered):
+                    if isinstance(reply, ServerError) and reply.detail.reason in NOT_NOW:
+                        refused[position] = reply
                         continue
                     del unanswered[position]
-                    patience.renew()
-                    yield position, outcome
+                    retry.renew()
+                    yield position, reply
             except (UnavailableError, UnreachableError) as error:
                 failure = error
-            if unanswered and not _wait(patience, failure):
+            if unanswered and not retry.wait(failure):
                 if failure is not None:
                     raise failure
                 yield from refused.items()
@@ -154,24 +199,24 @@ class Client:
             with self._http.stream("POST", "/solve/batch", content=body.encode(), headers=headers) as response:
                 if not response.is_success:
                     response.read()
-                    raise error_from(response)
+                    raise _error_from(response)
                 for line in response.iter_lines():
                     answered = json.loads(line)
-                    yield positions[answered["line"] - 1], _outcome(answered)
+                    yield positions[answered["line"] - 1], _reply(answered)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._unreachable(error) from error
 
     def _patiently(self, method: str, path: str, body: dict[str, Any] | None = None) -> object:
-        patience = self._patience()
+        retry = self._retry_policy()
         while True:
             try:
                 return self._call(method, path, body)
             except UnavailableError as error:
-                if not _wait(patience, error):
+                if not retry.wait(error):
                     raise
 
-    def _patience(self) -> Patience:
-        return Patience(limit_s=self._patience_s, rng=self._rng)
+    def _retry_policy(self) -> RetryPolicy:
+        return RetryPolicy(limit_s=self._patience_s, rng=self._rng)
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> object:
         try:
@@ -180,7 +225,7 @@ class Client:
             raise self._unreachable(error) from error
         if response.is_success:
             return response.json()
-        raise error_from(response)
+        raise _error_from(response)
 
     def _unreachable(self, error: Exception) -> UnreachableError:
         return UnreachableError(
@@ -188,16 +233,35 @@ class Client:
         )
 
 
-def _wait(patience: Patience, failure: Exception | None) -> bool:
-    """Sleep before the next try; false where there shall be none."""
-    pause_s = patience.pause_s(failure.retry_after_s if isinstance(failure, ServerError) else 0.0)
-    if pause_s is not None:
-        time.sleep(pause_s)
-    return pause_s is not None
-
-
-def _outcome(answered: dict[str, Any]) -> SolveAnswer | ServerError:
-    """What a line of a batch says; an error in a line has no status of its own."""
+def _reply(answered: dict[str, Any]) -> SolveAnswer | ServerError:
+    """A line of a batch; an error in a line has no status of its own."""
     if "answer" in answered:
         return SolveAnswer.model_validate(answered["answer"])
     return ServerError(200, ErrorDetail.model_validate(answered["error"]))
+
+
+def _error_from(response: httpx.Response) -> ServerError:
+    status = response.status_code
+    try:
+        detail = ErrorDetail.model_validate(response.json()["error"])
+    except (ValueError, KeyError, TypeError):  # a proxy's answer, not ours
+        detail = ErrorDetail(
+            reason="unknown",
+            field=None,
+            rule=None,
+            cell=None,
+            message=f"the server answered {status} without a reason",
+            remedy="look whether another server or a proxy listens at this address",
+        )
+    if detail.reason == NOT_BY_THEN or status == 504:
+        return DeadlineMissedError(status, detail)
+    if status in (429, 503):
+        return UnavailableError(status, detail, _seconds(response.headers.get("retry-after", "")))
+    if status == 401:
+        return KeyRefusedError(status, detail)
+    return (RefusedError if 400 <= status < 500 else ServerError)(status, detail)
+
+
+def _seconds(retry_after: str) -> float:
+    """What the header says; a proxy may write a date instead, which counts as a second."""
+    return float(retry_after) if retry_after.isdecimal() else 1.0

@@ -1,10 +1,8 @@
 """Puzzles as people keep them: one, a board over several lines, lines of text, the published CSV form, NDJSON.
 
-Every line of NDJSON is a request of `/solve` or a puzzle that is written as JSON itself; `solution` beside a puzzle, as
-in what the web page exports, and the `answer` of a CSV are kept as what is known and never sent anywhere.
+A line of NDJSON is a request of `/solve` or a puzzle written as JSON. The `solution` beside a puzzle, as in what the
+web page exports, and the `answer` of a CSV are kept as the known solution and never sent anywhere.
 """
-
-from __future__ import annotations
 
 import contextlib
 import csv
@@ -21,12 +19,12 @@ HEAD_LINES = 100  # a board over several lines ends before this
 
 
 class SolvingError(ValueError):
-    """What cannot be begun or finished; the text is one sentence with the remedy."""
+    """A run that cannot be begun or finished; the text is one sentence with the remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One puzzle with whatever other fields of a request stand beside it; `known` is its solution where that is told.
+    """One puzzle with the other fields of its request; `known` is its solution, None where the source has none.
 
     `number` counts the puzzles of one source from 1.
     """
@@ -47,9 +45,9 @@ def is_many(argument: str) -> bool:
 
 @contextlib.contextmanager
 def opened(argument: str, shortest: int) -> Generator[Iterator[Entry]]:
-    """The puzzles behind an argument: itself, a file's or standard input's, read as they are asked for.
+    """The puzzles that an argument names, read lazily: itself, a file's, or standard input's.
 
-    `shortest` is how long the text of a whole puzzle is at least: shorter lines together are one board.
+    `shortest` is the length of the shortest whole puzzle: shorter lines together are one board.
     """
     try:
         if argument == "-":
@@ -64,7 +62,7 @@ def opened(argument: str, shortest: int) -> Generator[Iterator[Entry]]:
 
 
 def entries(lines: Iterable[str], shortest: int) -> Iterator[Entry]:
-    """The puzzles of some lines; the first lines tell the form."""
+    """The puzzles of some lines; the first lines show the form."""
     rest = iter(lines)
     head = list(itertools.islice(rest, HEAD_LINES))
     first = next((line for line in head if not _is_idle(line)), "")

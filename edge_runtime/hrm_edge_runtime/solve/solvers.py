@@ -1,27 +1,39 @@
-"""Who solves: a server over HTTP, or a bundle opened in this process."""
+"""What solves the puzzles of `hrm-solve`: a server over HTTP, or a bundle opened in this process.
 
-from __future__ import annotations
+`solve_in_order` gives a solver the requests and hands back its replies in the order of the puzzles.
+"""
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Mapping
+import json
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
+from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.factory import Choice
+from hrm_edge_runtime.engines.factory import Choice, engine_for
+from hrm_edge_runtime.http.body import solve_request_from
 from hrm_edge_runtime.http.errors import ServiceError
+from hrm_edge_runtime.http.parse_task import Question, answer_from, question_from
 from hrm_edge_runtime.http.schema import ModelView, SolveAnswer, SolveRequest
-from hrm_edge_runtime.solve.client import Client, KeyRefusedError, ServerError, UnreachableError
-from hrm_edge_runtime.solve.reading import SolvingError
+from hrm_edge_runtime.http.served_model import ServedModel
+from hrm_edge_runtime.solve.client import NOT_NOW, Client, KeyRefusedError, ServerError, UnreachableError
+from hrm_edge_runtime.solve.reading import Entry, SolvingError
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
 
-Outcome = SolveAnswer | ServiceError | ServerError
-SolveAll = Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Outcome]]]
+Reply = SolveAnswer | ServiceError | ServerError
+SolveAll = Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Reply]]]
+Options = Mapping[str, object]
+
+MAX_ATTEMPTS = 1024  # nothing else waits for this engine
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solver:
-    """Somebody who solves puzzles; outcomes come with their position, in any order.
+    """`solve_all` yields each request's position and reply, in any order.
 
     `puzzles` are those known here, by the name of the model that solves them.
     """
@@ -36,15 +48,6 @@ class Solver:
 
 
 @contextlib.contextmanager
-def from_bundle(bundle: Bundle, choice: Choice, *, num_slots: int, num_threads: int | None) -> Generator[Solver]:
-    """A solver in this process."""
-    from hrm_edge_runtime.solve.local import OfflineSolver
-
-    offline = OfflineSolver(bundle=bundle, choice=choice, num_slots=num_slots, num_threads=num_threads)
-    yield Solver(puzzles={bundle.manifest.name: bundle.puzzle}, solve_all=offline.solve_all)
-
-
-@contextlib.contextmanager
 def from_server(
     url: str, *, api_key: str | None, patience_s: float, kind: str | None = None, model: str | None = None
 ) -> Generator[Solver]:
@@ -55,7 +58,7 @@ def from_server(
     try:
         with Client(url, api_key=api_key, patience_s=patience_s) as client:
             meant = [one for one in client.models() if model in (None, one.name) and kind in (None, one.kind)]
-            yield Solver(puzzles=_known(url, meant), solve_all=client.solve_many)
+            yield Solver(puzzles=_known_puzzles(url, meant), solve_all=client.solve_many)
     except KeyRefusedError as error:
         given = "does not know this one" if api_key else "was sent none"
         raise SolvingError(
@@ -65,7 +68,7 @@ def from_server(
         raise SolvingError(str(error)) from error
 
 
-def _known(url: str, models: Iterable[ModelView]) -> dict[str, Puzzle]:
+def _known_puzzles(url: str, models: Iterable[ModelView]) -> dict[str, Puzzle]:
     found: dict[str, Puzzle] = {}
     for model in models:
         with contextlib.suppress(PuzzleError):
@@ -73,3 +76,126 @@ def _known(url: str, models: Iterable[ModelView]) -> dict[str, Puzzle]:
     if not found:
         raise SolvingError(f"{url} serves no such model of a puzzle known here: ask it with curl {url}/models.")
     return found
+
+
+def from_bundle(bundle: Bundle, choice: Choice, *, num_slots: int, num_threads: int | None) -> Solver:
+    """A solver in this process."""
+    offline = OfflineSolver(bundle=bundle, choice=choice, num_slots=num_slots, num_threads=num_threads)
+    return Solver(puzzles={bundle.manifest.name: bundle.puzzle}, solve_all=offline.solve_all)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineSolver:
+    """Solves with a bundle in this process: the same parsing, attempts and answers as a server."""
+
+    bundle: Bundle
+    choice: Choice
+    num_slots: int = 4
+    num_threads: int | None = None
+
+    def solve_all(self, requests: Iterable[SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ServiceError]]:
+        """Yield each request's position and its answer or refusal as they finish, on an engine opened for this call."""
+        engine = engine_for(
+            self.bundle,
+            engine=self.choice.engine,
+            precision=self.choice.precision,
+            num_slots=self.num_slots,
+            num_threads=self.num_threads,
+        )
+        lane = Attempts(
+            engine,
+            self.bundle.puzzle,
+            self.bundle.puzzle_table,
+            queue_limit=self.num_slots,
+            max_attempts=MAX_ATTEMPTS,
+            identifiers=self.bundle.identifiers,
+        )
+        try:
+            yield from self._through(lane, requests)
+        finally:
+            engine.close()
+
+    def _through(
+        self, lane: Attempts, requests: Iterable[SolveRequest]
+    ) -> Iterator[tuple[int, SolveAnswer | ServiceError]]:
+        model = ServedModel.of(
+            self.bundle, precision=self.choice.precision, num_slots=self.num_slots, max_attempts=MAX_ATTEMPTS
+        )
+        asked: dict[int, Question] = {}
+        for position, request in enumerate(requests):
+            while len(asked) >= 2 * self.num_slots:  # a full lane with its successors in line
+                yield from _step(lane, asked)
+            try:
+                asked[position] = question_from([model], request)
+            except ServiceError as refusal:
+                yield position, refusal
+            else:
+                lane.submit(asked[position].ask(task_id=position, arrival_s=time.monotonic()))
+        while asked:
+            yield from _step(lane, asked)
+
+
+def _step(lane: Attempts, asked: dict[int, Question]) -> Iterator[tuple[int, SolveAnswer | ServiceError]]:
+    for conclusion in lane.step().conclusions:
+        try:
+            yield conclusion.task_id, answer_from(asked.pop(conclusion.task_id), conclusion)
+        except ServiceError as failure:
+            yield conclusion.task_id, failure
+
+
+def options_of(fields: Options) -> Options:
+    """The stated fields of a request; refuses values that no request may have."""
+    stated = {name: value for name, value in fields.items() if value is not None}
+    try:
+        SolveRequest.model_validate({"puzzle": None, **stated})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise SolvingError(f"{first['loc'][0]} cannot be {first['input']!r}: {first['msg']}.") from error
+    return stated
+
+
+def solve_in_order(solver: Solver, entries: Iterator[Entry], options: Options) -> Iterator[tuple[Entry, Reply]]:
+    """Yield each entry with its reply; `options` are fields of every request that does not state them itself.
+
+    Refuses to go on where a server will not take a puzzle for the moment: that is no reply to keep.
+    """
+    line = _Line(entries, options)
+    for position, reply in solver.solve_all(line.requests()):
+        if isinstance(reply, ServerError) and reply.detail.reason in NOT_NOW:
+            raise SolvingError(str(reply))
+        line.keep(position, reply)
+        yield from line.leave()
+    yield from line.leave()
+
+
+class _Line:
+    """The entries under way, and the replies to those that overtook an earlier entry."""
+
+    def __init__(self, entries: Iterator[Entry], options: Options) -> None:
+        self._entries = entries
+        self._options = options
+        self._waiting: dict[int, Entry] = {}
+        self._replies: dict[int, Reply] = {}
+        self._place_of: dict[int, int] = {}
+
+    def requests(self) -> Iterator[SolveRequest]:
+        """The valid requests, whose positions the solver counts; an invalid one gets its refusal here."""
+        position = 0
+        for place, entry in enumerate(self._entries):
+            self._waiting[place] = entry
+            try:
+                request = solve_request_from(json.dumps({**self._options, **entry.fields}).encode())
+            except ServiceError as refusal:
+                self._replies[place] = refusal
+                continue
+            self._place_of[position] = place
+            position += 1
+            yield request
+
+    def keep(self, position: int, reply: Reply) -> None:
+        self._replies[self._place_of.pop(position)] = reply
+
+    def leave(self) -> Iterator[tuple[Entry, Reply]]:
+        """Take out the entries that have a reply and nothing unanswered before them."""
+        while self._waiting and (place := next(iter(self._waiting))) in self._replies:
+            yield self._waiting.pop(place), self._replies.pop(place)

@@ -93,7 +93,7 @@ def test_an_engine_with_its_carry_on_a_device_says_the_same(tiny_graph: Path) ->
 WITHOUT_ONNX_RUNTIME = """
 import sys
 from hrm_edge_runtime import acceptance, cli
-from hrm_edge_runtime.solve import local, run
+from hrm_edge_runtime.solve import output, solvers
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.tensorrt import build
 from hrm_edge_runtime.parity import comparison

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +15,10 @@ from service_tools import command
 from solving_tools import OPEN, PUZZLE, SOLVED, answer
 
 from hrm_edge_runtime.http.errors import ServiceError
-from hrm_edge_runtime.solve import progress
 from hrm_edge_runtime.solve.boards import board
 from hrm_edge_runtime.solve.cli import ServerKeyError, read_key
+from hrm_edge_runtime.solve.output import Tally, record_of
 from hrm_edge_runtime.solve.reading import Entry
-from hrm_edge_runtime.solve.tally import Tally, record_of
 from hrm_puzzles import registry
 
 
@@ -30,21 +28,10 @@ def test_counts_tell_solved_proven_and_refused_by_reason() -> None:
     refusal = ServiceError(422, "bad-puzzle", "no", "mend it")
     for outcome in (answer("x"), answer("x"), answer("x", solved=False), refusal):
         tally.add(record_of(entry, outcome))
+    assert tally.note() == "2 solved, 1 refused"
     assert tally.text() == (
         "4 puzzles: 2 solved, all proven, 1 not solved, 1 refused (1 bad-puzzle); 2.0 segments on average"
     )
-
-
-def test_a_pipe_gets_lines_and_a_terminal_a_bar() -> None:
-    for is_terminal in (False, True):
-        shown, tally = io.StringIO(), Tally(solved=1)
-        console = Console(file=shown, force_terminal=is_terminal, width=100)
-        with progress.shown(tally, 10, console, line_every_s=0.0) as tell:
-            tally.solved += 3
-            time.sleep(0.01)
-            tell()
-        assert ("\x1b[" in shown.getvalue()) == is_terminal
-        assert ("4 of 10: 4 solved" in shown.getvalue()) != is_terminal
 
 
 def ansi(puzzle: str, question: object, solution: object) -> str:

@@ -23,13 +23,10 @@ from solving_tools import OPEN, PUZZLE, SOLVED, answer, solver_of
 
 from hrm_edge_runtime.http.errors import ServiceError
 from hrm_edge_runtime.http.schema import SolveRequest
-from hrm_edge_runtime.solve.client import Client, UnavailableError
-from hrm_edge_runtime.solve.ledger import continued
+from hrm_edge_runtime.solve.client import Client, RetryPolicy, UnavailableError
+from hrm_edge_runtime.solve.output import Tally, continued, record_of
 from hrm_edge_runtime.solve.reading import Entry, SolvingError, entries
-from hrm_edge_runtime.solve.retry import Patience
-from hrm_edge_runtime.solve.running import options_of, solve_in_order
-from hrm_edge_runtime.solve.solvers import Outcome
-from hrm_edge_runtime.solve.tally import Tally, record_of
+from hrm_edge_runtime.solve.solvers import Reply, options_of, solve_in_order
 
 # --- what is read
 
@@ -72,7 +69,7 @@ def test_a_long_file_is_read_while_it_is_solved() -> None:
 def test_outcomes_leave_in_the_order_of_their_puzzles_and_bad_lines_cost_themselves() -> None:
     asked: list[SolveRequest] = []
 
-    def backwards(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Outcome]]:
+    def backwards(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
         asked.extend(requests)
         yield from reversed([(position, answer(request.puzzle)) for position, request in enumerate(asked)])
 
@@ -198,13 +195,13 @@ def test_a_server_that_is_gone_ends_the_run_with_what_it_has(tmp_path: Path) -> 
 
 
 def test_pauses_grow_are_random_and_never_shorter_than_asked_for() -> None:
-    drawn = [Patience(limit_s=1e9, rng=random.Random(seed)) for seed in range(50)]
-    rounds = [[patience.pause_s() for patience in drawn] for _ in range(8)]
+    drawn = [RetryPolicy(limit_s=1e9, rng=random.Random(seed)) for seed in range(50)]
+    rounds = [[policy.pause_s() for policy in drawn] for _ in range(8)]
     assert all(max(later) > max(sooner) for sooner, later in itertools.pairwise(rounds[:6]))
     assert len(set(rounds[3])) == 50
     assert max(rounds[-1]) <= 30.0
-    assert min(patience.pause_s(40.0) for patience in drawn) >= 40.0
-    assert Patience(limit_s=3.0, rng=random.Random(0)).pause_s(4.0) is None
+    assert min(policy.pause_s(40.0) for policy in drawn) >= 40.0
+    assert RetryPolicy(limit_s=3.0, rng=random.Random(0)).pause_s(4.0) is None
 
 
 def test_retry_after_is_honoured() -> None:

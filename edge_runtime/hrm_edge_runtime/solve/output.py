@@ -1,0 +1,244 @@
+"""The run of `hrm-solve`, and where replies go: a terminal, standard output, or a file that can be continued."""
+
+import contextlib
+import fcntl
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hrm_edge_runtime.http.errors import ServiceError
+from hrm_edge_runtime.http.schema import SolveAnswer
+from hrm_edge_runtime.solve import reading
+from hrm_edge_runtime.solve.boards import board
+from hrm_edge_runtime.solve.client import ServerError
+from hrm_edge_runtime.solve.reading import Entry, SolvingError
+from hrm_edge_runtime.solve.solvers import Options, Reply, Solver, solve_in_order
+from hrm_host.progress import stages_on
+
+ALL_SOLVED, NOT_ALL_SOLVED = 0, 1
+BEGINNING = b'{"number": '  # of every line of an output file
+SYNC_EVERY_S = 1.0  # what a power failure may take; a killed process loses nothing that was written
+
+Record = Mapping[str, Any]
+
+
+def run(argument: str, solver: Solver, options: Options, *, out: Path | None, as_json: bool) -> int:
+    """Solve the puzzles that an argument names; returns the exit status."""
+    many, tally, total = reading.is_many(argument), Tally(), _total(argument, solver)
+    with reading.opened(argument, solver.shortest) as entries, contextlib.ExitStack() as stack:
+        if out is None:
+            file = None
+            # progress would run through the answers on a terminal
+            console = Console(stderr=True, quiet=total == 1 or sys.stdout.isatty())
+        else:
+            file = stack.enter_context(continued(out))
+            console = Console(stderr=True)
+            if num_there := file.skip_answered(entries, tally):
+                print(f"{num_there} puzzles are answered there already", file=sys.stderr)
+        stages = stack.enter_context(stages_on(console))
+        for entry, reply in solve_in_order(solver, entries, options):
+            record = record_of(entry, reply)
+            if file is None:
+                _print(solver, entry, reply, as_json=as_json, as_board=not many and Console().is_terminal)
+            else:
+                file.write(record)
+            tally.add(record)
+            stages.show("puzzles", tally.num_puzzles, total, tally.note())
+    if not tally.num_puzzles:
+        raise SolvingError(f"{argument!r} holds no puzzle: write one in each line.")
+    if out is not None and as_json:
+        print(tally.as_json())
+    elif many or out is not None:
+        print(tally.text(), file=sys.stderr)
+    return ALL_SOLVED if tally.solved == tally.num_puzzles else NOT_ALL_SOLVED
+
+
+def _total(argument: str, solver: Solver) -> int | None:
+    """How many puzzles there are; None where only reading them all would tell."""
+    if argument == "-":
+        return None
+    with reading.opened(argument, solver.shortest) as entries:
+        return sum(1 for _ in entries)
+
+
+def _print(solver: Solver, entry: Entry, reply: Reply, *, as_json: bool, as_board: bool) -> None:
+    if as_board and not as_json and isinstance(reply, SolveAnswer) and reply.model in solver.puzzles:
+        picture = board(solver.puzzles[reply.model], entry.puzzle, reply.solution)
+        if picture is not None:
+            console = Console()
+            console.print(picture)
+            console.print(summary(reply), highlight=False, markup=False)
+            return
+    print(json_line(reply) if as_json else text_line(reply), flush=True)
+
+
+def record_of(entry: Entry, reply: Reply) -> Record:
+    """A line of an output file: which puzzle, and its `answer` or `error`, as in a line of /solve/batch."""
+    return {"number": entry.number, "puzzle": entry.puzzle, **_body(reply)}
+
+
+def json_line(reply: Reply) -> str:
+    """The answer itself, or the refusal as a server would write it."""
+    body = _body(reply)
+    return json.dumps(body.get("answer", body))
+
+
+def text_line(reply: Reply) -> str:
+    """The solution alone; a remark that begins with # where there is none."""
+    if isinstance(reply, ServiceError):
+        return f"# refused: {reply.message}; {reply.remedy}."
+    if isinstance(reply, ServerError):
+        return f"# refused: {reply}"
+    solution = reply.solution if isinstance(reply.solution, str) else json.dumps(reply.solution)
+    return solution if reply.solved else f"# {summary(reply)}"
+
+
+def summary(answer: SolveAnswer) -> str:
+    """How an answer came about, for people."""
+    verdict = {True: "solved, proven right", False: "not solved", None: "no proof exists"}[answer.verified]
+    plural = "" if answer.segments == 1 else "s"
+    cost = f"{answer.segments} segment{plural}, {answer.compute_ms:.0f} ms, margin {answer.margin:.2f}"
+    if answer.attempts > 1:
+        cost = f"{answer.attempts} attempts with {answer.total_segments} segments, {cost}"
+    return f"{verdict}: {cost}, {answer.model}"
+
+
+def _body(reply: Reply) -> dict[str, Any]:
+    if isinstance(reply, SolveAnswer):
+        return {"answer": reply.model_dump(mode="json")}
+    return reply.body() if isinstance(reply, ServiceError) else {"error": reply.detail.model_dump(mode="json")}
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """Counts over records; `refused` is by reason."""
+
+    solved: int = 0
+    proven: int = 0
+    not_solved: int = 0
+    total_segments: int = 0
+    refused: Counter[str] = field(default_factory=Counter[str])
+
+    def add(self, record: Record) -> None:
+        if (answer := record.get("answer")) is None:
+            self.refused[record["error"]["reason"]] += 1
+            return
+        self.solved += answer["solved"]
+        self.proven += answer["verified"] is True
+        self.not_solved += not answer["solved"]
+        self.total_segments += answer["total_segments"]
+
+    @property
+    def num_puzzles(self) -> int:
+        return self.solved + self.not_solved + self.refused.total()
+
+    @property
+    def mean_segments(self) -> float:
+        return self.total_segments / max(1, self.solved + self.not_solved)
+
+    def note(self) -> str:
+        """What to say while the run goes on."""
+        return f"{self.solved} solved" + (f", {self.refused.total()} refused" if self.refused else "")
+
+    def text(self) -> str:
+        """All counts in one line."""
+        proven = ", all proven" if self.proven == self.solved else f", {self.proven} of them proven"
+        said = [f"{self.solved} solved{proven if self.solved else ''}", f"{self.not_solved} not solved"]
+        if self.refused:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in self.refused.most_common())
+            said.append(f"{self.refused.total()} refused ({reasons})")
+        return f"{self.num_puzzles} puzzles: {', '.join(said)}; {self.mean_segments:.1f} segments on average"
+
+    def as_json(self) -> str:
+        counts = {"puzzles": self.num_puzzles, "solved": self.solved, "proven": self.proven}
+        more = {"not_solved": self.not_solved, "refused": dict(self.refused), "mean_segments": self.mean_segments}
+        return json.dumps({**counts, **more})
+
+
+@contextlib.contextmanager
+def continued(path: Path) -> Generator["OutputFile"]:
+    """Open or make an output file; refuses one that another run is writing."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as error:
+        raise SolvingError(f"{path} cannot be opened ({error}): name a file that can be written.") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file = OutputFile(path, descriptor)
+        yield file
+        file.sync()
+    except BlockingIOError as error:
+        raise SolvingError(f"{path} is being written by another run: wait for it, or name another file.") from error
+    finally:
+        os.close(descriptor)
+
+
+class OutputFile:
+    """One line for each puzzle, in their order, each written by one system call; opened by `continued`.
+
+    Whatever stops the writer, the file holds whole lines 1 to n and at most one torn line after them, which is cut off
+    when the file is opened again. Only a tail that this class can have begun is ever cut off.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._synced_s = time.monotonic()
+
+    def skip_answered(self, entries: Iterator[Entry], tally: Tally) -> int:
+        """Take the puzzles off `entries` whose answers are here, and count them; refuses answers to other puzzles."""
+        num_kept = 0
+        with self._path.open("rb") as stream:
+            for number, line in enumerate(stream, 1):
+                if not line.endswith(b"\n"):
+                    self._cut_torn(num_kept, line)
+                    break
+                tally.add(self._checked(line, number, next(entries, None)))
+                num_kept += len(line)
+        return tally.num_puzzles
+
+    def write(self, record: Record) -> None:
+        """Append a record; refuses where the disk is full."""
+        line = json.dumps(record).encode("ascii") + b"\n"
+        try:
+            if os.write(self._descriptor, line) < len(line):
+                raise OSError("the disk is full")
+            if time.monotonic() - self._synced_s > SYNC_EVERY_S:
+                self.sync()
+        except OSError as error:
+            raise SolvingError(
+                f"{self._path} cannot be written ({error}): make room and run the same command again to continue."
+            ) from error
+
+    def sync(self) -> None:
+        os.fsync(self._descriptor)
+        self._synced_s = time.monotonic()
+
+    def _cut_torn(self, num_kept: int, tail: bytes) -> None:
+        if not tail.startswith(BEGINNING[: len(tail)]):
+            raise self._foreign("its last line")
+        os.ftruncate(self._descriptor, num_kept)
+
+    def _checked(self, line: bytes, number: int, entry: Entry | None) -> Record:
+        try:
+            record = json.loads(line)
+            is_own = record["number"] == number and ("answer" in record) != ("error" in record)
+            if is_own and entry is not None and record["puzzle"] == entry.puzzle:
+                return record
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise self._foreign(f"its line {number}")
+
+    def _foreign(self, what: str) -> SolvingError:
+        return SolvingError(
+            f"{self._path} cannot be continued, for {what} is no answer to that puzzle of these: "
+            "name another file, or give the puzzles it was begun with."
+        )
