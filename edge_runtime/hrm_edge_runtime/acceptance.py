@@ -27,7 +27,7 @@ from hrm_edge_runtime.batching.scheduler import Attempt
 from hrm_edge_runtime.bundle import Bundle, Golden, find_bundle
 from hrm_edge_runtime.engines.engine import Engine, median_step_ms
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
-from hrm_edge_runtime.engines.tensorrt.cache import buckets_for
+from hrm_edge_runtime.engines.trt.cache import buckets_for
 from hrm_host import atomic
 from hrm_host.board import Host, Sensors
 from hrm_host.memory import MIB, read_memory, resident_bytes

@@ -159,7 +159,7 @@ def _show(out: Path, contents: Contents, results: list[Result], *, as_json: bool
 
 def _build_engines(out: Path) -> int:
     """In a process of its own, whose memory is free again when the engines are built."""
-    return subprocess.run([sys.executable, "-m", "hrm_edge_runtime.engines.tensorrt.build", str(out)]).returncode
+    return subprocess.run([sys.executable, "-m", "hrm_edge_runtime.engines.trt.build", str(out)]).returncode
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ import torch
 from hrm_calibration.quantise import call_sites, quantise
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import Shape
-from hrm_edge_runtime.engines.tensorrt.api import BuildSettings, plan_from_onnx
+from hrm_edge_runtime.engines.trt.api import BuildSettings, plan_from_onnx
 from hrm_export.half import Range, half_graph, islands, record_ranges
 from hrm_export.segment import segment_graph
 from hrm_export.unrolled import unrolled_graph

@@ -56,7 +56,7 @@ def prepare(bundle: Bundle, engine: str = "auto", *, num_slots: int) -> Choice:
         return choose(bundle, named, precision, num_slots=num_slots)
     if precision is not None:
         bundle.graph_path(precision)
-    from hrm_edge_runtime.engines.tensorrt import build
+    from hrm_edge_runtime.engines.trt import build
 
     built = build.prepare(bundle, precision=precision, num_slots=num_slots)
     return Choice(engine=named, precision=built)
@@ -77,7 +77,7 @@ def engine_for(
     """
     choice = choose(bundle, engine, precision, num_slots=num_slots)
     if choice.engine == "tensorrt":
-        from hrm_edge_runtime.engines.tensorrt import cache
+        from hrm_edge_runtime.engines.trt import cache
 
         return cache.open_engine(bundle, precision=choice.precision, num_slots=num_slots, want_logits=want_logits)
     if importlib.util.find_spec("onnxruntime") is None:
@@ -125,7 +125,7 @@ def _has_cuda_provider() -> bool:
 
 def _preferred(bundle: Bundle, engine: str, num_slots: int) -> str:
     if engine == "tensorrt":
-        from hrm_edge_runtime.engines.tensorrt import cache
+        from hrm_edge_runtime.engines.trt import cache
 
         return cache.fastest(bundle, num_slots=num_slots)
     held = bundle.manifest.precisions

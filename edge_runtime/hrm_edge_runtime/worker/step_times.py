@@ -20,7 +20,7 @@ from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, Float32, load_blanks, step_seconds
 from hrm_edge_runtime.engines.factory import Choice
-from hrm_edge_runtime.engines.tensorrt.cache import engine_dir
+from hrm_edge_runtime.engines.trt.cache import engine_dir
 from hrm_host import atomic
 from hrm_host.board import Host
 

@@ -17,7 +17,7 @@ from hrm_host.memory import GIB, MIB, read_memory
 
 OLDEST_TENSORRT = (10, 3)
 FROM_JETPACK = "sudo apt-get install nvidia-jetpack python3-libnvinfer, then python3 -m venv --system-site-packages"
-BUILDING_BYTES = 2 * GIB  # about what building an engine takes (calculated; engines/tensorrt/build.py)
+BUILDING_BYTES = 2 * GIB  # about what building an engine takes (calculated; engines/trt/build.py)
 SERVING_BYTES = 256 * MIB  # both processes with the shipped Sudoku model
 NO_DESKTOP = "leave the desktop (sudo systemctl set-default multi-user.target && sudo reboot) or close programs"
 

@@ -95,7 +95,7 @@ import sys
 from hrm_edge_runtime import acceptance, cli
 from hrm_edge_runtime.solve import output, solvers
 from hrm_edge_runtime.engines import factory
-from hrm_edge_runtime.engines.tensorrt import build
+from hrm_edge_runtime.engines.trt import build
 from hrm_edge_runtime.parity import comparison
 from hrm_edge_runtime.http import server
 from hrm_edge_runtime.worker import loop

@@ -28,11 +28,11 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import Engine, EngineLostError, EngineUnavailableError
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
-from hrm_edge_runtime.engines.tensorrt import api, cache
-from hrm_edge_runtime.engines.tensorrt import build as tensorrt_build
-from hrm_edge_runtime.engines.tensorrt.cache import Built, EngineKey, Machine
-from hrm_edge_runtime.engines.tensorrt.cuda import PycudaGpu
-from hrm_edge_runtime.engines.tensorrt.engine import TensorRTEngine
+from hrm_edge_runtime.engines.trt import api, cache
+from hrm_edge_runtime.engines.trt import build as tensorrt_build
+from hrm_edge_runtime.engines.trt.cache import Built, EngineKey, Machine
+from hrm_edge_runtime.engines.trt.cuda import PycudaGpu
+from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
 from hrm_edge_runtime.worker.loop import run
 from hrm_edge_runtime.worker.messages import Failed
 from hrm_host import memory

@@ -1,4 +1,4 @@
-"""The part of `pycuda.driver` that `engines/tensorrt/cuda.py` uses (names as in PyCUDA 2026.1), and a driver library.
+"""The part of `pycuda.driver` that `engines/trt/cuda.py` uses (names as in PyCUDA 2026.1), and a driver library.
 
 Work put on a stream waits there until somebody synchronises, so a missing wait shows; while a stream is recorded,
 nothing runs and the work goes into the graph. FAKE_CUDA_INTEGRATED=0 makes it a card with memory of its own: pinned

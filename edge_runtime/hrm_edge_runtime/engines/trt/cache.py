@@ -22,14 +22,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
-from hrm_edge_runtime.engines.tensorrt import api
-from hrm_edge_runtime.engines.tensorrt.cuda import Gpu, PycudaGpu
-from hrm_edge_runtime.engines.tensorrt.engine import TensorRTEngine
+from hrm_edge_runtime.engines.trt import api
+from hrm_edge_runtime.engines.trt.cuda import Gpu, PycudaGpu
+from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
 from hrm_edge_runtime.manifest import sha256_of
 from hrm_host import atomic
 from hrm_host.board import Host
 
-BUILD_MODULE = "hrm_edge_runtime.engines.tensorrt.build"
+BUILD_MODULE = "hrm_edge_runtime.engines.trt.build"
 
 
 @dataclass(frozen=True, kw_only=True)

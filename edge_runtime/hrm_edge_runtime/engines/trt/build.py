@@ -1,6 +1,6 @@
 """Builds TensorRT engines on the device that will run them, measures them and says which is fastest.
 
-    python3 -m hrm_edge_runtime.engines.tensorrt.build model.bundle --slots 4
+    python3 -m hrm_edge_runtime.engines.trt.build model.bundle --slots 4
 
 On an 8 GB board the builder needs more memory than everything after it, so `prepare`, which `hrm-serve` calls, starts
 this command as a process of its own and waits for its end; the memory is then free again. Not run on a GPU yet; the
@@ -20,9 +20,9 @@ from rich.console import Console
 
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import EngineUnavailableError, input_shapes, load_blanks, median_step_ms
-from hrm_edge_runtime.engines.tensorrt import api, cache
-from hrm_edge_runtime.engines.tensorrt.api import BuildSettings
-from hrm_edge_runtime.engines.tensorrt.cache import Built, EngineKey
+from hrm_edge_runtime.engines.trt import api, cache
+from hrm_edge_runtime.engines.trt.api import BuildSettings
+from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
 from hrm_host import memory
 from hrm_host.progress import Stages, stages_on
 
@@ -51,7 +51,7 @@ def prepare(bundle: Bundle, *, precision: str | None, num_slots: int) -> str:
     return str(json.loads(done.stdout)["chosen"])
 
 
-@app.command(epilog="Example: python3 -m hrm_edge_runtime.engines.tensorrt.build model.bundle --slots 4")
+@app.command(epilog="Example: python3 -m hrm_edge_runtime.engines.trt.build model.bundle --slots 4")
 def build_command(
     bundle: Annotated[str, typer.Argument(help="Bundle directory or the name of a shipped one.")],
     precision: Annotated[

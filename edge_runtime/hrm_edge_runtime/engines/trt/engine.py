@@ -33,8 +33,8 @@ from hrm_edge_runtime.engines.engine import (
     input_shapes,
     output_shapes,
 )
-from hrm_edge_runtime.engines.tensorrt import api
-from hrm_edge_runtime.engines.tensorrt.cuda import CaptureError, Gpu
+from hrm_edge_runtime.engines.trt import api
+from hrm_edge_runtime.engines.trt.cuda import CaptureError, Gpu
 from hrm_edge_runtime.manifest import Manifest
 
 if TYPE_CHECKING:
