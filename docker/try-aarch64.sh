@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Installs the serving wheels for aarch64 and solves a puzzle with them, emulated on an x86-64 machine.
 #   sudo docker/try-aarch64.sh DIRECTORY            (Debian: apt-get install debootstrap qemu-user-static)
-# It makes an arm64 Debian in DIRECTORY, where nothing else is, and fetches wheels for its Python as pip finds them: no
-# compiler, no source. It takes a quarter of an hour.
+# Makes an arm64 Debian in DIRECTORY, which should hold nothing else, and downloads wheels for its Python: no compiler, no
+# source. Takes a quarter of an hour.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mkdir -p "$1" && cd "$1" && pwd)
-suite=${SUITE:-bookworm}     # Debian's Python: bookworm 3.11, trixie 3.13; it has none of 3.10 and 3.12 for arm64
-python=${PYTHON:-python3.11} # the same version on this machine, which chooses and fetches the wheels
+suite=${SUITE:-bookworm}     # its Python: bookworm 3.11, trixie 3.13; Debian has no 3.10 or 3.12 for arm64
+python=${PYTHON:-python3.11} # the same version on this machine, to choose and download the wheels
 root=$work/root
 
 if [ ! -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ]; then
