@@ -14,7 +14,8 @@ import typer
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.bundle import Bundle
-    from hrm_edge_runtime.http.access import Tracer
+    from hrm_edge_runtime.http.otel import RequestTracer
+import re
 
 serve_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -68,13 +69,12 @@ def serve_command(
     ] = None,
 ) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
+    from hrm_edge_runtime.cli import bytes_from, slots_from
     from hrm_edge_runtime.engines.engine import EngineUnavailableError
-    from hrm_edge_runtime.http.auth import KeyFileError, KeyRing
-    from hrm_edge_runtime.http.bind_checks import ExposureError, exposure_warnings
-    from hrm_edge_runtime.http.logs import configure
-    from hrm_edge_runtime.http.models import LaneDefaults, planned
-    from hrm_edge_runtime.http.options import bytes_from, slots_from
+    from hrm_edge_runtime.http.auth import BindError, KeyFileError, KeyRing, bind_warnings
+    from hrm_edge_runtime.http.models import LaneDefaults, models_and_library
     from hrm_edge_runtime.http.server import ServerOptions, run_server
+    from hrm_edge_runtime.logs import configure
     from hrm_edge_runtime.manifest import BundleError
     from hrm_edge_runtime.worker.memory_budget import MemoryBudget
 
@@ -87,12 +87,12 @@ def serve_command(
         budget=MemoryBudget(limit_bytes=bytes_from(memory_budget) if memory_budget else None),
     )
     try:
-        models, library = planned([_opened(name) for name in bundles or [None]], defaults, bundle_dir or ())
+        models, library = models_and_library([_opened(name) for name in bundles or [None]], defaults, bundle_dir or ())
         ring = KeyRing(keys) if keys else None
-        warnings = exposure_warnings(
+        warnings = bind_warnings(
             host, with_keys=ring is not None, tls_cert=tls_cert, tls_key=tls_key, insecure=insecure
         )
-    except (BundleError, EngineUnavailableError, KeyFileError, ExposureError) as error:
+    except (BundleError, EngineUnavailableError, KeyFileError, BindError) as error:
         _fail("hrm-serve", error)
     configure(log)
     for warning in warnings:
@@ -124,15 +124,36 @@ def _opened(name: str | None) -> Bundle:
     return Bundle.open(find_bundle(name))
 
 
-def _tracer(endpoint: str) -> Tracer:
+def _tracer(endpoint: str) -> RequestTracer:
     try:
-        from hrm_edge_runtime.http.otel import tracer_to
+        from hrm_edge_runtime.http.otel import RequestTracer
     except ModuleNotFoundError as error:
         missing = ModuleNotFoundError(f"--otlp-endpoint needs {error.name}: run pip install 'hrm-edge[otel]'.")
         _fail("hrm-serve", missing)
-    return tracer_to(endpoint)
+    return RequestTracer.to(endpoint)
 
 
 def _fail(command: str, error: Exception) -> NoReturn:
     sys.stderr.write(f"{command}: {error}\n")
     raise typer.Exit(1)
+
+
+UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+MAX_SLOTS = 1024
+
+
+def slots_from(text: str) -> int | None:
+    """A number of slots, or None for `auto`."""
+    if text == "auto":
+        return None
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_SLOTS:
+        raise typer.BadParameter(f"{text!r} is neither auto nor 1 to {MAX_SLOTS}", param_hint="--slots")
+    return int(text)
+
+
+def bytes_from(text: str) -> int:
+    """A number of bytes, as 2GiB, 512MiB, 800MB or 1000000."""
+    matched = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
+    if matched is None or matched[2].upper() not in UNITS or not float(matched[1]):
+        raise typer.BadParameter(f"{text!r} is no number of bytes: write it as 2GiB", param_hint="--memory-budget")
+    return int(float(matched[1]) * UNITS[matched[2].upper()])

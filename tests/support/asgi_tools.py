@@ -18,7 +18,7 @@ from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyRing
-from hrm_edge_runtime.http.served_model import ServedModel
+from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.handles import ThreadEngine
 from hrm_edge_runtime.worker.lanes import LaneSet, MakeLanes

@@ -17,7 +17,7 @@ import numpy as np
 from hrm_benchmarks.serving import scripted as serving
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_edge_runtime.http.served_model import ServedModel
+from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.worker.lanes import LaneSet
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
@@ -69,8 +69,8 @@ def _tokens(text: str) -> np.ndarray:
 
 def main() -> None:
     from hrm_edge_runtime.http.auth import KeyRing  # the engine process needs neither of them
-    from hrm_edge_runtime.http.logs import configure
     from hrm_edge_runtime.http.server import ServerOptions, run_server
+    from hrm_edge_runtime.logs import configure
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)

@@ -18,7 +18,7 @@ from hrm_benchmarks import distributions, questions
 from hrm_benchmarks.costs import COST_OF, Cost
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_edge_runtime.http.served_model import ServedModel
+from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.manifest import Halting, Manifest
 from hrm_edge_runtime.worker.lanes import LaneSet
 from hrm_puzzles import registry

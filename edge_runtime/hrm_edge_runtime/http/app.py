@@ -1,12 +1,11 @@
-"""The HTTP application: the routes put together, and how every refusal becomes the same answer.
-
-`create_app` starts the engine_client with the application and stops it with it.
-"""
+"""The HTTP application: its routes, its one middleware, and how every refusal becomes the same answer."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -15,21 +14,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hrm_edge_runtime.http import admin
-from hrm_edge_runtime.http.access import ObserveRequests, Tracer
 from hrm_edge_runtime.http.auth import KeyRing
 from hrm_edge_runtime.http.disconnects import ClientGoneError
 from hrm_edge_runtime.http.errors import ServiceError, invalid
-from hrm_edge_runtime.http.middleware import OwnPagesOnly, RequireKey, SafeHeaders
-from hrm_edge_runtime.http.models import Library
-from hrm_edge_runtime.http.openapi import description
+from hrm_edge_runtime.http.middleware import RequestMiddleware
+from hrm_edge_runtime.http.models import Library, ServedModel
 from hrm_edge_runtime.http.responses import WebFiles, error_response
 from hrm_edge_runtime.http.routes import router, solve
-from hrm_edge_runtime.http.served_model import ServedModel
 from hrm_edge_runtime.http.solve import SolveService
 from hrm_edge_runtime.worker.client import EngineClient
 
-CLIENT_GONE = 499  # never received by anybody; it stands in the metrics
+if TYPE_CHECKING:  # needs the extra hrm-edge[otel]
+    from hrm_edge_runtime.http.otel import RequestTracer
+
+CLIENT_GONE = 499  # no client receives it; it shows in the metrics
 
 _ROUTE_FAULTS = {
     404: ("not-found", "there is nothing at this path"),
@@ -42,13 +40,12 @@ def create_app(
     models: Sequence[ServedModel],
     *,
     keys: KeyRing | None = None,
-    tracer: Tracer | None = None,
+    tracer: RequestTracer | None = None,
     library: Library | None = None,
 ) -> FastAPI:
-    """The application over one supervised engine; with `keys` every route but /livez needs one of them.
+    """The application over one engine, which starts and stops with it.
 
-    A `tracer` is told of every answered request and closed at the end. With a `library` an admin may add, reload and
-    remove models.
+    With `keys` every route but /livez needs one of them. With a `library` an admin may add, reload and remove models.
     """
     service = SolveService(models, engine_client, library)
 
@@ -71,21 +68,24 @@ def create_app(
     app.state.service = service
     app.router.routes.append(Route("/solve", solve, methods=["POST"]))  # FastAPI only describes it: its way costs 60 us
     app.include_router(router)
-    app.include_router(admin.router)
     app.mount("/web", WebFiles())
     app.add_exception_handler(ServiceError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_route)
     app.add_exception_handler(RequestValidationError, _refuse_query)
     app.add_exception_handler(ClientGoneError, _client_gone)
-    app.add_exception_handler(Exception, _own_fault)
-    if keys is not None:
-        app.add_middleware(RequireKey, keys=keys)
-    app.add_middleware(OwnPagesOnly)
-    app.add_middleware(SafeHeaders)
-    app.openapi_schema = description(app, service.models[0])
+    app.openapi_schema = _description(app, service.models[0])
     routes = list(app.openapi_schema["paths"])
-    app.add_middleware(ObserveRequests, metrics=service.metrics, routes=routes, tracer=tracer)
+    app.add_middleware(RequestMiddleware, metrics=service.metrics, routes=routes, keys=keys, tracer=tracer)
     return app
+
+
+def _description(app: FastAPI, model: ServedModel) -> dict[str, Any]:
+    """OpenAPI, with an example that the first of these very models takes."""
+    described = copy.deepcopy(app.openapi())
+    for path in ("/solve", "/solve/stream", "/solve/batch"):
+        for body in described["paths"][path]["post"]["requestBody"]["content"].values():
+            body["schema"]["properties"]["puzzle"]["examples"] = [model.sample]
+    return described
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
@@ -110,7 +110,3 @@ async def _refuse_query(_: Request, error: Exception) -> Response:
 
 async def _client_gone(_: Request, __: Exception) -> Response:
     return Response(status_code=CLIENT_GONE)
-
-
-async def _own_fault(_: Request, __: Exception) -> Response:
-    return error_response(ServiceError(500, "internal", "the server made a mistake", "report it with the server's log"))

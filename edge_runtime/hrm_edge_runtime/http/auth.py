@@ -1,39 +1,45 @@
-"""Keys and the file that knows them: a line of JSON for each, with its label, its rights and a hash of the key.
+"""API keys: the file that holds them, who may do what and how often, and the checks before a server listens.
 
-The hash is plain SHA-256. A slow hash protects words that people choose, because it makes guessing dear; these keys are
-256 random bits, made by `hrm-key` and nowhere else, and nobody guesses those at any speed. A slow hash would only let
-strangers keep the server busy with wrong keys.
+A key is 256 random bits made by `hrm-key`, so its hash is plain SHA-256: a slow hash protects words that people choose,
+and here it would only let strangers keep the server busy with wrong keys.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import os
 import secrets
+import ssl
 import stat
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.types import Scope
 
-from hrm_edge_runtime.http.principal import Caller
-from hrm_edge_runtime.http.token_bucket import Allowance
 from hrm_host import atomic
 
 MAX_KEYS = 1000  # each request is compared with every one, and each label is a metric
 KEY_BYTES = 32
 PREFIX = "hrm_"  # lets a person, or a scanner of leaked secrets, see what a string is
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class KeyFileError(ValueError):
     """A key file that cannot be used, or a change to it that cannot be made."""
 
 
+class BindError(ValueError):
+    """Options that would open the server to others by mistake."""
+
+
 class Key(BaseModel):
-    """One line of the file; a `rate` bounds the puzzles per second, and `burst` says how many may come at once."""
+    """One line of the file; `rate` bounds the puzzles per second, `burst` how many may come at once."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,16 +49,77 @@ class Key(BaseModel):
     rate: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
     burst: Annotated[int, Field(ge=1, le=1_000_000)] = 10
 
-    def caller(self) -> Caller:
-        return Caller(label=self.label, is_admin=self.role == "admin")
+
+@dataclass(kw_only=True)
+class TokenBucket:
+    """`rate` requests per second on average, `burst` at once."""
+
+    rate: float
+    burst: int
+    now: Callable[[], float] = time.monotonic
+    _left: float = field(init=False)
+    _seen_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._left = float(self.burst)
+        self._seen_s = self.now()
+
+    def wait_s(self) -> float:
+        """Take a token and return 0, or take none and return the seconds until there will be one."""
+        now_s = self.now()
+        self._left = min(self.burst, self._left + self.rate * (now_s - self._seen_s))
+        self._seen_s = now_s
+        if self._left < 1:
+            return (1 - self._left) / self.rate
+        self._left -= 1
+        return 0.0
+
+    async def take(self) -> None:
+        """Take a token as soon as there is one."""
+        while (wait_s := self.wait_s()) > 0:
+            await asyncio.sleep(wait_s)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holder:
-    """Who holds a key, and how often they may ask."""
+class Principal:
+    """The holder of a key; `label` names the key in logs and metrics, never the key itself."""
 
-    caller: Caller
-    allowance: Allowance | None
+    label: str
+    is_admin: bool = False
+    bucket: TokenBucket | None = None
+
+    @classmethod
+    def of(cls, key: Key) -> Principal:
+        bucket = TokenBucket(rate=key.rate, burst=key.burst) if key.rate else None
+        return cls(label=key.label, is_admin=key.role == "admin", bucket=bucket)
+
+
+def principal_of(scope: Scope) -> Principal | None:
+    """Who makes a request; None on a server without keys."""
+    return scope.get("state", {}).get("principal")
+
+
+class KeyRing:
+    """The keys of a file, read again on request; where the file has become unusable, those of before stay in force."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._principals: dict[Key, Principal] = {}
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the file again; a key that stayed as it was keeps its bucket."""
+        known = self._principals
+        self._principals = {key: known.get(key) or Principal.of(key) for key in read_keys(self._path)}
+
+    def __len__(self) -> int:
+        return len(self._principals)
+
+    def find(self, secret: str) -> Principal | None:
+        """The holder of this key. All hashes are compared, each to its end, so the time tells nothing."""
+        given = hash_of(secret)
+        found = [holder for key, holder in self._principals.items() if hmac.compare_digest(given, key.sha256)]
+        return found[0] if found else None
 
 
 def new_secret() -> str:
@@ -62,29 +129,6 @@ def new_secret() -> str:
 
 def hash_of(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-class KeyRing:
-    """The keys of a file, read again when told to; where it has become unusable, those of before stay in force."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._holders: list[tuple[Key, Holder]] = []
-        self.reload()
-
-    def reload(self) -> None:
-        """Read the file again; the allowance of a key that stayed as it was goes on."""
-        known = {key.model_dump_json(): holder for key, holder in self._holders}
-        self._holders = [(key, known.get(key.model_dump_json()) or _holder(key)) for key in read_keys(self._path)]
-
-    def __len__(self) -> int:
-        return len(self._holders)
-
-    def find(self, secret: str) -> Holder | None:
-        """Who holds this key. Hashes have one length and all are compared to the end, so the time tells nothing."""
-        given = hash_of(secret)
-        found = [holder for key, holder in self._holders if hmac.compare_digest(given, key.sha256)]
-        return found[0] if found else None
 
 
 def read_keys(path: Path) -> list[Key]:
@@ -113,31 +157,63 @@ def write_keys(path: Path, keys: Sequence[Key]) -> None:
             open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file,
         ):
             if path.exists():
-                _take_after(file.fileno(), path.stat())
+                _copy_owner_and_mode(path.stat(), file.fileno())
             file.writelines(f"{key.model_dump_json(exclude_none=True)}\n" for key in keys)
     except OSError as error:
         raise KeyFileError(f"the key file {path} cannot be written: {_cause(error)}.") from None
 
 
-def _take_after(descriptor: int, before: os.stat_result) -> None:
+def bind_warnings(
+    host: str, *, with_keys: bool, tls_cert: Path | None, tls_key: Path | None, insecure: bool
+) -> list[str]:
+    """What an operator should know of these options; refuses those that are wrong or open the server unasked.
+
+    A warning in a log protects nobody, so other machines get in only with keys or after an explicit `--insecure`.
+    """
+    _check_certificate(tls_cert, tls_key)
+    if host in LOOPBACK:
+        return []
+    if not with_keys and not insecure:
+        raise BindError(
+            f"--host {host} lets other machines in and no keys guard it: make one with 'hrm-key add LABEL --file keys' "
+            "and say --keys keys, or say --insecure where whoever reaches this address may use the server."
+        )
+    if not with_keys:
+        return [f"listening on {host} WITHOUT KEYS: whoever reaches this address may use the server"]
+    if tls_cert is None:
+        return [f"listening on {host} without TLS: keys cross the network in the clear unless a proxy encrypts"]
+    return []
+
+
+def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:
+    if tls_cert is None and tls_key is None:
+        return
+    if tls_cert is None or tls_key is None:
+        raise BindError("one of --tls-cert and --tls-key is missing: give both, or neither for plain HTTP.")
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls_cert, tls_key)
+    except OSError as error:  # which ssl.SSLError is too
+        raise BindError(
+            f"the certificate {tls_cert} cannot be used with the key {tls_key} ({error}): give a PEM file of each, "
+            "made for one another."
+        ) from None
+
+
+def _copy_owner_and_mode(before: os.stat_result, descriptor: int) -> None:
     """A server under a user of its own reads the file through its group."""
     if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
         os.fchown(descriptor, before.st_uid, before.st_gid)
     os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
 
 
-def _holder(key: Key) -> Holder:
-    return Holder(caller=key.caller(), allowance=Allowance(rate=key.rate, burst=key.burst) if key.rate else None)
-
-
 def _key(path: Path, number: int, line: str) -> Key:
-    """What stands in the line is never repeated: it may be a key that somebody has put there in the clear."""
+    """One key of the file; the refusal never repeats the line, which may be a key in the clear."""
     try:
         return Key.model_validate_json(line)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(map(str, first["loc"])) or "the line"
-        why = "it is no JSON" if first["type"] == "json_invalid" else f"{field}: {first['msg']}"
+        where = ".".join(map(str, first["loc"])) or "the line"
+        why = "it is no JSON" if first["type"] == "json_invalid" else f"{where}: {first['msg']}"
         raise KeyFileError(f"line {number} of {path} is no key as hrm-key writes it ({why}): remove it.") from None
 
 

@@ -20,10 +20,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from hrm_edge_runtime.http.auth import principal_of
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES, solve_request_from
 from hrm_edge_runtime.http.disconnects import ClientGoneError, unless_client_leaves
 from hrm_edge_runtime.http.errors import ServiceError, deadline_missed
-from hrm_edge_runtime.http.middleware import allowance_of
 from hrm_edge_runtime.http.prefetch import PrefetchingReceive
 from hrm_edge_runtime.http.responses import as_json
 from hrm_edge_runtime.http.solve import Order, SolveService
@@ -99,8 +99,9 @@ class BatchStream(Response):
         """The order of a line, once there is a place for it; its deadline counts from here."""
         arrival_s = time.monotonic()
         try:
-            if (allowance := allowance_of(self._request.scope)) is not None:
-                await allowance.turn()
+            principal = principal_of(self._request.scope)
+            if principal is not None and principal.bucket is not None:
+                await principal.bucket.take()
             order = Order(request=solve_request_from(line), arrival_s=arrival_s, priority_penalty=PRIORITY_PENALTY)
             return replace(order, place=await self._place(order))
         except ServiceError as refusal:
@@ -110,7 +111,7 @@ class BatchStream(Response):
         """Take a place, in the lane that is told."""
         left_s = PATIENCE_S if order.deadline_s is None else max(0.0, order.deadline_s - time.monotonic())
         try:
-            lane = self._service.addressee(order.request).lane
+            lane = self._service.likeliest_model(order.request).lane
             await self._service.engine_client.take_place_for_batch(lane, min(PATIENCE_S, left_s))
             return lane
         except ServiceError:

@@ -31,7 +31,7 @@ Reason = Literal["slow-header", "unread-body", "slow-reader", "made-room", "too-
 
 
 @dataclass(kw_only=True)
-class Door:
+class ConnectionLimits:
     """The connections of one server. `idle` holds those without a request, those that came first in front."""
 
     max_connections: int
@@ -50,16 +50,16 @@ class Door:
         return True
 
 
-class DoorCollector(Collector):
+class ConnectionCollector(Collector):
     """The connections, for `/metrics`."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
 
     def collect(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily("hrm_connections", "Open connections.", value=self._door.num_open)
+        yield GaugeMetricFamily("hrm_connections", "Open connections.", value=self._limits.num_open)
         dropped = CounterMetricFamily("hrm_connections_dropped", "Ended by this side, by reason.", labels=["reason"])
-        for reason, count in self._door.dropped.items():
+        for reason, count in self._limits.dropped.items():
             dropped.add_metric([reason], count)
         yield dropped
 
@@ -67,53 +67,53 @@ class DoorCollector(Collector):
 class GuardedProtocol(H11Protocol):
     """Uvicorn's HTTP over one connection, with a deadline for whatever the client has to do next."""
 
-    def __init__(self, *, door: Door, **of_uvicorn: Any) -> None:
+    def __init__(self, *, limits: ConnectionLimits, **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
-        self._door = door
+        self._limits = limits
         self._deadline: asyncio.TimerHandle | None = None
         self._expected: Reason | None = None
         self._fetching: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._door.num_open += 1
-        if self._door.num_open > self._door.max_connections and not self._door.make_room():
-            self._door.dropped["too-many"] += 1
+        self._limits.num_open += 1
+        if self._limits.num_open > self._limits.max_connections and not self._limits.make_room():
+            self._limits.dropped["too-many"] += 1
             self._refuse(unavailable("too-many-connections"))
             return
-        self._door.idle[self] = None
-        self._expect("slow-header", self._door.header_s)
+        self._limits.idle[self] = None
+        self._expect("slow-header", self._limits.header_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._door.num_open -= 1
-        self._door.idle.pop(self, None)
+        self._limits.num_open -= 1
+        self._limits.idle.pop(self, None)
         self._expect_nothing()
         self._clear_fetching()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if not self._is_answering and self._expected not in ("slow-header", "unread-body"):
-            self._expect("slow-header", self._door.header_s)
+            self._expect("slow-header", self._limits.header_s)
         super().data_received(data)
         if self._is_answering:
-            self._door.idle.pop(self, None)
+            self._limits.idle.pop(self, None)
             self._expect_nothing()
         elif self._expected == "unread-body" and self.conn.their_state is not h11.SEND_BODY:
-            self._expect("slow-header", self._door.header_s)
+            self._expect("slow-header", self._limits.header_s)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._is_answering:  # the next one was sent ahead, and has begun by now
             return
-        self._door.idle[self] = None
+        self._limits.idle[self] = None
         if self.conn.their_state is h11.SEND_BODY:
-            self._expect("unread-body", self._door.unread_s)
+            self._expect("unread-body", self._limits.unread_s)
         else:
-            self._expect("slow-reader", self._door.fetch_s)  # uvicorn closes it sooner, but only once all is fetched
+            self._expect("slow-reader", self._limits.fetch_s)  # uvicorn closes it sooner, but only once all is fetched
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._fetching = self.loop.call_later(self._door.fetch_s, self.drop, "slow-reader")
+        self._fetching = self.loop.call_later(self._limits.fetch_s, self.drop, "slow-reader")
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -130,8 +130,8 @@ class GuardedProtocol(H11Protocol):
         """End the connection now."""
         self._expect_nothing()
         self._clear_fetching()
-        self._door.dropped[reason] += 1
-        self._door.idle.pop(self, None)
+        self._limits.dropped[reason] += 1
+        self._limits.idle.pop(self, None)
         self.transport.abort()
 
     @property
@@ -154,7 +154,7 @@ class GuardedProtocol(H11Protocol):
         for event in (head, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
-        self._expect("slow-reader", self._door.unread_s)
+        self._expect("slow-reader", self._limits.unread_s)
 
     def _expect(self, reason: Reason, within_s: float) -> None:
         self._expect_nothing()

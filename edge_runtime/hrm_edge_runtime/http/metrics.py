@@ -31,13 +31,13 @@ class Metrics:
         ProcessCollector(
             namespace="hrm_engine", pid=lambda: engine_client.engine_pid or "none", registry=self._registry
         )
-        self.http_requests = Counter(
+        self._http_requests = Counter(
             "hrm_http_requests", "Answered requests.", ["route", "status"], registry=self._registry
         )
-        self.key_requests = Counter(
+        self._key_requests = Counter(
             "hrm_key_requests", "Answered requests of each key.", ["key", "status"], registry=self._registry
         )
-        self.http_seconds = self._histogram("hrm_http_request_seconds", "From request to answer.", "route")
+        self._http_seconds = self._histogram("hrm_http_request_seconds", "From request to answer.", "route")
         self._queue_seconds = self._histogram("hrm_solve_queue_seconds", "From arrival to a slot.", "model")
         self._compute_seconds = self._histogram("hrm_solve_compute_seconds", "From a slot to the end.", "model")
         self._answers = Counter(
@@ -50,6 +50,13 @@ class Metrics:
     def watch(self, collector: Collector) -> None:
         """Tell of somebody else's figures too."""
         self._registry.register(collector)
+
+    def note_request(self, route: str, status: int, seconds: float, key: str | None) -> None:
+        """An answered request; `key` is its key's label."""
+        self._http_requests.labels(route, str(status)).inc()
+        self._http_seconds.labels(route).observe(seconds)
+        if key is not None:
+            self._key_requests.labels(key, str(status)).inc()
 
     def note_solved(self, model: str, conclusion: Conclusion) -> None:
         result = conclusion.result

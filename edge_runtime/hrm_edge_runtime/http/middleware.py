@@ -1,4 +1,4 @@
-"""What stands in front of every route: the headers, the page that may ask, and the key.
+"""The one middleware around every request: it names it, lets it in or refuses it, adds headers, counts and logs it.
 
 Plain ASGI, because a wrapper around the request would hide a client's disconnect from the route.
 """
@@ -7,93 +7,129 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import math
+import time
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
-from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hrm_edge_runtime.http.auth import KeyRing
+from hrm_edge_runtime.http import request_context
+from hrm_edge_runtime.http.auth import KeyRing, principal_of
 from hrm_edge_runtime.http.errors import ServiceError
+from hrm_edge_runtime.http.metrics import Metrics
+from hrm_edge_runtime.http.request_context import RequestContext
 from hrm_edge_runtime.http.responses import SAFE_HEADERS, error_response
-from hrm_edge_runtime.http.token_bucket import Allowance
+
+if TYPE_CHECKING:  # needs the extra hrm-edge[otel]
+    from hrm_edge_runtime.http.otel import RequestTracer
 
 OPEN_PATHS = frozenset(("/livez",))
 METERED_PATHS = frozenset(("/solve", "/solve/stream"))  # lines of /solve/batch are metered there, one by one
+QUIET_PATHS = frozenset(("/livez", "/readyz", "/metrics"))  # probed every few seconds: only failures are worth a line
 READING_METHODS = frozenset(("GET", "HEAD"))
-CHALLENGES = (  # one in each line, since Chromium reads no list of them; Basic is what browsers ask people for
+CHALLENGES = (  # one header each, since Chromium reads no list of them; Basic is what browsers ask people for
     'Basic realm="HRM Edge", charset="UTF-8"',
     "Bearer",
 )
 
+_log = logging.getLogger("hrm_edge_runtime.access")
 
-class RequireKey:
-    """Every path but `/livez`, known or not, needs one of the keys.
 
-    As Bearer token, as X-API-Key, or as the password of Basic, which is how a browser opens the page; its user name is
-    not looked at. Puts the key's holder into `scope["state"]["caller"]`, and their allowance beside it.
+class RequestMiddleware:
+    """With `keys`, every path but `/livez`, known or not, needs one of them.
+
+    A key comes as Bearer token, as X-API-Key, or as the password of Basic, which is how a browser opens the page; the
+    user name is ignored. The key's holder is kept in `scope["state"]["principal"]`.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        metrics: Metrics,
+        routes: Collection[str],
+        keys: KeyRing | None,
+        tracer: RequestTracer | None,
+    ) -> None:
         self._app = app
+        self._metrics = metrics
+        self._routes = frozenset(routes)
         self._keys = keys
+        self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope.get("path") in OPEN_PATHS:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        holder = self._keys.find(secret_of(Headers(scope=scope)))
-        if holder is None:
-            await _challenge()(scope, receive, send)
+        began_s = time.monotonic()
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+        route = scope["path"] if scope["path"] in self._routes else "other"
+        context = request_context.begin(headers)
+        if self._tracer is not None:
+            context.span = self._tracer.begin(scope["method"], route, headers, context.request_id)
+        status = 0
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                own = (b"x-request-id", context.request_id.encode("ascii"))
+                message = {**message, "headers": [*message["headers"], *SAFE_HEADERS, own]}
+            await send(message)
+
+        try:
+            app = self._refusal(scope, headers) or self._app
+            await app(scope, receive, send_with_headers)
+        except Exception:
+            if not status:
+                await error_response(_internal())(scope, receive, send_with_headers)
+            raise
+        finally:
+            self._report(scope, route, status or 500, time.monotonic() - began_s, context)
+
+    def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> Response | None:
+        """The answer to a request that may not pass."""
+        if scope["method"] not in READING_METHODS and _is_foreign(headers):
+            return error_response(_foreign_page())
+        if self._keys is None or scope["path"] in OPEN_PATHS:
+            return None
+        principal = self._keys.find(secret_of(headers))
+        if principal is None:
+            return _challenge()
+        scope.setdefault("state", {})["principal"] = principal
+        wait_s = principal.bucket.wait_s() if principal.bucket and scope["path"] in METERED_PATHS else 0.0
+        return error_response(_too_often(wait_s)) if wait_s else None
+
+    def _report(self, scope: Scope, route: str, status: int, seconds: float, context: RequestContext) -> None:
+        principal = principal_of(scope)
+        label = principal.label if principal else None
+        self._metrics.note_request(route, status, seconds, label)
+        if context.span is not None:
+            context.span.end(status, context.refused)
+        if route in QUIET_PATHS and status < 400:
             return
-        scope.setdefault("state", {}).update(caller=holder.caller, allowance=holder.allowance)
-        wait_s = holder.allowance.wait_s() if holder.allowance and scope["path"] in METERED_PATHS else 0.0
-        answer = error_response(_too_often(wait_s)) if wait_s else self._app
-        await answer(scope, receive, send)
+        fields: dict[str, object] = {
+            "method": scope["method"],
+            "route": route,
+            "status": status,
+            "ms": round(1000 * seconds, 3),
+            "refused": context.refused,
+            "key": label,
+            "trace": context.trace_id,
+            **context.fields(),
+        }
+        _log.info("%s", _words(fields), extra={"fields": fields})
 
 
-def secret_of(headers: Headers) -> str:
+def secret_of(headers: Mapping[str, str]) -> str:
     """The key in a request, or nothing."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "basic":
         return _password(token.strip())
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-
-
-def allowance_of(scope: Scope) -> Allowance | None:
-    """What bounds this caller, where something does."""
-    return scope.get("state", {}).get("allowance")
-
-
-class OwnPagesOnly:
-    """A page of another site may not make its visitor's browser ask here, with the key that the browser remembers.
-
-    Browsers name the page's origin in every request that is not a plain reading one; programs send no such header.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] not in READING_METHODS and _is_foreign(Headers(scope=scope)):
-            await error_response(_foreign_page())(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-
-class SafeHeaders:
-    """Headers on every answer, so that a browser takes none for what it is not, whoever embeds or links it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], *SAFE_HEADERS]}
-            await send(message)
-
-        await self._app(scope, receive, with_headers)
 
 
 def _password(token: str) -> str:
@@ -103,9 +139,23 @@ def _password(token: str) -> str:
         return ""
 
 
-def _is_foreign(headers: Headers) -> bool:
+def _is_foreign(headers: Mapping[str, str]) -> bool:
+    """Whether a page of another site makes its visitor's browser ask, with the key that the browser remembers.
+
+    Browsers name the page's origin in every request that is not a plain reading one; programs send no such header.
+    """
     origin = headers.get("origin")
     return origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower()
+
+
+def _words(fields: dict[str, object]) -> str:
+    said = f"{fields['method']} {fields['route']} {fields['status']} in {fields['ms']} ms"
+    if fields["refused"]:
+        said += f", refused: {fields['refused']}"
+    if "model" in fields:
+        said += f", {fields['model']}: {fields['puzzles']} answered in {fields['segments']} segments"
+        said += f", queue {fields['queue_ms']} ms, compute {fields['compute_ms']} ms"
+    return said
 
 
 def _challenge() -> Response:
@@ -138,3 +188,7 @@ def _foreign_page() -> ServiceError:
         "a page of another origin sent this request",
         "open this server's own page; a proxy in front of it must leave the Host header as it is",
     )
+
+
+def _internal() -> ServiceError:
+    return ServiceError(500, "internal", "the server made a mistake", "report it with the server's log")

@@ -1,11 +1,11 @@
 """Adding, reloading and removing models while the server runs, one change at a time.
 
-A new lane is opened while the old one works on. Then the names change hands at once: requests that come now go to the
-new lane, those admitted before are finished by the old one, which is closed after the last of them. Whatever fails
+A new lane is opened while the old one works on. Then the model's name changes hands at once: requests that come now go
+to the new lane, those admitted before are finished by the old one, which closes after the last of them. Whatever fails
 before that moment leaves everything as it was.
 
-Where a model that is to be added does not fit into the memory budget, lanes make room that no request holds a place of,
-the longest unused first, and only where they are enough; a reload never takes another model's room.
+Where a model to be added does not fit into the memory budget, idle models make room, the longest unused first, and only
+if they are enough; a reload never takes another model's room.
 """
 
 from __future__ import annotations
@@ -14,16 +14,12 @@ import asyncio
 import functools
 import itertools
 import logging
-from collections.abc import Coroutine
-from dataclasses import dataclass
-from typing import Any
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.http.errors import ServiceError, invalid, unavailable
-from hrm_edge_runtime.http.model_table import Lineup
-from hrm_edge_runtime.http.models import Library, served_model
-from hrm_edge_runtime.http.served_model import ServedModel
+from hrm_edge_runtime.http.models import Library, ModelTable, ServedModel, served_model
+from hrm_edge_runtime.http.schema import ChangeAnswer
 from hrm_edge_runtime.manifest import BundleError
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lane_manager import LaneNotOpenedError
@@ -35,51 +31,47 @@ OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread
 _log = logging.getLogger("hrm_edge_runtime.models")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Change:
-    """What a PUT has done."""
+class ModelManager:
+    """Changes what is served. Everything runs in the event loop but the reading of bundles."""
 
-    model: ServedModel
-    replaced: bool
-    evicted: tuple[str, ...]
-
-
-class Changes:
-    """The admin's hands; everything runs in the event loop but the reading of bundles."""
-
-    def __init__(self, lineup: Lineup, engine_client: EngineClient, library: Library) -> None:
-        self._lineup = lineup
+    def __init__(self, table: ModelTable, engine_client: EngineClient, library: Library) -> None:
+        self._table = table
         self._engine_client = engine_client
         self._library = library
         self._one_at_a_time = asyncio.Lock()
         self._numbers = itertools.count(2)
         self._retirements: set[asyncio.Task[None]] = set()
 
-    async def put(self, name: str, bundle: str) -> Change:
+    async def put(self, name: str, bundle: str) -> ChangeAnswer:
         """Serve a bundle under its name; refuses with 422 what does not open, with 507 what does not fit."""
         async with self._one_at_a_time:
             self._check_ready()
-            model, recipe = await asyncio.to_thread(self._opened, name, bundle)
-            evicted = await self._load(model, recipe)
-            before = self._lineup.put(model)
+            model, recipe = await asyncio.to_thread(self._read, name, bundle)
+            evicted = await self._open_with_room(model, recipe)
+            before = self._table.put(model)
             self._library.lanes[recipe.key] = recipe
             if before is not None:
                 self._retire_later(before)
             _log.info("%s %s", "reloaded" if before else "added", name)
-            return Change(model=model, replaced=before is not None, evicted=evicted)
+            report = self._engine_client.lane_manager.reports.get(model.lane)
+            return ChangeAnswer(
+                model=model.view(report),
+                replaced=before is not None,
+                evicted=evicted,
+            )
 
     async def remove(self, name: str) -> None:
         """Serve a model no more; refuses with 404 one that is not here, with 409 the only one."""
         async with self._one_at_a_time:
             self._check_ready()
-            model = self._lineup.get(name)
+            model = self._table.get(name)
             if model is None:
                 raise ServiceError(404, "unknown-model", f"there is no model {name!r} here", "see /models")
-            if len(self._lineup.models) == 1:
+            if len(self._table.models) == 1:
                 raise ServiceError(
                     409, "last-model", f"{name!r} is the only model here", "add another first, or stop the server"
                 )
-            self._lineup.remove(name)
+            self._table.remove(name)
             self._retire_later(model)
             _log.info("removed %s", name)
 
@@ -91,7 +83,7 @@ class Changes:
         if (state := self._engine_client.state) != "ready":
             raise unavailable(state)
 
-    def _opened(self, name: str, text: str) -> tuple[ServedModel, LaneOptions]:
+    def _read(self, name: str, text: str) -> tuple[ServedModel, LaneOptions]:
         try:
             bundle = Bundle.open(self._library.find(text))
             if bundle.manifest.name != name:
@@ -103,7 +95,7 @@ class Changes:
                 )
             recipe = self._library.recipe(bundle, self._new_key(name))
         except (BundleError, EngineUnavailableError) as error:
-            raise _bad_bundle(error) from None
+            raise _refusal(422, "bad-bundle", error) from None
         return served_model(bundle, recipe), recipe
 
     def _new_key(self, name: str) -> str:
@@ -112,26 +104,27 @@ class Changes:
         keys = itertools.chain([name], (f"{name}#{number}" for number in self._numbers))
         return next(key for key in keys if key not in limits)
 
-    async def _load(self, model: ServedModel, recipe: LaneOptions) -> tuple[str, ...]:
-        """Have the lane opened; the names of the models that made room for it."""
+    async def _open_with_room(self, model: ServedModel, recipe: LaneOptions) -> list[str]:
+        """Open the lane; returns the names of the models that made room for it."""
         try:
             await self._open(model, recipe)
-            return ()
+            return []
         except LaneNotOpenedError as error:
             if error.lacking_bytes is None:
-                raise _bad_bundle(error) from None
-            victims = [] if model.name in self._lineup else self._room_makers(error.lacking_bytes)
+                raise _refusal(422, "bad-bundle", error) from None
+            victims = [] if self._table.get(model.name) else self._victims(error.lacking_bytes)
             if not victims:
-                raise _over_budget(error) from None
+                raise _refusal(507, "over-budget", error) from None
         for victim in victims:
             _log.warning("removing %s, which nobody uses, to make room for %s", victim.name, model.name)
-            self._lineup.remove(victim.name)
-            await self._retire(victim)
+            self._table.remove(victim.name)
+            self._library.lanes.pop(victim.lane, None)
+            await self._engine_client.lane_manager.retire(victim.lane)
         try:
             await self._open(model, recipe)
         except LaneNotOpenedError as error:
-            raise _over_budget(error) from None
-        return tuple(victim.name for victim in victims)
+            raise _refusal(507, "over-budget", error) from None
+        return [victim.name for victim in victims]
 
     async def _open(self, model: ServedModel, recipe: LaneOptions) -> None:
         await self._engine_client.lane_manager.load(
@@ -141,9 +134,9 @@ class Changes:
             beside=recipe.choice.engine != OPENED_WHERE_USED,
         )
 
-    def _room_makers(self, lacking_bytes: int) -> list[ServedModel]:
+    def _victims(self, lacking_bytes: int) -> list[ServedModel]:
         """The idle models to remove, the longest unused first; none where all of them would not be enough."""
-        by_lane = {model.lane: model for model in self._lineup.models}
+        by_lane = {model.lane: model for model in self._table.models}
         chosen: list[ServedModel] = []
         for lane in self._engine_client.places.idle():
             report = self._engine_client.lane_manager.reports.get(lane)
@@ -152,27 +145,18 @@ class Changes:
                 lacking_bytes -= report.memory_bytes
         return chosen if lacking_bytes <= 0 else []
 
-    async def _retire(self, model: ServedModel) -> None:
-        self._library.lanes.pop(model.lane, None)
-        await self._engine_client.lane_manager.retire(model.lane)
-
     def _retire_later(self, model: ServedModel) -> None:
         self._library.lanes.pop(model.lane, None)
-        task = asyncio.ensure_future(_told(self._engine_client.lane_manager.retire(model.lane), model.lane))
+        task = asyncio.ensure_future(self._retire(model.lane))
         self._retirements.add(task)
         task.add_done_callback(self._retirements.discard)
 
+    async def _retire(self, lane: str) -> None:
+        await self._engine_client.lane_manager.retire(lane)
+        _log.info("the lane %s is closed", lane)
 
-async def _told(retirement: Coroutine[Any, Any, None], lane: str) -> None:
-    await retirement
-    _log.info("the lane %s is closed", lane)
 
-
-def _bad_bundle(error: Exception) -> ServiceError:
+def _refusal(status: int, reason: str, error: Exception) -> ServiceError:
+    """An error's one sentence, `problem: remedy.`, as an answer."""
     message, _, remedy = str(error).rpartition(": ")
-    return ServiceError(422, "bad-bundle", message or str(error), remedy.rstrip("."), field="bundle")
-
-
-def _over_budget(error: Exception) -> ServiceError:
-    message, _, remedy = str(error).rpartition(": ")
-    return ServiceError(507, "over-budget", message, remedy.rstrip("."), field="bundle")
+    return ServiceError(status, reason, message or str(error), remedy.rstrip("."), field="bundle")

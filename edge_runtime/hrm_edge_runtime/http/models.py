@@ -1,22 +1,134 @@
-"""From opened bundles to what is served: the HTTP process's view of each, and the recipe for the engine's lanes."""
+"""What is served: each model as the HTTP process knows it, and the recipe for its lane in the engine process."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
+from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
 from hrm_edge_runtime.engines.factory import prepare
-from hrm_edge_runtime.http.served_model import ServedModel
-from hrm_edge_runtime.manifest import BundleError
+from hrm_edge_runtime.http.schema import HaltingView, ModelView
+from hrm_edge_runtime.manifest import BundleError, Manifest
 from hrm_edge_runtime.worker.lanes import LaneOptions, MakeLanes, open_lanes
 from hrm_edge_runtime.worker.memory_budget import MemoryBudget
+from hrm_edge_runtime.worker.reports import LaneReport
+from hrm_puzzles.puzzle import Puzzle
 
 MAX_SLOTS_CPU = 8  # how many slots are tried where their number is measured
 MAX_SLOTS_GPU = 16
 LONG_SEQUENCE = 256  # tokens; with more of them each slot holds much, and even a GPU has enough to do with few
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServedModel:
+    """One model as the HTTP process knows it: everything but the engine.
+
+    `num_slots` is the number asked for; the engine reports how many there are. Without `lane_key` the lane has the
+    model's name. `held_out` is a question that it was not trained on, as a person would send it, where there is one.
+    """
+
+    manifest: Manifest
+    puzzle: Puzzle
+    precision: str
+    num_slots: int
+    max_attempts: int
+    puzzle_ids: Mapping[str, int] = field(default_factory=dict[str, int])
+    lane_key: str | None = None
+    held_out: object = None
+
+    @classmethod
+    def of(
+        cls, bundle: Bundle, *, precision: str, num_slots: int, max_attempts: int, lane: str | None = None
+    ) -> ServedModel:
+        return cls(
+            manifest=bundle.manifest,
+            lane_key=lane,
+            puzzle=bundle.puzzle,
+            precision=precision,
+            num_slots=num_slots,
+            max_attempts=max_attempts,
+            puzzle_ids={name: row for row, name in enumerate(bundle.identifiers)},
+            held_out=bundle.golden_question(),
+        )
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def lane(self) -> str:
+        """The key of its lane in the engine."""
+        return self.lane_key or self.name
+
+    @property
+    def sample(self) -> object:
+        """A question as a person would send it."""
+        return self.held_out or self.puzzle.sample(list(self.puzzle_ids))
+
+    @cached_property
+    def halting(self) -> HaltingPolicy:
+        """The rule where a request names none."""
+        return self.manifest.halting_policy(self.precision)
+
+    def view(self, report: LaneReport | None = None) -> ModelView:
+        """The entry in /models; of the lane only what the engine has reported."""
+        manifest = self.manifest
+        rows, cols = self._size()
+        return ModelView(
+            name=manifest.name,
+            kind=self.puzzle.name,
+            proof_exists=self.puzzle.proof_exists,
+            seq_len=manifest.seq_len,
+            vocab_size=manifest.vocab_size,
+            hidden_size=manifest.hidden_size,
+            max_segments=manifest.max_segments,
+            halting=HaltingView(policy=self.halting.kind, threshold=self.halting.threshold),
+            precision=self.precision,
+            slots=report.num_slots if report else self.num_slots,
+            slots_rule=report.slots_rule if report else None,
+            step_ms={size: round(1000 * seconds, 3) for size, seconds in report.step_s.items()} if report else {},
+            memory_bytes=report.memory_bytes if report else None,
+            max_attempts=self.max_attempts,
+            rows=rows,
+            cols=cols,
+            identifiers=manifest.num_puzzle_ids,
+            sample=self.sample,
+            provenance=manifest.provenance,
+        )
+
+    def _size(self) -> tuple[int, int] | tuple[None, None]:
+        """Rows and columns of the largest board, which is what a full row of tokens shows; none for other puzzles."""
+        full_T = np.full(self.puzzle.seq_len, self.puzzle.vocab_size - 1, np.int32)
+        shape = self.puzzle.decode(full_T).shape
+        return shape if len(shape) == 2 else (None, None)
+
+
+class ModelTable:
+    """The models served now, in their order; requests in progress keep the model they have when it changes."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        self.models = tuple(models)  # replaced, never changed
+
+    def get(self, name: str) -> ServedModel | None:
+        return next((model for model in self.models if model.name == name), None)
+
+    def put(self, model: ServedModel) -> ServedModel | None:
+        """Serve a model: in the place of the one of its name, which is returned, or at the end."""
+        before = self.get(model.name)
+        if before is None:
+            self.models = (*self.models, model)
+        else:
+            self.models = tuple(model if one is before else one for one in self.models)
+        return before
+
+    def remove(self, name: str) -> None:
+        self.models = tuple(one for one in self.models if one.name != name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +144,9 @@ class LaneDefaults:
 
 
 class Library:
-    """The bundles that may be served, and how to run them: those named at the start and whatever lies in `folders`.
+    """The bundles that may be served: those named at the start and all in `folders`; and how to run them.
 
-    `lanes` are the recipes of those served now, by their keys; whoever changes what is served changes them too.
+    `lanes` holds the recipes of those served now, by their keys; `ModelManager` keeps it up to date.
     """
 
     def __init__(self, bundles: Sequence[Bundle], defaults: LaneDefaults, folders: Iterable[Path] = ()) -> None:
@@ -48,8 +160,11 @@ class Library:
 
         A name is that of a shipped bundle, or of one in a folder, with or without its `.bundle`.
         """
-        for path in self._candidates(text):
-            resolved = path.resolve()
+        path = Path(text)
+        names = (text, f"{text}.bundle")
+        candidates = [path] if path.is_absolute() else [folder / name for folder in self._folders for name in names]
+        for candidate in candidates:
+            resolved = candidate.resolve()
             is_inside = any(folder in resolved.parents for folder in self._folders)
             if (is_inside or resolved in self._named) and resolved.is_dir():
                 return resolved
@@ -60,23 +175,30 @@ class Library:
 
     def recipe(self, bundle: Bundle, key: str) -> LaneOptions:
         """How to open a bundle as the lane `key`; builds what its engine needs built, which can take minutes."""
-        return lane_options(bundle, self._defaults, key)
+        defaults = self._defaults
+        max_slots = MAX_SLOTS_CPU if bundle.manifest.seq_len > LONG_SEQUENCE else MAX_SLOTS_GPU
+        choice = prepare(bundle, defaults.engine, num_slots=defaults.num_slots or max_slots)
+        return LaneOptions(
+            key=key,
+            bundle_path=bundle.path,
+            choice=choice,
+            num_slots=defaults.num_slots,
+            max_slots=MAX_SLOTS_CPU if choice.engine == "cpu" else max_slots,
+            num_threads=defaults.num_threads,
+            queue_limit=defaults.queue_limit,
+            max_attempts=defaults.max_attempts,
+            budget=defaults.budget,
+        )
 
     def make_lanes(self) -> MakeLanes:
         """How a new engine process opens what is served now."""
         return functools.partial(open_lanes, tuple(self.lanes.values()))
 
-    def _candidates(self, text: str) -> list[Path]:
-        path = Path(text)
-        if path.is_absolute():
-            return [path]
-        return [folder / name for folder in self._folders for name in (text, f"{text}.bundle")]
 
-
-def planned(
+def models_and_library(
     bundles: Sequence[Bundle], defaults: LaneDefaults, folders: Iterable[Path] = ()
 ) -> tuple[list[ServedModel], Library]:
-    """What is served, and the library whose recipes the engine process follows.
+    """The models to serve at the start, and the library whose recipes the engine process follows.
 
     Builds what the engines need built; refuses two bundles of one name, and what `prepare` refuses.
     """
@@ -86,22 +208,6 @@ def planned(
     library = Library(bundles, defaults, folders)
     library.lanes = {bundle.manifest.name: library.recipe(bundle, bundle.manifest.name) for bundle in bundles}
     return [served_model(bundle, library.lanes[bundle.manifest.name]) for bundle in bundles], library
-
-
-def lane_options(bundle: Bundle, defaults: LaneDefaults, key: str) -> LaneOptions:
-    max_slots = MAX_SLOTS_CPU if bundle.manifest.seq_len > LONG_SEQUENCE else MAX_SLOTS_GPU
-    choice = prepare(bundle, defaults.engine, num_slots=defaults.num_slots or max_slots)
-    return LaneOptions(
-        key=key,
-        bundle_path=bundle.path,
-        choice=choice,
-        num_slots=defaults.num_slots,
-        max_slots=MAX_SLOTS_CPU if choice.engine == "cpu" else max_slots,
-        num_threads=defaults.num_threads,
-        queue_limit=defaults.queue_limit,
-        max_attempts=defaults.max_attempts,
-        budget=defaults.budget,
-    )
 
 
 def served_model(bundle: Bundle, options: LaneOptions) -> ServedModel:

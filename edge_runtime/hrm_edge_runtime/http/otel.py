@@ -1,76 +1,84 @@
-"""Traces for an OpenTelemetry collector: a span for each request, and beneath it queue and compute of its puzzles.
+"""Traces for an OpenTelemetry collector: a span for each request, and below it the queue and compute of its puzzles.
 
-Imported only where the server was started with `--otlp-endpoint`; needs the extra `hrm-edge[otel]`. A span is told once
-its request has been answered, so nothing of this stands in the way of an answer.
+Imported only with `--otlp-endpoint`; needs the extra `hrm-edge[otel]`. The ASGI instrumentation of OpenTelemetry would
+replace only the outer span, would run in front of our own refusals' headers, and exists as a beta alone.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
-from opentelemetry.trace import Tracer as OtelTracer
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from starlette.datastructures import Headers
-from starlette.types import Scope
 
-from hrm_edge_runtime.http.request_context import Account, Stage
+from hrm_edge_runtime.batching.task import Conclusion
 
-
-def tracer_to(endpoint: str) -> RequestTracer:
-    """Spans to a collector's HTTP endpoint, such as http://collector:4318/v1/traces."""
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-    exporter: SpanExporter = OTLPSpanExporter(endpoint=endpoint)
-    return RequestTracer(BatchSpanProcessor(exporter))
+MAX_PUZZLES = 100  # of a long batch only the first puzzles have their own spans
 
 
 class RequestTracer:
-    """Makes the spans of answered requests; a client's `traceparent` is their parent."""
+    """Begins the span of each request; a client's `traceparent` is its parent."""
 
     def __init__(self, processor: SpanProcessor) -> None:
         self._provider = TracerProvider(resource=Resource.create({"service.name": "hrm-serve"}), shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
-        self._tracer: OtelTracer = self._provider.get_tracer("hrm_edge_runtime")
+        self._tracer = self._provider.get_tracer("hrm_edge_runtime")
         self._propagator = TraceContextTextMapPropagator()
 
-    def tell(self, scope: Scope, route: str, account: Account, status: int, began_ns: int) -> None:
-        carrier = {name: value for name, value in Headers(scope=scope).items() if name in ("traceparent", "tracestate")}
-        span = self._tracer.start_span(
-            f"{scope['method']} {route}",
-            self._propagator.extract(carrier, Context()),
-            SpanKind.SERVER,
-            attributes={
-                "http.request.method": scope["method"],
-                "http.route": route,
-                "http.response.status_code": status,
-                "hrm.request_id": account.request_id,
-                "hrm.puzzles": account.num_puzzles,
-            },
-            start_time=began_ns,
-        )
-        inside = set_span_in_context(span, Context())
-        for stage in account.stages:
-            self._tell_stage(stage, inside)
-        if status >= 500:
-            span.set_status(Status(StatusCode.ERROR, account.refused or ""))
-        span.end()
+    @classmethod
+    def to(cls, endpoint: str) -> RequestTracer:
+        """Sends spans to a collector's HTTP endpoint, such as http://collector:4318/v1/traces."""
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+
+    def begin(self, method: str, route: str, headers: Mapping[str, str], request_id: str) -> RequestSpan:
+        parent = self._propagator.extract(headers, Context())
+        attributes = {"http.request.method": method, "http.route": route, "hrm.request_id": request_id}
+        span = self._tracer.start_span(f"{method} {route}", parent, SpanKind.SERVER, attributes=attributes)
+        return RequestSpan(self._tracer, span)
 
     def close(self) -> None:
         """Send what is left."""
         self._provider.shutdown()
 
-    def _tell_stage(self, stage: Stage, parent: Context) -> None:
-        admitted_ns = stage.ended_ns - round(1e9 * stage.compute_s)
-        arrived_ns = admitted_ns - round(1e9 * stage.queue_s)
-        queue = self._tracer.start_span("queue", parent, start_time=arrived_ns, attributes={"hrm.model": stage.model})
-        queue.end(admitted_ns)
+
+class RequestSpan:
+    """The span of one request that is being answered."""
+
+    def __init__(self, tracer: Tracer, span: Span) -> None:
+        self._tracer = tracer
+        self._span = span
+        self._inside = set_span_in_context(span, Context())
+        self._num_puzzles = 0
+
+    def add(self, model: str, conclusion: Conclusion) -> None:
+        """Add the spans of a puzzle that has just been answered."""
+        self._num_puzzles += 1
+        if self._num_puzzles > MAX_PUZZLES:
+            return
+        ended_ns = time.time_ns()
+        admitted_ns = ended_ns - round(1e9 * conclusion.result.compute_s)
+        arrived_ns = admitted_ns - round(1e9 * conclusion.result.queue_s)
+        self._add("queue", arrived_ns, admitted_ns, {"hrm.model": model})
         attributes: dict[str, str | int] = {
-            "hrm.model": stage.model,
-            "hrm.segments": stage.segments,
-            "hrm.attempts": stage.attempts,
-            "hrm.halted_by": stage.halted_by,
+            "hrm.model": model,
+            "hrm.segments": conclusion.total_segments,
+            "hrm.attempts": conclusion.num_attempts,
+            "hrm.halted_by": conclusion.result.halted_by,
         }
-        self._tracer.start_span("compute", parent, start_time=admitted_ns, attributes=attributes).end(stage.ended_ns)
+        self._add("compute", admitted_ns, ended_ns, attributes)
+
+    def end(self, status: int, refused: str | None) -> None:
+        self._span.set_attributes({"http.response.status_code": status, "hrm.puzzles": self._num_puzzles})
+        if status >= 500:
+            self._span.set_status(Status(StatusCode.ERROR, refused or ""))
+        self._span.end()
+
+    def _add(self, name: str, began_ns: int, ended_ns: int, attributes: Mapping[str, str | int]) -> None:
+        self._tracer.start_span(name, self._inside, start_time=began_ns, attributes=attributes).end(ended_ns)

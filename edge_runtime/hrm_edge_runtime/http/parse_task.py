@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.task import Conclusion, Task
 from hrm_edge_runtime.http.errors import ServiceError, bad_puzzle, engine_failed, invalid
+from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
-from hrm_edge_runtime.http.served_model import ServedModel
 from hrm_puzzles.puzzle import Parsed, PuzzleError
 
 
@@ -46,7 +46,7 @@ class Question:
         )
 
 
-def addressees(models: Sequence[ServedModel], request: SolveRequest) -> list[ServedModel]:
+def candidate_models(models: Sequence[ServedModel], request: SolveRequest) -> list[ServedModel]:
     """The models a request may be for, the likeliest first: the named one, those of its kind, or one of each kind.
 
     Refuses with 404 a name that is not here, with 422 a kind that none of them solves.

@@ -45,7 +45,9 @@ def as_json(content: Any) -> bytes:
 
 
 def error_response(error: ServiceError) -> AsciiJSON:
-    request_context.note_refused(error.reason)
+    """The answer to a refused request; its log line gets the reason."""
+    if (context := request_context.current.get()) is not None:
+        context.refused = error.reason
     return AsciiJSON(error.body(), status_code=error.status, headers=error.headers)
 
 

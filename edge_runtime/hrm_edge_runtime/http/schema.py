@@ -212,3 +212,38 @@ class ReadyAnswer(BaseModel):
     """New work is taken."""
 
     state: State
+
+
+ERRORS: dict[int, str] = {
+    401: "No key, or not a known one (only where the server asks for keys)",
+    403: "A page of another origin asks, or this key is no admin's",
+    404: "No such path or model",
+    405: "Another method is needed here",
+    409: "It is the only model here",
+    408: "The body came too slowly",
+    413: "The body is too large",
+    415: "The body is no plain JSON",
+    422: "The request or its puzzle cannot be accepted: field, rule and cell say where",
+    429: "This key asks more often than it may; see Retry-After",
+    500: "A fault of the server or its engine",
+    503: "Not now: queue-full, cannot-make-deadline, loading, draining or engine-lost; see Retry-After",
+    507: "There is no memory for it: the budget, and what nobody uses, are not enough",
+    504: "The deadline passed first",
+}
+
+
+def error_answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI's description of the refusals of a route; any may answer 401, 405 and 500."""
+    return {status: {"model": ErrorAnswer, "description": ERRORS[status]} for status in (*statuses, 401, 405, 500)}
+
+
+def request_body(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
+
+
+def puzzle_body(media_type: str, what: str) -> dict[str, Any]:
+    return request_body(media_type, {**SolveRequest.model_json_schema(), "description": what})
+
+
+def stream_answer(media_type: str, what: str) -> dict[int | str, dict[str, Any]]:
+    return {200: {"description": what, "content": {media_type: {"schema": {"type": "string"}}}}}

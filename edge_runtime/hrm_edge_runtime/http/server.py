@@ -15,22 +15,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
-from hrm_edge_runtime.http.access import Tracer
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyFileError, KeyRing
-from hrm_edge_runtime.http.connections import HEADER_SECONDS, Door, DoorCollector, GuardedProtocol
-from hrm_edge_runtime.http.logs import LogForm
-from hrm_edge_runtime.http.models import Library
-from hrm_edge_runtime.http.served_model import ServedModel
+from hrm_edge_runtime.http.connections import HEADER_SECONDS, ConnectionCollector, ConnectionLimits, GuardedProtocol
+from hrm_edge_runtime.http.models import Library, ServedModel
 from hrm_edge_runtime.http.solve import SolveService
+from hrm_edge_runtime.logs import LogForm
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.handles import SpawnedEngine
 from hrm_edge_runtime.worker.lanes import MakeLanes
+
+if TYPE_CHECKING:  # needs the extra hrm-edge[otel]
+    from hrm_edge_runtime.http.otel import RequestTracer
 
 LAST_BYTES_S = 5  # for answers that are written but not yet read by their clients
 SPARE_FILES = 128  # descriptors for everything that is no connection: pipes, bundles, page files, and a margin
@@ -109,7 +110,7 @@ class ServerOptions:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     log: LogForm = "text"
-    tracer: Tracer | None = None
+    tracer: RequestTracer | None = None
 
 
 def run_server(
@@ -130,8 +131,8 @@ def run_server(
         stall_s=options.stall_s,
     )
     app = create_app(engine_client, models, keys=options.keys, tracer=options.tracer, library=library)
-    door = Door(max_connections=_with_descriptors_for(options.max_connections))
-    cast(SolveService, app.state.service).metrics.watch(DoorCollector(door))
+    limits = ConnectionLimits(max_connections=_with_descriptors_for(options.max_connections))
+    cast(SolveService, app.state.service).metrics.watch(ConnectionCollector(limits))
     config = uvicorn.Config(
         app,
         host=options.host,
@@ -143,7 +144,7 @@ def run_server(
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=LAST_BYTES_S,
-        http=cast(Any, functools.partial(GuardedProtocol, door=door)),
+        http=cast(Any, functools.partial(GuardedProtocol, limits=limits)),
         ssl_certfile=options.tls_cert,
         ssl_keyfile=options.tls_key,
     )

@@ -12,10 +12,9 @@ from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import Task
 from hrm_edge_runtime.http import request_context
 from hrm_edge_runtime.http.metrics import Metrics
-from hrm_edge_runtime.http.model_manager import Changes
-from hrm_edge_runtime.http.model_table import Lineup
-from hrm_edge_runtime.http.models import Library
-from hrm_edge_runtime.http.parse_task import Question, addressees, answer_from, question_from
+from hrm_edge_runtime.http.model_manager import ModelManager
+from hrm_edge_runtime.http.models import Library, ModelTable, ServedModel
+from hrm_edge_runtime.http.parse_task import Question, answer_from, candidate_models, question_from
 from hrm_edge_runtime.http.parsing import Parsers
 from hrm_edge_runtime.http.schema import (
     EngineView,
@@ -27,7 +26,6 @@ from hrm_edge_runtime.http.schema import (
     SolveRequest,
 )
 from hrm_edge_runtime.http.segment_events import Mailbox, Watcher
-from hrm_edge_runtime.http.served_model import ServedModel
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.waiting import Watch
 
@@ -60,8 +58,8 @@ class SolveService:
     def __init__(
         self, models: Sequence[ServedModel], engine_client: EngineClient, library: Library | None = None
     ) -> None:
-        self.lineup = Lineup(models)
-        self.changes = Changes(self.lineup, engine_client, library) if library else None
+        self.table = ModelTable(models)
+        self.model_manager = ModelManager(self.table, engine_client, library) if library else None
         self.engine_client = engine_client
         self.metrics = Metrics(engine_client)
         self._parsers = Parsers()
@@ -69,15 +67,15 @@ class SolveService:
     @property
     def models(self) -> tuple[ServedModel, ...]:
         """What is served at this moment."""
-        return self.lineup.models
+        return self.table.models
 
     def view(self, model: ServedModel) -> ModelView:
         return model.view(self.engine_client.lane_manager.reports.get(model.lane))
 
     def close(self) -> None:
         self._parsers.close()
-        if self.changes is not None:
-            self.changes.close()
+        if self.model_manager is not None:
+            self.model_manager.close()
 
     async def solve(self, order: Order) -> SolveAnswer:
         """The way of a request."""
@@ -100,9 +98,9 @@ class SolveService:
                 work.cancel()
                 await asyncio.gather(work, return_exceptions=True)
 
-    def addressee(self, request: SolveRequest) -> ServedModel:
+    def likeliest_model(self, request: SolveRequest) -> ServedModel:
         """The model a request is likeliest for."""
-        return addressees(self.models, request)[0]
+        return candidate_models(self.models, request)[0]
 
     def slots(self) -> SlotsAnswer:
         """The engine's last picture of itself; asks nobody, so it answers while the engine steps."""
@@ -133,7 +131,7 @@ class SolveService:
 
     async def _admitted(self, order: Order, places: contextlib.ExitStack) -> tuple[Question, Task]:
         """The question, and a place; that is one of the likeliest model until parsing tells which one it is."""
-        candidates = addressees(self.models, order.request)
+        candidates = candidate_models(self.models, order.request)
         if order.place is None:
             places.enter_context(self.engine_client.place(candidates[0].lane))
         question = await self._parsers.do(lambda: question_from(candidates, order.request))
@@ -150,5 +148,6 @@ class SolveService:
     async def _answer(self, question: Question, task: Task, watch: Watch | None = None) -> SolveAnswer:
         conclusion = await self.engine_client.solve(question.model.lane, task, watch)
         self.metrics.note_solved(question.model.name, conclusion)
-        request_context.note_solved(question.model.name, conclusion)
+        if (context := request_context.current.get()) is not None:
+            context.add(question.model.name, conclusion)
         return answer_from(question, conclusion)

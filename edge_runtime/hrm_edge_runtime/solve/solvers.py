@@ -16,9 +16,9 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.factory import Choice, engine_for
 from hrm_edge_runtime.http.body import solve_request_from
 from hrm_edge_runtime.http.errors import ServiceError
+from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.parse_task import Question, answer_from, question_from
 from hrm_edge_runtime.http.schema import ModelView, SolveAnswer, SolveRequest
-from hrm_edge_runtime.http.served_model import ServedModel
 from hrm_edge_runtime.solve.client import NOT_NOW, Client, KeyRefusedError, ServerError, UnreachableError
 from hrm_edge_runtime.solve.reading import Entry, SolvingError
 from hrm_puzzles import registry

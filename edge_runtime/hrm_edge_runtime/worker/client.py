@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 
+from hrm_edge_runtime import logs
 from hrm_edge_runtime.batching.heap import Key
 from hrm_edge_runtime.batching.scheduler import rank
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import Conclusion, Task
-from hrm_edge_runtime.http import request_context
 from hrm_edge_runtime.http.errors import ServiceError, State, UnavailableReason, unavailable
 from hrm_edge_runtime.worker.admission import AdmissionLimits
 from hrm_edge_runtime.worker.backoff import BackOff
@@ -147,7 +147,7 @@ class EngineClient:
         request_id = next(self._ids)
         with self._waiting.place(request_id, lane, rank_of(task), watch) as future:
             numbered = replace(task, task_id=request_id, streamed=watch is not None)
-            link.send(Solve(lane=lane, task=numbered, request=request_context.request_id()))
+            link.send(Solve(lane=lane, task=numbered, request=logs.request_id.get()))
             try:
                 return await conclusion_of(task, future, self._grace_s(lane))
             finally:

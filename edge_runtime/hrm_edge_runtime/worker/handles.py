@@ -16,7 +16,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from hrm_edge_runtime.http.logs import LogForm
+from hrm_edge_runtime.logs import LogForm
 from hrm_edge_runtime.worker import loop
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from hrm_edge_runtime.batching.fair_share import DeficitRoundRobin
 from hrm_edge_runtime.batching.scheduler import QueueFull
 from hrm_edge_runtime.batching.task import Conclusion
-from hrm_edge_runtime.http.logs import LogForm, configure
+from hrm_edge_runtime.logs import LogForm, configure
 from hrm_edge_runtime.worker.lanes import LaneSet, MakeLanes
 from hrm_edge_runtime.worker.loader import Loader
 from hrm_edge_runtime.worker.messages import (

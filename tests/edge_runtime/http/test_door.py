@@ -19,7 +19,7 @@ from scripted_server import examples
 from service_tools import running, server_address
 from uvicorn.server import ServerState
 
-from hrm_edge_runtime.http.connections import HEADER_SECONDS, Door, GuardedProtocol
+from hrm_edge_runtime.http.connections import HEADER_SECONDS, ConnectionLimits, GuardedProtocol
 
 SHORT_S = 0.3
 AGES_S = 30.0  # nothing here takes so long, even on a busy machine
@@ -30,9 +30,9 @@ GOOD = next(iter(examples()))
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class House:
-    """A server with nothing but a door: `/` answers, `/large` says much, `/busy` waits for `leave`."""
+    """A server with nothing but connection limits: `/` answers, `/large` says much, `/busy` waits for `leave`."""
 
-    door: Door
+    limits: ConnectionLimits
     port: int
     leave: asyncio.Event
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
@@ -64,13 +64,15 @@ async def house(**limits: Any) -> AsyncIterator[House]:
         await send({"type": "http.response.body", "body": body[:1], "more_body": True})
         await send({"type": "http.response.body", "body": body[1:]})
 
-    door = Door(**{"max_connections": 100, "header_s": AGES_S, "unread_s": AGES_S, "fetch_s": AGES_S, **limits})
+    enforced = ConnectionLimits(
+        **{"max_connections": 100, "header_s": AGES_S, "unread_s": AGES_S, "fetch_s": AGES_S, **limits}
+    )
     state = ServerState()
     config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", timeout_keep_alive=int(AGES_S))
-    make = functools.partial(GuardedProtocol, door=door, config=config, server_state=state, app_state={})
+    make = functools.partial(GuardedProtocol, limits=enforced, config=config, server_state=state, app_state={})
     server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
     async with server:
-        there = House(door=door, port=server.sockets[0].getsockname()[1], leave=leave)
+        there = House(limits=enforced, port=server.sockets[0].getsockname()[1], leave=leave)
         try:
             yield there
         finally:
@@ -112,8 +114,8 @@ async def ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, drib
 def test_header_that_does_not_end_is_cut_off(beginning: bytes, dribble: bytes) -> None:
     async def act(there: House) -> None:
         assert await ended(*await there.connect(beginning), dribble) == b""
-        assert there.door.dropped == {"slow-header": 1}
-        assert not there.door.idle
+        assert there.limits.dropped == {"slow-header": 1}
+        assert not there.limits.idle
 
     within_a_house(act, header_s=SHORT_S)
 
@@ -123,7 +125,7 @@ def test_second_header_has_no_more_time_than_the_first() -> None:
         reader, writer = await there.connect(GET)
         assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
         assert await ended(reader, writer, b"G") == b""
-        assert there.door.dropped == {"slow-header": 1}
+        assert there.limits.dropped == {"slow-header": 1}
 
     within_a_house(act, header_s=SHORT_S)
 
@@ -134,7 +136,7 @@ def test_answer_that_takes_long_is_not_cut_off() -> None:
         await asyncio.sleep(3 * SHORT_S)
         there.leave.set()
         assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
-        assert not there.door.dropped
+        assert not there.limits.dropped
 
     within_a_house(act, header_s=SHORT_S, unread_s=SHORT_S, fetch_s=SHORT_S)
 
@@ -144,7 +146,7 @@ def test_body_that_nobody_reads_is_cut_off_after_the_answer() -> None:
         head = GET.replace(b"\r\n\r\n", b"\r\ncontent-length: 1000000\r\n\r\n")
         said = await ended(*await there.connect(head), b"x")
         assert said.startswith(b"HTTP/1.1 200")
-        assert there.door.dropped == {"unread-body": 1}
+        assert there.limits.dropped == {"unread-body": 1}
 
     within_a_house(act, unread_s=SHORT_S)
 
@@ -155,7 +157,7 @@ def test_body_that_ends_in_time_leaves_the_connection_usable() -> None:
         await reader.readuntil(b"..")
         writer.write(b"cd" + GET)
         assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
-        assert not there.door.dropped
+        assert not there.limits.dropped
 
     within_a_house(act)
 
@@ -164,9 +166,9 @@ def test_body_that_ends_in_time_leaves_the_connection_usable() -> None:
 def test_client_that_does_not_fetch_its_answer_is_cut_off(path: bytes) -> None:
     async def act(there: House) -> None:
         reader, _ = await there.connect(GET.replace(b"/ ", path))
-        while not there.door.dropped:
+        while not there.limits.dropped:
             await asyncio.sleep(SHORT_S / 10)
-        assert there.door.dropped == {"slow-reader": 1}
+        assert there.limits.dropped == {"slow-reader": 1}
         with contextlib.suppress(ConnectionError):
             while len(await reader.read(1 << 16)) > 2:
                 pass
@@ -178,13 +180,13 @@ def test_longest_idle_connection_makes_room_and_busy_ones_stay() -> None:
     async def act(there: House) -> None:
         busy, _ = await there.connect(GET.replace(b"/ ", b"/busy "))
         oldest = await there.connect(b"GET")
-        while len(there.door.idle) != 1:
+        while len(there.limits.idle) != 1:
             await asyncio.sleep(0.01)
         second, second_writer = await there.connect(b"GET")
         newest, _ = await there.connect(GET)
         assert (await newest.readuntil(b"..")).startswith(b"HTTP/1.1 200")
         assert await ended(*oldest) == b""
-        assert there.door.dropped == {"made-room": 1}
+        assert there.limits.dropped == {"made-room": 1}
         second_writer.write(GET[3:])
         assert (await second.readuntil(b"..")).startswith(b"HTTP/1.1 200")
         there.leave.set()
@@ -196,7 +198,7 @@ def test_longest_idle_connection_makes_room_and_busy_ones_stay() -> None:
 def test_one_connection_too_many_is_told_so() -> None:
     async def act(there: House) -> None:
         busy = [await there.connect(GET.replace(b"/ ", b"/busy ")) for _ in range(2)]
-        while there.door.idle:
+        while there.limits.idle:
             await asyncio.sleep(0.01)
         head, _, body = (await ended(*await there.connect())).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 503")

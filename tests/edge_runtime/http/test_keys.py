@@ -17,8 +17,16 @@ from scripted_server import examples
 from service_tools import running, wait_for
 from typer.testing import CliRunner
 
-from hrm_edge_runtime.http.auth import Key, KeyFileError, KeyRing, hash_of, new_secret, read_keys, write_keys
-from hrm_edge_runtime.http.token_bucket import Allowance
+from hrm_edge_runtime.http.auth import (
+    Key,
+    KeyFileError,
+    KeyRing,
+    TokenBucket,
+    hash_of,
+    new_secret,
+    read_keys,
+    write_keys,
+)
 from hrm_edge_runtime.key_cli import app as key_app
 
 GOOD = next(iter(examples()))
@@ -101,7 +109,7 @@ def test_key_that_asks_too_often_is_refused_and_others_are_not(tmp_path: Path) -
     asyncio.run(run())
 
 
-def test_each_line_of_a_batch_takes_from_the_allowance_of_its_key(tmp_path: Path) -> None:
+def test_each_line_of_a_batch_takes_from_the_bucket_of_its_key(tmp_path: Path) -> None:
     slow = new_secret()
 
     async def run() -> None:
@@ -126,18 +134,18 @@ def test_each_line_of_a_batch_takes_from_the_allowance_of_its_key(tmp_path: Path
     burst=st.integers(1, 20),
     gaps=st.lists(st.floats(0, 3), min_size=1, max_size=60),
 )
-def test_allowance_gives_no_more_than_its_rate_and_burst(rate: float, burst: int, gaps: list[float]) -> None:
+def test_bucket_gives_no_more_than_its_rate_and_burst(rate: float, burst: int, gaps: list[float]) -> None:
     clock = [0.0]
-    allowance = Allowance(rate=rate, burst=burst, now=lambda: clock[0])
+    bucket = TokenBucket(rate=rate, burst=burst, now=lambda: clock[0])
     given_at: list[float] = []
     for gap in gaps:
         clock[0] += gap
-        wait_s = allowance.wait_s()
+        wait_s = bucket.wait_s()
         if not wait_s:
             given_at.append(clock[0])
             continue
         clock[0] += wait_s * (1 + 1e-9)
-        assert not allowance.wait_s(), "what it asks to wait suffices"
+        assert not bucket.wait_s(), "what it asks to wait suffices"
         given_at.append(clock[0])
     for first in range(len(given_at)):
         for last in range(first, len(given_at)):
@@ -220,7 +228,7 @@ def test_new_key_leaves_the_file_to_those_who_may_read_it(tmp_path: Path) -> Non
     assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o640
 
 
-def test_reading_again_takes_what_is_new_and_keeps_allowances_and_what_is_unusable(tmp_path: Path) -> None:
+def test_reading_again_takes_what_is_new_and_keeps_buckets_and_what_is_unusable(tmp_path: Path) -> None:
     slow = Key(label="slow", sha256=hash_of("slow"), rate=0.01, burst=2)
     keys = ring(tmp_path, slow)
     holder = keys.find("slow")
@@ -251,7 +259,7 @@ def test_commands_add_list_and_remove_keys_and_store_no_secret(tmp_path: Path) -
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     found = KeyRing(path).find(second)
     assert found is not None
-    assert (found.caller.label, found.caller.is_admin, found.allowance) == ("office", True, None)
+    assert (found.label, found.is_admin, found.bucket) == ("office", True, None)
     run("remove", "kitchen")
     assert KeyRing(path).find(first) is None
     for arguments, said in (

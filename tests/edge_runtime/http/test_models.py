@@ -25,8 +25,7 @@ from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.http import model_manager
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_keys
-from hrm_edge_runtime.http.models import LaneDefaults, Library, planned
-from hrm_edge_runtime.http.served_model import ServedModel
+from hrm_edge_runtime.http.models import LaneDefaults, Library, ServedModel, models_and_library
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.handles import ThreadEngine
 from hrm_edge_runtime.worker.lanes import LaneSet
@@ -76,7 +75,7 @@ def in_house(tmp_path: Path, check: Callable[[House], Awaitable[None]], defaults
     folder = tmp_path / "bundles"
     folder.mkdir()
     bundle = Bundle.open(write_echo_bundle(folder / "slow.bundle", name="slow", max_segments=MANY))
-    models, library = planned([bundle], defaults, [folder])
+    models, library = models_and_library([bundle], defaults, [folder])
     engine_client = EngineClient(lambda: ThreadEngine(library.make_lanes()), {"slow": 10})
     run_house(create_app(engine_client, models, keys=ring(tmp_path), library=library), engine_client, folder, check)
 
@@ -276,10 +275,10 @@ def test_a_bundle_that_is_over_the_budget_is_refused_before_it_is_loaded() -> No
     held_bytes = meter.held_bytes()
     assert held_bytes > 10 * 2**20
     budget = MemoryBudget(limit_bytes=held_bytes + 2**20)
-    _, library = planned([bundle], replace(DEFAULTS, budget=budget))
+    _, library = models_and_library([bundle], replace(DEFAULTS, budget=budget))
     with pytest.raises(OverBudgetError, match=r"past the budget of \d+ MiB: remove a model"):
         open_lane(library.lanes["sudoku-6x6"], Meter(budget))
-    roomy = planned([bundle], replace(DEFAULTS, budget=MemoryBudget(limit_bytes=held_bytes + 2**30)))[1]
+    roomy = models_and_library([bundle], replace(DEFAULTS, budget=MemoryBudget(limit_bytes=held_bytes + 2**30)))[1]
     opened = open_lane(roomy.lanes["sudoku-6x6"], Meter(MemoryBudget(limit_bytes=held_bytes + 2**30)))
     assert opened.report.num_slots == 2
     opened.lane.engine.close()

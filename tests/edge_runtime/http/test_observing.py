@@ -9,7 +9,6 @@ import json
 import logging
 import re
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -22,8 +21,7 @@ from service_tools import running, wait_for
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
-from hrm_edge_runtime.http.logs import JsonLines, TextLines, _with_request
-from hrm_edge_runtime.http.request_context import Account
+from hrm_edge_runtime.logs import JsonLines, TextLines, add_request_id
 from hrm_edge_runtime.worker.lanes import LaneSet
 
 QUESTION, SOLUTION = next(iter(examples().items()))
@@ -111,7 +109,7 @@ def lines_of(formatter: logging.Formatter) -> str:
     shown = io.StringIO()
     handler = logging.StreamHandler(shown)
     handler.setFormatter(formatter)
-    handler.addFilter(_with_request)
+    handler.addFilter(add_request_id)
     log = logging.Logger("hrm_edge_runtime.engine")
     log.addHandler(handler)
     log.error("two\nlines of %s", "\u201cwords\u201d", extra={"fields": {"status": 200, "key": None}, "request": "r-1"})
@@ -192,7 +190,7 @@ def test_a_request_is_traced_with_its_queue_and_compute_under_the_clients_span()
 
 def test_spans_reach_a_collector_over_http() -> None:
     pytest.importorskip("opentelemetry.sdk")
-    from hrm_edge_runtime.http.otel import tracer_to
+    from hrm_edge_runtime.http.otel import RequestTracer
 
     taken: list[tuple[str, bytes]] = []
 
@@ -208,9 +206,8 @@ def test_spans_reach_a_collector_over_http() -> None:
 
     with HTTPServer(("127.0.0.1", 0), Collector) as collector:
         threading.Thread(target=collector.serve_forever, daemon=True).start()
-        tracer = tracer_to(f"http://127.0.0.1:{collector.server_port}/v1/traces")
-        account = Account(request_id="job-17")
-        tracer.tell({"type": "http", "method": "POST", "headers": []}, "/solve", account, 200, time.time_ns())
+        tracer = RequestTracer.to(f"http://127.0.0.1:{collector.server_port}/v1/traces")
+        tracer.begin("POST", "/solve", {}, "job-17").end(200, None)
         tracer.close()
         collector.shutdown()
     ((path, body),) = taken

@@ -14,7 +14,7 @@ from prometheus_client import Metric
 from scripted_server import examples
 from service_tools import Server, wait_for
 
-from hrm_edge_runtime.http.logs import JsonLines
+from hrm_edge_runtime.logs import JsonLines
 
 DOCS = Path(__file__).parents[3] / "docs"
 HISTOGRAM = ("bucket", "sum", "count")

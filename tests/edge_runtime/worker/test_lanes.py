@@ -13,9 +13,9 @@ from asgi_tools import MAZE, app_of_two, client_of, maze_model, until
 from scripted_server import NAME, examples
 
 from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
+from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.parse_task import question_from
 from hrm_edge_runtime.http.schema import SolveRequest
-from hrm_edge_runtime.http.served_model import ServedModel
 from hrm_edge_runtime.manifest import CurvePoint, HaltingCurve
 
 MAZE_QUESTION = MAZE.sample([])

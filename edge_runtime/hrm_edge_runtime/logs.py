@@ -1,37 +1,37 @@
 """Log lines on standard error, for people or as JSON for machines; both processes write the same form.
 
-A line may carry `fields` (extra={"fields": {...}}), which JSON shows as keys, and knows the request it belongs to.
+A line may carry `fields` (extra={"fields": {...}}), which JSON shows as keys, and names the request it belongs to.
 """
-
-from __future__ import annotations
 
 import json
 import logging
+from contextvars import ContextVar
 from datetime import datetime, timezone
 from typing import Any, Literal
 
-from hrm_edge_runtime.http.request_context import request_id
-
 LogForm = Literal["text", "json"]
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+"""The id of the HTTP request that is being answered; empty outside of one."""
 
 
 def configure(form: LogForm) -> None:
     """Log from INFO on, in place of whatever was configured before."""
     handler = logging.StreamHandler()
-    handler.addFilter(_with_request)
+    handler.addFilter(add_request_id)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
-def _with_request(record: logging.LogRecord) -> bool:
-    """The engine process states its requests itself; here the one under way is meant."""
+def add_request_id(record: logging.LogRecord) -> bool:
+    """Name the current request, unless the record names its own as those of the engine process do."""
     if not hasattr(record, "request"):
-        record.request = request_id()
+        record.request = request_id.get()
     return True
 
 
 class TextLines(logging.Formatter):
-    """Time, level and words; the request in brackets where there is one."""
+    """Time, level and message; the request in brackets where there is one."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
@@ -42,7 +42,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One object in each line, whatever stands in it: time (UTC), level, logger, message, request, and the fields."""
+    """One object a line: time (UTC), level, logger, message, request, and the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
