@@ -1,5 +1,13 @@
-"""One thread for PyTorch, here and in every process that a test starts: at these sizes a second one only waits."""
+"""What holds for every test."""
 
 import os
 
-os.environ["OMP_NUM_THREADS"] = "1"  # it is read once, when torch is imported: before any other conftest
+import pytest
+
+# Before torch is imported, here and in child processes: at these sizes a second thread only waits.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browser tests run last: Playwright keeps an event loop in the main thread, where asyncio.run then refuses."""
+    items.sort(key=lambda item: "browser" in getattr(item, "fixturenames", ()))

@@ -114,9 +114,11 @@ def modules_after_loading_the_server(first: str = "") -> str:
     return ended.stdout.strip()
 
 
+@pytest.mark.process
 def test_the_server_never_loads_torch() -> None:
     assert modules_after_loading_the_server() == "[]"
 
 
+@pytest.mark.process
 def test_the_torch_check_can_fail() -> None:
     assert "torch" in modules_after_loading_the_server(first="import torch")

@@ -72,6 +72,7 @@ def test_a_line_that_is_no_puzzle_is_named(tmp_path: Path) -> None:
         generated(PUZZLE, "odd", 1, 0)
 
 
+@pytest.mark.process
 def test_the_command_measures_a_shipped_bundle_and_draws_it(tmp_path: Path) -> None:
     picture = tmp_path / "accuracy.png"
     options = ["--bundle", "sudoku-6x6", "--count", "3", "--attempts", "1", "--attempts", "2", "--max-segments", "4"]

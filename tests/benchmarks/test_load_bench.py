@@ -40,6 +40,7 @@ def test_one_slot_with_fixed_service_agrees_with_the_formula_of_pollaczek_and_kh
     assert latency_s.mean() == pytest.approx(expected_s, rel=0.1)
 
 
+@pytest.mark.process
 def test_a_load_run_says_what_was_asked_of_it(tmp_path: Path) -> None:
     arguments = "load --bundle script --step-ms 4 --slots 2 --seconds 1 --saturation-s 1 --puzzles 10 --share 0.5"
     picture = tmp_path / "load.png"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from typer.testing import CliRunner
 
 from hrm_benchmarks.commands import app
@@ -22,6 +23,7 @@ def test_a_ratio_says_how_many_times_as_fast_as_the_first_engine() -> None:
     assert (second.segment_ms, second.ratio_low, second.ratio, second.ratio_high) == (375.0, 2.5, 3.0, 3.5)
 
 
+@pytest.mark.process
 def test_a_segment_is_timed_on_every_engine_with_the_operators_that_cost() -> None:
     options = ["--bundle", "sudoku-6x6", "--engine", "cpu:fp32", "--engine", "cpu", "--batch", "2"]
     result = CliRunner().invoke(app, ["segment", *options, "--rounds", "1", "--turn-s", "0", "--json"])

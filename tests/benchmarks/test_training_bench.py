@@ -40,6 +40,7 @@ def test_equal_contestants_have_equal_losses_for_a_dozen_steps(changes: dict[str
     assert len(set(losses)) == 12
 
 
+@pytest.mark.process
 def test_other_work_under_the_name_of_equal_work_is_refused() -> None:
     plain, same, _ = tiny()
     other = replace(same, recipe=replace(same.recipe, loss="softmax"))
@@ -58,6 +59,7 @@ def test_a_ratio_is_taken_inside_its_round_and_counts_samples_not_steps() -> Non
     assert by_cpu[1].ratio == 1.0
 
 
+@pytest.mark.process
 def test_the_command_measures_a_ratio() -> None:
     options = ["--puzzle", "sudoku-4x4", "--batch", "2", "--threads", "1", "--rounds", "1", "--turn-s", "0", "--json"]
     ended = CliRunner().invoke(app, ["train", *options])

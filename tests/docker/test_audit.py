@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 AUDIT = Path(__file__).parents[2] / ".ci" / "audit"
 BAD = "jinja2 2.4.1 PYSEC-2014-8 2.7.2"
 SKIPPED = "jinja2 Dependency not found on PyPI and could not be audited: jinja2 (2.4.1)"

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from service_tools import Server, free_port, wait_for
 
+pytestmark = pytest.mark.process
+
 FOLDER = Path(__file__).parents[2] / "docker"
 BESIDE_PYTHON = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 

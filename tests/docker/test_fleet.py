@@ -33,7 +33,10 @@ CAPACITY = 3 * SLOTS / (STEP_S * SEGMENTS)  # puzzles per second of all three
 LOAD = 0.6
 NUM_REQUESTS = 240
 
-pytestmark = pytest.mark.skipif(HAPROXY is None, reason="no haproxy on this machine: install the package haproxy")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(HAPROXY is None, reason="no haproxy on this machine: install the package haproxy"),
+]
 
 
 def test_shipped_configuration_is_sound() -> None:

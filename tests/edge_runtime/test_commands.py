@@ -23,6 +23,8 @@ from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.solve.cli import app as solve_app
 from hrm_edge_runtime.solve.client import PIECE, Client, KeyRefusedError, RefusedError, UnreachableError
 
+pytestmark = pytest.mark.process
+
 SOLVED = "1234341221434321"
 OPEN = "123434122143432."
 CLASH = "11.............."

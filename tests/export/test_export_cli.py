@@ -66,6 +66,7 @@ def test_a_checkpoint_becomes_a_bundle_that_replays_and_answers(tmp_path: Path) 
     assert_lane_answers_as_pytorch_does(bundle, model)
 
 
+@pytest.mark.process
 def test_engines_are_built_on_request_and_the_bundle_stands_where_they_cannot_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -189,6 +189,7 @@ for number in range(10_000):
 """
 
 
+@pytest.mark.process
 def test_a_kill_during_writing_leaves_no_half_bundle(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITE_FOR_EVER, str(tmp_path)]
     search_path = os.pathsep.join([str(Path(__file__).parent), *sys.path])

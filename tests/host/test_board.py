@@ -60,6 +60,7 @@ def test_a_report_tells_what_decides_the_speed_of_a_board(tmp_path: Path) -> Non
     assert facts["release"].startswith("# R36")
 
 
+@pytest.mark.process
 def test_where_nvpmodel_left_no_file_it_is_asked_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvpmodel"
     nowhere = Host(root=tmp_path)

@@ -124,6 +124,7 @@ def test_each_row_is_its_variant_of_a_pair_and_stands_where_published(folder: Pa
         )
 
 
+@pytest.mark.process
 def test_result_depends_on_the_seed_and_not_on_workers_or_other_tasks(folder: Path, tmp_path: Path) -> None:
     one = build_arc(recipe(folder), SMALL, tmp_path / "one", num_workers=1)
     two = build_arc(recipe(folder), SMALL, tmp_path / "two", num_workers=2)

@@ -25,6 +25,7 @@ def run_cli(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.process
 def test_result_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     one = build(SMALL, tmp_path / "one", num_workers=1)
     two = build(SMALL, tmp_path / "two", num_workers=2)

@@ -15,6 +15,7 @@ def test_built_in_puzzles_carry_the_names_they_are_found_by() -> None:
     assert [registry.get(name).name for name in registry.names()] == registry.names()
 
 
+@pytest.mark.process
 def test_entry_point_adds_a_puzzle_and_cannot_replace_a_built_in_one(tmp_path: Path) -> None:
     (tmp_path / "giant.py").write_text(
         "from hrm_puzzles.sudoku.sudoku import Sudoku\n"

@@ -79,6 +79,7 @@ def plan_of(data: Path, run: Path, *settings: str, **options: Any) -> Plan:
     )
 
 
+@pytest.mark.process
 def test_a_plan_is_read_as_it_was_made(data: Path, tmp_path: Path) -> None:
     plan = plan_of(data, tmp_path / "run", "lr=0.5", "micro_batch=3", "recompute=true")
     assert read_plan(tmp_path / "run") == plan == open_plan(run=tmp_path / "run", resume=True)
@@ -96,6 +97,7 @@ def test_a_run_that_exists_is_resumed_and_never_planned_again(data: Path, tmp_pa
         open_plan(run=tmp_path / "other", resume=True)
 
 
+@pytest.mark.process
 def test_a_usual_data_set_is_built_where_it_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said: list[str] = []

@@ -73,6 +73,7 @@ def wait_for_checkpoint(run: Path, process: ForkServerProcess, after: Path | Non
         time.sleep(0.005)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_training_killed_at_random_moments_ends_with_the_same_weights(kills: int, data: Path, tmp_path: Path) -> None:
     whole, killed, moments = tmp_path / "whole", tmp_path / "killed", random.Random(5)
@@ -99,6 +100,7 @@ def test_training_killed_at_random_moments_ends_with_the_same_weights(kills: int
     assert scores[0] == scores[1]
 
 
+@pytest.mark.process
 def test_a_signal_ends_training_with_a_whole_checkpoint(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = train(run, *fresh(data, 100_000), "--checkpoint-steps", "1")
@@ -110,6 +112,7 @@ def test_a_signal_ends_training_with_a_whole_checkpoint(data: Path, tmp_path: Pa
     checkpoint.load(checkpoint.resolve(run / "latest"))
 
 
+@pytest.mark.process
 def test_a_run_has_one_writer(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     first = train(run, *fresh(data, 100_000), "--checkpoint-steps", "1")
@@ -122,6 +125,7 @@ def test_a_run_has_one_writer(data: Path, tmp_path: Path) -> None:
     first.join()
 
 
+@pytest.mark.process
 def test_a_full_disk_leaves_the_last_checkpoint_whole(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     before = train(run, *fresh(data, 100_000), "--checkpoint-steps", "1")

@@ -103,6 +103,7 @@ print(sorted({"onnxruntime", "tensorrt", "pycuda", "matplotlib"} & set(sys.modul
 """
 
 
+@pytest.mark.process
 def test_what_a_jetson_runs_asks_for_no_engine_before_one_is_chosen() -> None:
     ended = subprocess.run([sys.executable, "-c", WITHOUT_ONNX_RUNTIME], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 OPEN_A_MODEL = """
 import {first}
 from hrm_edge_runtime.bundle import Bundle, find_bundle

@@ -172,6 +172,7 @@ def test_the_stand_in_refuses_names_its_version_lacks(device: SetUp, version: st
             _ = tensorrt.NetworkDefinitionCreationFlag.EXPLICIT_BATCH
 
 
+@pytest.mark.process
 def test_an_engine_not_built_is_refused_with_the_command_that_builds_it(bundle: Bundle, device: SetUp) -> None:
     device()
     with pytest.raises(EngineUnavailableError, match="there is no TensorRT engine") as refused:

@@ -35,6 +35,7 @@ def ask_all(server: Server, body: bytes, order: str) -> list[Any]:
     return lines_in(response.content)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("order", ["as-finished", "kept"])
 def test_a_bad_line_is_an_error_of_that_line_and_nothing_else_is_lost(
     server: Server, examples: dict[str, str], order: str
@@ -56,6 +57,7 @@ def test_a_bad_line_is_an_error_of_that_line_and_nothing_else_is_lost(
     assert by_line[2 * len(BAD_LINES) - 1]["error"]["reason"] == "line-too-large"
 
 
+@pytest.mark.process
 def test_an_empty_batch_has_an_empty_answer_and_other_bodies_are_refused(server: Server) -> None:
     assert ask_all(server, b"", "kept") == []
     wrong_type = server.http.post("/solve/batch", content=b"{}", headers={"content-type": "text/plain"})
@@ -64,6 +66,7 @@ def test_an_empty_batch_has_an_empty_answer_and_other_bodies_are_refused(server:
     assert (wrong_order.status_code, wrong_order.json()["error"]["field"]) == (422, "order")
 
 
+@pytest.mark.process
 def test_many_lines_are_each_answered_once_and_single_requests_go_first(examples: dict[str, str]) -> None:
     with running(slots=2, queue_limit=4, step_s=0.02, segments=2) as server:
         server.wait_until_ready()

@@ -19,6 +19,8 @@ from schemathesis.specs.openapi.checks import (
 )
 from service_tools import Server
 
+pytestmark = pytest.mark.process
+
 UNAVAILABLE = (503, 504)
 CONFORMANCE: Any = [status_code_conformance, content_type_conformance, response_schema_conformance]
 

@@ -122,6 +122,7 @@ def bundle(tmp_path: Path) -> Path:
     return Path(shutil.copytree(find_bundle("sudoku-6x6"), tmp_path / "sudoku-6x6.bundle"))
 
 
+@pytest.mark.process
 def test_a_full_disk_keeps_nobody_from_serving(bundle: Path) -> None:
     """No file may grow by a byte: what the server would keep for its next start is measured again next time."""
     with serving(bundle, RLIMIT_FSIZE=0) as server:
@@ -133,6 +134,7 @@ def test_a_full_disk_keeps_nobody_from_serving(bundle: Path) -> None:
         assert "Traceback" not in server.log
 
 
+@pytest.mark.process
 def test_a_truncated_bundle_is_refused_in_one_sentence(bundle: Path) -> None:
     with (bundle / "step.fp32.onnx").open("r+b") as graph:
         graph.truncate(10_000)
@@ -166,6 +168,7 @@ def _is_writable() -> bool:
     return True
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not _is_writable(), reason="memory cgroups (v1) cannot be made here")
 def test_an_engine_killed_for_its_memory_takes_nobody_along() -> None:
     group = CGROUP / f"hrm-test-{os.getpid()}"
@@ -188,6 +191,7 @@ def test_an_engine_killed_for_its_memory_takes_nobody_along() -> None:
         group.rmdir()
 
 
+@pytest.mark.process
 def test_sigterm_under_load_answers_everybody_with_200_or_503_and_exits_with_0() -> None:
     with running(step_s=0.01, segments=4, slots=2, queue_limit=6) as server:
         server.wait_until_ready()

@@ -272,6 +272,7 @@ def test_commands_add_list_and_remove_keys_and_store_no_secret(tmp_path: Path) -
             run(*arguments)
 
 
+@pytest.mark.process
 def test_hang_up_makes_a_running_server_read_its_keys_again(tmp_path: Path) -> None:
     ring(tmp_path)
     path = tmp_path / "keys"

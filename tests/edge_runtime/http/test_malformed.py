@@ -16,6 +16,8 @@ from service_tools import Server
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES, solve_request_from
 from hrm_edge_runtime.http.errors import ServiceError
 
+pytestmark = pytest.mark.process
+
 GOOD = next(iter(examples()))
 KEYS = {"reason", "field", "rule", "cell", "message", "remedy"}
 

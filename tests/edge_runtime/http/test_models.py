@@ -243,6 +243,7 @@ def test_nobody_is_removed_where_it_would_not_be_enough_or_for_a_reload(
     scripted_house(tmp_path, monkeypatch, [301, 0, 50], check)
 
 
+@pytest.mark.process
 def test_a_served_change_outlives_the_engine_process_and_a_budget_is_kept(tmp_path: Path) -> None:
     """One server process for both, because each costs seconds to start."""
     folder = tmp_path / "bundles"

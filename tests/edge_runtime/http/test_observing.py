@@ -133,6 +133,7 @@ def test_lines_for_people_end_with_their_request() -> None:
     assert "ERROR two\nlines of \u201cwords\u201d [r-1]\n" in lines_of(TextLines())
 
 
+@pytest.mark.process
 def test_both_processes_of_a_server_write_json() -> None:
     with running(log="json") as server:
         server.wait_until_ready()
@@ -216,6 +217,7 @@ def test_spans_reach_a_collector_over_http() -> None:
     assert all(word in body for word in (b"POST /solve", b"job-17", b"hrm-serve"))
 
 
+@pytest.mark.process
 def test_the_server_never_loads_opentelemetry_unasked() -> None:
     import subprocess
     import sys

@@ -47,6 +47,7 @@ def expressions(value: object) -> list[str]:
     return [e for v in value for e in expressions(v)] if isinstance(value, list) else []
 
 
+@pytest.mark.process
 def test_every_expression_of_the_dashboard_names_what_the_server_exports(server: Server) -> None:
     assert server.solve(QUESTION).status_code == 200
     wait_for(lambda: "outcome=" in server.http.get("/metrics").text)  # the engine shows itself ten times a second

@@ -10,12 +10,15 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, until
 from scripted_server import NAME
 from service_tools import PATIENCE_S, Server, running, wait_for
 
 from hrm_edge_runtime.batching.task import SegmentEvent
 from hrm_edge_runtime.http.segment_events import MAILBOX_SIZE, Mailbox
+
+pytestmark = pytest.mark.process
 
 JSON = {"content-type": "application/json"}
 

@@ -20,6 +20,8 @@ from service_tools import PATIENCE_S, SUPPORT, Server, free_port, server_address
 
 from hrm_edge_runtime.http.connections import HEADER_SECONDS
 
+pytestmark = pytest.mark.process
+
 GOOD = next(iter(examples()))
 
 

@@ -66,6 +66,7 @@ def test_an_answer_that_is_no_board_has_no_picture() -> None:
     assert board(PUZZLE, OPEN, "1" * 16) is None
 
 
+@pytest.mark.process
 def test_a_board_in_a_pipe_is_plain_text(tmp_path: Path) -> None:
     bundle = write_echo_bundle(tmp_path / "echo.bundle")
     done = subprocess.run(command("solve", SOLVED, "--bundle", bundle), capture_output=True, text=True, check=True)

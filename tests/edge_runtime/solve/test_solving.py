@@ -134,6 +134,7 @@ def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.process
 def test_a_run_killed_at_any_moment_is_finished_by_the_same_command(tmp_path: Path) -> None:
     """Against a real server, killed outright each time its file has grown: at last every puzzle stands there once."""
     questions = list(examples()) * 30
@@ -164,6 +165,7 @@ def test_a_run_killed_at_any_moment_is_finished_by_the_same_command(tmp_path: Pa
 # --- a server that is not always there
 
 
+@pytest.mark.process
 def test_an_engine_that_dies_and_a_server_that_restarts_lose_no_puzzle(tmp_path: Path) -> None:
     questions = list(examples()) * 10
     source, out = tmp_path / "many.txt", tmp_path / "out.ndjson"
@@ -179,6 +181,7 @@ def test_an_engine_that_dies_and_a_server_that_restarts_lose_no_puzzle(tmp_path:
     assert [json.loads(line)["number"] for line in out.read_text().splitlines()] == list(range(1, 81))
 
 
+@pytest.mark.process
 def test_a_server_that_is_gone_ends_the_run_with_what_it_has(tmp_path: Path) -> None:
     source, out = tmp_path / "many.txt", tmp_path / "out.ndjson"
     source.write_text("\n".join(list(examples()) * 40))

@@ -12,6 +12,8 @@ from web_tools import Browser, Error, paste, verdict
 
 from hrm_edge_runtime.http.auth import Key, hash_of, new_secret, write_keys
 
+pytestmark = pytest.mark.process
+
 SECRET = new_secret()
 
 

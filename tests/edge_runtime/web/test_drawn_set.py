@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from web_tools import Page, cell, choose, screen, solve
 
 from hrm_puzzles import registry
 from hrm_puzzles.data.examples import read_examples
 from hrm_puzzles.data.exported import import_file
+
+pytestmark = pytest.mark.process
 
 
 def exported(page: Page, folder: Path) -> Path:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from service_tools import Server
 from web_tools import Locator, Page, cell, choose, digits, paste, screen, solve
+
+pytestmark = pytest.mark.process
 
 TASK = {
     "task": "shift-colours",

@@ -11,6 +11,8 @@ from web_tools import Page, choose
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import PuzzleError
 
+pytestmark = pytest.mark.process
+
 READ = """async ([model, text]) => {
   const { kindOf } = await import("/web/js/kinds/index.js");
   const { valueOf } = await import("/web/js/notation.js");

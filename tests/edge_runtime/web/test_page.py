@@ -8,6 +8,8 @@ import pytest
 from service_tools import Server
 from web_tools import DONE, Browser, Error, Page, Route, cell, choose, digits, expect, paste, screen, solve, verdict
 
+pytestmark = pytest.mark.process
+
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
 UNNAMED = """[...document.querySelectorAll("button, input, select, textarea, [role=grid], [role=gridcell], [role=img]")]

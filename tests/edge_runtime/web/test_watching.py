@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from service_tools import Server, wait_for
 from web_tools import Page, choose, digits, expect, screen, verdict
+
+pytestmark = pytest.mark.process
 
 HARD = "Few givens"
 

@@ -9,6 +9,8 @@ from itertools import cycle, islice
 import pytest
 from service_tools import Server, asking, running, wait_for
 
+pytestmark = pytest.mark.process
+
 
 def test_answer_has_the_fields_of_the_contract_and_the_notation_of_the_question(
     server: Server, examples: dict[str, str]

@@ -28,6 +28,8 @@ from hrm_edge_runtime.http.schema import SolveRequest
 from hrm_edge_runtime.solve.cli import app as solve_app
 from hrm_edge_runtime.solve.client import Client, DeadlineMissedError
 
+pytestmark = pytest.mark.process
+
 QUESTION = next(iter(examples()))
 ROUTES = ("/solve", "/solve/stream", "/solve/batch")
 SEEN_S = 0.25

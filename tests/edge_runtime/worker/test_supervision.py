@@ -13,6 +13,8 @@ import httpx
 import pytest
 from service_tools import Server, asking, running, wait_for
 
+pytestmark = pytest.mark.process
+
 ANSWERED_S = 2.0  # one second is promised; a machine busy with other work gets two
 
 
