@@ -12,8 +12,7 @@ import torch
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
-from hrm_train.batches import Feed, Rows
-from hrm_train.dataset import SplitSource, open_source
+from hrm_train.batches import Batch, Feed, SplitSource, open_source
 from hrm_train.distributed import joined
 from hrm_train.hardware import PRESETS
 from hrm_train.loop import Trainer
@@ -30,7 +29,7 @@ class Numbered:
     def __init__(self, source: SplitSource) -> None:
         self.source, self.num_groups, self.pick = source, source.num_groups, source.pick
 
-    def rows(self, indices_B: np.ndarray) -> Rows:
+    def rows(self, indices_B: np.ndarray) -> Batch:
         return self.source.rows(indices_B)._replace(puzzle_ids_B=(indices_B % NUM_IDS).astype(np.int32))
 
 

@@ -14,8 +14,7 @@ from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
-from hrm_train.batches import Feed
-from hrm_train.dataset import open_source
+from hrm_train.batches import Feed, open_source
 from hrm_train.hardware import PRESETS
 from hrm_train.loop import Trainer
 from hrm_train.recipe import Recipe

@@ -13,7 +13,7 @@ from hrm_model.hrm import HRM, SegmentOutput
 from hrm_puzzles import registry
 from hrm_puzzles.arc.variants import Variant
 from hrm_puzzles.data.datasets import IGNORE
-from hrm_train.batches import Rows
+from hrm_train.batches import Batch
 from hrm_train.evaluate import Evaluation, evaluate
 
 PUZZLE = registry.get("sudoku-4x4")
@@ -47,15 +47,15 @@ class Scripted(HRM):
         return SegmentOutput(carry, logits_BTV, q_halt_B, torch.zeros_like(q_halt_B))
 
 
-def rows(count: int) -> Rows:
+def rows(count: int) -> Batch:
     rng = np.random.default_rng(0)
     examples = [PUZZLE.generate(rng, PUZZLE.difficulties[0]) for _ in range(count)]
     tokens_BT = np.stack([PUZZLE.encode(example.question) for example in examples])
     labels_BT = np.stack([PUZZLE.encode(example.answer) for example in examples])
-    return Rows(tokens_BT, labels_BT, np.zeros(count, dtype=np.int32))
+    return Batch(tokens_BT, labels_BT, np.zeros(count, dtype=np.int32))
 
 
-def scripted(held: Rows, solves_at_B: list[int], halts_at_B: list[int]) -> Evaluation:
+def scripted(held: Batch, solves_at_B: list[int], halts_at_B: list[int]) -> Evaluation:
     return evaluate(Scripted(held.labels_BT, solves_at_B, halts_at_B), PUZZLE, held)
 
 
@@ -139,7 +139,7 @@ def test_variants_of_a_task_vote_where_their_names_are_known() -> None:
     turned = Variant(turn=1)
     grids = [np.array([[1, 2, 3]], dtype=np.int8), turned.apply(np.array([[1, 2, 3]], dtype=np.int8))] * 2
     tokens_BT = np.stack([arc.encode(grid) for grid in grids])
-    held = Rows(tokens_BT, tokens_BT, np.array([1, 2, 3, 4], dtype=np.int32))
+    held = Batch(tokens_BT, tokens_BT, np.array([1, 2, 3, 4], dtype=np.int32))
     names = ("<blank>", "a", turned.name("a"), "b", turned.name("b"))
 
     class Echo(Scripted):

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from hrm_model.hrm import Carry, SegmentOutput
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_train.batches import Curriculum
-from hrm_train.losses import answer_loss_B, log_stablemax, segment_loss
 from hrm_train.optim import AdamATan2, Average, rate_at, step_puzzle_table
+from hrm_train.window import answer_loss_B, log_stablemax, segment_loss
 
 
 def test_adam_atan2_follows_its_formula() -> None:
@@ -67,8 +68,8 @@ def test_halting_learns_whether_the_answer_is_exact() -> None:
     logits = torch.full((2, 2, 3), -9.0)
     logits[0, :, 1] = logits[1, 0, 1] = logits[1, 1, 2] = 9.0
     labels = torch.ones(2, 2, dtype=torch.int64)
-    q = torch.tensor([3.0, 3.0])
-    loss = segment_loss(logits, q, q, labels, None, "softmax")
+    q, carry = torch.tensor([3.0, 3.0]), Carry(logits, logits)
+    loss = segment_loss(SegmentOutput(carry, logits, q, q), labels, None, "softmax")
     assert loss.exact_B.tolist() == [True, False]
     assert float(loss.halt) == pytest.approx(math.log(1 + math.exp(-3)) + math.log(1 + math.exp(3)))
 

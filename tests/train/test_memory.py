@@ -13,8 +13,7 @@ from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_train.memory import estimate
 from hrm_train.recipe import Recipe
-from hrm_train.slots import Slots
-from hrm_train.window import recompute_blocks, window_loss
+from hrm_train.window import Slots, recompute_blocks, window_loss
 
 ONE_BLOCK = {"high_layers": 1, "low_layers": 1, "high_cycles": 1, "low_cycles": 1}
 SMALL = HRMConfig(

@@ -1,13 +1,21 @@
-"""The meter: phases add up per step, and marks that have not passed are never waited for."""
+"""What is measured: phases of a step that nothing waits for, figures of the GPU, and a profile of real steps."""
 
 from __future__ import annotations
 
+import gzip
+import json
+import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from train_tools import small_trainer
 
-from hrm_train.meter import Meter
+from hrm_train import meter
+from hrm_train.meter import PhaseTimer, throttle_reasons
+from hrm_train.profile import ACTIVE, TABLE, TRACE, profile_steps
 
 CPU = torch.device("cpu")
 
@@ -29,39 +37,39 @@ class DeviceMark:
         return end_event.at_ms - self.at_ms
 
 
-def step(meter: Meter, *phases: str, samples: int = 8) -> None:
+def step(timer: PhaseTimer, *phases: str, samples: int = 8) -> None:
     for phase in phases:
-        with meter.phase(phase):
+        with timer.phase(phase):
             pass
-    meter.count(samples)
+    timer.count(samples)
 
 
 def test_a_phase_entered_twice_in_a_step_adds_up() -> None:
     DeviceMark.now_ms, DeviceMark.enqueued_ms = 1e9, 0.0
-    meter = Meter(CPU, DeviceMark)
-    step(meter, "forward", "forward", "backward")
-    step(meter, "forward", "forward", "backward")
-    assert meter.drain().phase_ms == {"forward": 20.0, "backward": 10.0}
+    timer = PhaseTimer(CPU, DeviceMark)
+    step(timer, "forward", "forward", "backward")
+    step(timer, "forward", "forward", "backward")
+    assert timer.drain().phase_ms == {"forward": 20.0, "backward": 10.0}
 
 
 def test_steps_still_on_the_device_wait_for_the_next_reading() -> None:
     DeviceMark.now_ms, DeviceMark.enqueued_ms = 20.0, 0.0
-    meter = Meter(CPU, DeviceMark)
-    step(meter, "forward")
-    step(meter, "optimiser")
-    assert meter.drain().phase_ms == {"forward": 10.0}
+    timer = PhaseTimer(CPU, DeviceMark)
+    step(timer, "forward")
+    step(timer, "optimiser")
+    assert timer.drain().phase_ms == {"forward": 10.0}
     DeviceMark.now_ms = 40.0
-    assert meter.drain().phase_ms == {"optimiser": 10.0}
+    assert timer.drain().phase_ms == {"optimiser": 10.0}
 
 
 def test_samples_per_second_leave_out_what_is_no_training() -> None:
-    meter = Meter(CPU)
-    with meter.phase("forward"):
+    timer = PhaseTimer(CPU)
+    with timer.phase("forward"):
         time.sleep(0.02)
-    meter.count(16)
-    with meter.aside():
+    timer.count(16)
+    with timer.aside():
         time.sleep(0.2)
-    reading = meter.drain()
+    reading = timer.drain()
     assert reading.steps == 1
     assert 20 <= reading.phase_ms["forward"] <= reading.step_ms < 200
     assert reading.samples_per_s == pytest.approx(16 / (reading.step_ms / 1000))
@@ -70,25 +78,89 @@ def test_samples_per_second_leave_out_what_is_no_training() -> None:
 
 
 def test_nothing_measured_reads_as_nothing() -> None:
-    reading = Meter(CPU).drain()
+    reading = PhaseTimer(CPU).drain()
     assert (reading.steps, reading.samples_per_s, dict(reading.phase_ms)) == (0, 0.0, {})
 
 
 def test_steps_nobody_reads_are_forgotten() -> None:
-    meter = Meter(CPU)
-    for _ in range(Meter.MOST_PENDING + 10):
-        step(meter, "forward")
-    assert len(meter._pending) == Meter.MOST_PENDING
+    timer = PhaseTimer(CPU)
+    for _ in range(PhaseTimer.MOST_PENDING + 10):
+        step(timer, "forward")
+    assert len(timer._pending) == PhaseTimer.MOST_PENDING
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 def test_phases_on_a_gpu_are_device_time() -> None:
-    meter = Meter(torch.device("cuda"))
+    timer = PhaseTimer(torch.device("cuda"))
     matrix = torch.randn(4096, 4096, device="cuda")
-    with meter.phase("forward"):
+    with timer.phase("forward"):
         for _ in range(20):
             matrix = matrix @ matrix / 64
-    meter.count(1)
+    timer.count(1)
     torch.cuda.synchronize()
-    assert meter.drain().phase_ms["forward"] > 1
+    assert timer.drain().phase_ms["forward"] > 1
+
+
+def test_a_cpu_has_no_gpu_figures_and_says_nothing_of_it() -> None:
+    said: list[str] = []
+    assert meter.open_gpu(torch.device("cpu"), said.append) is None
+    assert meter.gpu_memory(torch.device("cpu")) == {}
+    assert said == []
+
+
+def test_a_gpu_without_the_library_says_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    said: list[str] = []
+    assert meter.open_gpu(torch.device("cuda"), said.append) is None
+    assert [sentence.count("pip install nvidia-ml-py") for sentence in said] == [1]
+
+
+def test_what_a_card_does_not_answer_is_left_out() -> None:
+    class NoAnswer(Exception):  # noqa: N818
+        """As nvidia-ml-py raises for what a laptop's card does not support."""
+
+    def refuse(*_: object) -> float:
+        raise NoAnswer
+
+    library = SimpleNamespace(
+        NVMLError=NoAnswer,
+        NVML_TEMPERATURE_GPU=0,
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        nvmlDeviceGetUtilizationRates=lambda _: SimpleNamespace(gpu=93),
+        nvmlDeviceGetTemperature=lambda *_: 71,
+        nvmlDeviceGetPowerUsage=refuse,
+        nvmlDeviceGetClockInfo=lambda _, clock: 1000 * clock,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x20,
+    )
+    card = meter.NvmlGpu(library, None)
+    assert card.throttled() == ("thermal",)
+    assert card.sample() == {
+        "gpu_utilisation_percent": 93.0,
+        "gpu_temperature_c": 71.0,
+        "gpu_sm_clock_mhz": 1000.0,
+        "gpu_memory_clock_mhz": 2000.0,
+    }
+
+
+def test_throttle_bits_are_named_and_idling_is_no_reason() -> None:
+    assert throttle_reasons(0x01 | 0x02 | 0x10) == ()
+    assert throttle_reasons(0x04) == ("power",)
+    assert throttle_reasons(0x08 | 0x40) == ("thermal",)
+    assert throttle_reasons(0x08) == ("hardware",)
+
+
+def test_a_profile_tells_phases_and_operators_apart(data: Path, tmp_path: Path) -> None:
+    found = profile_steps(small_trainer(data), tmp_path / "run")
+    phases = {share.name: share for share in found.phases}
+    assert {"forward", "backward", "optimiser"} <= set(phases)
+    assert phases["forward"].calls == 1
+    assert 0 < sum(share.ms for share in found.phases) < 1.5 * found.step_ms
+    assert "aten::mm" in {share.name for share in found.operators}
+    assert [share.ms for share in found.operators] == sorted((share.ms for share in found.operators), reverse=True)
+    text = (tmp_path / "run" / TABLE).read_text()
+    assert "backward" in text
+    assert "aten::mm" in text
+    events = json.loads(gzip.decompress((tmp_path / "run" / TRACE).read_bytes()))["traceEvents"]
+    assert len([event for event in events if event.get("name") == "phase/backward"]) == ACTIVE

@@ -15,9 +15,8 @@ from hrm_puzzles import registry
 from hrm_train.hardware import PRESETS, hardware_from_name, preset_for_gpu
 from hrm_train.loop import Trainer
 from hrm_train.memory import estimate
-from hrm_train.plan import Plan, open_plan, read_plan, trainer_from
-from hrm_train.presets import SIZES, config_for, recipe_for
-from hrm_train.tuning import fastest
+from hrm_train.plan import RunPlan, fastest, open_plan, read_plan, trainer_from
+from hrm_train.recipe import SIZES, config_for, recipe_for
 
 TOOLS: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[1] / "support" / "rank_program.py"))
 TRAINING_GPUS = [preset for preset in PRESETS.values() if preset.gpu and not preset.refusal]
@@ -71,7 +70,7 @@ def test_the_learning_rate_grows_with_the_real_batch() -> None:
     assert dataclasses.replace(recipe, base_batch=0).scaled(recipe.lr) == 1e-4
 
 
-def plan_of(data: Path, run: Path, *settings: str, **options: Any) -> Plan:
+def plan_of(data: Path, run: Path, *settings: str, **options: Any) -> RunPlan:
     sizes = ("hidden_size=32", "puzzle_vector_size=32", "max_segments=4", "batch_size=8")
     settings = ("precision=fp32", "compile=false", *settings)  # --hw cpu chooses others where the processor has AMX
     return open_plan(

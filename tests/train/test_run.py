@@ -15,47 +15,39 @@ import numpy as np
 import pytest
 from train_tools import PUZZLE, fresh, latest, said, small_trainer, train, weights_of
 
+from hrm_host.progress import Stages
 from hrm_model import checkpoint
-from hrm_train.batches import Rows
-from hrm_train.dataset import open_source
-from hrm_train.loop import Trainer
-from hrm_train.run import Intervals, Run
-from hrm_train.telemetry import METRICS, Moment
-from hrm_train.validation import LEAST_FAST, HeldOut, History, held_out, read_lines
+from hrm_train.batches import Batch, open_source
+from hrm_train.evaluate import LEAST_FAST, HeldOut, History, held_out, read_lines
+from hrm_train.loop import StepReport, Trainer
+from hrm_train.run import Intervals, TrainingRun
+from hrm_train.telemetry import METRICS
 
 SAMPLES_PER_STEP = 8
 
 
-class Script:
-    """A display that does something of the test's once a number of samples is reached."""
+def acting_at(trainer: Trainer, samples: int, action: Callable[[], object]) -> None:
+    """The trainer acts once after the step that reaches that many samples."""
+    plain_step = trainer.step
 
-    def __init__(self, samples: int = 0, action: Callable[[], object] | None = None) -> None:
-        self.samples, self.action, self.moments = samples, action, list[Moment]()
-
-    def __enter__(self) -> Script:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def advance(self, samples: int) -> None:
-        if self.action is not None and samples >= self.samples:
-            action, self.action = self.action, None
+    def step() -> StepReport:
+        report = plain_step()
+        if trainer.progress.samples == samples:
             action()
+        return report
 
-    def show(self, moment: Moment) -> None:
-        self.moments.append(moment)
+    trainer.step = step
 
 
-def rows_of(data: Path) -> Rows:
+def rows_of(data: Path) -> Batch:
     source = open_source(data, "test", PUZZLE)
     return source.rows(np.arange(len(source)))
 
 
-def run_of(path: Path, trainer: Trainer, held: HeldOut, said: list[str] | None = None, **intervals: float) -> Run:
+def run_of(path: Path, trainer: Trainer, held: HeldOut, **intervals: float) -> TrainingRun:
     path.mkdir(exist_ok=True)
-    say = (said if said is not None else []).append
-    return Run(path, trainer, held, Intervals(**intervals), {"puzzle": PUZZLE.name}, [], say)  # type: ignore[arg-type]
+    meta = {"puzzle": PUZZLE.name}
+    return TrainingRun(path, trainer, held, Intervals(**intervals), meta, [], lambda _: None)  # type: ignore[arg-type]
 
 
 def names(run: Path) -> list[str]:
@@ -146,24 +138,25 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(data: Path, tmp_path: Path
 
 def test_nothing_is_saved_after_a_value_that_is_no_number(data: Path, tmp_path: Path) -> None:
     trainer = small_trainer(data, total_samples=50 * SAMPLES_PER_STEP)
-    spoil = Script(8 * SAMPLES_PER_STEP, lambda: next(trainer.model.parameters()).data.fill_(float("nan")))
+    acting_at(trainer, 8 * SAMPLES_PER_STEP, lambda: next(trainer.model.parameters()).data.fill_(float("nan")))
     run = run_of(tmp_path / "run", trainer, HeldOut(whole=rows_of(data), fast=None), checkpoint_steps=3)
     with pytest.raises(FloatingPointError, match=r"loss is nan at step 9.*--init and an lr below 0\.001"):
-        run.finish(spoil)
+        run.finish(Stages())
     assert latest(run.path) == run.path / "step_6"
     assert all(np.isfinite(line["train"]["loss"]) for line in read_lines(run.path / METRICS))
 
 
 def test_a_signal_during_a_validation_puts_it_off_to_the_resumed_run(data: Path, tmp_path: Path) -> None:
     held, total = HeldOut(whole=rows_of(data), fast=None), 20 * SAMPLES_PER_STEP
-    first = run_of(tmp_path / "run", small_trainer(data, total_samples=total), held, validate_steps=10)
-    at_ten = Script(10 * SAMPLES_PER_STEP, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    assert first.finish(at_ten) is None
+    trainer = small_trainer(data, total_samples=total)
+    acting_at(trainer, 10 * SAMPLES_PER_STEP, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    first = run_of(tmp_path / "run", trainer, held, validate_steps=10)
+    assert first.finish(Stages()) is None
     assert (first.stopped_by, first.history.rows()) == ("SIGTERM", [])
     resumed = small_trainer(data, total_samples=total)
     resumed.restore(first.path / "step_10")
     second = run_of(first.path, resumed, held, validate_steps=10)
-    assert second.finish(Script()) is not None
+    assert second.finish(Stages()) is not None
     assert [row["step"] for row in second.history.rows()] == [10, 20]
 
 
@@ -171,10 +164,10 @@ def test_all_puzzles_are_looked_at_when_the_tenth_improves_at_intervals_and_at_t
     data: Path, tmp_path: Path
 ) -> None:
     rows = rows_of(data)
-    held = HeldOut(whole=rows, fast=Rows(*(part[:10] for part in rows)))
+    held = HeldOut(whole=rows, fast=Batch(*(part[:10] for part in rows)))
     trainer = small_trainer(data, total_samples=35 * SAMPLES_PER_STEP)
     run = run_of(tmp_path / "run", trainer, held, validate_steps=7, validate_whole_steps=14)
-    result = run.finish(Script())
+    result = run.finish(Stages())
     history = run.history.rows()
     best, expected = -1.0, set()
     for row in (row for row in history if row["kind"] == "fast"):
@@ -190,7 +183,7 @@ def test_the_last_few_checkpoints_and_the_best_stay(data: Path, tmp_path: Path) 
     trainer = small_trainer(data, total_samples=20 * SAMPLES_PER_STEP)
     held = HeldOut(whole=rows_of(data), fast=None)
     run = run_of(tmp_path / "run", trainer, held, validate_steps=5, checkpoint_steps=2, keep=3)
-    run.finish(Script())
+    run.finish(Stages())
     meta = json.loads((run.path / "step_20" / "meta.json").read_text())
     assert names(run.path) == sorted(
         {f"step_{meta['best_step']}", "step_16", "step_18", "step_20"}, key=lambda n: int(n[5:])
@@ -200,14 +193,13 @@ def test_the_last_few_checkpoints_and_the_best_stay(data: Path, tmp_path: Path) 
     assert {"config_digest", "recipe_digest", "time", "step", "samples", "best_score", "best_loss_step"} <= set(meta)
 
 
-def test_a_moment_says_where_the_time_went(data: Path, tmp_path: Path) -> None:
-    trainer, display = small_trainer(data, total_samples=40 * SAMPLES_PER_STEP), Script()
-    run_of(tmp_path / "run", trainer, HeldOut(whole=rows_of(data), fast=None)).finish(display)
-    assert [moment.step for moment in display.moments] == [20, 40]
-    moment = display.moments[-1]
-    assert {"data", "forward", "backward", "optimiser"} == set(moment.phase_ms)
-    assert 0 < sum(moment.phase_ms.values()) <= moment.step_ms
-    assert [line["step"] for line in read_lines(tmp_path / "run" / METRICS)] == [20, 40]
+def test_a_row_of_metrics_says_where_the_time_went(data: Path, tmp_path: Path) -> None:
+    trainer = small_trainer(data, total_samples=40 * SAMPLES_PER_STEP)
+    run_of(tmp_path / "run", trainer, HeldOut(whole=rows_of(data), fast=None)).finish(Stages())
+    rows = list(read_lines(tmp_path / "run" / METRICS))
+    assert [row["step"] for row in rows] == [20, 40]
+    assert {"data", "forward", "backward", "optimiser"} == set(rows[-1]["phase_ms"])
+    assert 0 < sum(rows[-1]["phase_ms"].values()) <= rows[-1]["step_ms"]
     assert {"curve.png", "segments.png"} <= {path.name for path in (tmp_path / "run").iterdir()}
 
 
@@ -215,7 +207,7 @@ def test_what_a_run_reports_and_saves_changes_nothing_in_it(data: Path, tmp_path
     held, total = HeldOut(whole=rows_of(data), fast=None), 12 * SAMPLES_PER_STEP
     for path, steps in ((tmp_path / "often", 4), (tmp_path / "seldom", 100)):
         intervals = {"report_steps": steps, "validate_steps": steps, "checkpoint_steps": steps}
-        run_of(path, small_trainer(data, total_samples=total), held, **intervals).finish(Script())
+        run_of(path, small_trainer(data, total_samples=total), held, **intervals).finish(Stages())
     assert weights_of(tmp_path / "often") == weights_of(tmp_path / "seldom")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hrm_train.lock import sole_writer, writer_of
+from hrm_train.checkpoints import sole_writer, writer_of
 from hrm_train.status import read_status, show, to_json
 
 MOMENT = {
@@ -29,7 +29,7 @@ MOMENT = {
 HOLD = """
 import sys
 from pathlib import Path
-from hrm_train.lock import sole_writer
+from hrm_train.checkpoints import sole_writer
 
 with sole_writer(Path(sys.argv[1])):
     print("held", flush=True)

@@ -1,26 +1,35 @@
-"""What a run tells: tags, the console, and the silence of machines that have nothing to say."""
-
-from __future__ import annotations
+"""What a run reports: tags, figures on the console, and warnings: what lasts or jumps is said once."""
 
 import io
+import math
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
-import torch
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from train_tools import PUZZLE, small_trainer
 
-from hrm_train import nvml
-from hrm_train.dataset import open_source
-from hrm_train.display import Lines, display_for, line
-from hrm_train.run import Intervals, Run
-from hrm_train.telemetry import Moment, TensorBoard, require_wandb
-from hrm_train.validation import held_out
+from hrm_host.progress import Stages, stages_on
+from hrm_train.batches import open_source
+from hrm_train.evaluate import held_out
+from hrm_train.meter import Reading
+from hrm_train.run import Intervals, TrainingRun
+from hrm_train.telemetry import (
+    LASTING,
+    LEAST,
+    THROTTLED,
+    AnomalyMonitor,
+    MetricsRow,
+    TensorBoard,
+    Writer,
+    require_finite,
+    require_wandb,
+    spike_height,
+)
 
-MOMENT = Moment(
+ROW = MetricsRow(
     time=0.0,
     step=20,
     samples=160,
@@ -32,11 +41,14 @@ MOMENT = Moment(
 )
 
 
-def test_tensorboard_gets_training_system_and_validation_figures(data: Path, tmp_path: Path) -> None:
-    trainer = small_trainer(data, total_samples=20 * 8)
+def small_run(data: Path, path: Path, steps: int, writers: list[Writer]) -> TrainingRun:
+    trainer = small_trainer(data, total_samples=steps * 8)
     rows = held_out(open_source(data, "test", PUZZLE), 40, seed=0)
-    run = Run(tmp_path, trainer, rows, Intervals(), {}, [TensorBoard(tmp_path)], lambda _: None)
-    run.finish(Lines(Console(file=io.StringIO()), 160))
+    return TrainingRun(path, trainer, rows, Intervals(), {}, writers, lambda _: None)
+
+
+def test_tensorboard_gets_training_system_and_validation_figures(data: Path, tmp_path: Path) -> None:
+    small_run(data, tmp_path, 20, [TensorBoard(tmp_path)]).finish(Stages())
     events = EventAccumulator(str(tmp_path / "board"))
     events.Reload()
     tags = set(events.Tags()["scalars"])
@@ -45,28 +57,26 @@ def test_tensorboard_gets_training_system_and_validation_figures(data: Path, tmp
     assert events.Scalars("train/loss")[-1].step == 160
 
 
-def test_one_line_says_speed_loss_wait_and_load() -> None:
-    assert line(MOMENT) == "80 samples/s, loss 1.234, exact 25 %, data wait 12 %, at most 4 segments"
-    with_gpu = Moment(**{**vars(MOMENT), "system": {"gpu_utilisation_percent": 97.0}})
-    assert line(with_gpu).endswith("GPU 97 %")
+def test_the_summary_says_speed_loss_wait_and_load() -> None:
+    assert ROW.summary() == "80 samples/s, loss 1.234, exact 25 %, data wait 12 %, at most 4 segments"
+    with_gpu = MetricsRow(**{**vars(ROW), "system": {"gpu_utilisation_percent": 97.0}})
+    assert with_gpu.summary().endswith("GPU 97 %")
 
 
-def test_a_pipe_gets_a_first_line_and_then_one_a_minute() -> None:
-    stream = io.StringIO()
-    display = display_for(Console(file=stream), total=480, done=0)
-    with display:
-        for _ in range(5):
-            display.show(MOMENT)
-    assert stream.getvalue() == f"160 of 480 samples, {line(MOMENT)}\n"
-
-
-def test_a_terminal_gets_a_bar() -> None:
-    stream = io.StringIO()
-    with display_for(Console(file=stream, force_terminal=True, width=120), total=480, done=0) as display:
-        display.advance(240)
-        display.show(MOMENT)
-    assert "50.0 %" in stream.getvalue()
-    assert "80 samples/s" in stream.getvalue()
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_pipe_gets_a_line_of_the_first_figures_and_a_terminal_a_bar(
+    data: Path, tmp_path: Path, is_terminal: bool
+) -> None:
+    console = Console(file=io.StringIO(), force_terminal=is_terminal, width=200)
+    with stages_on(console, first_line_s=0.0, line_every_s=60.0) as stages:
+        small_run(data, tmp_path, 60, []).finish(stages)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert ("\x1b[" in shown) == is_terminal
+    assert "samples/s, loss " in shown
+    if not is_terminal:
+        first, last = shown.splitlines()
+        assert first.startswith("training: 160 of 480, ")
+        assert last.startswith("training: 480 done in ")
 
 
 def test_wandb_that_is_missing_names_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,44 +85,53 @@ def test_wandb_that_is_missing_names_its_install_line(monkeypatch: pytest.Monkey
         require_wandb()
 
 
-def test_a_cpu_has_no_gpu_figures_and_says_nothing_of_it() -> None:
-    said: list[str] = []
-    assert nvml.open_gpu(torch.device("cpu"), said.append) is None
-    assert nvml.memory(torch.device("cpu")) == {}
-    assert said == []
+def reading(data_ms: float) -> Reading:
+    return Reading(steps=20, step_ms=100.0, samples_per_s=80.0, phase_ms={"data": data_ms, "forward": 60.0})
 
 
-def test_a_gpu_without_the_library_says_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    said: list[str] = []
-    assert nvml.open_gpu(torch.device("cuda"), said.append) is None
-    assert [sentence.count("pip install nvidia-ml-py") for sentence in said] == [1]
+def noisy_losses(count: int) -> list[float]:
+    return (1 + 0.05 * np.random.default_rng(0).standard_normal(count)).tolist()
 
 
-def test_what_a_card_does_not_answer_is_left_out() -> None:
-    class NoAnswer(Exception):  # noqa: N818
-        """As nvidia-ml-py raises for what a laptop's card does not support."""
+def test_waiting_for_rows_is_said_once_and_only_when_it_lasts() -> None:
+    monitor = AnomalyMonitor()
+    said = [monitor.see(reading(data_ms=16.0), [], ()) for _ in range(LASTING + 3)]
+    assert [len(warnings) for warnings in said] == [0] * (LASTING - 1) + [1, 0, 0, 0]
+    assert "16 % of each step" in said[LASTING - 1][0]
 
-    def refuse(*_: object) -> float:
-        raise NoAnswer
 
-    library = SimpleNamespace(
-        NVMLError=NoAnswer,
-        NVML_TEMPERATURE_GPU=0,
-        NVML_CLOCK_SM=1,
-        NVML_CLOCK_MEM=2,
-        nvmlDeviceGetUtilizationRates=lambda _: SimpleNamespace(gpu=93),
-        nvmlDeviceGetTemperature=lambda *_: 71,
-        nvmlDeviceGetPowerUsage=refuse,
-        nvmlDeviceGetClockInfo=lambda _, clock: 1000 * clock,
-        nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x20,
-    )
-    sample = nvml.Gpu(library, None).sample()
-    assert sample.throttled == ("thermal",)
-    assert sample.scalars() == {
-        "gpu_utilisation_percent": 93.0,
-        "gpu_temperature_c": 71.0,
-        "gpu_sm_clock_mhz": 1000.0,
-        "gpu_memory_clock_mhz": 2000.0,
-        "gpu_throttled": 1.0,
-    }
+def test_a_moment_of_waiting_is_forgotten() -> None:
+    monitor = AnomalyMonitor()
+    waits = [20.0, 20.0, 1.0] * 5
+    assert [monitor.see(reading(wait), [], ()) for wait in waits] == [[]] * 15
+
+
+@pytest.mark.parametrize("reason", sorted(THROTTLED))
+def test_each_way_of_throttling_has_its_remedy(reason: str) -> None:
+    monitor = AnomalyMonitor()
+    said = [warning for _ in range(9) for warning in monitor.see(reading(0.0), [], (reason,))]
+    assert said == [THROTTLED[reason]]
+
+
+def test_a_jump_of_the_loss_is_said_once() -> None:
+    monitor = AnomalyMonitor()
+    assert monitor.see(reading(0.0), noisy_losses(LEAST), ()) == []
+    assert "jumped to 3" in monitor.see(reading(0.0), [1.0, 3.0, 1.0], ())[0]
+    assert monitor.see(reading(0.0), [3.0], ()) == []
+
+
+def test_ordinary_noise_and_slow_drift_are_no_jump() -> None:
+    losses = (np.linspace(3, 1, 2000) + 0.05 * np.random.default_rng(1).standard_normal(2000)).tolist()
+    monitor = AnomalyMonitor()
+    assert [w for start in range(0, 2000, 20) for w in monitor.see(reading(0.0), losses[start : start + 20], ())] == []
+
+
+def test_a_flat_loss_is_calm() -> None:
+    assert spike_height(1.05, [1.0] * LEAST) < 10 < spike_height(1.2, [1.0] * LEAST)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_ends_the_run(value: float) -> None:
+    require_finite({"loss": [1.0]}, 7, "advice")
+    with pytest.raises(FloatingPointError, match=f"gradient_norm is {value} at step 7.*advice"):
+        require_finite({"loss": [1.0, 1.0, 1.0], "gradient_norm": [1.0, value, 1.0]}, 8, "advice")

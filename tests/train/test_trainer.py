@@ -16,8 +16,7 @@ from hrm_model.config import HRMConfig
 from hrm_model.geometry import start_from_geometry
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
-from hrm_train.batches import Feed
-from hrm_train.dataset import open_source, validation_rows
+from hrm_train.batches import Feed, open_source, validation_rows
 from hrm_train.evaluate import evaluate
 from hrm_train.hardware import PRESETS, Hardware
 from hrm_train.loop import Trainer

@@ -16,7 +16,7 @@ from hrm_export.cli import app
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
-from hrm_train.batches import Feed, Rows
+from hrm_train.batches import Batch, Feed
 from hrm_train.hardware import PRESETS
 from hrm_train.loop import Trainer
 from hrm_train.recipe import Recipe
@@ -40,8 +40,8 @@ class Made:
     def pick(self, groups_B: np.ndarray, chance_B2: np.ndarray) -> np.ndarray:  # noqa: ARG002
         return groups_B
 
-    def rows(self, indices_B: np.ndarray) -> Rows:
-        return Rows(self.questions_NT[indices_B], self.answers_NT[indices_B], np.zeros(len(indices_B), np.int32))
+    def rows(self, indices_B: np.ndarray) -> Batch:
+        return Batch(self.questions_NT[indices_B], self.answers_NT[indices_B], np.zeros(len(indices_B), np.int32))
 
 
 def test_a_transformer_is_trained_exported_and_served(tmp_path: Path) -> None:

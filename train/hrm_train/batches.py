@@ -7,12 +7,17 @@ Shapes: B slots, T tokens.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Puzzle
 
 Int32Array = NDArray[np.int32]
@@ -21,19 +26,19 @@ BLOCK = 32
 _ORDERS, _ROWS = 1, 2  # keep the two kinds of draws apart; not 0, which a seed of fewer numbers is padded with
 
 
-class Rows(NamedTuple):
+class Batch(NamedTuple):
     tokens_BT: Int32Array
     labels_BT: Int32Array
     puzzle_ids_B: Int32Array
 
 
 class Offer(NamedTuple):
-    """Rows for slots; `patience_B` in [0, 1) decides which of them must think for a random number of segments."""
+    """Rows for slots; `explore_draw_B` in [0, 1) decides which of them must think for a random number of segments."""
 
     tokens_BT: Int32Array
     labels_BT: Int32Array
     puzzle_ids_B: Int32Array
-    patience_B: NDArray[np.float32]
+    explore_draw_B: NDArray[np.float32]
 
 
 class Source(Protocol):
@@ -46,7 +51,7 @@ class Source(Protocol):
         """An example of each group: chances in [0, 1) choose the variant, then its example."""
         ...
 
-    def rows(self, indices_B: NDArray[np.intp]) -> Rows: ...
+    def rows(self, indices_B: NDArray[np.intp]) -> Batch: ...
 
 
 class Feed:
@@ -119,3 +124,92 @@ class Curriculum:
         self.solved_share = memory * self.solved_share + (1 - memory) * num_solved / num_finished
         if self.solved_share > self.target:
             self.upcoming = max(0.0, self.level - self.FALL * num_finished / 8)
+
+
+class SplitSource:
+    """One split of the published layout, read row by row from its memory map."""
+
+    def __init__(self, path: Path, split: datasets.Split, puzzle: Puzzle) -> None:
+        self.path, self.puzzle, self._split = path, puzzle, split
+
+    def __len__(self) -> int:
+        return len(self._split)
+
+    @property
+    def num_groups(self) -> int:
+        return len(self._split.group_offsets) - 1
+
+    @property
+    def num_puzzle_ids(self) -> int:
+        return self._split.meta.num_puzzle_identifiers
+
+    def identifiers(self) -> tuple[str, ...]:
+        """The name of every puzzle id."""
+        return tuple(json.loads((self.path / "identifiers.json").read_text(encoding="utf-8")))
+
+    def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:
+        puzzles_B = _within(self._split.group_offsets, groups_B, chance_B2[:, 0])
+        return _within(self._split.puzzle_offsets, puzzles_B, chance_B2[:, 1])
+
+    def rows(self, indices_B: NDArray[np.intp]) -> Batch:
+        split = self._split
+        return Batch(split.inputs(indices_B), split.labels(indices_B), split.puzzle_ids_N[indices_B].astype(np.int32))
+
+
+def _within(
+    offsets: NDArray[np.int64], containers_B: NDArray[np.intp], chance_B: NDArray[np.float64]
+) -> NDArray[np.intp]:
+    """A member of each container, which begins at its offset and ends at the next."""
+    begin_B, end_B = offsets[containers_B], offsets[containers_B + 1]
+    return (begin_B + (chance_B * (end_B - begin_B)).astype(np.int64)).astype(np.intp)
+
+
+def open_source(path: Path, split: str, puzzle: Puzzle) -> SplitSource:
+    """Refuses a data set whose sizes are not the puzzle's, and groups that hold nothing."""
+    opened = datasets.open_split(path, split)
+    found = (opened.meta.vocab_size, opened.meta.seq_len)
+    if found != (puzzle.vocab_size, puzzle.seq_len):
+        raise datasets.DatasetError(
+            f"{path} holds {found[0]} tokens at {found[1]} positions, but {puzzle.name} has {puzzle.vocab_size} at "
+            f"{puzzle.seq_len}; choose another --data or --puzzle"
+        )
+    for name, offsets in (("group", opened.group_offsets), ("puzzle", opened.puzzle_offsets)):
+        if not np.diff(offsets).all():
+            raise datasets.DatasetError(f"{path / split} has a {name} without content; build the data set again")
+    return SplitSource(path, opened, puzzle)
+
+
+def validation_rows(source: SplitSource, num_rows: int, seed: int) -> Batch:
+    """The same seeded subset at every validation of a run."""
+    order = np.random.default_rng((seed, 1)).permutation(len(source))
+    return source.rows(np.sort(order[:num_rows]))
+
+
+T = TypeVar("T")
+
+
+class Prefetcher(Generic[T]):
+    """`at(step)` is `draw(step, setting(step))`, begun up to `depth` steps early on `workers` threads (0: on demand).
+
+    Threads rather than processes: the work is numpy on a memory map, which releases the interpreter where it is heavy.
+    """
+
+    def __init__(
+        self, draw: Callable[[int, int], T], setting: Callable[[int], int], *, workers: int, depth: int
+    ) -> None:
+        self._draw, self._setting, self._depth = draw, setting, depth
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rows") if workers and depth else None
+        self._begun: dict[int, Future[T]] = {}
+
+    def at(self, step: int) -> T:
+        if self._pool is None:
+            return self._draw(step, self._setting(step))
+        self._begun = {begun: future for begun, future in self._begun.items() if begun >= step}
+        for coming in range(step, step + self._depth + 1):
+            if coming not in self._begun:
+                self._begun[coming] = self._pool.submit(self._draw, coming, self._setting(coming))
+        return self._begun.pop(step).result()
+
+    def forget(self) -> None:
+        """Drops what was begun, for a trainer that goes to another step."""
+        self._begun.clear()

@@ -5,15 +5,26 @@ A write that fails (a full disk) leaves the one before whole; leftovers of a kil
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import safetensors.torch
+import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from hrm_model import checkpoint
+from hrm_model.checkpoint import CheckpointError, read_json
+from hrm_model.hrm import HRM
+from hrm_train.optim import AdamATan2
+from hrm_train.recipe import Recipe
 
 
 class SaveError(OSError):
@@ -76,3 +87,127 @@ def _reason(error: Exception) -> str:
         return error.strerror or str(error)
     number = re.search(r"os error (\d+)", str(error))
     return os.strerror(int(number[1])) if number else str(error)
+
+
+TENSORS, VALUES = "trainer.safetensors", "trainer.json"
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """Where a run stands; JSON-ready. `counted_*` are the puzzles the curriculum has not taken in yet."""
+
+    step: int = 0
+    samples: int = 0
+    curriculum_level: float = 0.0
+    curriculum_upcoming: float = 0.0
+    solved_share: float = 0.0
+    counted_solved: int = 0
+    counted_finished: int = 0
+
+
+def write(
+    directory: Path, model: HRM, optimiser: AdamATan2, slots: Mapping[str, Tensor], recipe: Recipe, progress: Progress
+) -> None:
+    tensors = {**_named(model, optimiser), **{f"slots.{name}": tensor for name, tensor in slots.items()}}
+    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    safetensors.torch.save_file(flat, directory / TENSORS)
+    (directory / VALUES).write_text(
+        json.dumps({"recipe": asdict(recipe), "progress": asdict(progress)}, indent=2) + "\n"
+    )
+
+
+@torch.no_grad()
+def read(directory: Path, model: HRM, optimiser: AdamATan2, recipe: Recipe) -> tuple[dict[str, Tensor], Progress]:
+    """Restores weights and moments in place; returns the slots' tensors and the progress. Refuses another recipe."""
+    values = read_json(directory / VALUES)
+    saved, mine = values["recipe"], asdict(recipe)
+    different = sorted(key for key in {*saved, *mine} if saved.get(key) != mine.get(key))
+    if different:
+        key = different[0]
+        raise CheckpointError(
+            f"{directory} was trained with {key}={saved.get(key)!r}, not {mine.get(key)!r}; resume with the run's own "
+            "settings, or start a new run from its weights with --init"
+        )
+    tensors = safetensors.torch.load_file(directory / TENSORS)
+    for name, target in _named(model, optimiser).items():
+        if name not in tensors or tensors[name].shape != target.shape:
+            raise CheckpointError(f"{directory / TENSORS} does not fit the model at {name}; the files are of two runs")
+        target.copy_(tensors[name])
+    progress = Progress(**values["progress"])
+    optimiser.num_steps = progress.step
+    return {name[len("slots.") :]: tensor for name, tensor in tensors.items() if name.startswith("slots.")}, progress
+
+
+def _named(model: HRM, optimiser: AdamATan2) -> dict[str, Tensor]:
+    names = [name for name, _ in model.named_parameters()]
+    kinds = {"weights": optimiser.params, "exp_avg": optimiser.exp_avg, "exp_avg_sq": optimiser.exp_avg_sq}
+    return {
+        f"{kind}.{name}": tensor for kind, tensors in kinds.items() for name, tensor in zip(names, tensors, strict=True)
+    }
+
+
+LOCK = "lock"
+
+
+@contextmanager
+def sole_writer(run: Path) -> Generator[None]:
+    """Refuses a run that another process is writing; the lock's file names the holder's process id.
+
+    Take it before a checkpoint is read: a writer removes old ones.
+    """
+    handle = os.open(run / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if not _try_lock(handle):
+            process = _read(run / LOCK)
+            raise ValueError(
+                f"{run} is being written by another process{f' (process {process})' if process else ''}; "
+                "wait for it, stop it, or choose another --run"
+            )
+        os.ftruncate(handle, 0)
+        os.write(handle, str(os.getpid()).encode())
+        yield
+    finally:
+        os.close(handle)
+
+
+def writer_of(run: Path) -> str | None:
+    """The process id of whoever writes the run now ('?' where unreadable); None where nobody does."""
+    try:
+        handle = os.open(run / LOCK, os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        return None if _try_lock(handle) else _read(run / LOCK) or "?"
+    finally:
+        os.close(handle)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    FAR = 1 << 30  # a byte nobody reads: Windows forbids reading locked ones
+
+    def _try_lock(handle: int) -> bool:
+        os.lseek(handle, FAR, os.SEEK_SET)
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        os.lseek(handle, 0, os.SEEK_SET)
+        return True
+else:
+    import fcntl
+
+    def _try_lock(handle: int) -> bool:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True

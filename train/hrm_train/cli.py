@@ -19,20 +19,20 @@ import typer
 from rich.console import Console
 
 from hrm_host import memory
+from hrm_host.progress import stages_on
 from hrm_model import checkpoint
 from hrm_train import distributed
 from hrm_train import profile as profiling
 from hrm_train import status as run_status
-from hrm_train.dataset import open_source
-from hrm_train.display import display_for
+from hrm_train.batches import open_source
+from hrm_train.checkpoints import sole_writer
+from hrm_train.evaluate import held_out
 from hrm_train.hardware import PRESETS
-from hrm_train.lock import sole_writer
 from hrm_train.loop import Trainer
-from hrm_train.plan import Plan, open_plan, provenance, trainer_from
-from hrm_train.presets import SIZES
-from hrm_train.run import Intervals, Run, commit_of_source
+from hrm_train.plan import RunPlan, open_plan, provenance, trainer_from
+from hrm_train.recipe import SIZES
+from hrm_train.run import Intervals, TrainingRun, commit_of_source
 from hrm_train.telemetry import TensorBoard, WeightsAndBiases, Writer, require_wandb
-from hrm_train.validation import held_out
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 console = Console(stderr=True)
@@ -126,27 +126,28 @@ def _profile(trainer: Trainer, run: Path) -> None:
     _say(f"written: {run / profiling.TABLE}, {run / profiling.TRACE}; train with hrm-train --run {run} --resume")
 
 
-def _run_of(plan: Plan, trainer: Trainer, intervals: Intervals, validation_puzzles: int, wandb: bool) -> Run:
+def _run_of(plan: RunPlan, trainer: Trainer, intervals: Intervals, validation_puzzles: int, wandb: bool) -> TrainingRun:
     rows = held_out(open_source(plan.data, "test", trainer.puzzle), validation_puzzles, trainer.recipe.seed)
     meta = {**provenance(plan), "commit": commit_of_source()}
-    return Run(plan.run, trainer, rows, intervals, meta, _writers(plan, wandb), _say)
+    return TrainingRun(plan.run, trainer, rows, intervals, meta, _writers(plan, wandb), _say)
 
 
 def _say(sentence: str) -> None:
     console.print(sentence, soft_wrap=True, markup=False)
 
 
-def _writers(plan: Plan, wandb: bool) -> list[Writer]:
+def _writers(plan: RunPlan, wandb: bool) -> list[Writer]:
     if not distributed.ranks().is_first:
         return []
     return [TensorBoard(plan.run), *([WeightsAndBiases(plan.run, json.loads(plan.to_json()))] if wandb else [])]
 
 
-def _drive(run: Run) -> None:
+def _drive(run: TrainingRun) -> None:
     trainer = run.trainer
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     _say(f"{parameters:,} parameters on {trainer.hardware.device}, {trainer.recipe.batch_size} slots, run {run.path}")
-    result = run.finish(display_for(console, trainer.recipe.total_samples, trainer.progress.samples))
+    with stages_on(console, first_line_s=0.0, line_every_s=60.0) as stages:
+        result = run.finish(stages)
     if run.stopped_by:
         _say(
             f"stopped by {run.stopped_by} at step {trainer.progress.step}; "

@@ -5,9 +5,12 @@ Shapes: B batch, T tokens, S segments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +21,9 @@ from hrm_model.hrm import HRM
 from hrm_puzzles.arc.voting import Voting
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_puzzles.puzzle import RIGHT, Puzzle
-from hrm_train.batches import Rows
-from hrm_train.losses import LossKind, answer_loss_B
+from hrm_train.batches import Batch, SplitSource, validation_rows
+from hrm_train.recipe import LossKind
+from hrm_train.window import answer_loss_B
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -89,7 +93,7 @@ class _Rollout(NamedTuple):
 def evaluate(
     model: HRM,
     puzzle: Puzzle,
-    rows: Rows,
+    rows: Batch,
     *,
     batch_size: int = 128,
     loss: LossKind = "softmax",
@@ -105,23 +109,23 @@ def evaluate(
     parts: list[_Rollout] = []
     for start in range(0, len(rows.tokens_BT), batch_size):
         between_batches()
-        parts.append(_rollout(model, puzzle, Rows(*(part[start : start + batch_size] for part in rows)), loss))
+        parts.append(_rollout(model, puzzle, Batch(*(part[start : start + batch_size] for part in rows)), loss))
     rollout = _Rollout(*(np.concatenate(kind, axis=1) for kind in zip(*parts, strict=True)))
     return replace(_summarised(rollout, puzzle), pass_at=_pass_at(puzzle, rows, rollout, identifiers))
 
 
-def _pass_at(puzzle: Puzzle, rows: Rows, rollout: _Rollout, identifiers: Sequence[str]) -> Mapping[int, float]:
+def _pass_at(puzzle: Puzzle, rows: Batch, rollout: _Rollout, identifiers: Sequence[str]) -> Mapping[int, float]:
     if not identifiers or not isinstance(puzzle, Voting):
         return {}
     names = [identifiers[int(number)] for number in rows.puzzle_ids_B.tolist()]
     return puzzle.pass_at(names, rows.tokens_BT, rows.labels_BT, rollout.answers_1BT[0], rollout.q_halt_SB[-1])
 
 
-def _counted(rows: Rows) -> Rows:
+def _counted(rows: Batch) -> Batch:
     has_label_B = (rows.labels_BT != IGNORE).any(1)
     if not has_label_B.any():
         raise ValueError("no held-out puzzle has an answer to compare with; validate on a split that has labels")
-    return Rows(*(part[has_label_B] for part in rows))
+    return Batch(*(part[has_label_B] for part in rows))
 
 
 def _summarised(rollout: _Rollout, puzzle: Puzzle) -> Evaluation:
@@ -149,7 +153,7 @@ def _by_segment(values_SB: NDArray[Any]) -> tuple[float, ...]:
     return tuple(values_SB.mean(1).tolist())
 
 
-def _rollout(model: HRM, puzzle: Puzzle, rows: Rows, loss: LossKind) -> _Rollout:
+def _rollout(model: HRM, puzzle: Puzzle, rows: Batch, loss: LossKind) -> _Rollout:
     device = model.high_init.device
     tokens_BT, labels_BT, ids_B = (torch.from_numpy(part).to(device) for part in rows)
     carry = model.start(len(tokens_BT))
@@ -173,7 +177,7 @@ def _rollout(model: HRM, puzzle: Puzzle, rows: Rows, loss: LossKind) -> _Rollout
     return stacked._replace(loss_1B=last.loss_1B[None], answers_1BT=last.answers_1BT[None])
 
 
-def _compared(answers_BT: NDArray[np.int32], rows: Rows, verdicts: _Verdicts) -> tuple[Bools, Bools, Floats, Floats]:
+def _compared(answers_BT: NDArray[np.int32], rows: Batch, verdicts: _Verdicts) -> tuple[Bools, Bools, Floats, Floats]:
     counted_BT = rows.labels_BT != IGNORE
     open_BT = (rows.tokens_BT != rows.labels_BT) & counted_BT
     right_BT = answers_BT == rows.labels_BT
@@ -208,3 +212,74 @@ class _Verdicts:
         if self._puzzle.proof_exists and new_B.any():
             self._proven_B[new_B] = self._puzzle.check_BT(self._tokens_BT[new_B], answers_BT[new_B]) == RIGHT
         return self._proven_B.copy()
+
+
+Kind = Literal["fast", "whole"]
+VALIDATIONS = "validation.ndjson"
+FAST_SHARE = 10  # one puzzle in ten
+LEAST_FAST = 128  # fewer say too little; a test split smaller than this is looked at whole each time
+CURVES = ("exact", "proven", "accuracy", "cells", "halting")
+FIGURES = ("segments", "halted_exact", "loss", "score", "num_puzzles", "proof_exists")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """The same seeded puzzles at every validation of a run; `fast` is None where the whole set is small.
+
+    `identifiers` name the puzzle ids of the whole set where variants of a task vote.
+    """
+
+    whole: Batch
+    fast: Batch | None
+    identifiers: tuple[str, ...] = ()
+
+
+def held_out(source: SplitSource, most: int, seed: int) -> HeldOut:
+    """At most `most` puzzles of a test split as the whole set, and the tenth of them (never fewer than LEAST_FAST)."""
+    num_whole = min(most, len(source))
+    num_fast = max(LEAST_FAST, num_whole // FAST_SHARE)
+    fast = validation_rows(source, num_fast, seed) if num_fast < num_whole else None
+    identifiers = source.identifiers() if isinstance(source.puzzle, Voting) else ()
+    return HeldOut(whole=validation_rows(source, num_whole, seed), fast=fast, identifiers=identifiers)
+
+
+class History:
+    """The validations of a run up to a step."""
+
+    def __init__(self, run: Path) -> None:
+        self._file = run / VALIDATIONS
+
+    def add(self, kind: Kind, step: int, samples: int, evaluation: Evaluation, **more: float) -> None:
+        curves = {name: [round(value, 5) for value in getattr(evaluation, name)] for name in CURVES}
+        figures = {name: getattr(evaluation, name) for name in FIGURES}
+        more |= {f"pass_at_{k}": round(share, 5) for k, share in evaluation.pass_at.items()}
+        where = {"time": time.time(), "kind": kind, "step": step, "samples": samples}
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**where, **more, **figures, **curves}) + "\n")
+
+    def rows(self, until_step: int | None = None) -> list[dict[str, Any]]:
+        """In the order of their steps, the latest of each step and kind."""
+        found = {(row["step"], row["kind"]): row for row in read_lines(self._file)}
+        ordered = sorted(found.values(), key=lambda row: (row["step"], row["kind"]))
+        return [row for row in ordered if until_step is None or row["step"] <= until_step]
+
+    def best(self, kind: Kind, until_step: int | None = None) -> dict[str, Any] | None:
+        """The first row with the highest score."""
+        return max(
+            (row for row in self.rows(until_step) if row["kind"] == kind), key=lambda row: row["score"], default=None
+        )
+
+    def lowest_loss(self, until_step: int) -> dict[str, Any] | None:
+        whole = [row for row in self.rows(until_step) if row["kind"] == "whole"]
+        return min(whole, key=lambda row: row["loss"], default=None)
+
+
+def read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The JSON lines of a file that is being written: none where it is missing, and a torn line is passed over."""
+    if not file.exists():
+        return
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue

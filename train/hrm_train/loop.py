@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,16 +16,14 @@ from torch import Tensor
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles.puzzle import Puzzle
-from hrm_train import distributed, state
-from hrm_train.batches import Curriculum, Feed
+from hrm_train import checkpoints, distributed
+from hrm_train.batches import Curriculum, Feed, Prefetcher
 from hrm_train.hardware import Hardware
 from hrm_train.memory import is_out_of_memory
-from hrm_train.meter import Meter
+from hrm_train.meter import PhaseTimer
 from hrm_train.optim import AdamATan2, Average, clip_, rate_at, step_puzzle_table
-from hrm_train.prefetch import Ahead
 from hrm_train.recipe import Recipe
-from hrm_train.slots import Fresh, Slots
-from hrm_train.window import recompute_blocks, window_loss
+from hrm_train.window import Fresh, Slots, recompute_blocks, window_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +40,15 @@ class StepReport:
     gradient_norm: Tensor
     skipped: Tensor
     rate: float
+
+
+class StepSums(NamedTuple):
+    """Over the rows of a step: the loss, exact answers, solved rows (exact and halted) and halted rows."""
+
+    loss: Tensor
+    exact: Tensor
+    solved: Tensor
+    halted: Tensor
 
 
 class Trainer:
@@ -66,7 +73,7 @@ class Trainer:
         self.ranks = distributed.ranks()
         self.device = torch.device(hardware.device)
         self.model = model.to(self.device)
-        self.meter = Meter(self.device)
+        self.meter = PhaseTimer(self.device)
         self.optimiser = AdamATan2(
             model.parameters(),
             lr=recipe.scaled(recipe.lr),
@@ -75,9 +82,9 @@ class Trainer:
         )
         self.average = Average(model, recipe.average_decay)
         self.curriculum = Curriculum(recipe.curriculum, recipe.curriculum_target)
-        self.progress = state.Progress()
+        self.progress = checkpoints.Progress()
         self._mine = self.ranks.slots(recipe.batch_size)
-        self._ahead = Ahead(self._draw, self._num_revealed, workers=hardware.workers, depth=hardware.prefetch)
+        self._prefetcher = Prefetcher(self._draw, self._num_revealed, workers=hardware.workers, depth=hardware.prefetch)
         if recipe.quantisation_aware:
             model.high_level.compute_as_int8()
             model.low_level.compute_as_int8()
@@ -96,13 +103,13 @@ class Trainer:
         sums, vector_gradients = self._learn()
         with self.meter.phase("optimiser"):
             norm = self._update(sums, vector_gradients)
-        self._counted += sums[2:]
+        self._counted += torch.stack([sums.solved, sums.halted])
         self._count()
         batch_size = self.recipe.batch_size
         return StepReport(
-            loss=sums[0],
-            exact=sums[1] / batch_size,
-            halted=sums[3],
+            loss=sums.loss,
+            exact=sums.exact / batch_size,
+            halted=sums.halted,
             gradient_norm=norm,
             skipped=self._skipped.clone(),
             rate=self._rate(),
@@ -125,7 +132,7 @@ class Trainer:
             begin += len(part)
 
     def _offer(self, step: int) -> Fresh:
-        return Fresh(*(tensor.to(self.device, non_blocking=True) for tensor in self._ahead.at(step)))
+        return Fresh(*(tensor.to(self.device, non_blocking=True) for tensor in self._prefetcher.at(step)))
 
     def _draw(self, step: int, num_revealed: int) -> Fresh:
         offer = self.feed.draw(step, self._mine, self.recipe.batch_size, num_revealed)
@@ -135,23 +142,24 @@ class Trainer:
     def _num_revealed(self, step: int) -> int:
         return self.curriculum.num_revealed(step, now=self.progress.step)
 
-    def _learn(self) -> tuple[Tensor, Tensor]:
+    def _learn(self) -> tuple[StepSums, Tensor]:
         """Gradients of all micro-batches, begun again with smaller ones where the device's memory is too small.
 
-        Returns the sums of loss, exact, solved (exact and halted) and halted rows, and the puzzle vectors' gradients.
+        Returns the sums and the puzzle vectors' gradients.
         """
         while True:
             before = [replace(part) for part in self._parts]
             try:
                 results = [self._learn_part(part) for part in self._parts]
-                return torch.stack([sums for sums, _ in results]).sum(0), torch.cat([found for _, found in results])
+                sums = torch.stack([torch.stack(sums) for sums, _ in results]).sum(0)
+                return StepSums(*sums), torch.cat([gradient for _, gradient in results])
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
             self._parts = before  # outside the handler: the error's traceback keeps the failed step's tensors alive
             self._shrink()
 
-    def _learn_part(self, slots: Slots) -> tuple[Tensor, Tensor]:
+    def _learn_part(self, slots: Slots) -> tuple[StepSums, Tensor]:
         recipe, model = self.recipe, self.model
         with self.meter.phase("forward"):
             puzzle_vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
@@ -161,7 +169,8 @@ class Trainer:
             total.backward()
         slots.halt(window.margin_B, self.max_segments)
         solved_B = window.exact_B & slots.halted_B
-        sums = torch.stack([total.detach(), window.exact_B.sum(), solved_B.sum(), slots.halted_B.sum()])
+        counts = (count_B.sum().to(total.dtype) for count_B in (window.exact_B, solved_B, slots.halted_B))
+        sums = StepSums(total.detach(), *counts)
         gradient_BE = puzzle_vector_BE.grad
         return sums, torch.zeros_like(puzzle_vector_BE) if gradient_BE is None else gradient_BE
 
@@ -176,10 +185,10 @@ class Trainer:
         slots.refill(self.model, rows, self.recipe.explore, self.max_segments)
         self._learn_part(slots)
 
-    def _update(self, sums: Tensor, vector_gradient_BE: Tensor) -> Tensor:
+    def _update(self, sums: StepSums, vector_gradient_BE: Tensor) -> Tensor:
         """One update from the gradients of all ranks; returns their norm. One that is not finite changes nothing."""
         recipe, params = self.recipe, self.optimiser.params
-        self.ranks.sum_([sums, *(parameter.grad for parameter in params if parameter.grad is not None)])
+        self.ranks.sum_([*sums, *(parameter.grad for parameter in params if parameter.grad is not None)])
         norm, keep = clip_(params, recipe.clip_norm)
         rate = self._rate()
         if self.model.config.puzzle_vector_size:
@@ -250,7 +259,7 @@ class Trainer:
         self.progress.counted_solved, self.progress.counted_finished = map(int, self._counted.tolist())
 
         def write_more(directory: Path) -> None:
-            state.write(directory, self.model, self.optimiser, slots, self.recipe, self.progress)
+            checkpoints.write(directory, self.model, self.optimiser, slots, self.recipe, self.progress)
 
         if self.ranks.is_first:
             checkpoint.save(path, self.averaged_model(), meta, write_more)
@@ -259,7 +268,7 @@ class Trainer:
     def restore(self, path: Path) -> None:
         """Continues exactly where the checkpoint `path` was written, on whatever number of ranks."""
         averaged, _ = checkpoint.load(path)
-        slots, self.progress = state.read(path, self.model, self.optimiser, self.recipe)
+        slots, self.progress = checkpoints.read(path, self.model, self.optimiser, self.recipe)
         self.average.state = {name: p.detach().to(self.device) for name, p in averaged.named_parameters()}
         for name, buffer in averaged.named_buffers():
             self.model.get_buffer(name).copy_(buffer)
@@ -270,4 +279,4 @@ class Trainer:
         progress = self.progress
         self._counted[:] = torch.tensor([progress.counted_solved, progress.counted_finished])
         self.curriculum.restore(progress.curriculum_level, progress.curriculum_upcoming, progress.solved_share)
-        self._ahead.forget()
+        self._prefetcher.forget()

@@ -18,8 +18,7 @@ from hrm_host import memory
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_train.recipe import Recipe
-from hrm_train.slots import Slots
-from hrm_train.window import window_loss
+from hrm_train.window import Slots, window_loss
 
 PROBE_LEN = 16
 _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")

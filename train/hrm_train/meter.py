@@ -1,4 +1,4 @@
-"""Where a training step's time goes: mean milliseconds of each phase, and samples per second.
+"""What is measured of training: where a step's time goes, samples per second, and what the GPU reports of itself.
 
 On CUDA a phase is the time between two events on the device's own timeline, read once they have passed and never
 waited for. Time in which the device waits for rows therefore shows in the phase "data", and rows made ready behind a
@@ -64,13 +64,14 @@ class _Span(NamedTuple):
     end: Mark
 
 
-class Meter:
-    """Call `phase` around the parts of a step and `count` at its end; `drain` when somebody wants to know."""
+class PhaseTimer:
+    """Call `phase` around the parts of a step, `count` at its end, and `drain` to read."""
 
-    MOST_PENDING = 1000  # steps kept for a reader who never comes
+    MOST_PENDING = 1000  # steps kept where nothing is read
 
     def __init__(self, device: torch.device, new_mark: Callable[[], Mark] | None = None) -> None:
-        self._new_mark = new_mark or _marks_of(device)
+        on_cuda = device.type == "cuda"
+        self._new_mark = new_mark or ((lambda: torch.cuda.Event(enable_timing=True)) if on_cuda else HostMark)
         self._open: list[_Span] = []
         self._pending: deque[list[_Span]] = deque(maxlen=self.MOST_PENDING)
         self._restart()
@@ -124,7 +125,72 @@ class Meter:
         self._since, self._steps, self._samples = time.perf_counter(), 0, 0
 
 
-def _marks_of(device: torch.device) -> Callable[[], Mark]:
+GIB = 1 << 30
+THROTTLE_BITS = {"power": 0x04, "hardware": 0x08, "thermal": 0x20 | 0x40, "brake": 0x80}
+"""Bits of nvmlClocksThrottleReasons: SwPowerCap, HwSlowdown, Sw and Hw ThermalSlowdown, HwPowerBrakeSlowdown."""
+
+
+class NvmlGpu:
+    """One card, as NVIDIA's management library reports it; `library` is the module pynvml, opened. Not run on a GPU."""
+
+    def __init__(self, library: Any, handle: Any) -> None:
+        self._library, self._handle = library, handle
+
+    def sample(self) -> dict[str, float]:
+        """The figures that the card has; a laptop's or a virtual card lacks some."""
+        nvml, handle = self._library, self._handle
+        found = {
+            "gpu_utilisation_percent": self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+            "gpu_temperature_c": self._ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            "gpu_power_w": self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+            "gpu_sm_clock_mhz": self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            "gpu_memory_clock_mhz": self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+        }
+        return {name: float(value) for name, value in found.items() if value is not None}
+
+    def throttled(self) -> tuple[str, ...]:
+        """Why the clock is held down, as keys of telemetry.THROTTLED."""
+        bits = self._ask(lambda: self._library.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle))
+        return throttle_reasons(int(bits or 0))
+
+    def _ask(self, question: Callable[[], float]) -> float | None:
+        try:
+            return question()
+        except self._library.NVMLError:
+            return None
+
+
+def throttle_reasons(bits: int) -> tuple[str, ...]:
+    """Names of the reasons that hold the clock down; idling and the user's own settings do not count."""
+    found = tuple(name for name, mask in THROTTLE_BITS.items() if bits & mask)
+    specific = {"thermal", "brake"} & set(found)
+    return tuple(name for name in found if name != "hardware" or not specific)
+
+
+def open_gpu(device: torch.device, say: Callable[[str], None]) -> NvmlGpu | None:
+    """The card that trains; None on a CPU, and with one sentence where the library or its driver is missing."""
     if device.type != "cuda":
-        return HostMark
-    return lambda: torch.cuda.Event(enable_timing=True)
+        return None
+    try:
+        import pynvml
+    except ImportError:
+        say("GPU temperature, power and clocks are not shown; pip install nvidia-ml-py to see them")
+        return None
+    try:
+        pynvml.nvmlInit()
+        uuid = torch.cuda.get_device_properties(device).uuid
+        return NvmlGpu(pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
+    except (pynvml.NVMLError, AttributeError) as error:
+        say(f"GPU temperature, power and clocks are not shown ({error}); check that 'nvidia-smi' works")
+        return None
+
+
+def gpu_memory(device: torch.device) -> dict[str, float]:
+    """GPU memory as PyTorch sees it, in GiB; nothing on a CPU."""
+    if device.type != "cuda":
+        return {}
+    return {
+        "memory_allocated_gib": torch.cuda.memory_allocated(device) / GIB,
+        "memory_reserved_gib": torch.cuda.memory_reserved(device) / GIB,
+        "memory_peak_gib": torch.cuda.max_memory_allocated(device) / GIB,
+    }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -27,13 +28,12 @@ from hrm_puzzles.data import datasets
 from hrm_puzzles.data.build import Recipe as DataRecipe
 from hrm_puzzles.data.build import build, usual_counts
 from hrm_puzzles.puzzle import Puzzle
-from hrm_train import distributed, memory, tuning
-from hrm_train.batches import Feed
-from hrm_train.dataset import open_source
+from hrm_train import distributed, memory
+from hrm_train.batches import Feed, open_source
 from hrm_train.hardware import SETTABLE, Hardware, hardware_from_name, prepare
 from hrm_train.loop import Trainer
-from hrm_train.presets import config_for, recipe_for
-from hrm_train.recipe import Recipe, with_settings
+from hrm_train.memory import is_out_of_memory, limit_bytes, peak_bytes, restart_peak
+from hrm_train.recipe import Recipe, config_for, recipe_for, with_settings
 from hrm_train.status import SETTINGS
 
 SMALL = 8_000_000  # parameters, below which the table's small_rows_* hold
@@ -42,7 +42,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RunPlan:
     """Everything that makes a run what it is, and the machine it was planned for."""
 
     run: Path
@@ -99,7 +99,7 @@ def open_plan(
     resume: bool = False,
     tune: bool = False,
     say: Say = print,
-) -> Plan:
+) -> RunPlan:
     """The plan of a new run, or with `resume` that of an old one; a process that torchrun restarts resumes.
 
     `tune` tries how many rows at once are fastest. With several ranks the first one plans (and builds data), the
@@ -124,7 +124,7 @@ def new_plan(
     init: Path | None,
     settings: Sequence[str],
     say: Say,
-) -> Plan:
+) -> RunPlan:
     """Decides everything, and builds the puzzle's usual data set where its usual place is empty."""
     if (run / SETTINGS).exists():
         raise ValueError(f"{run} already holds a run; add --resume to continue it or choose another --run")
@@ -141,23 +141,23 @@ def new_plan(
     data = data or _usual_data(kind, say)
     num_puzzle_ids = open_source(data, "train", kind).num_puzzle_ids
     config = replace(config, num_puzzle_ids=num_puzzle_ids)
-    return Plan(run=run, data=data, hardware=hardware, config=config, recipe=recipe, init=init)
+    return RunPlan(run=run, data=data, hardware=hardware, config=config, recipe=recipe, init=init)
 
 
-def tuned(plan: Plan, say: Say) -> Plan:
+def tuned(plan: RunPlan, say: Say) -> RunPlan:
     """The plan with the fastest micro-batch that fits; the batch of an update stays what it is."""
-    rows = tuning.fastest(trainer_from(plan, say), plan.micro_batch, say)
+    rows = fastest(trainer_from(plan, say), plan.micro_batch, say)
     return replace(plan, hardware=replace(plan.hardware, micro_batch=rows))
 
 
-def read_plan(run: Path, hw: str | None = None) -> Plan:
+def read_plan(run: Path, hw: str | None = None) -> RunPlan:
     """The plan as it was written, on another machine where `hw` says so; refuses a machine without its device."""
     if not (run / SETTINGS).exists():
         raise ValueError(f"{run} holds no run to resume; start it without --resume")
     values = checkpoint.read_json(run / SETTINGS)
     hardware = hardware_from_name(hw) if hw else Hardware(**values["hardware"])
     prepare(hardware)
-    return Plan(
+    return RunPlan(
         run=run,
         data=Path(values["data"]),
         hardware=hardware,
@@ -167,7 +167,7 @@ def read_plan(run: Path, hw: str | None = None) -> Plan:
     )
 
 
-def trainer_from(plan: Plan, say: Say = print) -> Trainer:
+def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
     """The trainer at its first step; `Trainer.restore` takes it further."""
     puzzle, recipe = registry.get(plan.recipe.puzzle), plan.recipe
     source = open_source(plan.data, "train", puzzle)
@@ -176,7 +176,7 @@ def trainer_from(plan: Plan, say: Say = print) -> Trainer:
     return Trainer(model, puzzle, feed, recipe, plan.hardware, micro_batch=plan.micro_batch_for(model), say=say)
 
 
-def provenance(plan: Plan) -> dict[str, Any]:
+def provenance(plan: RunPlan) -> dict[str, Any]:
     """What a checkpoint says of where it comes from; reads the whole data set once."""
     return {
         "puzzle": plan.recipe.puzzle,
@@ -186,7 +186,7 @@ def provenance(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _model(plan: Plan, puzzle: Puzzle) -> HRM:
+def _model(plan: RunPlan, puzzle: Puzzle) -> HRM:
     torch.manual_seed(plan.recipe.seed)
     model = HRM(plan.config)
     if plan.init and not (plan.run / "latest").exists():  # a checkpoint of the run itself replaces the start anyway
@@ -238,3 +238,74 @@ def _usual_data(kind: Puzzle, say: Say) -> Path:
         num_train, num_test = usual_counts(kind)
         build(DataRecipe(puzzle=kind.name, num_train=num_train, num_test=num_test), path, num_workers=workers)
     return path
+
+
+FACTORS = (0.5, 1, 2, 4)
+TARGET = 0.9
+"""Share of the device's memory that a micro-batch may fill: the rest is for fragments and whatever else runs."""
+REPEATS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One micro-batch that was tried; no speed where it was out of memory."""
+
+    micro_batch: int
+    samples_per_s: float
+    peak_bytes: int
+    fits: bool
+
+    def __str__(self) -> str:
+        outcome = f"{self.samples_per_s:.1f} samples/s, peak {self.peak_bytes / 2**20:.0f} MiB"
+        verdict = outcome if self.samples_per_s else "out of memory"
+        return f"micro-batch {self.micro_batch}: {verdict}{'' if self.fits else ', too much'}"
+
+
+def fastest(trainer: Trainer, wanted: int, say: Callable[[str], None], limit: int | None = None) -> int:
+    """The fastest of 0.5, 1, 2 and 4 times `wanted` rows that fills at most TARGET of `limit` bytes (the device's own).
+
+    Each is tried by real windows, forward and backward, in which every row is fresh: the most a step can take. Where
+    none fits, smaller ones are tried. The trainer's state is spent on it: use one for this alone.
+    """
+    limit = limit_bytes(trainer.device) if limit is None else limit
+    most = len(trainer.slots)
+    trials: list[Trial] = []
+    for rows in sorted({min(most, max(1, int(factor * wanted))) for factor in FACTORS}):
+        trials.append(_tried(trainer, rows, limit, say))
+        if not trials[-1].fits:
+            break
+    while not any(trial.fits for trial in trials):
+        rows = min(trial.micro_batch for trial in trials)
+        if rows == 1:
+            raise ValueError(
+                f"not even one row fits into {TARGET:.0%} of {limit / 2**20:.0f} MiB; choose a smaller --preset"
+            )
+        trials.append(_tried(trainer, rows // 2, limit, say))
+    best = max((trial for trial in trials if trial.fits), key=lambda trial: trial.samples_per_s)
+    say(f"chosen: micro-batches of {best.micro_batch} rows, {-(-most // best.micro_batch)} for each update")
+    return best.micro_batch
+
+
+def _tried(trainer: Trainer, rows: int, limit: int, say: Callable[[str], None]) -> Trial:
+    trainer.regroup(rows)
+    restart_peak(trainer.device)
+    try:
+        seconds = min(_seconds(trainer) for _ in range(REPEATS))  # the first one also warms up
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        seconds = 0.0
+    peak = peak_bytes(trainer.device)
+    samples_per_s = trainer.micro_batch * trainer.recipe.window / seconds if seconds else 0.0
+    fits = bool(seconds) and peak <= TARGET * limit
+    trial = Trial(micro_batch=trainer.micro_batch, samples_per_s=samples_per_s, peak_bytes=peak, fits=fits)
+    say(str(trial))
+    return trial
+
+
+def _seconds(trainer: Trainer) -> float:
+    begin = time.perf_counter()
+    trainer.rehearse()
+    if trainer.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin

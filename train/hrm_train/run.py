@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hrm_host.progress import Stages
 from hrm_model.hrm import HRM
-from hrm_train import curves
-from hrm_train.batches import Rows
+from hrm_train import status
+from hrm_train.batches import Batch
 from hrm_train.checkpoints import Checkpoints
-from hrm_train.display import Display
-from hrm_train.evaluate import Evaluation, evaluate
+from hrm_train.evaluate import Evaluation, HeldOut, History, Kind, evaluate
 from hrm_train.loop import Trainer
 from hrm_train.telemetry import Telemetry, Writer
-from hrm_train.validation import HeldOut, History, Kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +40,7 @@ class Stopped(Exception):  # noqa: N818  # a request, not an error
     """A signal asked the run to end."""
 
 
-class Run:
+class TrainingRun:
     """Drives a trainer to its last sample; a signal ends it with a whole checkpoint, a bad number without one."""
 
     def __init__(
@@ -61,19 +60,19 @@ class Run:
         self.history = History(path)
         self.telemetry = Telemetry(path, trainer, writers, say)
         self._saved_at = time.monotonic()
+        self._latest_figures = ""
 
-    def finish(self, display: Display) -> Evaluation | None:
+    def finish(self, stages: Stages) -> Evaluation | None:
         """Trains to `total_samples` and returns the last validation; None where a signal stopped it before.
 
-        The caller holds the run's lock (`lock.sole_writer`), so that nobody else's files are swept away.
+        The caller holds the run's lock (`sole_writer`), so that no other process's files are swept away.
         """
         trainer, stopping = self.trainer, False
-        with self._until_signalled(), display:
+        with self._until_signalled():
             evaluation = self._catch_up()
             while not self._is_over() and not stopping:
                 self.telemetry.add(trainer.step())
-                display.advance(trainer.progress.samples)
-                self._report(display)
+                self._show(stages)
                 if self._is_over() or self._every(self.intervals.validate_steps):
                     evaluation = self._validate()
                 stopping = self._agreed(self.stopped_by is not None)
@@ -84,7 +83,7 @@ class Run:
 
     def save(self) -> None:
         """Writes `step_N` and points `latest` to it; raises FloatingPointError where a value was not finite."""
-        self.telemetry.moment()
+        self.telemetry.flush()
         trainer, ranks, step = self.trainer, self.trainer.ranks, self.trainer.progress.step
 
         def write(path: Path) -> None:
@@ -112,9 +111,13 @@ class Run:
             waited_min >= self.intervals.checkpoint_minutes
         )
 
-    def _report(self, display: Display) -> None:
-        if self._every(self.intervals.report_steps) and (moment := self.telemetry.moment()):
-            display.show(moment)
+    def _show(self, stages: Stages) -> None:
+        if self._every(self.intervals.report_steps) and (row := self.telemetry.flush()):
+            self._latest_figures = row.summary()
+        if self._latest_figures:
+            stages.show(
+                "training", self.trainer.progress.samples, self.trainer.recipe.total_samples, self._latest_figures
+            )
 
     def _catch_up(self) -> Evaluation | None:
         """After a kill: `best` may not name its checkpoint yet, and the validation due at this step may be missing."""
@@ -148,13 +151,13 @@ class Run:
         if fast is not None:
             evaluation, improved = self._evaluated(model, "fast", fast)
             if not (improved or self._is_over() or step % self.intervals.validate_whole_steps == 0):
-                curves.draw_run(self.path)
+                status.draw_run(self.path)
                 return evaluation, False
         evaluation, improved = self._evaluated(model, "whole", self.held_out.whole)
-        curves.draw_run(self.path)
+        status.draw_run(self.path)
         return evaluation, improved
 
-    def _evaluated(self, model: HRM, kind: Kind, rows: Rows) -> tuple[Evaluation, bool]:
+    def _evaluated(self, model: HRM, kind: Kind, rows: Batch) -> tuple[Evaluation, bool]:
         progress, recipe = self.trainer.progress, self.trainer.recipe
         before = self.history.best(kind, progress.step - 1)
         evaluation = evaluate(

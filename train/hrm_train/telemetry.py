@@ -1,34 +1,36 @@
-"""What a run tells while it goes on: one Moment every few steps, to its files, to TensorBoard and to W&B on request.
+"""What a run reports: a MetricsRow every few steps, to its files, to TensorBoard and to W&B on request; warnings.
 
-metrics.ndjson   one line for each Moment; `hrm-train status` reads it
+metrics.ndjson   one line for each MetricsRow; `hrm-train status` reads it
 board/           TensorBoard: train/* system/* val/*
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
-from hrm_train import nvml
+from hrm_train import meter
 from hrm_train.evaluate import Evaluation
 from hrm_train.loop import StepReport, Trainer
 from hrm_train.meter import Reading
-from hrm_train.watch import Watch, require_finite
 
 METRICS = "metrics.ndjson"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
-    """Where training stands; `train` holds means over the steps since the last moment, `system` the GPU's figures."""
+class MetricsRow:
+    """`train` holds means over the steps since the last row, `system` the GPU's figures."""
 
     time: float
     step: int
@@ -38,6 +40,22 @@ class Moment:
     phase_ms: Mapping[str, float]
     train: Mapping[str, float]
     system: Mapping[str, float]
+
+    def summary(self) -> str:
+        """Speed, loss, exact share, wait for rows, the present limit on segments, and the GPU's load where known."""
+        wait = 100 * self.phase_ms.get("data", 0.0) / self.step_ms if self.step_ms else 0.0
+        parts = [
+            f"{self.samples_per_s:.0f} samples/s",
+            f"loss {self.train['loss']:.3f}",
+            f"exact {100 * self.train['exact']:.0f} %",
+            f"data wait {wait:.0f} %",
+            f"at most {self.train['max_segments']:.0f} segments",
+        ]
+        if self.train.get("revealed"):
+            parts.append(f"{self.train['revealed']:.0f} cells revealed")
+        if "gpu_utilisation_percent" in self.system:
+            parts.append(f"GPU {self.system['gpu_utilisation_percent']:.0f} %")
+        return ", ".join(parts)
 
 
 class Writer(Protocol):
@@ -98,25 +116,27 @@ class Telemetry:
 
     def __init__(self, run: Path, trainer: Trainer, writers: Sequence[Writer], say: Callable[[str], None]) -> None:
         self._run, self._trainer, self._writers, self._say = run, trainer, writers, say
-        self._gpu = nvml.open_gpu(trainer.device, say)
-        self._watch = Watch()
+        self._gpu = meter.open_gpu(trainer.device, say)
+        self._monitor = AnomalyMonitor()
         self._reports: list[StepReport] = []
 
     def add(self, report: StepReport) -> None:
         self._reports.append(report)
 
-    def moment(self) -> Moment | None:
-        """Everything since the last moment; None where no step was made. A value that is no number ends the run."""
+    def flush(self) -> MetricsRow | None:
+        """The row since the last one; None where no step was made. A value that is not finite ends the run."""
         if not self._reports:
             return None
         series = _series(self._reports)
         self._reports = []
-        self._require_finite(series)
-        progress, reading = self._trainer.progress, self._trainer.meter.drain()
-        system, throttled = self._system()
-        for warning in self._watch.see(reading, series["loss"], throttled):
+        trainer = self._trainer
+        progress, reading = trainer.progress, trainer.meter.drain()
+        advice = f"go on from there with --init and an lr below {trainer.recipe.lr}"
+        require_finite(series, progress.step, f"the last checkpoint was written before it: {advice}")
+        throttled = self._gpu.throttled() if self._gpu else ()
+        for warning in self._monitor.see(reading, series["loss"], throttled):
             self._say(f"warning: {warning}")
-        moment = Moment(
+        row = MetricsRow(
             time=time.time(),
             step=progress.step,
             samples=progress.samples,
@@ -124,12 +144,12 @@ class Telemetry:
             step_ms=reading.step_ms,
             phase_ms=reading.phase_ms,
             train={name: sum(values) / len(values) for name, values in series.items()}
-            | {"revealed": progress.curriculum_level, "max_segments": self._trainer.max_segments},
-            system=system,
+            | {"revealed": progress.curriculum_level, "max_segments": trainer.max_segments},
+            system=self._system_figures(throttled),
         )
-        if self._trainer.ranks.is_first:
-            self._pass_on(moment, reading)
-        return moment
+        if trainer.ranks.is_first:
+            self._write(row, reading)
+        return row
 
     def validated(self, kind: str, evaluation: Evaluation) -> None:
         figures = {"segments": evaluation.segments, "halted_exact": evaluation.halted_exact, "loss": evaluation.loss}
@@ -142,31 +162,19 @@ class Telemetry:
         for writer in self._writers:
             writer.close()
 
-    def _require_finite(self, series: Mapping[str, Sequence[float]]) -> None:
-        last, trainer = self._trainer.progress.step, self._trainer
-        length = len(series["loss"])
-        for index in range(length):
-            require_finite(
-                {name: values[index] for name, values in series.items()},
-                last - length + 1 + index,
-                "the last checkpoint was written before it: go on from there with --init and "
-                f"an lr below {trainer.recipe.lr}",
-            )
+    def _system_figures(self, throttled: Sequence[str]) -> dict[str, float]:
+        gpu = {**self._gpu.sample(), "gpu_throttled": float(bool(throttled))} if self._gpu else {}
+        return {**meter.gpu_memory(self._trainer.device), **gpu}
 
-    def _system(self) -> tuple[dict[str, float], tuple[str, ...]]:
-        sample = self._gpu.sample() if self._gpu else None
-        figures = nvml.memory(self._trainer.device) | (sample.scalars() if sample else {})
-        return figures, sample.throttled if sample else ()
-
-    def _pass_on(self, moment: Moment, reading: Reading) -> None:
+    def _write(self, row: MetricsRow, reading: Reading) -> None:
         with (self._run / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_rounded(asdict(moment))) + "\n")
-        figures = {f"train/{name}": value for name, value in moment.train.items()}
-        figures |= {f"system/{name}": value for name, value in moment.system.items()}
-        figures |= {f"system/{phase}_ms": value for phase, value in moment.phase_ms.items()}
-        figures |= {"system/samples_per_s": moment.samples_per_s, "system/data_wait_share": reading.share("data")}
+            file.write(json.dumps(_rounded(asdict(row))) + "\n")
+        figures = {f"train/{name}": value for name, value in row.train.items()}
+        figures |= {f"system/{name}": value for name, value in row.system.items()}
+        figures |= {f"system/{phase}_ms": value for phase, value in row.phase_ms.items()}
+        figures |= {"system/samples_per_s": row.samples_per_s, "system/data_wait_share": reading.share("data")}
         for writer in self._writers:
-            writer.write(figures, moment.samples)
+            writer.write(figures, row.samples)
 
 
 def _series(reports: Sequence[StepReport]) -> dict[str, list[float]]:
@@ -180,3 +188,87 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _rounded(inner) for key, inner in value.items()}
     return float(f"{value:.6g}") if isinstance(value, float) and value < 1e6 else value
+
+
+STARVED = 0.15
+"""Share of a step spent waiting for rows above which the data is the bottleneck."""
+SPIKE = 10.0
+"""Robust standard deviations above the median of the last losses."""
+WINDOW, LEAST = 400, 100
+LASTING = 3
+"""Readings in a row that count as a state: the first ones carry warm-up, a single one may be an accident."""
+
+THROTTLED = {
+    "power": "the GPU is held at its power limit; raise it with 'nvidia-smi -pl WATTS' or accept the lower clock",
+    "thermal": "the GPU slows down because it is hot; clear its air path, raise its fan speed or lower its power limit",
+    "brake": "the GPU is braked by its power supply; check the power connectors and the supply's rating",
+    "hardware": "the GPU slows itself down (heat or power supply); look at 'nvidia-smi -q -d PERFORMANCE'",
+}
+
+
+class AnomalyMonitor:
+    """Finds signs of trouble in the readings of a run; each is said once, with what to do. Pure logic."""
+
+    def __init__(self) -> None:
+        self._losses: deque[float] = deque(maxlen=WINDOW)
+        self._lasted: dict[str, int] = {}
+        self._said: set[str] = set()
+
+    def see(self, reading: Reading, losses: Sequence[float], throttled: Sequence[str]) -> list[str]:
+        """The warnings that are new after this reading; `throttled` holds keys of THROTTLED."""
+        warnings = [self._starved(reading), self._spiked(losses)]
+        for name, sentence in THROTTLED.items():
+            warnings.append(self._once(name, self._lasts(name, name in throttled), sentence))
+        return [warning for warning in warnings if warning]
+
+    def _starved(self, reading: Reading) -> str | None:
+        share = reading.share("data")
+        sentence = (
+            f"training waits for rows during {100 * share:.0f} % of each step; give more threads to them "
+            "(--set workers=N), or put the data set on a faster disk"
+        )
+        return self._once("data", self._lasts("data", share > STARVED), sentence)
+
+    def _spiked(self, losses: Sequence[float]) -> str | None:
+        sentence = None
+        for loss in losses:
+            height = spike_height(loss, self._losses)
+            self._losses.append(loss)
+            if height > SPIKE:
+                sentence = (
+                    f"the loss jumped to {loss:.4g}, {height:.0f} robust deviations above its median; "
+                    "if it does not fall back, go on from an earlier checkpoint with a lower lr (--init, --set lr=...)"
+                )
+        return self._once("spike", sentence is not None, sentence or "")
+
+    def _lasts(self, name: str, now: bool) -> bool:
+        self._lasted[name] = self._lasted.get(name, 0) + 1 if now else 0
+        return self._lasted[name] >= LASTING
+
+    def _once(self, name: str, now: bool, sentence: str) -> str | None:
+        if not now or name in self._said:
+            return None
+        self._said.add(name)
+        return sentence
+
+
+def spike_height(loss: float, before: Sequence[float] | deque[float]) -> float:
+    """How far a loss lies above the median of those before it, in units of 1.4826 x their median absolute deviation.
+
+    0 while there are too few to judge; the deviation counts as at least 1 % of the median, so that a flat loss is calm.
+    """
+    if len(before) < LEAST:
+        return 0.0
+    values = np.asarray(before)
+    median = float(np.median(values))
+    spread = max(1.4826 * float(np.median(np.abs(values - median))), 0.01 * abs(median), 1e-12)
+    return (loss - median) / spread
+
+
+def require_finite(series: Mapping[str, Sequence[float]], last_step: int, advice: str) -> None:
+    """Raises FloatingPointError for the first value that is not finite; each series ends with the last step's value."""
+    first_step = last_step + 1 - len(next(iter(series.values())))
+    for step, values in enumerate(zip(*series.values(), strict=True), first_step):
+        for name, value in zip(series, values, strict=True):
+            if not math.isfinite(value):
+                raise FloatingPointError(f"{name} is {value} at step {step}, training cannot go on; {advice}")

@@ -21,11 +21,10 @@ from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.data.held_out import Questions, questions_made
-from hrm_train.batches import Feed, Rows
+from hrm_train.batches import Batch, Feed
 from hrm_train.hardware import PRESETS
 from hrm_train.loop import Trainer
-from hrm_train.presets import config_for, recipe_for
-from hrm_train.recipe import Recipe
+from hrm_train.recipe import Recipe, config_for, recipe_for
 
 GAIN = 0.7
 """On the matrices of both levels: a fresh model amplifies rounding so much that equal steps would part within three."""
@@ -148,6 +147,6 @@ class _Arrays:
     def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:  # noqa: ARG002
         return groups_B
 
-    def rows(self, indices_B: NDArray[np.intp]) -> Rows:
+    def rows(self, indices_B: NDArray[np.intp]) -> Batch:
         asked = self._questions
-        return Rows(asked.tokens_NT[indices_B], asked.labels_NT[indices_B], np.zeros(len(indices_B), np.int32))
+        return Batch(asked.tokens_NT[indices_B], asked.labels_NT[indices_B], np.zeros(len(indices_B), np.int32))
