@@ -34,6 +34,7 @@ from hrm_edge_runtime.engines.trt.api import BuildSettings, plan_from_onnx
 from hrm_export.half import Range, half_graph, islands, record_ranges
 from hrm_export.segment import segment_graph
 from hrm_export.unrolled import unrolled_graph
+from hrm_host.progress import Stages
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
@@ -60,18 +61,6 @@ class Figures:
     scratch_bytes: int
     num_fused_attention: int
     seconds: float
-
-
-class Silent:
-    """Nobody hears of phases."""
-
-    def start(self, name: str, parent: str | None, num_steps: int) -> None: ...
-
-    def step(self, name: str, step: int) -> bool:
-        del name, step
-        return True
-
-    def finish(self, name: str) -> None: ...
 
 
 def is_installed() -> bool:
@@ -142,7 +131,7 @@ def build(trt: Any, form: str, graph: onnx.ModelProto) -> Figures:
                 file,
                 [_shapes(graph, bucket) for bucket in BUCKETS],
                 settings=BuildSettings(),
-                phases=Silent(),
+                stages=Stages(),
                 timing_cache=None,  # RTX would look for a GPU
                 adjust=lambda config: _aim(trt, config),
             )
