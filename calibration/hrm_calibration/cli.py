@@ -5,10 +5,9 @@ hrm-calibrate halting sudoku.bundle --data data/sudoku --markdown
 hrm-calibrate int8 sudoku-6x6 --calib sudoku --out sudoku-int8
 """
 
-from __future__ import annotations
-
 import json
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -17,8 +16,9 @@ import onnx
 import typer
 from rich.console import Console
 
-from hrm_calibration.halting_curve import Report, Rollout, report_on, roll_out
-from hrm_calibration.int8 import Calibrated, Int8Settings, calibrate
+from hrm_calibration.halting_curve import report_on, roll_out
+from hrm_calibration.int8 import Int8Settings, calibrate
+from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_host.atomic import new_directory, require_free
@@ -53,12 +53,20 @@ def halting(
         bundle = Bundle.open(find_bundle(bundle_name))
         questions = _questions(bundle, data, csv)
         questions = questions if puzzles is None else questions.sample(puzzles)
-        rollout = _rolled_out(bundle, questions, precision, slots, threads)
+        engine = engine_from_bundle(bundle, precision=precision, num_slots=slots, num_threads=threads)
+        with closing(engine), stages_on() as stages:
+            limit, progress = bundle.manifest.max_segments, partial(stages.show, "puzzles")
+            rollout = roll_out(engine, bundle.puzzle, bundle.puzzle_table, questions, limit, progress=progress)
         report = report_on(rollout, model=bundle.manifest.name, precision=precision, max_loss=max_loss / 100)
     except (ValueError, OSError) as error:
         sys.stderr.write(f"hrm-calibrate: {error}\n")
         raise typer.Exit(1) from error
-    _show(report, as_json=as_json, as_markdown=as_markdown)
+    if as_json:
+        print(json.dumps(report.as_json()))
+    elif as_markdown:
+        print(report.markdown())
+    else:
+        Console().print(report.table())
 
 
 @app.command(epilog="Example: hrm-calibrate int8 sudoku-6x6 --calib sudoku --out sudoku-int8 --budget 0.5")
@@ -83,22 +91,22 @@ def int8(
     try:
         require_free(out)
         bundle = Bundle.open(find_bundle(bundle_name))
-        with stages_on(Console(stderr=True)) as stages:
+        with stages_on() as stages:
             questions = find_questions(
                 calib, bundle.puzzle, count=puzzles, data=data, progress=partial(stages.show, "making puzzles")
             )
-            calibrated = calibrate(
-                onnx.load(bundle.graph_path("fp32")),
-                bundle.puzzle,
-                bundle.puzzle_table,
-                bundle.manifest.halting_policy(),
-                questions,
-                settings=settings,
-                progress=stages.show,
-                cache=cache,
+            served = ServedGraph(
+                graph=onnx.load(bundle.graph_path("fp32")),
+                puzzle=bundle.puzzle,
+                puzzle_table=bundle.puzzle_table,
+                policy=bundle.manifest.halting_policy(),
                 num_threads=threads,
             )
-        _save(calibrated, out)
+            calibrated = calibrate(served, questions, settings=settings, stages=stages, cache=cache)
+        with new_directory(out) as unfinished:
+            onnx.save(calibrated.signed, unfinished / "step.int8.onnx")
+            onnx.save(calibrated.unsigned, unfinished / "step.int8.cpu.onnx")
+            calibrated.save_report(unfinished)
     except (ValueError, OSError) as error:
         sys.stderr.write(f"hrm-calibrate: {error}\n")
         raise typer.Exit(1) from error
@@ -119,40 +127,6 @@ def _questions(bundle: Bundle, data: Path | None, csv: Path | None) -> Questions
         raise ValueError("the held-out puzzles come from one place; give either --data or --csv")
     questions.require_ids(bundle.manifest.num_puzzle_ids)
     return questions
-
-
-def _rolled_out(bundle: Bundle, questions: Questions, precision: str, slots: int, threads: int | None) -> Rollout:
-    engine = engine_from_bundle(bundle, precision=precision, num_slots=slots, num_threads=threads)
-    num_segments = bundle.manifest.max_segments
-    try:
-        with stages_on(Console(stderr=True)) as stages:
-            return roll_out(
-                engine,
-                bundle.puzzle,
-                bundle.puzzle_table,
-                questions,
-                num_segments,
-                progress=lambda done: stages.show("puzzles", done, len(questions)),
-            )
-    finally:
-        engine.close()
-
-
-def _save(calibrated: Calibrated, out: Path) -> None:
-    with new_directory(out) as unfinished:
-        onnx.save(calibrated.signed, unfinished / "step.int8.onnx")
-        onnx.save(calibrated.unsigned, unfinished / "step.int8.cpu.onnx")
-        (unfinished / "calibration.json").write_text(json.dumps(calibrated.report.as_json(), indent=1) + "\n")
-        calibrated.save_pictures(unfinished)
-
-
-def _show(report: Report, *, as_json: bool, as_markdown: bool) -> None:
-    if as_json:
-        print(json.dumps(report.as_json()))
-    elif as_markdown:
-        print(report.markdown())
-    else:
-        Console().print(report.table())
 
 
 if __name__ == "__main__":

@@ -4,9 +4,7 @@ The rule applied afterwards is the very function that the server calls, on margi
 Shapes: N puzzles, B slots, S segments, T tokens, E puzzle-vector size.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +15,7 @@ from rich.table import Table
 from hrm_edge_runtime.batching.halting import HaltingPolicy, columns_of, decide_B
 from hrm_edge_runtime.batching.lane import Checker
 from hrm_edge_runtime.engines.engine import Engine
+from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles.data.held_out import Questions
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN
 
@@ -24,6 +23,36 @@ RATING_CLASSES = {"0": (0, 0), "1-9": (1, 9), "10-19": (10, 19), "20-49": (20, 4
 """Difficulty by rating, bounds included."""
 ALL = "all"
 NUM_THRESHOLDS = 65
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Shares of puzzles whose last answer equals the label, or carries a proof, and the mean of segments spent."""
+
+    num_puzzles: int
+    exact: float
+    proven: float
+    mean_segments: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outcomes:
+    """How each puzzle ended under a policy; `exact_N` where the last answer equals the label."""
+
+    exact_N: NDArray[np.bool_]
+    proven_N: NDArray[np.bool_]
+    segments_N: NDArray[np.int32]
+
+    def at(self, rows: slice | NDArray[np.bool_]) -> "Outcomes":
+        return Outcomes(**{name: values_N[rows] for name, values_N in vars(self).items()})
+
+    def score(self) -> Score:
+        return Score(
+            num_puzzles=len(self.exact_N),
+            exact=float(self.exact_N.mean()),
+            proven=float(self.proven_N.mean()),
+            mean_segments=float(self.segments_N.mean()),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,15 +68,21 @@ class Rollout:
     def num_segments(self) -> int:
         return len(self.margin_SN)
 
-
-@dataclass(frozen=True, kw_only=True)
-class Score:
-    """Shares of puzzles whose last answer equals the label, or carries a proof, and the mean of segments spent."""
-
-    num_puzzles: int
-    exact: float
-    proven: float
-    mean_segments: float
+    def under(self, policy: HaltingPolicy) -> Outcomes:
+        """Where each puzzle would have stopped, and what it had answered by then."""
+        num_puzzles = self.margin_SN.shape[1]
+        columns = columns_of(policy, num_puzzles)
+        stops_SN = np.stack(
+            [
+                decide_B(margin_N, np.full(num_puzzles, segment), verdict_N, columns) > 0
+                for segment, (margin_N, verdict_N) in enumerate(zip(self.margin_SN, self.verdict_SN, strict=True), 1)
+            ]
+        )
+        assert stops_SN.any(axis=0).all(), "a policy may not run longer than the rollout"
+        index_N = stops_SN.argmax(axis=0)
+        last = (index_N, np.arange(num_puzzles))
+        segments_N = index_N.astype(np.int32) + 1
+        return Outcomes(exact_N=self.exact_SN[last], proven_N=self.verdict_SN[last] == RIGHT, segments_N=segments_N)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +104,9 @@ def roll_out(
     questions: Questions,
     num_segments: int,
     *,
-    progress: Callable[[int], object] | None = None,
+    progress: OnProgress = unheard,
 ) -> Rollout:
-    """Runs every puzzle through all segments, as many at a time as the engine has slots; `progress` hears how many."""
+    """Run every puzzle through all segments, as many at a time as the engine has slots."""
     shape = (num_segments, len(questions))
     margin_SN, verdict_SN, exact_SN = np.zeros(shape, np.float32), np.zeros(shape, np.int8), np.zeros(shape, np.bool_)
     for start in range(0, len(questions), engine.num_slots):
@@ -84,27 +119,19 @@ def roll_out(
             margin_SN[segment, part] = output.halt_margin_B
             verdict_SN[segment, part] = puzzle.check_BT(tokens_BT, output.answer_BT)
             exact_SN[segment, part] = ((output.answer_BT == labels_BT) | (labels_BT < 0)).all(axis=1)
-        if progress is not None:
-            progress(part.stop)
+        progress(part.stop, len(questions))
     return Rollout(margin_SN=margin_SN, verdict_SN=verdict_SN, exact_SN=exact_SN, ratings_N=questions.ratings_N)
 
 
 def score_policy(rollout: Rollout, policy: HaltingPolicy) -> PolicyScore:
-    """Where each puzzle would have stopped, and what it had answered by then."""
-    last_N = last_segment_N(rollout, policy)
-    puzzles_N = np.arange(len(last_N))
-    exact_N = rollout.exact_SN[last_N, puzzles_N]
-    proven_N = rollout.verdict_SN[last_N, puzzles_N] == RIGHT
-    scores = {
-        name: Score(
-            num_puzzles=int(chosen_N.sum()),
-            exact=float(exact_N[chosen_N].mean()),
-            proven=float(proven_N[chosen_N].mean()),
-            mean_segments=float((last_N[chosen_N] + 1).mean()),
-        )
-        for name, chosen_N in _classes(rollout).items()
-        if chosen_N.any()
-    }
+    """A policy's score on all puzzles, and by difficulty where ratings are known."""
+    outcomes = rollout.under(policy)
+    scores = {ALL: outcomes.score()}
+    if rollout.ratings_N is not None:
+        for name, (low, high) in RATING_CLASSES.items():
+            chosen_N = (rollout.ratings_N >= low) & (rollout.ratings_N <= high)
+            if chosen_N.any():
+                scores[name] = outcomes.at(chosen_N).score()
     return PolicyScore(policy=policy, scores=scores)
 
 
@@ -141,32 +168,12 @@ def choose(curve: Iterable[PolicyScore], exact_after_all: float, max_loss: float
     return min(good, key=lambda point: (point.total.mean_segments, -point.total.exact))
 
 
-def last_segment_N(rollout: Rollout, policy: HaltingPolicy) -> NDArray[np.intp]:
-    """Index of the segment after which each puzzle stops."""
-    num_puzzles = rollout.margin_SN.shape[1]
-    columns = columns_of(policy, num_puzzles)
-    stops_SN = np.stack(
-        [
-            decide_B(margin_N, np.full(num_puzzles, segment), verdict_N, columns) > 0
-            for segment, (margin_N, verdict_N) in enumerate(zip(rollout.margin_SN, rollout.verdict_SN, strict=True), 1)
-        ]
-    )
-    assert stops_SN.any(axis=0).all(), "a policy may not run longer than the rollout"
-    return stops_SN.argmax(axis=0)
-
-
-def _classes(rollout: Rollout) -> dict[str, NDArray[np.bool_]]:
-    everyone_N = np.ones(rollout.margin_SN.shape[1], np.bool_)
-    ratings_N = rollout.ratings_N
-    if ratings_N is None:
-        return {ALL: everyone_N}
-    by_rating = {name: (ratings_N >= low) & (ratings_N <= high) for name, (low, high) in RATING_CLASSES.items()}
-    return {ALL: everyone_N, **by_rating}
-
-
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """`chosen` is the point of the `learned` curve of fewest segments that loses at most the share `max_loss`."""
+class HaltingReport:
+    """How the policies of one bundle compare.
+
+    `chosen` is the point of the `learned` curve of fewest segments that loses at most the share `max_loss`.
+    """
 
     model: str
     precision: str
@@ -178,18 +185,14 @@ class Report:
     fixed: list[PolicyScore]
     learned: list[PolicyScore]
 
-    def rows(self) -> list[tuple[str, PolicyScore]]:
-        """Each policy by the name a reader would call it."""
-        verified = [] if self.verified is None else [("verified", self.verified)]
-        plain = ("learned > 0", self.plain)
-        chosen = (f"calibrated > {self.chosen.policy.threshold:.3g}", self.chosen)
-        return [*verified, plain, chosen, *((f"fixed {row.policy.max_segments}", row) for row in self.fixed)]
-
     def cells(self) -> list[list[str]]:
-        """The table with its head."""
+        """The table with its head: one row for each policy, one column for each difficulty."""
         classes = self.plain.scores
+        rows = [] if self.verified is None else [("verified", self.verified)]
+        rows += [("learned > 0", self.plain), (f"calibrated > {self.chosen.policy.threshold:.3g}", self.chosen)]
+        rows += [(f"fixed {point.policy.max_segments}", point) for point in self.fixed]
         head = ["halting", *(f"{name} ({score.num_puzzles})" for name, score in classes.items())]
-        return [head, *([label, *(_cell(point, name) for name in classes)] for label, point in self.rows())]
+        return [head, *([label, *(_cell(point.scores[name]) for name in classes)] for label, point in rows)]
 
     def caption(self) -> str:
         return (
@@ -213,10 +216,10 @@ class Report:
         return asdict(self)
 
 
-def report_on(rollout: Rollout, *, model: str, precision: str, max_loss: float) -> Report:
-    """Scores every policy on one rollout; `verified` only where answers can be proven."""
+def report_on(rollout: Rollout, *, model: str, precision: str, max_loss: float) -> HaltingReport:
+    """Score every policy on one rollout; `verified` only where answers can be proven."""
     fixed, learned = fixed_scores(rollout), learned_curve(rollout)
-    return Report(
+    return HaltingReport(
         model=model,
         precision=precision,
         num_segments=rollout.num_segments,
@@ -229,6 +232,5 @@ def report_on(rollout: Rollout, *, model: str, precision: str, max_loss: float) 
     )
 
 
-def _cell(point: PolicyScore, name: str) -> str:
-    score = point.scores[name]
+def _cell(score: Score) -> str:
     return f"{100 * score.exact:.1f} / {score.mean_segments:.1f}"

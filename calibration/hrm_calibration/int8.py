@@ -4,24 +4,21 @@ The puzzles are cut in three: on some the ranges are recorded, on others the met
 chosen, and the rest, which took part in neither, say what was lost.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from hrm_calibration import int8_report
-from hrm_calibration import int8_report as kept
-from hrm_calibration.choice import Bench, Progress, best_of, sensitivity, solves_of
-from hrm_calibration.int8_report import Int8Report, Judged, LayerDrift, SiteRange, paired
+from hrm_calibration.choice import Int8Trials, best_of, solves_of
+from hrm_calibration.int8_report import Int8Report, Judged, SiteRange, paired
 from hrm_calibration.quantise import call_sites, quantise, unsigned
 from hrm_calibration.ranges import METHODS, scale_of
-from hrm_calibration.rollouts import Recording, record
-from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Checker
+from hrm_calibration.rollouts import Recording, ServedGraph, record
+from hrm_host.progress import Stages
 from hrm_puzzles.data.held_out import Questions
 
 MIN_PUZZLES = 4
@@ -53,44 +50,38 @@ class Calibrated:
     unsigned: onnx.ModelProto
     report: Int8Report
 
-    def save_pictures(self, directory: Path) -> list[Path]:
-        return int8_report.save(self.report, directory)
+    def save_report(self, directory: Path) -> None:
+        """`calibration.json` and the pictures."""
+        int8_report.draw(self.report, directory)
+        int8_report.write(directory / int8_report.REPORT_NAME, self.report)
 
 
 def calibrate(
-    graph: onnx.ModelProto,
-    puzzle: Checker,
-    puzzle_table: NDArray[np.float32],
-    policy: HaltingPolicy,
+    served: ServedGraph,
     questions: Questions,
     *,
     settings: Int8Settings,
-    progress: Progress,
+    stages: Stages | None = None,
     cache: Path | None = None,
-    num_threads: int = 1,
 ) -> Calibrated:
-    """The INT8 forms of a float32 step graph, chosen and judged on `questions` under `policy`.
+    """The INT8 forms of a served graph, chosen and judged on `questions` under its halting rule.
 
     `cache` keeps a finished calibration for the next time; one of another graph, other puzzles or other settings is
     refused, as are too few puzzles and puzzles of tasks that the table does not hold.
     """
-    _require_fit(questions, puzzle_table)
-    key = kept.key_of(graph, puzzle_table, questions, {**asdict(settings), **asdict(policy)})
-    report = None if cache is None else kept.read(cache, key)
+    if len(questions) < MIN_PUZZLES:
+        raise ValueError(f"{len(questions)} puzzles are too few to calibrate, choose and judge by; give thousands.")
+    questions.require_ids(len(served.puzzle_table))
+    key = int8_report.key_of(
+        served.graph, served.puzzle_table, questions, {**asdict(settings), **asdict(served.policy)}
+    )
+    report = None if cache is None else int8_report.read(cache, key)
     if report is None:
-        bench = Bench(
-            graph=graph,
-            puzzle=puzzle,
-            puzzle_table=puzzle_table,
-            policy=policy,
-            weight_bits=settings.weight_bits,
-            num_threads=num_threads,
-            progress=progress,
-        )
-        report = _measured(bench, questions, settings, key)
+        trials = Int8Trials(served=served, weight_bits=settings.weight_bits, stages=stages or Stages())
+        report = _measured(trials, questions, settings, key)
         if cache is not None:
-            kept.write(cache, report)
-    signed = quantise(graph, report.scales, weight_only=report.weight_only, weight_bits=settings.weight_bits)
+            int8_report.write(cache, report)
+    signed = quantise(served.graph, report.scales, weight_only=report.weight_only, weight_bits=settings.weight_bits)
     return Calibrated(signed=signed, unsigned=unsigned(signed), report=report)
 
 
@@ -102,55 +93,46 @@ def parts_of(questions: Questions, settings: Int8Settings) -> tuple[Questions, Q
     return questions.at(order_N[:first]), questions.at(order_N[first:second]), questions.at(order_N[second:])
 
 
-def _measured(bench: Bench, questions: Questions, settings: Int8Settings, key: str) -> Int8Report:
+def _measured(trials: Int8Trials, questions: Questions, settings: Int8Settings, key: str) -> Int8Report:
     """Record, try every method, keep the best, leave weight-only what the budget asks for, and judge."""
+    graph = trials.served.graph
     to_record, to_choose, to_judge = parts_of(questions, settings)
-    recording = _recorded(bench, to_record, settings)
-    sites = _sites(bench.graph, recording, settings.methods)
+    recording = record(
+        trials.served, to_record, seed=settings.seed, progress=partial(trials.stages.show, "recording ranges")
+    )
+    sites = _sites(graph, recording, settings.methods)
     scales_of = {method: {site.name: site.scales[method] for site in sites} for method in settings.methods}
     to_try = to_choose.at(np.arange(min(settings.num_tried, len(to_choose))))
-    float32 = bench.outcome(bench.graph, to_choose, "float32")
-    methods = bench.score_methods(scales_of, to_try, recording.states, float32.first(len(to_try)))
-    best, scales = best_of(methods), scales_of[best_of(methods).method]
-    ranking = _ranking(bench, scales, recording)
+    float32 = trials.outcomes(to_choose, "float32")
+    methods = trials.score_methods(scales_of, to_try, recording.states, float32.at(slice(len(to_try))))
+    chosen = best_of(methods).method
+    ranking = trials.sensitivity(scales_of[chosen], recording.states)
     worst_first = [layer.weight for layer in ranking]
-    steps = bench.budget_steps(scales, worst_first, to_choose, float32, settings.budget)
+    steps = trials.budget_steps(scales_of[chosen], worst_first, to_choose, float32, settings.budget)
     weight_only = worst_first[: steps[-1].num_weight_only]
-    final = bench.quantised(scales, weight_only)
+    final = trials.quantised(scales_of[chosen], weight_only)
+    segments_N = recording.outcomes.segments_N
     return Int8Report(
         key=key,
         weight_bits=settings.weight_bits,
         num_calibration=len(to_record),
         num_tried=len(to_try),
         num_choice=len(to_choose),
-        reach=_reach(recording),
+        reach=[int((segments_N > segment).sum()) for segment in range(int(segments_N.max()))],
         sites=sites,
         float32=solves_of(float32),
         methods=methods,
-        chosen=best.method,
+        chosen=chosen,
         sensitivity=ranking,
         budget=settings.budget,
         budget_steps=steps,
         weight_only=weight_only,
-        judged=_judged(bench, final, to_judge),
-        size_bytes={"fp32": bench.graph.ByteSize(), "int8": final.ByteSize()},
+        judged=_judged(trials, final, to_judge),
+        size_bytes={"fp32": graph.ByteSize(), "int8": final.ByteSize()},
     )
 
 
-def _recorded(bench: Bench, questions: Questions, settings: Int8Settings) -> Recording:
-    return record(
-        bench.graph,
-        bench.puzzle,
-        bench.puzzle_table,
-        questions,
-        bench.policy,
-        num_threads=bench.num_threads,
-        seed=settings.seed,
-        progress=lambda done: bench.progress("recording ranges", done, len(questions)),
-    )
-
-
-def _sites(graph: onnx.ModelProto, recording: Recording, methods: tuple[str, ...]) -> list[SiteRange]:
+def _sites(graph: onnx.ModelProto, recording: Recording, methods: Iterable[str]) -> list[SiteRange]:
     return [
         SiteRange(
             name=site.name,
@@ -162,35 +144,12 @@ def _sites(graph: onnx.ModelProto, recording: Recording, methods: tuple[str, ...
     ]
 
 
-def _ranking(bench: Bench, scales: dict[str, float], recording: Recording) -> list[LayerDrift]:
-    ranked = sensitivity(
-        bench.graph,
-        scales,
-        recording.states,
-        weight_bits=bench.weight_bits,
-        num_threads=bench.num_threads,
-        progress=lambda done, total: bench.progress("ranking layers", done, total),
-    )
-    return [LayerDrift(weight=weight, drift=moved) for weight, moved in ranked]
-
-
-def _judged(bench: Bench, final: onnx.ModelProto, questions: Questions) -> Judged:
-    float32 = bench.outcome(bench.graph, questions, "judging float32")
-    int8 = bench.outcome(final, questions, "judging int8")
+def _judged(trials: Int8Trials, final: onnx.ModelProto, questions: Questions) -> Judged:
+    float32 = trials.outcomes(questions, "judging float32")
+    int8 = trials.outcomes(questions, "judging int8", final)
     return Judged(
         float32=solves_of(float32),
         int8=solves_of(int8),
         exact=paired(float32.exact_N, int8.exact_N),
         proven=paired(float32.proven_N, int8.proven_N),
     )
-
-
-def _reach(recording: Recording) -> list[int]:
-    segments_N = recording.outcome.segments_N
-    return [int((segments_N > segment).sum()) for segment in range(int(segments_N.max()))]
-
-
-def _require_fit(questions: Questions, puzzle_table: NDArray[np.float32]) -> None:
-    if len(questions) < MIN_PUZZLES:
-        raise ValueError(f"{len(questions)} puzzles are too few to calibrate, choose and judge by; give thousands.")
-    questions.require_ids(len(puzzle_table))

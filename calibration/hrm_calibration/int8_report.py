@@ -1,6 +1,4 @@
-"""What a calibration found, whole: enough to quantise again, to judge the result, and to draw it."""
-
-from __future__ import annotations
+"""What a calibration found: enough to quantise again, to judge the result, to keep it on disk and to draw it."""
 
 import hashlib
 import json
@@ -14,18 +12,54 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from hrm_edge_runtime.parity.measures import Z_95, loss_interval
 from hrm_host import atomic
 from hrm_puzzles.data.held_out import Questions
 
+REPORT_NAME = "calibration.json"
+WIDTH, ROW_HEIGHT = 9.0, 0.22
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+
+class Paired(BaseModel, extra="forbid", frozen=True):
+    """Two runs over the same puzzles: `loss` is the share that `ours` solves less than the reference.
+
+    `low` and `high` bound the loss at 95 %.
+    """
+
+    num_puzzles: int
+    reference: float
+    ours: float
+    num_lost: int
+    num_won: int
+    loss: float
+    low: float
+    high: float
+
+    @property
+    def standard_error(self) -> float:
+        return (self.high - self.low) / (2 * Z_95)
 
 
-class Solves(_Strict):
+def paired(reference_N: NDArray[np.bool_], ours_N: NDArray[np.bool_]) -> Paired:
+    """Compare puzzle by puzzle; `loss_interval` says which interval this is."""
+    num_puzzles = len(reference_N)
+    num_lost, num_won = int((reference_N & ~ours_N).sum()), int((ours_N & ~reference_N).sum())
+    low, high = loss_interval(num_lost, num_won, num_puzzles)
+    return Paired(
+        num_puzzles=num_puzzles,
+        reference=float(reference_N.mean()),
+        ours=float(ours_N.mean()),
+        num_lost=num_lost,
+        num_won=num_won,
+        loss=(num_lost - num_won) / num_puzzles,
+        low=low,
+        high=high,
+    )
+
+
+class Solves(BaseModel, extra="forbid", frozen=True):
     """Shares of puzzles whose last answer equals the label, or carries a proof, and the mean of segments spent."""
 
     exact: float
@@ -33,7 +67,7 @@ class Solves(_Strict):
     mean_segments: float
 
 
-class SiteRange(_Strict):
+class SiteRange(BaseModel, extra="forbid", frozen=True):
     """A call site, the largest magnitude it was given, and the scale that each method chose."""
 
     name: str
@@ -42,7 +76,7 @@ class SiteRange(_Strict):
     scales: dict[str, float]
 
 
-class MethodScore(_Strict):
+class MethodScore(BaseModel, extra="forbid", frozen=True):
     """A method by what its graph solves of the choice puzzles; `drift` is the carry's after one segment."""
 
     method: str
@@ -51,21 +85,21 @@ class MethodScore(_Strict):
     drift: float
 
 
-class LayerDrift(_Strict):
+class LayerDrift(BaseModel, extra="forbid", frozen=True):
     """A matrix and how far rounding what it alone reads moves the carry in one segment."""
 
     weight: str
     drift: float
 
 
-class BudgetStep(_Strict):
+class BudgetStep(BaseModel, extra="forbid", frozen=True):
     """What is lost of the choice puzzles with that many of the most sensitive matrices weight-only."""
 
     num_weight_only: int
     exact: Paired
 
 
-class Judged(_Strict):
+class Judged(BaseModel, extra="forbid", frozen=True):
     """INT8 against float32 on puzzles that took part in no choice, under the same halting rule."""
 
     float32: Solves
@@ -74,7 +108,7 @@ class Judged(_Strict):
     proven: Paired
 
 
-class Int8Report(_Strict):
+class Int8Report(BaseModel, extra="forbid", frozen=True):
     """`reach[s]` counts the calibration puzzles that ran more than s segments; `key` says what all this belongs to.
 
     The methods were tried on `num_tried` of the `num_choice` puzzles on which the budget was kept.
@@ -102,60 +136,17 @@ class Int8Report(_Strict):
         """The chosen scale of each call site."""
         return {site.name: site.scales[self.chosen] for site in self.sites}
 
-    @property
-    def size_ratio(self) -> float:
-        """The INT8 file in units of the float32 file."""
-        return self.size_bytes["int8"] / self.size_bytes["fp32"]
-
-    def as_json(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
-
     def summary(self) -> str:
         """The outcome in one line."""
         exact, num_weight_only = self.judged.exact, len(self.weight_only)
+        size_ratio = self.size_bytes["int8"] / self.size_bytes["fp32"]
         shares = (exact.ours, exact.reference, exact.loss, exact.low, exact.high)
         ours, reference, loss, low, high = (100 * share for share in shares)
         return (
             f"{self.chosen}, {num_weight_only} of {len(self.sensitivity)} matrices weight-only: exact solves "
             f"{ours:.1f} % against {reference:.1f} % in float32 on {exact.num_puzzles} other puzzles, a loss of "
-            f"{loss:.2f} points ({low:.2f} to {high:.2f} at 95 %), file {self.size_ratio:.3f} of float32"
+            f"{loss:.2f} points ({low:.2f} to {high:.2f} at 95 %), file {size_ratio:.3f} of float32"
         )
-
-
-class Paired(BaseModel):
-    """`loss` is the share of puzzles that `ours` solves less than the reference; `low` and `high` bound it at 95 %."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    num_puzzles: int
-    reference: float
-    ours: float
-    num_lost: int
-    num_won: int
-    loss: float
-    low: float
-    high: float
-
-    @property
-    def standard_error(self) -> float:
-        return (self.high - self.low) / (2 * Z_95)
-
-
-def paired(reference_N: NDArray[np.bool_], ours_N: NDArray[np.bool_]) -> Paired:
-    """Compares puzzle by puzzle; `interval` says which interval this is."""
-    num_puzzles = len(reference_N)
-    num_lost, num_won = int((reference_N & ~ours_N).sum()), int((ours_N & ~reference_N).sum())
-    low, high = loss_interval(num_lost, num_won, num_puzzles)
-    return Paired(
-        num_puzzles=num_puzzles,
-        reference=float(reference_N.mean()),
-        ours=float(ours_N.mean()),
-        num_lost=num_lost,
-        num_won=num_won,
-        loss=(num_lost - num_won) / num_puzzles,
-        low=low,
-        high=high,
-    )
 
 
 class StaleCacheError(ValueError):
@@ -194,86 +185,74 @@ def write(path: Path, report: Int8Report) -> None:
     atomic.write_text(path, report.model_dump_json(indent=1) + "\n")
 
 
-WIDTH, ROW_HEIGHT = 9.0, 0.22
-
-
-def save(report: Int8Report, directory: Path) -> list[Path]:
+def draw(report: Int8Report, directory: Path) -> list[Path]:
     """One PNG for each question a reader may have; gives the files in that order."""
     directory.mkdir(parents=True, exist_ok=True)
     drawings: dict[str, tuple[float, Callable[[Axes, Int8Report], None]]] = {
-        "methods": (3.5, draw_methods),
-        "layers": (1.5 + ROW_HEIGHT * len(report.sensitivity), draw_layers),
-        "ranges": (1.5 + ROW_HEIGHT * len(report.sites), draw_ranges),
-        "reach": (3.5, draw_reach),
-        "budget": (3.5, draw_budget),
+        "methods": (3.5, _draw_methods),
+        "layers": (1.5 + ROW_HEIGHT * len(report.sensitivity), _draw_layers),
+        "ranges": (1.5 + ROW_HEIGHT * len(report.sites), _draw_ranges),
+        "reach": (3.5, _draw_reach),
+        "budget": (3.5, _draw_budget),
     }
-    return [_drawn(directory / f"{name}.png", height, draw, report) for name, (height, draw) in drawings.items()]
+    files = [directory / f"{name}.png" for name in drawings]
+    for file, (height, fill) in zip(files, drawings.values(), strict=True):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        fill(figure.subplots(), report)
+        figure.savefig(file, dpi=110)
+    return files
 
 
-def draw_methods(axes: Axes, report: Int8Report) -> None:
+def _draw_methods(axes: Axes, report: Int8Report) -> None:
     """What each method loses against float32, with the interval that holds the true loss at 95 %."""
     for index, score in enumerate(report.methods):
         _draw_loss(axes, index, score.exact, "C0" if score.method == report.chosen else "C7")
     axes.axhline(0, color="0.6", linestyle="--")
     axes.set_xticks(range(len(report.methods)), [score.method for score in report.methods])
-    axes.set_ylabel("exact solves lost (points)")
-    axes.set_title(
-        f"{report.num_tried} puzzles, {100 * report.float32.exact:.1f} % of them solved in float32; "
-        f"chosen: {report.chosen}"
-    )
+    solved = f"{report.num_tried} puzzles, {100 * report.float32.exact:.1f} % of them solved in float32"
+    axes.set(ylabel="exact solves lost (points)", title=f"{solved}; chosen: {report.chosen}")
 
 
-def draw_layers(axes: Axes, report: Int8Report) -> None:
+def _draw_layers(axes: Axes, report: Int8Report) -> None:
     """How far each matrix moves the carry, the worst on top."""
     layers = list(reversed(report.sensitivity))
     colors = ["C1" if layer.weight in report.weight_only else "C0" for layer in layers]
     axes.barh([layer.weight for layer in layers], [layer.drift for layer in layers], color=colors)
-    axes.set_xlabel("relative drift of the carry in one segment")
-    axes.set_title(f"inputs of one matrix rounded at a time; {len(report.weight_only)} left weight-only")
+    title = f"inputs of one matrix rounded at a time; {len(report.weight_only)} left weight-only"
+    axes.set(xlabel="relative drift of the carry in one segment", title=title)
 
 
-def draw_ranges(axes: Axes, report: Int8Report) -> None:
+def _draw_ranges(axes: Axes, report: Int8Report) -> None:
     """The largest value of each call site and where each method clips."""
     sites = list(reversed(report.sites))
-    rows = range(len(sites))
     axes.barh([site.name for site in sites], [site.largest for site in sites], color="0.85", label="largest seen")
     for index, score in enumerate(report.methods):
         clips = [127 * site.scales[score.method] for site in sites]
         size = 30 if score.method == report.chosen else 10
-        axes.scatter(clips, rows, s=size, color=f"C{index}", label=score.method, zorder=2)
-    axes.set_xlabel("magnitude")
+        axes.scatter(clips, range(len(sites)), s=size, color=f"C{index}", label=score.method, zorder=2)
     axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
-    axes.set_title("what each call site reads, and where it is clipped")
+    axes.set(xlabel="magnitude", title="what each call site reads, and where it is clipped")
 
 
-def draw_reach(axes: Axes, report: Int8Report) -> None:
+def _draw_reach(axes: Axes, report: Int8Report) -> None:
     """How many calibration puzzles ran each segment: the weight its states have."""
     axes.bar(range(1, len(report.reach) + 1), report.reach, color="C0")
-    axes.set_xlabel("segment")
-    axes.set_ylabel("puzzles that ran it")
-    axes.set_title(f"states of {report.num_calibration} calibration puzzles")
+    title = f"states of {report.num_calibration} calibration puzzles"
+    axes.set(xlabel="segment", ylabel="puzzles that ran it", title=title)
 
 
-def draw_budget(axes: Axes, report: Int8Report) -> None:
+def _draw_budget(axes: Axes, report: Int8Report) -> None:
     """The loss as the inputs of matrices go back to float, with the interval that holds the true one at 95 %."""
     for step in report.budget_steps:
         _draw_loss(axes, step.num_weight_only, step.exact, "C0")
     axes.axhline(100 * report.budget, color="C3", linestyle="--", label="budget")
     axes.set_xticks(range(len(report.budget_steps)))
-    axes.set_xlabel("weight-only matrices")
-    axes.set_ylabel("exact solves lost (points)")
     axes.legend()
-    axes.set_title(f"{report.num_choice} puzzles")
+    title = f"{report.num_choice} puzzles"
+    axes.set(xlabel="weight-only matrices", ylabel="exact solves lost (points)", title=title)
 
 
 def _draw_loss(axes: Axes, position: int, exact: Paired, color: str) -> None:
     axes.plot([position, position], [100 * exact.low, 100 * exact.high], color=color)
     axes.plot([position], [100 * exact.loss], color=color, marker="o")
-
-
-def _drawn(path: Path, height: float, draw: Callable[[Axes, Int8Report], None], report: Int8Report) -> Path:
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    draw(figure.subplots(), report)
-    figure.savefig(path, dpi=110)
-    return path

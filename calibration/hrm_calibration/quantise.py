@@ -8,8 +8,6 @@ are made in float: its inputs are not rounded, which is most of what rounding do
 Shapes: I inputs and O outputs of a linear layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 

@@ -1,10 +1,8 @@
-"""From the magnitudes seen at a call site to the scale it is quantised with: min-max, percentile, entropy, MSE.
+"""The magnitudes seen at a call site, and the scale each method chooses for them: min-max, percentile, entropy, MSE.
 
 Each method chooses where to clip. A tighter clip makes the steps finer for the many and cuts off the few.
-Shapes: C clips tried, K bins.
+Shapes: C clips tried, K bins, L levels.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+NUM_BINS = 2048
+"""The largest value lies in the upper half, so it is resolved to a part in 1,024 or finer."""
+SMALLEST_TOP = 2.0**-64
+CHUNK = 1 << 20
+"""Values binned at a time: temporary arrays stay a few megabytes at any sequence length."""
 STEPS = 127
 """A clip is this many steps of the scale."""
 LEVELS = 128
@@ -23,7 +26,55 @@ FLOOR = 1e-4
 CLIP_SHARES = np.geomspace(0.05, 1.0, 96)
 """Shares of the largest magnitude that the MSE method tries."""
 
-Method = Callable[["Histogram"], float]
+
+@dataclass(kw_only=True, eq=False)
+class Histogram:
+    """Magnitudes in bounded memory: `counts` over `NUM_BINS` equal bins of [0, `top`), and the exact `largest`.
+
+    The range is a power of two and doubles where a value lies beyond it: pairs of bins become one, so every count stays
+    exactly where it belongs and the order in which values arrive changes nothing.
+    """
+
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(NUM_BINS, np.int64))
+    top: float = 0.0
+    largest: float = 0.0
+
+    @property
+    def edges(self) -> NDArray[np.float64]:
+        """Upper edge of each bin."""
+        return np.arange(1, NUM_BINS + 1, dtype=np.float64) * (self.top / NUM_BINS)
+
+    def add(self, values: NDArray[np.floating[Any]]) -> None:
+        """Count every value by its magnitude; refuses values that are not finite."""
+        flat = np.asarray(values, np.float32).reshape(-1)
+        for start in range(0, flat.size, CHUNK):
+            self._add_chunk(np.abs(flat[start : start + CHUNK]))
+
+    def _add_chunk(self, magnitudes: NDArray[np.float32]) -> None:
+        largest = float(magnitudes.max())
+        if not np.isfinite(largest):
+            raise ValueError("an activation is not finite, so it has no range; train or export the model again.")
+        self.largest = max(self.largest, largest)
+        self._reach(largest)
+        if self.top:
+            bins = (magnitudes * np.float32(NUM_BINS / self.top)).astype(np.int32)  # exact: a power of two
+            self.counts += np.bincount(bins, minlength=NUM_BINS)
+        else:
+            self.counts[0] += magnitudes.size  # all zero so far, and zero lies in the first bin of any range
+
+    def _reach(self, largest: float) -> None:
+        """Doubles the range until `largest` lies below its end."""
+        if largest == 0:
+            return
+        end = max(float(2.0 ** np.frexp(largest)[1]), SMALLEST_TOP)
+        if not self.top:
+            self.top = end
+        while self.top < end:
+            self.counts = np.concatenate([self.counts.reshape(-1, 2).sum(axis=1), np.zeros(NUM_BINS // 2, np.int64)])
+            self.top *= 2
+
+
+Method = Callable[[Histogram], float]
 
 
 def scale_of(histogram: Histogram, method: str) -> float:
@@ -89,53 +140,3 @@ def _divergence(counts_K: NDArray[np.float64], end: int) -> float:
     present_K = clipped_K > 0
     share_K, spread_K = clipped_K[present_K] / clipped_K.sum(), spread_K[present_K] / spread_K.sum()
     return float((share_K * np.log(share_K / np.maximum(spread_K, FLOOR))).sum())
-
-
-NUM_BINS = 2048
-"""The largest value lies in the upper half, so it is resolved to a part in 1,024 or finer."""
-SMALLEST_TOP = 2.0**-64
-CHUNK = 1 << 20
-"""Values binned at a time: temporary arrays stay a few megabytes at any sequence length."""
-
-
-@dataclass(kw_only=True, eq=False)
-class Histogram:
-    """`counts` over `NUM_BINS` equal bins of [0, `top`); `largest` is the exact maximum of all magnitudes."""
-
-    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(NUM_BINS, np.int64))
-    top: float = 0.0
-    largest: float = 0.0
-
-    @property
-    def edges(self) -> NDArray[np.float64]:
-        """Upper edge of each bin."""
-        return np.arange(1, NUM_BINS + 1, dtype=np.float64) * (self.top / NUM_BINS)
-
-    def add(self, values: NDArray[np.floating[Any]]) -> None:
-        """Counts every value by its magnitude; refuses values that are not finite."""
-        flat = np.asarray(values, np.float32).reshape(-1)
-        for start in range(0, flat.size, CHUNK):
-            self._add_chunk(np.abs(flat[start : start + CHUNK]))
-
-    def _add_chunk(self, magnitudes: NDArray[np.float32]) -> None:
-        largest = float(magnitudes.max())
-        if not np.isfinite(largest):
-            raise ValueError("an activation is not finite, so it has no range; train or export the model again.")
-        self.largest = max(self.largest, largest)
-        self._reach(largest)
-        if self.top:
-            bins = (magnitudes * np.float32(NUM_BINS / self.top)).astype(np.int32)  # exact: a power of two
-            self.counts += np.bincount(bins, minlength=NUM_BINS)
-        else:
-            self.counts[0] += magnitudes.size  # all zero so far, and zero lies in the first bin of any range
-
-    def _reach(self, largest: float) -> None:
-        """Doubles the range until `largest` lies below its end."""
-        if largest == 0:
-            return
-        end = max(float(2.0 ** np.frexp(largest)[1]), SMALLEST_TOP)
-        if not self.top:
-            self.top = end
-        while self.top < end:
-            self.counts = np.concatenate([self.counts.reshape(-1, 2).sum(axis=1), np.zeros(NUM_BINS // 2, np.int64)])
-            self.top *= 2

@@ -2,13 +2,13 @@
 
 Carries of every segment a puzzle really reaches take part, as often as it is reached, because the lane itself decides
 when a puzzle stops and which takes its place.
-Shapes: N puzzles, K sampled states, T tokens.
+Shapes: N puzzles, B slots, T tokens, E puzzle-vector size.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,38 +17,72 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from hrm_calibration.halting_curve import Outcomes
 from hrm_calibration.quantise import call_sites
 from hrm_calibration.ranges import Histogram
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Checker, Lane, Result, run_all
 from hrm_edge_runtime.batching.scheduler import Attempt
-from hrm_edge_runtime.engines.engine import Engine, StepOutput
+from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Engine, Float32, Int32, StepOutput
+from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles.data.held_out import Questions
+from hrm_puzzles.puzzle import Puzzle
 
 MAX_STATES = 64
 STATES_BYTES = 16 << 20
 """Of all sampled states: few suffice where each has hundreds of positions, and every matrix is tried on all of them."""
-INPUTS = ("tokens_BT", "puzzle_vector_BE", "fresh_B", "z_high_BND", "z_low_BND")
+MEMORY_BYTES = 512 << 20
+"""What the tensors shown may take at once; ONNX Runtime holds each of them twice while it hands them out."""
+MAX_SLOTS = 8
 
-Count = Callable[[int], object]
-"""Hears how many puzzles are done."""
 States = dict[str, NDArray[Any]]
 """The graph's inputs by name, one row for each state."""
+Observer = Callable[[Mapping[str, NDArray[Any]]], object]
+"""Called after each segment with the graph's inputs and the tensors shown, by name, one row for each live puzzle.
+
+The arrays are the engine's own, which the next segment overwrites.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Outcome:
-    """How each puzzle ended under a policy; `exact_N` where the answer equals the label."""
+class ServedGraph:
+    """A float32 step graph with all that serving it takes: its puzzle, its puzzle table and its halting rule."""
 
-    exact_N: NDArray[np.bool_]
-    proven_N: NDArray[np.bool_]
-    segments_N: NDArray[np.int32]
+    graph: onnx.ModelProto
+    puzzle: Puzzle
+    puzzle_table: Float32
+    policy: HaltingPolicy
+    num_threads: int = 1
 
-    def __len__(self) -> int:
-        return len(self.exact_N)
+    def outcomes(
+        self, questions: Questions, *, other: onnx.ModelProto | None = None, progress: OnProgress = unheard
+    ) -> Outcomes:
+        """How each puzzle ends in the engine that serves; `other` is run in the graph's place."""
+        with TemporaryDirectory() as directory:
+            path = Path(directory) / "step.onnx"
+            path.write_bytes((other or self.graph).SerializeToString())
+            engine = OnnxEngine(path, num_slots=slots_for(self.graph), num_threads=self.num_threads)
+            try:
+                return solve(engine, self.puzzle, self.puzzle_table, questions, self.policy, progress=progress)
+            finally:
+                engine.close()
 
-    def first(self, count: int) -> Outcome:
-        return Outcome(exact_N=self.exact_N[:count], proven_N=self.proven_N[:count], segments_N=self.segments_N[:count])
+    def observed(
+        self,
+        questions: Questions,
+        observe: Observer,
+        *,
+        shown: onnx.ModelProto | None = None,
+        progress: OnProgress = unheard,
+    ) -> Outcomes:
+        """The same while `observe` is called with every segment; `shown` is the graph with other outputs added.
+
+        Without it those are what the linear layers read.
+        """
+        shown = shown or with_outputs(self.graph, sorted({site.tensor for site in call_sites(self.graph)}))
+        engine = RecordingEngine(shown, slots_for(self.graph), num_threads=self.num_threads, observe=observe)
+        return solve(engine, self.puzzle, self.puzzle_table, questions, self.policy, progress=progress)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,42 +91,12 @@ class Recording:
 
     histograms: Mapping[str, Histogram]
     states: States
-    outcome: Outcome
+    outcomes: Outcomes
 
 
-def solve(
-    engine: Engine,
-    puzzle: Checker,
-    puzzle_table: NDArray[np.float32],
-    questions: Questions,
-    policy: HaltingPolicy,
-    *,
-    progress: Count | None = None,
-) -> Outcome:
-    """Every puzzle once through a lane, which runs until the last has halted."""
-    lane = Lane(engine, puzzle, queue_limit=engine.num_slots)
-    results: dict[int, Result] = {}
-    attempts = (_job(index, questions, puzzle_table, policy) for index in range(len(questions)))
-    for result in run_all(lane, attempts):
-        results[result.attempt_id] = result
-        if progress is not None:
-            progress(len(results))
-    return _outcome(questions, results)
-
-
-def record(
-    graph: onnx.ModelProto,
-    puzzle: Checker,
-    puzzle_table: NDArray[np.float32],
-    questions: Questions,
-    policy: HaltingPolicy,
-    *,
-    num_threads: int = 1,
-    seed: int = 0,
-    progress: Count | None = None,
-) -> Recording:
+def record(served: ServedGraph, questions: Questions, *, seed: int = 0, progress: OnProgress = unheard) -> Recording:
     """The ranges of every call site over whole rollouts, in memory that neither puzzles nor segments enlarge."""
-    tensor_of = {site.name: site.tensor for site in call_sites(graph)}
+    tensor_of = {site.name: site.tensor for site in call_sites(served.graph)}
     by_tensor = {tensor: Histogram() for tensor in tensor_of.values()}
     sample = _Reservoir(np.random.default_rng(seed))
 
@@ -101,13 +105,48 @@ def record(
         for tensor, histogram in by_tensor.items():
             histogram.add(arrays[tensor])
 
-    engine = RecordingEngine(graph, num_threads=num_threads, observe=observe)
-    try:
-        outcome = solve(engine, puzzle, puzzle_table, questions, policy, progress=progress)
-    finally:
-        engine.close()
+    outcomes = served.observed(questions, observe, progress=progress)
     histograms = {site: by_tensor[tensor] for site, tensor in tensor_of.items()}
-    return Recording(histograms=histograms, states=sample.states(), outcome=outcome)
+    return Recording(histograms=histograms, states=sample.states(), outcomes=outcomes)
+
+
+def solve(
+    engine: Engine,
+    puzzle: Checker,
+    puzzle_table: Float32,
+    questions: Questions,
+    policy: HaltingPolicy,
+    *,
+    progress: OnProgress = unheard,
+) -> Outcomes:
+    """Every puzzle once through a lane, which runs until the last has halted."""
+    lane = Lane(engine, puzzle, queue_limit=engine.num_slots)
+    attempts = (
+        Attempt(
+            attempt_id=index,
+            tokens_T=asked.tokens_T,
+            puzzle_vector_E=puzzle_table[asked.puzzle_id],
+            policy=policy,
+            arrival_s=0.0,
+        )
+        for index, asked in enumerate(questions)
+    )
+    results: dict[int, Result] = {}
+    for result in run_all(lane, attempts):
+        results[result.attempt_id] = result
+        progress(len(results), len(questions))
+    in_order = [results[index] for index in range(len(questions))]
+    exact = [_is_exact(result.answer_T, label_T) for result, label_T in zip(in_order, questions.labels_NT, strict=True)]
+    return Outcomes(
+        exact_N=np.array(exact),
+        proven_N=np.array([result.verified is True for result in in_order]),
+        segments_N=np.array([result.segments for result in in_order], np.int32),
+    )
+
+
+def _is_exact(answer_T: Int32 | None, label_T: Int32) -> bool:
+    """Equal wherever the label says anything; an engine that gave garbage has no answer."""
+    return answer_T is not None and bool(((answer_T == label_T) | (label_T < 0)).all())
 
 
 class _Reservoir:
@@ -122,70 +161,33 @@ class _Reservoir:
         for index in range(len(arrays["fresh_B"])):
             self._num_seen += 1
             limit = max(1, min(MAX_STATES, STATES_BYTES // sum(rows[index].nbytes for rows in arrays.values())))
-            place = len(self._rows) if len(self._rows) < limit else int(self._rng.integers(self._num_seen))
-            if place < limit:
-                self._rows[place : place + 1] = [{name: rows[index].copy() for name, rows in arrays.items()}]
+            if len(self._rows) < limit:
+                self._rows.append({name: rows[index].copy() for name, rows in arrays.items()})
+            elif (place := int(self._rng.integers(self._num_seen))) < limit:
+                self._rows[place] = {name: rows[index].copy() for name, rows in arrays.items()}
 
     def states(self) -> States:
         return {name: np.stack([row[name] for row in self._rows]) for name in INPUTS}
 
 
-def _job(index: int, questions: Questions, puzzle_table: NDArray[np.float32], policy: HaltingPolicy) -> Attempt:
-    vector_E = puzzle_table[questions.puzzle_ids_N[index]]
-    return Attempt(
-        attempt_id=index, tokens_T=questions.tokens_NT[index], puzzle_vector_E=vector_E, policy=policy, arrival_s=0.0
-    )
-
-
-def _outcome(questions: Questions, results: Mapping[int, Result]) -> Outcome:
-    in_order = [results[index] for index in range(len(questions))]
-    return Outcome(
-        exact_N=np.array(
-            [_is_exact(result.answer_T, label_T) for result, label_T in zip(in_order, questions.labels_NT, strict=True)]
-        ),
-        proven_N=np.array([result.verified is True for result in in_order]),
-        segments_N=np.array([result.segments for result in in_order], np.int32),
-    )
-
-
-def _is_exact(answer_T: NDArray[np.int32] | None, label_T: NDArray[np.int32]) -> bool:
-    """Equal wherever the label says anything; an engine that gave garbage has no answer."""
-    return answer_T is not None and bool(((answer_T == label_T) | (label_T < 0)).all())
-
-
-MEMORY_BYTES = 512 << 20
-"""What the tensors shown may take at once; ONNX Runtime holds each of them twice while it hands them out."""
-MAX_SLOTS = 8
-CARRIES = ("z_high_BND", "z_low_BND")
-
-Observer = Callable[[Mapping[str, NDArray[Any]]], object]
-"""Hears of each segment: the graph's inputs and the tensors shown, by name, one row for each live puzzle.
-
-The arrays are the engine's own, which the next segment overwrites.
-"""
-
-
 class RecordingEngine:
-    """A step graph on ONNX Runtime whose `observe` hears the inputs of every segment and the tensors `shown`.
+    """A step graph on ONNX Runtime whose `observe` is called with the inputs and further outputs of every segment.
 
-    Without a choice those that the linear layers read.
+    It keeps the contract of every engine, so the lane that serves drives it: same loop, same halting, same compaction.
     """
 
-    def __init__(
-        self, graph: onnx.ModelProto, *, num_threads: int, observe: Observer, shown: Iterable[str] | None = None
-    ) -> None:
-        self.num_slots = slots_for(graph)
+    def __init__(self, graph: onnx.ModelProto, num_slots: int, *, num_threads: int, observe: Observer) -> None:
+        self.num_slots = num_slots
         self._observe = observe
-        self._shown = sorted({site.tensor for site in call_sites(graph)} if shown is None else shown)
-        self._session = _session(_with_outputs(graph, self._shown), num_threads)
+        self._session = session_of(graph, num_threads)
         self._rows = {
-            value.name: np.zeros((self.num_slots, *value.shape[1:]), _NUMPY_OF[value.type])
+            value.name: np.zeros((num_slots, *value.shape[1:]), INPUTS[value.name])
             for value in self._session.get_inputs()
         }
         self._names = [value.name for value in self._session.get_outputs()]
         self.seq_len = len(self._rows["tokens_BT"][0])
 
-    def load(self, slot: int, tokens_T: NDArray[np.int32], puzzle_vector_E: NDArray[np.float32]) -> None:
+    def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
         self._rows["tokens_BT"][slot] = tokens_T
         self._rows["puzzle_vector_BE"][slot] = puzzle_vector_E
         self._rows["fresh_B"][slot] = True
@@ -197,7 +199,7 @@ class RecordingEngine:
     def step(self, num_active: int) -> StepOutput:
         inputs = {name: rows[:num_active] for name, rows in self._rows.items()}
         outputs: dict[str, Any] = dict(zip(self._names, self._session.run(self._names, inputs), strict=True))
-        self._observe({**inputs, **{name: outputs[name] for name in self._shown}})
+        self._observe({**outputs, **inputs})
         for name in CARRIES:
             self._rows[name][:num_active] = outputs[f"{name}_next"]
         self._rows["fresh_B"][:num_active] = False
@@ -209,11 +211,8 @@ class RecordingEngine:
         del self._session
 
 
-_NUMPY_OF: dict[str, Any] = {"tensor(int32)": np.int32, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
-
-
 def slots_for(graph: onnx.ModelProto) -> int:
-    """As many puzzles at a time as keep the tensors shown within `MEMORY_BYTES`, at least one."""
+    """As many puzzles at a time as keep what the linear layers read within `MEMORY_BYTES`, at least one."""
     num_positions = {value.name: value for value in graph.graph.input}[CARRIES[0]].type.tensor_type.shape.dim[1]
     num_inputs = {tensor.name: tensor.dims[0] for tensor in graph.graph.initializer if len(tensor.dims) == 2}
     widths_I = {site.tensor: num_inputs[site.weight] for site in call_sites(graph)}
@@ -221,7 +220,8 @@ def slots_for(graph: onnx.ModelProto) -> int:
     return max(1, min(MAX_SLOTS, MEMORY_BYTES // row_bytes))
 
 
-def _with_outputs(graph: onnx.ModelProto, tensors: list[str]) -> onnx.ModelProto:
+def with_outputs(graph: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:
+    """The graph with these float tensors among its outputs."""
     shown = onnx.ModelProto()
     shown.CopyFrom(graph)
     given = {value.name for value in graph.graph.output}
@@ -230,7 +230,8 @@ def _with_outputs(graph: onnx.ModelProto, tensors: list[str]) -> onnx.ModelProto
     return shown
 
 
-def _session(graph: onnx.ModelProto, num_threads: int) -> ort.InferenceSession:
+def session_of(graph: onnx.ModelProto, num_threads: int) -> ort.InferenceSession:
+    """A graph on the CPU, in no more memory than a step takes."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.enable_cpu_mem_arena = False  # an arena would keep the largest step's tensors for good

@@ -2,11 +2,10 @@
 
 Rounding grows from node to node, so comparing running values would name whatever comes late. Here the candidate is cut
 at every value both graphs know by the same name: each piece gets the reference's value and gives its own, so an error
-shows where it is made and nowhere else. Both run on ONNX Runtime's CPU kernels.
+shows where it is made and nowhere else. The nodes of a float graph are a piece each; where a graph quantises or casts
+on the way, these nodes belong to the piece they serve. Both graphs run on ONNX Runtime's CPU kernels.
 Shapes: T tokens, E puzzle-vector width; all with one row.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,11 +25,25 @@ from hrm_export.onnx_graph import element_types, with_nodes
 from hrm_export.segment import segment_graph
 from hrm_model import checkpoint
 
+OWN = "|own"
+MAX_BYTES = 256 << 20
+"""Of values kept at a time: a full-size graph at 900 tokens makes gigabytes of them."""
+LIMITS = {"fp32": 1e-5, "fp16": 1e-2, "int8": 0.2}
+"""Relative error of one piece given the reference's inputs, by the coarsest number it uses.
+
+Honest graphs of the shipped models stay below 2e-7 in float32, and in INT8 below 0.04 with min-max scales and 0.15 with
+scales that clip.
+"""
+STEP = 0.6
+"""Half a step of rounding; the rest is for a scale that was itself rounded to float16."""
+LARGEST = 127
+
 Values = dict[str, NDArray[Any]]
+Shape = tuple[int | str, ...]
 
 
 def bisect(*, reference: Path, candidate: Path, tokens_T: Int32, puzzle_vector_E: Float32, segment: int) -> Bisection:
-    """Compares in that segment of that puzzle, on the reference's carry."""
+    """Compare in that segment of that puzzle, on the reference's carry; a checkpoint stands for its graph."""
     theirs, ours = _graph(reference), onnx.load(candidate)
     return bisect_graphs(theirs, ours, _inputs(theirs, tokens_T, puzzle_vector_E, segment))
 
@@ -53,76 +66,6 @@ def bisect_graphs(reference: onnx.ModelProto, candidate: onnx.ModelProto, fed: V
     if nearest is None:
         raise ValueError("the two graphs have no value in common; compare precisions of one bundle.")
     return Bisection(first=None, nearest=nearest)
-
-
-def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
-    """Norm of the difference relative to the expected norm; infinite where anything is not finite."""
-    with np.errstate(all="ignore"):
-        wide, norm = expected.astype(np.float64), float(np.linalg.norm(expected.astype(np.float64)))
-        apart = np.linalg.norm(found.astype(np.float64) - wide)
-        error = float(apart / max(norm, np.finfo(np.float64).tiny))
-    return error if np.isfinite(error) else float("inf")
-
-
-def _error(piece: Piece, found: NDArray[Any], expected: NDArray[Any]) -> float:
-    """The relative error; none for whole numbers behind coarse floats, where a tie may fall either way."""
-    if expected.dtype.kind != "f" and piece.precision != "fp32":
-        return 0.0
-    return relative_error(found, expected)
-
-
-def _node_error(piece: Piece, error: float, reasons: list[str]) -> NodeError:
-    return NodeError(node=piece.name, operator=piece.operator, error=error, limit=piece.limit, reasons=tuple(reasons))
-
-
-def _graph(path: Path) -> onnx.ModelProto:
-    path = checkpoint.resolve(path) if path.suffix != ".onnx" else path
-    return segment_graph(checkpoint.load(path)[0]) if path.is_dir() else onnx.load(path)
-
-
-def _inputs(graph: onnx.ModelProto, tokens_T: Int32, puzzle_vector_E: Float32, segment: int) -> Values:
-    """What the graph is given in that segment, run up to there by itself."""
-    shapes = {value.name: [size.dim_value for size in value.type.tensor_type.shape.dim] for value in graph.graph.input}
-    fed: Values = {name: np.zeros((1, *shapes[name][1:]), np.float32) for name in CARRIES}
-    fed |= {"tokens_BT": tokens_T[None], "puzzle_vector_BE": np.array(puzzle_vector_E)[None]}
-    session = _session(graph)
-    for step in range(1, segment):
-        fed["fresh_B"] = np.array([step == 1])
-        carry = session.run([f"{name}_next" for name in CARRIES], fed)
-        fed |= cast(Values, dict(zip(CARRIES, carry, strict=True)))
-    return {**fed, "fresh_B": np.array([segment == 1])}
-
-
-def _run(graph: onnx.ModelProto, fed: Values) -> Values:
-    session = _session(graph)
-    names = [value.name for value in session.get_outputs()]
-    kinds = {value.name: value.type for value in session.get_inputs()}
-    outputs = session.run(names, {name: _as(kind, fed[name]) for name, kind in kinds.items()})
-    return cast(Values, dict(zip(names, outputs, strict=True)))
-
-
-def _session(graph: onnx.ModelProto) -> ort.InferenceSession:
-    return ort.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
-
-
-def _as(kind: str, array: NDArray[Any]) -> NDArray[Any]:
-    if kind != "tensor(float16)":
-        return array
-    with np.errstate(over="ignore"):
-        return array.astype(np.float16)
-
-
-OWN = "|own"
-MAX_BYTES = 256 << 20
-"""Of values kept at a time: a full-size graph at 900 tokens makes gigabytes of them."""
-LIMITS = {"fp32": 1e-5, "fp16": 1e-2, "int8": 0.2}
-"""Relative error of one piece given the reference's inputs, by the coarsest number it uses.
-
-Honest graphs of the shipped models stay below 2e-7 in float32, and in INT8 below 0.04 with min-max scales and 0.15 with
-scales that clip.
-"""
-
-Shape = tuple[int | str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -161,13 +104,9 @@ class Cut:
         """Every piece, in the order the candidate runs them."""
         for value, node in self.shared.items():
             nodes, reads = self._back_from(value)
+            precision = self._precision(nodes)
             yield Piece(
-                value=value,
-                name=node.name,
-                operator=node.op_type,
-                precision=self._precision(nodes),
-                nodes=nodes,
-                reads=reads,
+                value=value, name=node.name, operator=node.op_type, precision=precision, nodes=nodes, reads=reads
             )
 
     def batches(self) -> Iterator[list[Piece]]:
@@ -181,7 +120,7 @@ class Cut:
         yield batch
 
     def reference_part(self, pieces: Iterable[Piece]) -> onnx.ModelProto:
-        """The reference, giving out all that the pieces make and read."""
+        """The reference with all that the pieces make and read as its outputs."""
         names = {name: None for piece in pieces for name in (*piece.reads, piece.value) if name in self.shared}
         types = element_types(self.reference)
         return _with_ends(self.reference, self.reference.graph.input, _values(names, types))
@@ -190,17 +129,17 @@ class Cut:
         """The candidate's pieces, each fed with what it reads; a piece's value leaves it under another name."""
         pieces = list(pieces)
         wanted = {node.output[0] for piece in pieces for node in piece.nodes}
-        nodes = [self._loose(node) for node in self.candidate.graph.node if node.output[0] in wanted]
+        nodes = [self._renamed(node) for node in self.candidate.graph.node if node.output[0] in wanted]
         part = with_nodes(self.candidate, nodes, self.candidate.graph.initializer)
         fed = _values({name: None for piece in pieces for name in piece.reads}, self.types)
         own = {f"{piece.value}{OWN}": self.types[piece.value] for piece in pieces}
         return _with_ends(part, fed, _values(own, own))
 
-    def _loose(self, node: onnx.NodeProto) -> onnx.NodeProto:
-        loose = onnx.NodeProto()
-        loose.CopyFrom(node)
-        loose.output[:] = [f"{name}{OWN}" if name in self.shared else name for name in node.output]
-        return loose
+    def _renamed(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        renamed = onnx.NodeProto()
+        renamed.CopyFrom(node)
+        renamed.output[:] = [f"{name}{OWN}" if name in self.shared else name for name in node.output]
+        return renamed
 
     def _back_from(self, value: str) -> tuple[tuple[onnx.NodeProto, ...], tuple[str, ...]]:
         """The nodes that lead to a value, and the values they begin with."""
@@ -230,59 +169,34 @@ class Cut:
         return 8 * sum(math.prod(size) for size in sizes)  # the reference's and the candidate's, four bytes each
 
 
-def _shapes_of(model: onnx.ModelProto) -> dict[str, Shape]:
-    graph = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
-    return {
-        value.name: tuple(size.dim_value or size.dim_param for size in value.type.tensor_type.shape.dim)
-        for value in (*graph.input, *graph.value_info, *graph.output)
-    }
-
-
-def _values(names: Iterable[str], types: Mapping[str, int]) -> list[onnx.ValueInfoProto]:
-    return [helper.make_tensor_value_info(name, types[name], None) for name in names]
-
-
-def _with_ends(
-    model: onnx.ModelProto, inputs: Iterable[onnx.ValueInfoProto], outputs: Iterable[onnx.ValueInfoProto]
-) -> onnx.ModelProto:
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
-    for field, values in (("input", inputs), ("output", outputs)):
-        kept = list(values)
-        changed.graph.ClearField(field)
-        getattr(changed.graph, field).extend(kept)
-    changed.graph.ClearField("value_info")
-    return changed
-
-
-STEP = 0.6
-"""Half a step of rounding; the rest is for a scale that was itself rounded to float16."""
-LARGEST = 127
-Tensors = dict[str, NDArray[Any]]
-
-
 class StoredWeights:
-    """The arrays of two graphs, looked up by name."""
+    """Does the candidate still hold the reference's weights, each in the number it is kept in?
+
+    A float32 weight is the same, a float16 one the same rounded, an INT8 one within half a step of its grid.
+    """
 
     def __init__(self, reference: onnx.ModelProto, candidate: onnx.ModelProto) -> None:
-        self._reference, self._candidate = _tensors(reference), _tensors(candidate)
+        self._reference, self._candidate = (
+            {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+            for model in (reference, candidate)
+        )
 
     def wrong(self, piece: Piece) -> list[str]:
-        """A sentence for each weight of a piece that is not the reference's in the number it is kept in."""
+        """A sentence for each weight of a piece that is not the reference's."""
         sentences = [self._wrong_copy(name) for node in piece.nodes for name in node.input]
         sentences += [self._wrong_grid(node) for node in piece.nodes if node.op_type == "DequantizeLinear"]
         return [sentence for sentence in sentences if sentence]
 
     def coarse(self, piece: Piece, values: Mapping[str, NDArray[Any]]) -> list[str]:
         """A sentence for each activation scale of a piece, with what it does to the reference's values."""
-        quantizers = [node for node in piece.nodes if node.op_type == "QuantizeLinear" and node.input[0] in values]
-        return [self._effect(node.input[1], values[node.input[0]]) for node in quantizers]
-
-    def _effect(self, name: str, values: NDArray[Any]) -> str:
-        scale = float(self._candidate[name])
-        size = np.abs(values) / (LARGEST * scale)
-        reach = f"reaches to {1 / size.max():.2g} times the largest value"
-        return f"the scale {scale:.3g} of its input {reach} and clips {(size > 1).mean():.1%} of all"
+        sentences: list[str] = []
+        for node in piece.nodes:
+            if node.op_type == "QuantizeLinear" and node.input[0] in values:
+                scale = float(self._candidate[node.input[1]])
+                size = np.abs(values[node.input[0]]) / (LARGEST * scale)
+                reach = f"reaches to {1 / size.max():.2g} times the largest value"
+                sentences.append(f"the scale {scale:.3g} of its input {reach} and clips {(size > 1).mean():.1%} of all")
+        return sentences
 
     def _wrong_copy(self, name: str) -> str | None:
         if name not in self._reference or name not in self._candidate:
@@ -306,6 +220,26 @@ class StoredWeights:
         return _sentence(name, wrong, ours, theirs)
 
 
+def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Norm of the difference relative to the expected norm; infinite where anything is not finite."""
+    with np.errstate(all="ignore"):
+        wide, norm = expected.astype(np.float64), float(np.linalg.norm(expected.astype(np.float64)))
+        apart = np.linalg.norm(found.astype(np.float64) - wide)
+        error = float(apart / max(norm, np.finfo(np.float64).tiny))
+    return error if np.isfinite(error) else float("inf")
+
+
+def _error(piece: Piece, found: NDArray[Any], expected: NDArray[Any]) -> float:
+    """The relative error; none for whole numbers behind coarse floats, where a tie may fall either way."""
+    if expected.dtype.kind != "f" and piece.precision != "fp32":
+        return 0.0
+    return relative_error(found, expected)
+
+
+def _node_error(piece: Piece, error: float, reasons: list[str]) -> NodeError:
+    return NodeError(node=piece.name, operator=piece.operator, error=error, limit=piece.limit, reasons=tuple(reasons))
+
+
 def _sentence(name: str, wrong: NDArray[np.bool_], ours: NDArray[Any], theirs: NDArray[Any]) -> str | None:
     if not wrong.any():
         return None
@@ -316,5 +250,59 @@ def _sentence(name: str, wrong: NDArray[np.bool_], ours: NDArray[Any], theirs: N
     )
 
 
-def _tensors(model: onnx.ModelProto) -> Tensors:
-    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+def _graph(path: Path) -> onnx.ModelProto:
+    path = checkpoint.resolve(path) if path.suffix != ".onnx" else path
+    return segment_graph(checkpoint.load(path)[0]) if path.is_dir() else onnx.load(path)
+
+
+def _inputs(graph: onnx.ModelProto, tokens_T: Int32, puzzle_vector_E: Float32, segment: int) -> Values:
+    """What the graph is given in that segment, run up to there by itself."""
+    shapes = {value.name: [size.dim_value for size in value.type.tensor_type.shape.dim] for value in graph.graph.input}
+    fed: Values = {name: np.zeros((1, *shapes[name][1:]), np.float32) for name in CARRIES}
+    fed |= {"tokens_BT": tokens_T[None], "puzzle_vector_BE": np.array(puzzle_vector_E)[None]}
+    session = _session(graph)
+    for step in range(1, segment):
+        fed["fresh_B"] = np.array([step == 1])
+        carry = session.run([f"{name}_next" for name in CARRIES], fed)
+        fed |= cast(Values, dict(zip(CARRIES, carry, strict=True)))
+    return {**fed, "fresh_B": np.array([segment == 1])}
+
+
+def _run(graph: onnx.ModelProto, fed: Values) -> Values:
+    session = _session(graph)
+    names = [value.name for value in session.get_outputs()]
+    inputs = {value.name: fed[value.name] for value in session.get_inputs()}
+    with np.errstate(over="ignore"):
+        for value in session.get_inputs():
+            if value.type == "tensor(float16)":
+                inputs[value.name] = inputs[value.name].astype(np.float16)
+    return cast(Values, dict(zip(names, session.run(names, inputs), strict=True)))
+
+
+def _session(graph: onnx.ModelProto) -> ort.InferenceSession:
+    return ort.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def _shapes_of(model: onnx.ModelProto) -> dict[str, Shape]:
+    graph = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
+    return {
+        value.name: tuple(size.dim_value or size.dim_param for size in value.type.tensor_type.shape.dim)
+        for value in (*graph.input, *graph.value_info, *graph.output)
+    }
+
+
+def _values(names: Iterable[str], types: Mapping[str, int]) -> list[onnx.ValueInfoProto]:
+    return [helper.make_tensor_value_info(name, types[name], None) for name in names]
+
+
+def _with_ends(
+    model: onnx.ModelProto, inputs: Iterable[onnx.ValueInfoProto], outputs: Iterable[onnx.ValueInfoProto]
+) -> onnx.ModelProto:
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for field, values in (("input", inputs), ("output", outputs)):
+        kept = list(values)
+        changed.graph.ClearField(field)
+        getattr(changed.graph, field).extend(kept)
+    changed.graph.ClearField("value_info")
+    return changed

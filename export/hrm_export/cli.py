@@ -5,41 +5,22 @@ hrm-export runs/sudoku/best --fp16 --int8 --calib data/sudoku --data data/sudoku
 hrm-export --int8 --calib maze
 """
 
-from __future__ import annotations
-
-import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from hrm_calibration.int8_report import Paired
-from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
 from hrm_edge_runtime.bundle import Bundle
-from hrm_export.contents import (
-    Options,
-    bundle_name,
-    data_of,
-    find_checkpoint,
-    find_puzzles,
-    identifiers_of,
-    num_parameters,
-    parse_loop,
-    puzzle_of,
-)
-from hrm_export.packing import Contents, Result, write_bundle
+from hrm_export.contents import Contents, Options, bundle_name, contents_of, find_checkpoint, parse_loop
+from hrm_export.packing import ExportedForm, write_bundle
 from hrm_export.precisions import MEASURED_BATCHES, segment_ms
-from hrm_export.segment import segment_graph
-from hrm_host.atomic import require_free
-from hrm_host.progress import Stages, stages_on
-from hrm_model import checkpoint
+from hrm_host.progress import stages_on
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -105,15 +86,16 @@ def export(
             held_out=held_out,
             max_loss=max_loss,
         )
-        with stages_on(Console(stderr=True)) as stages:
-            contents = _contents(options, stages)
-            results = write_bundle(options.out, contents, options, stages)
-        _show(options.out, contents, results, as_json=as_json)
+        with stages_on() as stages:
+            contents = contents_of(options, stages)
+            exported = write_bundle(options.out, contents, options, stages)
+        _show(options.out, contents, exported, as_json=as_json)
     except (ValueError, OSError) as error:
         sys.stderr.write(f"hrm-export: {error}\n")
         raise typer.Exit(1) from error
-    if engine:
-        raise typer.Exit(_build_engines(options.out))
+    if engine:  # in a process of its own, whose memory is free again when the engines are built
+        build = [sys.executable, "-m", "hrm_edge_runtime.engines.trt.build", str(options.out)]
+        raise typer.Exit(subprocess.run(build).returncode)
 
 
 def main() -> None:
@@ -121,151 +103,79 @@ def main() -> None:
     app()
 
 
-def _contents(options: Options, stages: Stages) -> Contents:
-    require_free(options.out)
-    model, meta = checkpoint.load(checkpoint.resolve(options.source))
-    config, puzzle = model.config, puzzle_of(model.config, meta.get("puzzle"), options.source)
-    limit = options.max_segments or config.max_segments
-    if config.arch == "transformer" and limit > 1:
-        raise ValueError(f"--max-segments {limit} asks a transformer to go on, which it cannot; leave the option away")
-    kind = options.policy or ("verified" if puzzle.proof_exists else "learned")
-    policy = HaltingPolicy(kind=cast("PolicyKind", kind), threshold=options.threshold or 0.0, max_segments=limit)
-    data = data_of(options, config)
-    identifiers = identifiers_of(data, config.num_puzzle_ids)
-    calibration, held_out = find_puzzles(options, config, puzzle, data, stages)
-    model.config = dataclasses.replace(config, max_segments=min(limit, config.max_segments))  # what traces cover
-    return Contents(
-        name=options.name or options.out.stem,
-        model=model,
-        graph=segment_graph(model),
-        puzzle=puzzle,
-        policy=policy,
-        calibration=calibration,
-        held_out=held_out,
-        identifiers=identifiers,
-        meta={"checkpoint": checkpoint.resolve(options.source).name, **meta},
+def _show(out: Path, contents: Contents, exported: Sequence[ExportedForm], *, as_json: bool) -> None:
+    bundle = Bundle.open(out)
+    rows = [_figures(bundle, contents, one) for one in exported]
+    policy, puzzle = exported[0].measured.policy, contents.served.puzzle.name
+    if as_json:
+        page = {
+            "bundle": str(out),
+            "name": contents.name,
+            "puzzle": puzzle,
+            "num_parameters": contents.num_parameters,
+            "halting": {"policy": policy.kind, "max_segments": policy.max_segments},
+            "num_held_out": len(contents.held_out),
+            "precisions": rows,
+        }
+        print(json.dumps(page))
+        return
+    title = f"{out} ({puzzle}, {contents.num_parameters:,} parameters)"
+    table = Table("", *(row["precision"] for row in rows), title=title, title_justify="left")
+    columns = [_cells(row) for row in rows]
+    for name in dict.fromkeys(name for column in columns for name in column):
+        table.add_row(name, *(column.get(name, "–") for column in columns))
+    console, report = Console(), next(iter(exported[0].parity.values()))
+    console.print(table)
+    console.print(
+        f"Halting {policy.kind}, at most {policy.max_segments} segments; {len(contents.held_out)} held-out puzzles. "
+        f"fp32 and PyTorch: same answers, same halting over {report.num_segments} segments of {report.num_puzzles} of "
+        f"{exported[0].form.origin['num_candidates']} puzzles (others may amplify rounding). "
+        "Times on this machine, all cores.",
+        highlight=False,
+        soft_wrap=True,
     )
 
 
-def _show(out: Path, contents: Contents, results: list[Result], *, as_json: bool) -> None:
-    rows = rows_of(out, contents, results)
-    if as_json:
-        print(json.dumps(_as_json(out, contents, results, rows)))
-    else:
-        console = Console()
-        console.print(table(out, contents, rows))
-        console.print(footnote(contents, results), highlight=False, soft_wrap=True)
+def _figures(bundle: Bundle, contents: Contents, one: ExportedForm) -> dict[str, Any]:
+    """One precision as the CPU runs it, its size as it travels; shares are of the held-out puzzles.
+
+    `logit_gap` is the largest against PyTorch on the golden traces, `segment_ms` is by batch size on this machine.
+    """
+    sizes = {name: entry.size_bytes for name, entry in bundle.manifest.files.items()}
+    names, score = list(one.form.graphs), one.measured.score
+    graph, table = bundle.graph_path(one.form.precision, device="cpu"), bundle.puzzle_table
+    return {
+        "precision": one.form.precision,
+        "size_bytes": sizes[names[0]],
+        "cpu_size_bytes": sizes[names[-1]] if one.form.cpu is not None else None,
+        "ratio": sizes[names[0]] / sizes[bundle.manifest.precisions["fp32"]],
+        "logit_gap": one.on_cpu.max_logit_gap,
+        "exact": score.exact,
+        "proven": score.proven,
+        "mean_segments": score.mean_segments,
+        "threshold": one.measured.policy.threshold,
+        "lost": None if one.lost is None else one.lost["exact"].model_dump(),
+        "segment_ms": {batch: segment_ms(graph, batch, contents.held_out, table) for batch in MEASURED_BATCHES},
+    }
 
 
-def _build_engines(out: Path) -> int:
-    """In a process of its own, whose memory is free again when the engines are built."""
-    return subprocess.run([sys.executable, "-m", "hrm_edge_runtime.engines.trt.build", str(out)]).returncode
+def _cells(row: Mapping[str, Any]) -> dict[str, str]:
+    """What a reader is shown of the figures, by its title."""
+    cpu = {} if row["cpu_size_bytes"] is None else {"form for CPUs": f"{row['cpu_size_bytes']:,} bytes"}
+    lost = row["lost"] and [100 * row["lost"][name] for name in ("loss", "low", "high")]
+    return {
+        "file": f"{row['size_bytes']:,} bytes",
+        "of fp32": f"{row['ratio']:.3f}",
+        **cpu,
+        "logit gap to PyTorch": f"{row['logit_gap']:.1e}",
+        "exact solves": f"{100 * row['exact']:.1f} %",
+        "points lost (95 %)": f"{lost[0]:.2f} ({lost[1]:.2f} to {lost[2]:.2f})" if lost else "–",
+        "verified solves": f"{100 * row['proven']:.1f} %",
+        "mean segments": f"{row['mean_segments']:.2f}",
+        "halting threshold": f"{row['threshold']:.3g}",
+        **{f"segment, batch {batch}": f"{time_ms:.2f} ms" for batch, time_ms in row["segment_ms"].items()},
+    }
 
 
 if __name__ == "__main__":
     main()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One precision as the CPU runs it, `size_bytes` and `ratio` as it travels; `segment_ms` by batch size.
-
-    `logit_gap` is the largest against PyTorch on the golden traces, the shares are of the held-out puzzles.
-    """
-
-    precision: str
-    size_bytes: int
-    cpu_size_bytes: int | None
-    ratio: float
-    logit_gap: float
-    exact: float
-    proven: float
-    mean_segments: float
-    threshold: float
-    lost: Paired | None
-    segment_ms: dict[int, float]
-
-    def cells(self) -> dict[str, str]:
-        """What a reader is shown, by its title."""
-        cpu = {} if self.cpu_size_bytes is None else {"form for CPUs": f"{self.cpu_size_bytes:,} bytes"}
-        return {
-            "file": f"{self.size_bytes:,} bytes",
-            "of fp32": f"{self.ratio:.3f}",
-            **cpu,
-            "logit gap to PyTorch": f"{self.logit_gap:.1e}",
-            "exact solves": f"{100 * self.exact:.1f} %",
-            "points lost (95 %)": "–" if self.lost is None else _loss(self.lost),
-            "verified solves": f"{100 * self.proven:.1f} %",
-            "mean segments": f"{self.mean_segments:.2f}",
-            "halting threshold": f"{self.threshold:.3g}",
-            **{f"segment, batch {batch}": f"{shown:.2f} ms" for batch, shown in self.segment_ms.items()},
-        }
-
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "lost": None if self.lost is None else self.lost.model_dump()}
-
-
-def rows_of(path: Path, contents: Contents, results: Sequence[Result]) -> list[Row]:
-    """The rows of a finished bundle, each precision timed on this machine."""
-    bundle = Bundle.open(path)
-    sizes = {name: entry.size_bytes for name, entry in bundle.manifest.files.items()}
-    whole = sizes[bundle.manifest.precisions["fp32"]]
-    return [_row(bundle, contents, result, sizes, whole) for result in results]
-
-
-def _row(bundle: Bundle, contents: Contents, result: Result, sizes: dict[str, int], whole: int) -> Row:
-    names, score = list(result.form.graphs), result.measured.score
-    graph = bundle.graph_path(result.form.precision, device="cpu")
-    return Row(
-        precision=result.form.precision,
-        size_bytes=sizes[names[0]],
-        cpu_size_bytes=sizes[names[-1]] if result.form.cpu is not None else None,
-        ratio=sizes[names[0]] / whole,
-        logit_gap=result.parity[result.on_cpu].max_logit_gap,
-        exact=score.exact,
-        proven=score.proven,
-        mean_segments=score.mean_segments,
-        threshold=result.measured.policy.threshold,
-        lost=None if result.lost is None else result.lost.exact,
-        segment_ms={
-            batch: segment_ms(graph, batch, contents.held_out, bundle.puzzle_table) for batch in MEASURED_BATCHES
-        },
-    )
-
-
-def table(path: Path, contents: Contents, rows: Sequence[Row]) -> Table:
-    """One column for each precision."""
-    title = f"{path} ({contents.puzzle.name}, {num_parameters(contents.model):,} parameters)"
-    shown = Table("", *(row.precision for row in rows), title=title, title_justify="left")
-    columns = [row.cells() for row in rows]
-    for name in dict.fromkeys(name for column in columns for name in column):
-        shown.add_row(name, *(column.get(name, "–") for column in columns))
-    return shown
-
-
-def footnote(contents: Contents, results: Sequence[Result]) -> str:
-    """What the figures of the table rest on."""
-    policy, report = results[0].measured.policy, next(iter(results[0].parity.values()))
-    tried = results[0].form.origin["num_candidates"]
-    return (
-        f"Halting {policy.kind}, at most {policy.max_segments} segments; {len(contents.held_out)} held-out puzzles. "
-        f"fp32 and PyTorch: same answers, same halting over {report.num_segments} segments of {report.num_puzzles} of "
-        f"{tried} puzzles (others may amplify rounding). Times on this machine, all cores."
-    )
-
-
-def _as_json(path: Path, contents: Contents, results: Sequence[Result], rows: Sequence[Row]) -> dict[str, Any]:
-    policy = results[0].measured.policy
-    return {
-        "bundle": str(path),
-        "name": contents.name,
-        "puzzle": contents.puzzle.name,
-        "num_parameters": num_parameters(contents.model),
-        "halting": {"policy": policy.kind, "max_segments": policy.max_segments},
-        "num_held_out": len(contents.held_out),
-        "precisions": [row.as_json() for row in rows],
-    }
-
-
-def _loss(lost: Paired) -> str:
-    return f"{100 * lost.loss:.2f} ({100 * lost.low:.2f} to {100 * lost.high:.2f})"

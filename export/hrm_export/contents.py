@@ -1,17 +1,17 @@
-"""What hrm-export was asked for, and the puzzle, checkpoint and puzzles that follow from it.
+"""What hrm-export is asked for, and what goes into the bundle by that: checkpoint, puzzles, names, halting rule.
 
 Each refusal here comes before anything is computed.
 """
 
-from __future__ import annotations
-
+import dataclasses
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -19,7 +19,12 @@ import onnxruntime
 import torch
 
 from hrm_calibration.int8 import Int8Settings
+from hrm_calibration.rollouts import ServedGraph
+from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
+from hrm_export.segment import segment_graph
+from hrm_host.atomic import require_free
 from hrm_host.progress import Stages
+from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
@@ -59,10 +64,70 @@ class Options:
     max_loss: float = 1.0
 
     def __post_init__(self) -> None:
-        given = {"--cache": self.cache, "--report": self.report}
-        idle = [name for name, value in given.items() if value is not None]
-        if idle and not self.int8:
-            raise ValueError(f"{idle[0]} is for calibration, which only INT8 needs; add --int8 or leave it away")
+        for name, value in (("--cache", self.cache), ("--report", self.report)):
+            if value is not None and not self.int8:
+                raise ValueError(f"{name} is for calibration, which only INT8 needs; add --int8 or leave it away")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Contents:
+    """All that goes into a bundle; `meta` is the checkpoint's, `identifiers` name the rows of the puzzle table.
+
+    The puzzles of `calibration` and `held_out` have nothing in common. `served.policy` has a threshold other than 0
+    only where the options give one.
+    """
+
+    name: str
+    model: HRM
+    served: ServedGraph
+    calibration: Questions
+    held_out: Questions
+    identifiers: Sequence[str]
+    meta: Mapping[str, Any]
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights that the graph holds; the puzzle table is counted by its rows instead."""
+        return sum(tensor.numel() for name, tensor in self.model.state_dict().items() if name != "puzzle_table")
+
+    def provenance(self) -> dict[str, str | int | float]:
+        """The plain values of the checkpoint's `meta`, and versions; no path and no time of this machine."""
+        versions = {"torch": torch.__version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__}
+        return {
+            **{key: value for key, value in self.meta.items() if _is_plain(value)},
+            "num_parameters": self.num_parameters,
+            **{f"exported_with_{name}": str(version) for name, version in versions.items()},
+        }
+
+
+def contents_of(options: Options, stages: Stages) -> Contents:
+    """Load, find or make everything; refuses what does not fit together."""
+    require_free(options.out)
+    model, meta = checkpoint.load(checkpoint.resolve(options.source))
+    config, puzzle = model.config, puzzle_of(model.config, meta.get("puzzle"), options.source)
+    limit = options.max_segments or config.max_segments
+    if config.arch == "transformer" and limit > 1:
+        raise ValueError(f"--max-segments {limit} asks a transformer to go on, which it cannot; leave the option away")
+    kind = options.policy or ("verified" if puzzle.proof_exists else "learned")
+    policy = HaltingPolicy(kind=cast("PolicyKind", kind), threshold=options.threshold or 0.0, max_segments=limit)
+    data = data_of(options, config)
+    identifiers = identifiers_of(data, config.num_puzzle_ids)
+    calibration, held_out = find_puzzles(options, config, puzzle, data, stages)
+    model.config = dataclasses.replace(config, max_segments=min(limit, config.max_segments))  # what traces cover
+    return Contents(
+        name=options.name or options.out.stem,
+        model=model,
+        served=served_graph(model, puzzle, policy),
+        calibration=calibration,
+        held_out=held_out,
+        identifiers=identifiers,
+        meta={"checkpoint": checkpoint.resolve(options.source).name, **meta},
+    )
+
+
+def served_graph(model: HRM, puzzle: Puzzle, policy: HaltingPolicy) -> ServedGraph:
+    table_PE = model.puzzle_table.float().numpy()
+    return ServedGraph(graph=segment_graph(model), puzzle=puzzle, puzzle_table=table_PE, policy=policy)
 
 
 def find_checkpoint(source: Path | None, calib: str | None) -> Path:
@@ -78,7 +143,7 @@ def find_checkpoint(source: Path | None, calib: str | None) -> Path:
 
 
 def bundle_name(source: Path) -> str:
-    """Of a run where the checkpoint is one of its own, else of the directory."""
+    """The run's name where the checkpoint is one of its own, else the directory's."""
     in_run = source.is_file() or source.name.startswith("step_")
     return (source.resolve().parent if in_run else source).name
 
@@ -132,35 +197,19 @@ def find_puzzles(
     options: Options, config: HRMConfig, puzzle: Puzzle, data: Path | None, stages: Stages
 ) -> tuple[Questions, Questions]:
     """Puzzles to calibrate with, and others to measure on; fresh ones where no data set or file is named."""
-    source = options.calib or (str(data) if data else puzzle.name)
     reserved = min(NUM_CALIBRATION, 4 * options.held_out) if options.fp16 or options.int8 else 0
     questions = find_questions(
-        source,
+        options.calib or (str(data) if data else puzzle.name),
         puzzle,
         count=options.held_out + reserved,
         data=data,
         num_workers=os.cpu_count() or 1,
-        progress=lambda done, total: stages.show("making puzzles", done, total),
+        progress=partial(stages.show, "making puzzles"),
     )
     questions.require_ids(config.num_puzzle_ids)
     order_N = np.random.default_rng(0).permutation(len(questions))
     first = min(reserved, max(len(questions) - options.held_out, len(questions) // 4))
     return questions.at(order_N[:first]), questions.at(order_N[first:])
-
-
-def provenance(model: HRM, meta: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """The plain values of the checkpoint's `meta`, and versions; no path and no time of this machine."""
-    versions = {"torch": torch.__version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__}
-    return {
-        **{key: value for key, value in meta.items() if _is_plain(value)},
-        "num_parameters": num_parameters(model),
-        **{f"exported_with_{name}": str(version) for name, version in versions.items()},
-    }
-
-
-def num_parameters(model: HRM) -> int:
-    """Weights that the graph holds; the puzzle table is counted by its rows instead."""
-    return sum(tensor.numel() for name, tensor in model.state_dict().items() if name != "puzzle_table")
 
 
 def _is_plain(value: object) -> bool:

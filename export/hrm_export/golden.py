@@ -7,10 +7,7 @@ survives this other rounding are kept, all of them for the same number of segmen
 Shapes: B (N where they are only asked) puzzles, S segments, T tokens, V vocabulary.
 """
 
-from __future__ import annotations
-
 import copy
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +35,9 @@ def golden_traces(
 ) -> tuple[Golden, int]:
     """Traces of the first `count` candidates (fewer where `max_bytes` hold no more) that survive another rounding.
 
-    They cover all segments, or as many as MIN_TRACES candidates survive. Also gives how many candidates were tried.
-    Refuses (ValueError) a model of which none survives its first segment: no engine of it could be told from a wrong
-    one.
+    They cover all segments, or as many as MIN_TRACES candidates survive. Also returns how many candidates were tried.
+    Refuses (ValueError) a model of which none survives its first segment: no trace could tell a right engine from a
+    wrong one.
     """
     config = model.config
     count = min(count, max(1, max_bytes // (config.max_segments * config.seq_len * config.vocab_size * 4)))
@@ -94,6 +91,5 @@ def survives_rounding_SB(golden: Golden, other: Golden, threshold: float) -> NDA
     return np.logical_and.accumulate(answers_alike_SB & halts_alike_SB, axis=0)
 
 
-def save(golden: Golden, file: Path) -> None:
-    arrays = {field.name: getattr(golden, field.name) for field in fields(golden)}
-    np.savez_compressed(file, allow_pickle=False, **arrays)
+def save_golden(golden: Golden, file: Path) -> None:
+    np.savez_compressed(file, allow_pickle=False, **vars(golden))

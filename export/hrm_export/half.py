@@ -1,14 +1,15 @@
-"""A float32 step graph becomes a float16 one whose types stand in the graph, with float32 islands where it needs them.
+"""A float32 step graph becomes a float16 one whose types are in the graph, with some nodes left in float32.
 
-Strongly typed, as TensorRT wants it (and from version 11 knows nothing else): every node computes in one type, and a
-Cast stands wherever two meet. Inputs and outputs of the graph keep their names and types. The graph may hold Q/DQ
-already: its scales become float16 with the rest. Which nodes stay in float32 is decided in `islands.py`.
+Strongly typed, as TensorRT wants it (and from version 11 knows nothing else): every node computes in one type, with a
+Cast wherever two meet. Inputs and outputs of the graph keep their names and types. The graph may hold Q/DQ already: its
+scales become float16 with the rest.
+
+On a CPU ONNX Runtime computes most float16 operators in float32, so that what would overflow on a GPU passes there
+unseen. Which nodes stay in float32 therefore follows from ranges, recorded over whole puzzles, and not from answers.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,22 +18,68 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from hrm_calibration.rollouts import RecordingEngine, solve
-from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Checker
+from hrm_calibration.rollouts import ServedGraph
 from hrm_export.onnx_graph import element_types, with_nodes
+from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles.data.held_out import Questions
 
 HALF, SINGLE = TensorProto.FLOAT16, TensorProto.FLOAT
 SUFFIX: dict[int, str] = {HALF: "half", SINGLE: "single"}
+LARGEST, SMALLEST = 65504.0, 2.0**-14
+"""Of float16's normal numbers; a GPU may treat smaller ones as 0."""
+HEADROOM = 8.0
+"""How much larger than anything recorded a value may become: the puzzles served are not those recorded."""
+ROUNDING = 2.0**-11
+"""Relative, of float16: a constant may be off by so much of the smallest sum it is added to, like any other value."""
+QUANTISERS = ("QuantizeLinear", "DequantizeLinear")
+CARRY = "z_high_BND_next"
+NORM = frozenset({"square", "mean", "steady", "rms", "norm"})
+"""Local names of the nodes of a normalisation, which TensorRT fuses where all are of one type."""
 
 
-def half_graph(model: onnx.ModelProto, islands: Collection[str]) -> onnx.ModelProto:
-    """The same function with every float node in float16 but those named `islands`; refuses a name it does not have."""
-    unknown = sorted(set(islands) - {node.name for node in model.graph.node})
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Smallest and largest magnitude that a value was seen to have."""
+
+    low: float
+    high: float
+
+
+def record_ranges(served: ServedGraph, questions: Questions, *, progress: OnProgress = unheard) -> dict[str, Range]:
+    """The range of every float value over all segments that the puzzles reach under the halting rule."""
+    types = element_types(served.graph)
+    values = [name for node in served.graph.graph.node for name in node.output if types[name] == SINGLE]
+    low, high = dict.fromkeys(values, math.inf), dict.fromkeys(values, 0.0)
+
+    def observe(arrays: Mapping[str, NDArray[Any]]) -> None:
+        for name in values:
+            low[name] = min(low[name], float(arrays[f"{name}/low"]))
+            high[name] = max(high[name], float(arrays[f"{name}/high"]))
+
+    served.observed(questions, observe, shown=_with_ranges(served.graph, values), progress=progress)
+    return {name: Range(low=low[name], high=high[name]) for name in values}
+
+
+def float32_nodes(graph: onnx.ModelProto, ranges: Mapping[str, Range]) -> frozenset[str]:
+    """Names of the nodes that float16 would overflow or whose small constant it would lose; a whole normalisation each.
+
+    `ranges` may be those of the same graph before it was quantised.
+    """
+    needed = {node.name for node in graph.graph.node if _needs_single(node, graph.graph, ranges)}
+    norms = {_scope(name) for name in needed if _is_norm(name)}
+    return frozenset(
+        node.name
+        for node in graph.graph.node
+        if node.name in needed or (_is_norm(node.name) and _scope(node.name) in norms)
+    )
+
+
+def half_graph(model: onnx.ModelProto, in_float32: Collection[str]) -> onnx.ModelProto:
+    """The same function in float16 but for the nodes `in_float32`; refuses a name the graph does not have."""
+    unknown = sorted(set(in_float32) - {node.name for node in model.graph.node})
     if unknown:
-        raise ValueError(f"the graph has no node {unknown[0]!r} to leave in float32; choose islands for this graph")
-    conversion = _Conversion(model, islands)
+        raise ValueError(f"the graph has no node {unknown[0]!r} to leave in float32; choose nodes of this graph")
+    conversion = _Conversion(model, in_float32)
     for node in model.graph.node:
         conversion.add(node)
     return with_nodes(model, conversion.nodes, list(conversion.tensors.values()))
@@ -41,15 +88,15 @@ def half_graph(model: onnx.ModelProto, islands: Collection[str]) -> onnx.ModelPr
 class _Conversion:
     """`made_in` is the type each float value is made or stored in; where the other is needed it is cast, once."""
 
-    def __init__(self, model: onnx.ModelProto, islands: Collection[str]) -> None:
-        self.islands = islands
+    def __init__(self, model: onnx.ModelProto, in_float32: Collection[str]) -> None:
+        self.in_float32 = in_float32
         self.floats = {name for name, kind in element_types(model).items() if kind == SINGLE}
         self.outputs = {value.name for value in model.graph.output}
         self.nodes: list[onnx.NodeProto] = []
         self.tensors: dict[str, TensorProto] = {}
         self.made_in: dict[str, int] = {value.name: SINGLE for value in model.graph.input if value.name in self.floats}
         self.casts: dict[tuple[str, int], str] = {}
-        used_in_single = {name for node in model.graph.node if node.name in islands for name in node.input}
+        used_in_single = {name for node in model.graph.node if node.name in in_float32 for name in node.input}
         for tensor in model.graph.initializer:
             self.store(tensor, SINGLE if tensor.name in used_in_single else HALF)
 
@@ -63,7 +110,7 @@ class _Conversion:
 
     def add(self, node: onnx.NodeProto) -> None:
         """The node in its own type, with casts before it where its inputs are made in the other."""
-        kind = SINGLE if node.name in self.islands else HALF
+        kind = SINGLE if node.name in self.in_float32 else HALF
         ours = onnx.NodeProto()
         ours.CopyFrom(node)
         ours.input[:] = [self.in_type(name, kind) for name in node.input]
@@ -75,7 +122,7 @@ class _Conversion:
                     ours.output[index] = self.publish(name)
 
     def publish(self, name: str) -> str:
-        """Casts what becomes a graph output, which is float32 always; gives the name of what is cast."""
+        """Cast what becomes a graph output, which is float32 always; returns the name of what is cast."""
         inner = f"{name}/{SUFFIX[HALF]}"
         self.cast(inner, name, SINGLE)
         self.made_in[name], self.casts[name, HALF] = SINGLE, inner
@@ -92,69 +139,6 @@ class _Conversion:
     def cast(self, value: str, name: str, kind: int) -> str:
         self.nodes.append(helper.make_node("Cast", [value], [name], name=f"{name}/cast", to=kind))
         return name
-
-
-LARGEST, SMALLEST = 65504.0, 2.0**-14
-"""Of float16's normal numbers; a GPU may treat smaller ones as 0."""
-HEADROOM = 8.0
-"""How much larger than anything recorded a value may become: the puzzles served are not those recorded."""
-ROUNDING = 2.0**-11
-"""Relative, of float16: a constant may be off by so much of the smallest sum it is added to, like any other value."""
-QUANTISERS = ("QuantizeLinear", "DequantizeLinear")
-CARRY = "z_high_BND_next"
-NORM = frozenset({"square", "mean", "steady", "rms", "norm"})
-"""Local names of the nodes of a normalisation, which TensorRT fuses where it stands in one type."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Range:
-    """Smallest and largest magnitude that a value was seen to have."""
-
-    low: float
-    high: float
-
-
-def record_ranges(
-    graph: onnx.ModelProto,
-    puzzle: Checker,
-    puzzle_table: NDArray[np.float32],
-    questions: Questions,
-    policy: HaltingPolicy,
-    *,
-    num_threads: int = 1,
-    progress: Callable[[int], object] | None = None,
-) -> dict[str, Range]:
-    """The range of every float value over all segments that the puzzles reach under the policy."""
-    types = element_types(graph)
-    values = [name for node in graph.graph.node for name in node.output if types[name] == TensorProto.FLOAT]
-    low, high = dict.fromkeys(values, math.inf), dict.fromkeys(values, 0.0)
-
-    def observe(arrays: Mapping[str, NDArray[Any]]) -> None:
-        for name in values:
-            low[name] = min(low[name], float(arrays[f"{name}/low"]))
-            high[name] = max(high[name], float(arrays[f"{name}/high"]))
-
-    shown = [f"{name}/{end}" for name in values for end in ("low", "high")]
-    engine = RecordingEngine(_with_ranges(graph, values), num_threads=num_threads, observe=observe, shown=shown)
-    try:
-        solve(engine, puzzle, puzzle_table, questions, policy, progress=progress)
-    finally:
-        engine.close()
-    return {name: Range(low=low[name], high=high[name]) for name in values}
-
-
-def islands(graph: onnx.ModelProto, ranges: Mapping[str, Range]) -> frozenset[str]:
-    """Names of the nodes that float16 would overflow or whose small constant it would lose; a whole normalisation each.
-
-    `ranges` may be those of the same graph before it was quantised.
-    """
-    needed = {node.name for node in graph.graph.node if _needs_single(node, graph.graph, ranges)}
-    norms = {_scope(name) for name in needed if _is_norm(name)}
-    return frozenset(
-        node.name
-        for node in graph.graph.node
-        if node.name in needed or (_is_norm(node.name) and _scope(node.name) in norms)
-    )
 
 
 def _needs_single(node: onnx.NodeProto, graph: onnx.GraphProto, ranges: Mapping[str, Range]) -> bool:

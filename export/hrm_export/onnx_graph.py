@@ -1,9 +1,7 @@
-"""An ONNX graph written node by node, read again and changed.
+"""An ONNX graph written node by node, read again and changed, and the rules that every graph we hand out must keep.
 
 Opset 20 and IR 10 are the newest that the TensorRT 10.3 parser (JetPack 6) and the ONNX Runtime builds for it read.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +14,27 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 OPSET, IR_VERSION = 20, 10
 FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})
+_PLAIN = FLOATS | {TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
+_STORED = FLOATS | {TensorProto.INT8}
+TENSORRT_OPERATORS: Mapping[str, frozenset[int]] = {
+    **dict.fromkeys(("Div", "Mul", "Pow", "Sub"), FLOATS),
+    "Add": FLOATS | {TensorProto.INT32},
+    **dict.fromkeys(("And", "Greater", "Not"), frozenset({TensorProto.BOOL})),
+    **dict.fromkeys(("MatMul", "Pad", "ReduceMean", "Sigmoid", "Softmax", "Sqrt"), FLOATS),
+    **dict.fromkeys(("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Split"), _PLAIN),
+    **dict.fromkeys(("Transpose", "Unsqueeze", "Where"), _PLAIN),
+    "ArgMax": frozenset({TensorProto.INT64}),
+    "QuantizeLinear": frozenset({TensorProto.INT8}),
+    "DequantizeLinear": FLOATS,
+}
+"""The operators a graph may use, each with the types it may give out.
+
+All of them are in docs/operators.md of github.com/onnx/onnx-tensorrt since 8.5 (commit 6d0ab7b); 10.0 added INT64,
+and the parser has only grown since. Zero points must be 0 there. The list is what we use: look a new operator up there
+before adding it here.
+"""
+INT8, SCALE = "/int8", "/scale"
+"""Endings of what replaces a quantised matrix, and of a call site's range."""
 
 
 class GraphWriter:
@@ -26,17 +45,17 @@ class GraphWriter:
         self._tensors: dict[str, TensorProto] = {}
 
     def node(self, name: str, operator: str, *inputs: str, **attributes: Any) -> str:
-        """Adds a node with one output and returns the output's name."""
+        """Add a node with one output; returns the output's name."""
         self._nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
         return name
 
     def copy(self, nodes: Iterable[onnx.NodeProto], tensors: Iterable[TensorProto] = ()) -> None:
-        """Takes over finished nodes and stored arrays."""
+        """Take over finished nodes and stored arrays."""
         self._nodes.extend(nodes)
         self._tensors.update((tensor.name, tensor) for tensor in tensors)
 
     def split(self, name: str, value: str, sizes: Sequence[int], axis: int) -> list[str]:
-        """Cuts a value into parts of the given sizes."""
+        """Cut a value into parts of the given sizes."""
         parts = [f"{name}.{index}" for index in range(len(sizes))]
         self._nodes.append(helper.make_node("Split", [value, self.ints(*sizes)], parts, name=name, axis=axis))
         return parts
@@ -59,7 +78,7 @@ class GraphWriter:
         return self.tensor(f"ints {' '.join(map(str, values))}", np.array(values, np.int64))
 
     def publish(self, value: str, name: str) -> None:
-        """Gives a value the name of a graph output, wherever it is used."""
+        """Give a value the name of a graph output, wherever it is used."""
         for node in self._nodes:
             for names in (node.input, node.output):
                 names[:] = [name if other == value else other for other in names]
@@ -113,38 +132,15 @@ def with_nodes(
     return changed
 
 
-_PLAIN = FLOATS | {TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
-_STORED = FLOATS | {TensorProto.INT8}
-TENSORRT_OPERATORS: Mapping[str, frozenset[int]] = {
-    **dict.fromkeys(("Div", "Mul", "Pow", "Sub"), FLOATS),
-    "Add": FLOATS | {TensorProto.INT32},
-    **dict.fromkeys(("And", "Greater", "Not"), frozenset({TensorProto.BOOL})),
-    **dict.fromkeys(("MatMul", "Pad", "ReduceMean", "Sigmoid", "Softmax", "Sqrt"), FLOATS),
-    **dict.fromkeys(("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Split"), _PLAIN),
-    **dict.fromkeys(("Transpose", "Unsqueeze", "Where"), _PLAIN),
-    "ArgMax": frozenset({TensorProto.INT64}),
-    "QuantizeLinear": frozenset({TensorProto.INT8}),
-    "DequantizeLinear": FLOATS,
-}
-"""The operators a graph may use, each with the types it may give out.
-
-All of them stand in docs/operators.md of github.com/onnx/onnx-tensorrt since 8.5 (commit 6d0ab7b); 10.0 added INT64,
-and the parser has only grown since. Zero points must be 0 there. The list is what we use: look a new operator up there
-before adding it here.
-"""
-INT8, SCALE = "/int8", "/scale"
-"""Endings of what stands in the place of a quantised matrix, and of a call site's range."""
-
-
 class GraphError(ValueError):
     """A graph that must not leave this program; the message names the rule it breaks."""
 
 
 def check_graph(model: onnx.ModelProto, stored: Mapping[str, int]) -> None:
-    """Raises GraphError for a graph that is not valid ONNX, not for TensorRT, or holds other arrays than it should.
+    """Raise GraphError for a graph that is not valid ONNX, not for TensorRT, or holds other arrays than it should.
 
     `stored` gives the number of elements of every weight and table: each must be there once, and no other. A quantised
-    one stands under NAME/int8, beside its scales.
+    one is NAME/int8, beside its scales.
     """
     try:
         onnx.checker.check_model(model, full_check=True)

@@ -1,48 +1,38 @@
-"""From the float32 step graph to its other precisions, each checked against what TensorRT reads.
+"""The precisions of a step graph, and what each solves on held-out puzzles, when it stops and how fast it runs.
 
-float32 → INT8 in Q/DQ form (calibration) → float16 in between. Ranges and scales come from puzzles that take no part
-in what is measured afterwards.
+float32 → INT8 in Q/DQ form (calibration) → float16 in between, each checked against what TensorRT reads. Ranges and
+scales come from puzzles that take no part in what is measured afterwards.
 """
 
-from __future__ import annotations
-
-import json
 import os
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
 
-from hrm_calibration.halting_curve import (
-    PolicyScore,
-    Rollout,
-    Score,
-    choose,
-    last_segment_N,
-    learned_curve,
-    roll_out,
-    score_policy,
-)
+from hrm_calibration.halting_curve import Outcomes, PolicyScore, Rollout, Score, choose, learned_curve, roll_out
 from hrm_calibration.int8 import Calibrated, Int8Settings, calibrate
-from hrm_calibration.int8_report import Int8Report, Paired, paired
+from hrm_calibration.int8_report import Paired, paired
+from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.engines.engine import Float32, median_step_ms
 from hrm_edge_runtime.engines.onnx import OnnxEngine
-from hrm_export.contents import Options
-from hrm_export.half import half_graph, islands, record_ranges
+from hrm_export.contents import Contents, Options
+from hrm_export.half import float32_nodes, half_graph, record_ranges
 from hrm_export.onnx_graph import check_graph, stored_sizes
-from hrm_host.atomic import write_text
-from hrm_host.progress import Stages
+from hrm_host.progress import OnProgress, Stages
 from hrm_puzzles.data.held_out import Questions
-from hrm_puzzles.puzzle import RIGHT, Puzzle
 
 NUM_RANGE_PUZZLES = 64
-REPORT_NAME = "calibration.json"
+NUM_SLOTS = 8
+HALTING_LOSS = 0.005
+"""Share of exact solves that stopping early may cost against running all segments, where no threshold is given."""
+MEASURED_BATCHES = (1, 8)
+MEASURE_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,7 +42,7 @@ class Form:
     precision: str
     portable: onnx.ModelProto
     cpu: onnx.ModelProto | None = None
-    origin: dict[str, Any]
+    origin: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def graphs(self) -> dict[str, onnx.ModelProto]:
@@ -61,102 +51,63 @@ class Form:
         return portable if self.cpu is None else {**portable, f"step.{self.precision}.cpu.onnx": self.cpu}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Bench:
-    """The float32 graph with what it takes to run it: the puzzle, its table, and puzzles to calibrate with."""
-
-    graph: onnx.ModelProto
-    puzzle: Puzzle
-    puzzle_table: NDArray[np.float32]
-    questions: Questions
-    policy: HaltingPolicy
-
-
-def lower_precisions(bench: Bench, options: Options, stages: Stages) -> Iterator[Form]:
+def lower_precisions(served: ServedGraph, questions: Questions, options: Options, stages: Stages) -> Iterator[Form]:
     """The forms that were asked for beside float32, each made when the one before has been judged."""
     if not (options.fp16 or options.int8):
         return
-    few = bench.questions.sample(NUM_RANGE_PUZZLES)
-    ranges = record_ranges(
-        bench.graph,
-        bench.puzzle,
-        bench.puzzle_table,
-        few,
-        bench.policy,
-        progress=lambda done: stages.show("recording ranges for float16", done, len(few)),
-    )
+    few, graph = questions.sample(NUM_RANGE_PUZZLES), served.graph
+    ranges = record_ranges(served, few, progress=partial(stages.show, "recording ranges for float16"))
     if options.fp16:
-        kept = islands(bench.graph, ranges)
-        half = _checked(half_graph(bench.graph, kept), bench.graph)
+        kept = float32_nodes(graph, ranges)
+        half = half_graph(graph, kept)
+        check_graph(half, stored_sizes(graph))
         yield Form(precision="fp16", portable=half, origin={"float32_nodes": sorted(kept)})
     if options.int8:
-        calibrated = _calibrated(bench, options, stages)
-        kept = islands(calibrated.signed, ranges)
-        portable = _checked(half_graph(calibrated.signed, kept), bench.graph)
+        calibrated = _calibrated(served, questions, options, stages)
+        kept = float32_nodes(calibrated.signed, ranges)
+        portable = half_graph(calibrated.signed, kept)
+        check_graph(portable, stored_sizes(graph))
         report = calibrated.report
-        origin = {"float32_nodes": sorted(kept), "calibration": _summary(report)}
+        summary = {
+            "method": report.chosen,
+            "weight_bits": report.weight_bits,
+            "num_calibration": report.num_calibration,
+            "num_choice": report.num_choice,
+            "weight_only": report.weight_only,
+            "key": report.key,
+        }
+        origin = {"float32_nodes": sorted(kept), "calibration": summary}
         yield Form(precision="int8", portable=portable, cpu=calibrated.unsigned, origin=origin)
 
 
-def _calibrated(bench: Bench, options: Options, stages: Stages) -> Calibrated:
+def _calibrated(served: ServedGraph, questions: Questions, options: Options, stages: Stages) -> Calibrated:
     calibrated = calibrate(
-        bench.graph,
-        bench.puzzle,
-        bench.puzzle_table,
-        bench.policy,
-        bench.questions,
+        replace(served, num_threads=os.cpu_count() or 1),
+        questions,
         settings=Int8Settings(budget=options.int8_budget / 100),
-        progress=stages.show,
+        stages=stages,
         cache=options.cache,
-        num_threads=os.cpu_count() or 1,
     )
     if options.report is not None:
-        calibrated.save_pictures(options.report)
-        write_text(options.report / REPORT_NAME, json.dumps(calibrated.report.as_json(), indent=1) + "\n")
+        calibrated.save_report(options.report)
     return calibrated
-
-
-def _summary(report: Int8Report) -> dict[str, Any]:
-    return {
-        "method": report.chosen,
-        "weight_bits": report.weight_bits,
-        "num_calibration": report.num_calibration,
-        "num_choice": report.num_choice,
-        "weight_only": report.weight_only,
-        "key": report.key,
-    }
-
-
-def _checked(graph: onnx.ModelProto, original: onnx.ModelProto) -> onnx.ModelProto:
-    check_graph(graph, stored_sizes(original))
-    return graph
-
-
-NUM_SLOTS = 8
-HALTING_LOSS = 0.005
-"""Share of exact solves that stopping early may cost against running all segments, where no threshold is given."""
-MEASURED_BATCHES = (1, 8)
-MEASURE_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measured:
-    """One precision on the held-out puzzles; `policy` holds the threshold chosen for it."""
+    """One precision on the held-out puzzles; `policy` holds the threshold chosen for it, `score` is under that rule."""
 
     rollout: Rollout
     curve: list[PolicyScore]
     policy: HaltingPolicy
 
     @property
+    def outcomes(self) -> Outcomes:
+        return self.rollout.under(self.policy)
+
+    @property
     def score(self) -> Score:
-        """Under the rule as served."""
-        return score_policy(self.rollout, self.policy).total
-
-    def exact_N(self, policy: HaltingPolicy) -> NDArray[np.bool_]:
-        return self._at_the_end(self.rollout.exact_SN, policy)
-
-    def proven_N(self, policy: HaltingPolicy) -> NDArray[np.bool_]:
-        return self._at_the_end(self.rollout.verdict_SN == RIGHT, policy)
+        return self.outcomes.score()
 
     def halting_curve(self) -> dict[str, Any]:
         """As the manifest holds it."""
@@ -171,73 +122,39 @@ class Measured:
         ]
         return {"num_puzzles": self.score.num_puzzles, "threshold": self.policy.threshold, "points": points}
 
-    def _at_the_end(self, values_SN: NDArray[np.bool_], policy: HaltingPolicy) -> NDArray[np.bool_]:
-        last_N = last_segment_N(self.rollout, policy)
-        return values_SN[last_N, np.arange(len(last_N))]
 
+def measure(graph: Path, contents: Contents, *, threshold: float | None, progress: OnProgress) -> Measured:
+    """Every held-out puzzle through all segments; the halting rule is applied afterwards, at every threshold.
 
-@dataclass(frozen=True, kw_only=True)
-class Losses:
-    """Against float32: solves under the rule as served, and after all segments, where no threshold plays a part."""
-
-    exact: Paired
-    proven: Paired
-    exact_after_all: Paired
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "exact": self.exact.model_dump(),
-            "proven": self.proven.model_dump(),
-            "exact_after_all_segments": self.exact_after_all.model_dump(),
-        }
-
-
-def measure(
-    graph: Path,
-    puzzle: Puzzle,
-    puzzle_table: NDArray[np.float32],
-    questions: Questions,
-    policy: HaltingPolicy,
-    *,
-    threshold: float | None,
-    progress: Callable[[int], object],
-) -> Measured:
-    """Every held-out puzzle through all segments; without a `threshold` the one of fewest segments is chosen.
-
-    That loses at most the share `HALTING_LOSS` against all segments. Chosen and scored on the same puzzles.
+    Without a `threshold` the one of fewest segments is chosen that loses at most the share `HALTING_LOSS` against all
+    segments. Chosen and scored on the same puzzles.
     """
-    engine = OnnxEngine(graph, num_slots=NUM_SLOTS)
-    try:
-        rollout = roll_out(engine, puzzle, puzzle_table, questions, policy.max_segments, progress=progress)
-    finally:
-        engine.close()
+    served, policy = contents.served, contents.served.policy
+    with closing(OnnxEngine(graph, num_slots=NUM_SLOTS)) as engine:
+        rollout = roll_out(
+            engine, served.puzzle, served.puzzle_table, contents.held_out, policy.max_segments, progress=progress
+        )
     curve = learned_curve(rollout)
     if threshold is None:
         threshold = choose(curve, float(rollout.exact_SN[-1].mean()), HALTING_LOSS).policy.threshold
-    chosen = HaltingPolicy(kind=policy.kind, threshold=threshold, max_segments=policy.max_segments)
-    return Measured(rollout=rollout, curve=curve, policy=chosen)
+    return Measured(rollout=rollout, curve=curve, policy=replace(policy, threshold=threshold))
 
 
-def losses(reference: Measured, ours: Measured) -> Losses:
+def losses(reference: Measured, ours: Measured) -> dict[str, Paired]:
+    """Puzzle by puzzle, under the rule as served and after all segments, where no threshold plays a part."""
     every = HaltingPolicy(kind="fixed", max_segments=reference.policy.max_segments)
-    return Losses(
-        exact=paired(reference.exact_N(reference.policy), ours.exact_N(ours.policy)),
-        proven=paired(reference.proven_N(reference.policy), ours.proven_N(ours.policy)),
-        exact_after_all=paired(reference.exact_N(every), ours.exact_N(every)),
-    )
+    after_all = (reference.rollout.under(every).exact_N, ours.rollout.under(every).exact_N)
+    return {
+        "exact": paired(reference.outcomes.exact_N, ours.outcomes.exact_N),
+        "proven": paired(reference.outcomes.proven_N, ours.outcomes.proven_N),
+        "exact_after_all_segments": paired(*after_all),
+    }
 
 
-def segment_ms(graph: Path, batch: int, questions: Questions, puzzle_table: NDArray[np.float32]) -> float:
-    """Median over about MEASURE_S of whole steps with every slot in use, all cores."""
-    engine = OnnxEngine(graph, num_slots=batch)
-    for slot in range(batch):
-        row = slot % len(questions)
-        engine.load(slot, questions.tokens_NT[row], puzzle_table[questions.puzzle_ids_N[row]])
-    engine.step(batch)
-    times_s: list[float] = []
-    while len(times_s) < 5 or sum(times_s) < MEASURE_S:
-        started = time.perf_counter()
-        engine.step(batch)
-        times_s.append(time.perf_counter() - started)
-    engine.close()
-    return 1000 * median(times_s)
+def segment_ms(graph: Path, batch: int, questions: Questions, puzzle_table: Float32) -> float:
+    """The median time of a segment with every slot in use, all cores."""
+    with closing(OnnxEngine(graph, num_slots=batch)) as engine:
+        for slot in range(batch):
+            asked = questions[slot % len(questions)]
+            engine.load(slot, asked.tokens_T, puzzle_table[asked.puzzle_id])
+        return median_step_ms(engine, batch, seconds=MEASURE_S, min_steps=5)

@@ -7,8 +7,6 @@ Shapes: B batch, T tokens, P prefix, N = P + T positions, D hidden, H heads, K h
 V vocabulary. Matrices are stored [in, out], as MatMul uses them, under their names in the checkpoint.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 Shapes: B slots, T tokens, N positions, D hidden, E puzzle-vector width, P rows of the puzzle table.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -8,8 +8,6 @@ without a loop cannot end early; and no proof can stop it.
 Shapes: B batch, T tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,6 @@
 """A whole calibration of a small random model: parts kept apart, a budget that is kept, a cache that refuses."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +11,25 @@ from calibration_tools import SUDOKU, questions, random_inputs, run, small_graph
 from typer.testing import CliRunner
 
 from hrm_calibration import int8_report as kept
-from hrm_calibration.choice import Bench, best_of, carries_after, drift, is_kept
+from hrm_calibration.choice import Int8Trials, best_of, carries_after, drift, is_kept
 from hrm_calibration.cli import app
 from hrm_calibration.int8 import Calibrated, Int8Settings, calibrate, parts_of
-from hrm_calibration.int8_report import MethodScore, Paired, Solves, StaleCacheError, paired
+from hrm_calibration.int8_report import MethodScore, Paired, Solves, StaleCacheError, draw, paired
 from hrm_calibration.quantise import call_sites, quantise, unsigned
+from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.manifest import write_manifest
+from hrm_host.progress import Stages
 from hrm_puzzles.data.held_out import Questions
 
 GRAPH = small_graph(high_cycles=1, low_cycles=1)
 POLICY = HaltingPolicy(kind="verified", max_segments=3)
+SERVED = ServedGraph(graph=GRAPH, puzzle=SUDOKU, puzzle_table=table(), policy=POLICY)
 SETTINGS = Int8Settings(methods=("min-max", "mse"), budget=1.0)
 
 
-def silent(stage: str, done: int, total: int) -> None:
-    """Nobody listens."""
-
-
 def calibrated(asked: Questions | None = None, cache: Path | None = None, **changes: Any) -> Calibrated:
-    return calibrate(
-        GRAPH,
-        SUDOKU,
-        table(),
-        POLICY,
-        asked or questions(16),
-        settings=dataclasses.replace(SETTINGS, **changes),
-        progress=silent,
-        cache=cache,
-    )
+    return calibrate(SERVED, asked or questions(16), settings=dataclasses.replace(SETTINGS, **changes), cache=cache)
 
 
 @pytest.fixture(scope="module")
@@ -95,16 +84,10 @@ def test_of_methods_that_chance_cannot_tell_apart_the_one_that_drifts_least_wins
     assert best_of([score("a", 40, 0.01), score("b", 10, 0.05)]).method == "b"
 
 
-def bench(policy: HaltingPolicy = POLICY) -> Bench:
-    return Bench(
-        graph=GRAPH,
-        puzzle=SUDOKU,
-        puzzle_table=table(),
-        policy=policy,
-        weight_bits=7,
-        num_threads=1,
-        progress=silent,
-    )
+def trials() -> Int8Trials:
+    """Of one segment, so that expected answers are one run of the graph."""
+    one_segment = HaltingPolicy(kind="fixed", max_segments=1)
+    return Int8Trials(served=dataclasses.replace(SERVED, policy=one_segment), weight_bits=7, stages=Stages())
 
 
 def own_answers(asked: Questions) -> Questions:
@@ -118,13 +101,12 @@ def own_answers(asked: Questions) -> Questions:
 
 def test_the_worst_matrices_become_weight_only_until_the_budget_is_kept() -> None:
     """Scales far too coarse for two matrices: with those weight-only little is lost, with them nearly everything."""
-    asked, one_segment = own_answers(questions(24)), HaltingPolicy(kind="fixed", max_segments=1)
+    asked, tried = own_answers(questions(24)), trials()
     weights = sorted({site.weight for site in call_sites(GRAPH)})
     broken = set(weights[:2])
     scales = {site.name: 50.0 if site.weight in broken else 0.002 for site in call_sites(GRAPH)}
-    at_hand = bench(one_segment)
-    float32 = at_hand.outcome(GRAPH, asked, "float32")
-    steps = at_hand.budget_steps(scales, weights, asked, float32, 0.6)
+    float32 = tried.outcomes(asked, "float32")
+    steps = tried.budget_steps(scales, weights, asked, float32, 0.6)
     assert float32.exact_N.all()
     assert steps[0].exact.loss > 0.6 >= steps[-1].exact.loss
     assert [step.num_weight_only for step in steps] == list(range(len(steps)))
@@ -151,11 +133,10 @@ def test_the_budget_is_kept_by_a_standard_error_where_the_puzzles_can_tell() -> 
 def test_a_budget_no_graph_keeps_is_refused() -> None:
     asked = own_answers(questions(8))
     scales = {site.name: 1000.0 for site in call_sites(GRAPH)}
-    at_hand = bench(HaltingPolicy(kind="fixed", max_segments=1))
-    float32 = at_hand.outcome(GRAPH, asked, "float32")
+    float32 = trials().outcomes(asked, "float32")
     weights = sorted({site.weight for site in call_sites(GRAPH)})
     with pytest.raises(ValueError, match="allow a greater loss or export without INT8"):
-        at_hand.budget_steps(scales, weights, asked, float32, 0.0)
+        trials().budget_steps(scales, weights, asked, float32, 0.0)
 
 
 def test_drift_is_none_against_itself_and_grows_with_the_scale() -> None:
@@ -169,22 +150,24 @@ def test_drift_is_none_against_itself_and_grows_with_the_scale() -> None:
     assert drifts == sorted(drifts)
 
 
+class HeardStages(Stages):
+    """Keeps what each stage said last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: dict[str, tuple[int, int | None, str]] = {}
+
+    def show(self, stage: str, done: int, total: int | None = None, note: str = "") -> None:
+        self.heard[stage] = (done, total, note)
+
+
 def test_a_cache_spares_the_work_and_gives_the_same_graph(tmp_path: Path, result: Calibrated) -> None:
     file = tmp_path / "int8.json"
     first = calibrated(cache=file)
     assert first.report == result.report
-    stages: list[str] = []
-    second = calibrate(
-        GRAPH,
-        SUDOKU,
-        table(),
-        POLICY,
-        questions(16),
-        settings=SETTINGS,
-        progress=lambda stage, *_: stages.append(stage),
-        cache=file,
-    )
-    assert stages == []
+    stages = HeardStages()
+    second = calibrate(SERVED, questions(16), settings=SETTINGS, stages=stages, cache=file)
+    assert stages.heard == {}
     assert second.signed == first.signed
 
 
@@ -192,16 +175,16 @@ def test_a_cache_spares_the_work_and_gives_the_same_graph(tmp_path: Path, result
 def test_a_cache_of_anything_else_is_refused(tmp_path: Path, result: Calibrated, change: str) -> None:
     file = tmp_path / "int8.json"
     kept.write(file, result.report)
-    other_graph = small_graph(high_cycles=1, low_cycles=1, seed=1)
+    changed: dict[str, Any] = {
+        "graph": {"graph": small_graph(high_cycles=1, low_cycles=1, seed=1)},
+        "table": {"puzzle_table": table() * 2},
+        "policy": {"policy": dataclasses.replace(POLICY, max_segments=2)},
+    }.get(change, {})
     with pytest.raises(StaleCacheError, match="made for another graph, other puzzles or other settings"):
         calibrate(
-            other_graph if change == "graph" else GRAPH,
-            SUDOKU,
-            table() * 2 if change == "table" else table(),
-            dataclasses.replace(POLICY, max_segments=2) if change == "policy" else POLICY,
+            dataclasses.replace(SERVED, **changed),
             questions(16, seed=int(change == "puzzles")),
             settings=dataclasses.replace(SETTINGS, weight_bits=8) if change == "settings" else SETTINGS,
-            progress=silent,
             cache=file,
         )
 
@@ -215,27 +198,19 @@ def test_a_damaged_cache_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_report_survives_json(result: Calibrated) -> None:
-    assert type(result.report).model_validate(json.loads(json.dumps(result.report.as_json()))) == result.report
+    assert type(result.report).model_validate_json(result.report.model_dump_json()) == result.report
 
 
 def test_every_picture_is_drawn(result: Calibrated, tmp_path: Path) -> None:
-    files = result.save_pictures(tmp_path / "pictures")
+    files = draw(result.report, tmp_path / "pictures")
     assert [file.name for file in files] == ["methods.png", "layers.png", "ranges.png", "reach.png", "budget.png"]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
 
 
 def test_progress_is_heard_of_every_stage() -> None:
-    heard: dict[str, tuple[int, int]] = {}
-    calibrate(
-        GRAPH,
-        SUDOKU,
-        table(),
-        POLICY,
-        questions(8),
-        settings=Int8Settings(methods=("min-max",)),
-        progress=lambda stage, done, total: heard.update({stage: (done, total)}),
-    )
-    assert list(heard) == [
+    stages = HeardStages()
+    calibrate(SERVED, questions(8), settings=Int8Settings(methods=("min-max",)), stages=stages)
+    assert list(stages.heard) == [
         "recording ranges",
         "float32",
         "trying min-max",
@@ -244,7 +219,7 @@ def test_progress_is_heard_of_every_stage() -> None:
         "judging float32",
         "judging int8",
     ]
-    assert all(done == total for done, total in heard.values())
+    assert all(done == total for done, total, _ in stages.heard.values())
 
 
 def test_too_few_puzzles_and_unknown_tasks_are_refused() -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import pytest
 from calibration_tools import SUDOKU, questions, run, small_graph, small_model, table
 
 from hrm_calibration import rollouts
-from hrm_calibration.halting_curve import roll_out, score_policy
+from hrm_calibration.halting_curve import Outcomes, roll_out, score_policy
 from hrm_calibration.quantise import call_sites
-from hrm_calibration.rollouts import Outcome, RecordingEngine, record, slots_for, solve
+from hrm_calibration.rollouts import RecordingEngine, ServedGraph, record, slots_for, solve, with_outputs
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
@@ -22,6 +23,7 @@ from hrm_export.segment import segment_graph
 
 GRAPH = small_graph()
 LEARNED = HaltingPolicy(kind="learned", max_segments=4)
+SERVED = ServedGraph(graph=GRAPH, puzzle=SUDOKU, puzzle_table=table(), policy=LEARNED)
 
 
 def onnx_engine(path: Path, num_slots: int) -> OnnxEngine:
@@ -30,16 +32,14 @@ def onnx_engine(path: Path, num_slots: int) -> OnnxEngine:
     return OnnxEngine(file, num_slots=num_slots, num_threads=1)
 
 
-def same(one: Outcome, other: Outcome) -> bool:
-    return all(
-        np.array_equal(getattr(one, name), getattr(other, name)) for name in ("exact_N", "proven_N", "segments_N")
-    )
+def same(one: Outcomes, other: Outcomes) -> bool:
+    return all(np.array_equal(values_N, vars(other)[name]) for name, values_N in vars(one).items())
 
 
 def test_the_recording_engine_answers_like_the_engine_that_serves(tmp_path: Path) -> None:
     asked = questions(20)
     served = solve(onnx_engine(tmp_path, 3), SUDOKU, table(), asked, LEARNED)
-    recorded = record(GRAPH, SUDOKU, table(), asked, LEARNED).outcome
+    recorded = record(SERVED, asked).outcomes
     assert same(served, recorded)
     assert len(set(recorded.segments_N.tolist())) > 1  # some stop early, so that the lane really refills
 
@@ -68,8 +68,8 @@ def test_puzzles_keep_their_order_and_their_labels() -> None:
 
 
 def test_each_segment_is_recorded_as_often_as_it_is_reached() -> None:
-    recorded = record(GRAPH, SUDOKU, table(), questions(12), LEARNED)
-    num_rows = int(recorded.outcome.segments_N.sum())
+    recorded = record(SERVED, questions(12))
+    num_rows = int(recorded.outcomes.segments_N.sum())
     counted = {name: int(histogram.counts.sum()) for name, histogram in recorded.histograms.items()}
     assert counted == {site.name: num_rows * 17 * len(weight_of(site.name)) for site in call_sites(GRAPH)}
 
@@ -82,15 +82,20 @@ def weight_of(site: str) -> np.ndarray:
 def test_what_is_recorded_is_what_the_linear_layer_reads() -> None:
     """One fresh puzzle, one segment: the first low layer reads the sum of state, input and high state."""
     seen: list[Mapping[str, Any]] = []
+
+    def observe(arrays: Mapping[str, Any]) -> None:
+        seen.append({name: rows.copy() for name, rows in arrays.items()})
+
+    first = call_sites(GRAPH)[0]
+    shown = with_outputs(GRAPH, [first.tensor])
     engine = RecordingEngine(
-        GRAPH, num_threads=1, observe=lambda arrays: seen.append({name: array.copy() for name, array in arrays.items()})
+        shown,
+        1,
+        num_threads=1,
+        observe=lambda arrays: seen.append({name: rows.copy() for name, rows in arrays.items()}),
     )
     engine.load(0, questions(1).tokens_NT[0], table()[0])
     engine.step(1)
-    first = call_sites(GRAPH)[0]
-    shown = onnx.ModelProto()
-    shown.CopyFrom(GRAPH)
-    shown.graph.output.append(onnx.helper.make_empty_tensor_value_info(first.tensor))
     inputs = {name: seen[0][name] for name in rollouts.INPUTS}
     assert inputs["fresh_B"].all()
     assert np.allclose(seen[0][first.tensor], run(shown, inputs)[first.tensor], atol=1e-5)
@@ -98,7 +103,8 @@ def test_what_is_recorded_is_what_the_linear_layer_reads() -> None:
 
 def test_states_are_drawn_from_all_segments_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollouts, "MAX_STATES", 7)
-    states = record(GRAPH, SUDOKU, table(), questions(30), HaltingPolicy(kind="fixed", max_segments=4)).states
+    fixed = replace(SERVED, policy=HaltingPolicy(kind="fixed", max_segments=4))
+    states = record(fixed, questions(30)).states
     assert {name: len(rows) for name, rows in states.items()} == dict.fromkeys(rollouts.INPUTS, 7)
     assert 0 < states["fresh_B"].sum() < 7
 
@@ -116,15 +122,16 @@ CALIBRATE_LONG = """
 import resource, sys
 import numpy as np, onnx
 from hrm_calibration.int8 import Int8Settings, calibrate
+from hrm_calibration.rollouts import ServedGraph
 from hrm_puzzles.data.held_out import questions_made
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_puzzles import registry
 puzzle = registry.get("maze")
-calibrate(
-    onnx.load(sys.argv[1]), puzzle, np.ones((1, 256), np.float32), HaltingPolicy(kind="verified", max_segments=2),
-    questions_made(puzzle, 8, progress=lambda done, total: None),
-    settings=Int8Settings(methods=("min-max", "entropy", "mse")), progress=lambda stage, done, total: None,
+served = ServedGraph(
+    graph=onnx.load(sys.argv[1]), puzzle=puzzle, puzzle_table=np.ones((1, 256), np.float32),
+    policy=HaltingPolicy(kind="verified", max_segments=2),
 )
+calibrate(served, questions_made(puzzle, 8), settings=Int8Settings(methods=("min-max", "entropy", "mse")))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 

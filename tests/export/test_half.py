@@ -14,8 +14,9 @@ from onnx.reference import ReferenceEvaluator
 
 from hrm_calibration.quantise import call_sites, quantise
 from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_export.contents import served_graph
 from hrm_export.golden import record
-from hrm_export.half import Range, half_graph, islands, record_ranges
+from hrm_export.half import Range, float32_nodes, half_graph, record_ranges
 from hrm_export.onnx_graph import check_graph, element_types, stored_sizes
 from hrm_export.segment import segment_graph
 from hrm_model.hrm import HRM
@@ -35,9 +36,8 @@ def large_model() -> HRM:
 
 
 def ranges_of(model: HRM) -> dict[str, Range]:
-    policy = HaltingPolicy(kind="fixed", max_segments=4)
-    table = model.puzzle_table.numpy()
-    return record_ranges(segment_graph(model), registry.get("sudoku-4x4"), table, random_questions(model, 6), policy)
+    served = served_graph(model, registry.get("sudoku-4x4"), HaltingPolicy(kind="fixed", max_segments=4))
+    return record_ranges(served, random_questions(model, 6))
 
 
 def computed_in_float(model: onnx.ModelProto) -> set[str]:
@@ -71,7 +71,7 @@ def test_it_says_nearly_what_pytorch_says_after_every_segment(tmp_path: Path) ->
     model = small_model()
     questions = random_questions(model, 5)
     graph = segment_graph(model)
-    engine = engine_of(half_graph(graph, islands(graph, ranges_of(model))), model, questions, tmp_path)
+    engine = engine_of(half_graph(graph, float32_nodes(graph, ranges_of(model))), model, questions, tmp_path)
     for logits_BTV in record(model, questions).logits_SBTV:
         output = engine.step(5)
         assert output.logits_BTV is not None
@@ -80,12 +80,12 @@ def test_it_says_nearly_what_pytorch_says_after_every_segment(tmp_path: Path) ->
 
 def test_ranges_within_half_need_no_island() -> None:
     model = small_model()
-    assert islands(segment_graph(model), ranges_of(model)) == frozenset()
+    assert float32_nodes(segment_graph(model), ranges_of(model)) == frozenset()
 
 
 def test_squares_beyond_half_make_their_normalisation_an_island() -> None:
     model = large_model()
-    found = islands(segment_graph(model), ranges_of(model))
+    found = float32_nodes(segment_graph(model), ranges_of(model))
     assert {name.rpartition("/")[2] for name in found} == NORMS
     assert {name.rpartition("/")[0].rpartition("/")[2] for name in found} == {"mlp"}
 
@@ -96,7 +96,7 @@ def test_an_island_keeps_finite_what_would_overflow() -> None:
     truth = ReferenceEvaluator(graph).run(["logits_BTV"], inputs)[0]
     with np.errstate(over="ignore"):
         spoilt = ReferenceEvaluator(half_graph(graph, ())).run(["logits_BTV"], inputs)[0]
-    kept = ReferenceEvaluator(half_graph(graph, islands(graph, ranges_of(model)))).run(["logits_BTV"], inputs)[0]
+    kept = ReferenceEvaluator(half_graph(graph, float32_nodes(graph, ranges_of(model)))).run(["logits_BTV"], inputs)[0]
     assert np.abs(spoilt - truth).max() > 5 * LOGIT_TOLERANCE
     assert np.abs(kept - truth).max() <= LOGIT_TOLERANCE
 
@@ -106,13 +106,13 @@ def test_a_constant_that_half_would_lose_makes_an_island_where_it_matters() -> N
     graph, ranges = segment_graph(model), ranges_of(model)
     scope = "low_1/layer_0/mlp"
     quiet = {**ranges, f"{scope}/steady": Range(low=2e-5, high=1.0)}  # beside which 1e-5 is half of everything
-    assert islands(graph, quiet) == {f"{scope}/{name}" for name in NORMS}
+    assert float32_nodes(graph, quiet) == {f"{scope}/{name}" for name in NORMS}
 
 
 def test_a_quantised_graph_becomes_half_around_its_integers() -> None:
     graph = segment_graph(small_model())
     signed = quantise(graph, {site.name: 0.05 for site in call_sites(graph)})
-    half = half_graph(signed, islands(signed, {}))
+    half = half_graph(signed, float32_nodes(signed, {}))
     check_graph(half, stored_sizes(graph))
     assert computed_in_float(half) == set()
 
@@ -121,7 +121,7 @@ def test_a_scale_too_small_for_half_stays_float() -> None:
     graph = segment_graph(small_model())
     sites = [site.name for site in call_sites(graph)]
     signed = quantise(graph, {**dict.fromkeys(sites, 0.05), sites[0]: 1e-6})
-    assert islands(signed, {}) == {f"{sites[0]}/quantize", f"{sites[0]}/dequantize"}
+    assert float32_nodes(signed, {}) == {f"{sites[0]}/quantize", f"{sites[0]}/dequantize"}
 
 
 def test_an_island_that_is_no_node_is_refused() -> None:

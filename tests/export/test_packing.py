@@ -22,9 +22,8 @@ from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.parity.gates import passes
 from hrm_edge_runtime.parity.report import ParityReport
 from hrm_edge_runtime.parity.walk import replay
-from hrm_export.contents import Options, provenance
-from hrm_export.packing import Contents, ParityError, Result, write_bundle
-from hrm_export.segment import segment_graph
+from hrm_export.contents import Contents, Options, served_graph
+from hrm_export.packing import ExportedForm, ParityError, write_bundle
 from hrm_host.progress import Stages
 from hrm_puzzles import registry
 
@@ -36,9 +35,7 @@ def small_contents(**changes: Any) -> Contents:
     return Contents(
         name="small",
         model=model,
-        graph=segment_graph(model),
-        puzzle=registry.get("sudoku-4x4"),
-        policy=HaltingPolicy(kind="learned", max_segments=6),
+        served=served_graph(model, registry.get("sudoku-4x4"), HaltingPolicy(kind="learned", max_segments=6)),
         calibration=random_questions(model, 32, seed=1),
         held_out=random_questions(model, 24),
         identifiers=["<blank>", "one", "two"],
@@ -46,7 +43,7 @@ def small_contents(**changes: Any) -> Contents:
     )
 
 
-def written(path: Path, contents: Contents | None = None, **changes: Any) -> list[Result]:
+def written(path: Path, contents: Contents | None = None, **changes: Any) -> list[ExportedForm]:
     return write_bundle(path, contents or small_contents(), replace(OPTIONS, **changes), Stages())
 
 
@@ -147,7 +144,7 @@ def test_the_same_checkpoint_gives_the_same_files(tmp_path: Path) -> None:
 
 
 def test_provenance_holds_what_the_manifest_can_say() -> None:
-    said = provenance(small_model(), small_contents().meta)
+    said = replace(small_contents(), model=small_model()).provenance()
     assert said["step"] == 7
     assert said["num_parameters"] == sum(tensor.numel() for tensor in small_model().parameters()) + 2 * 32
     assert {"exported_with_torch", "exported_with_onnxruntime"} <= set(said)
@@ -157,7 +154,7 @@ def test_provenance_holds_what_the_manifest_can_say() -> None:
 @pytest.mark.parametrize("name", ["lm_head.weight", "q_head.weight", "low_level.layers.1.self_attn.qkv_proj.weight"])
 def test_a_corrupted_graph_is_refused_and_nothing_is_left_behind(tmp_path: Path, name: str) -> None:
     contents = small_contents()
-    tensor = next(tensor for tensor in contents.graph.graph.initializer if tensor.name == name)
+    tensor = next(tensor for tensor in contents.served.graph.graph.initializer if tensor.name == name)
     tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(1.01), name))
     with pytest.raises(ParityError, match="differs from PyTorch"):
         written(tmp_path / "small.bundle", contents)
@@ -165,7 +162,8 @@ def test_a_corrupted_graph_is_refused_and_nothing_is_left_behind(tmp_path: Path,
 
 
 def test_a_graph_for_another_model_is_refused_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    contents = replace(small_contents(), graph=onnx.ModelProto())
+    contents = small_contents()
+    contents = replace(contents, served=replace(contents.served, graph=onnx.ModelProto()))
     with pytest.raises(ValueError, match="does not load"):
         written(tmp_path / "small.bundle", contents)
     assert not list(tmp_path.iterdir())

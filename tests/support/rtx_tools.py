@@ -28,10 +28,11 @@ import onnx
 import torch
 
 from hrm_calibration.quantise import call_sites, quantise
+from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import Shape
 from hrm_edge_runtime.engines.trt.api import BuildSettings, plan_from_onnx
-from hrm_export.half import Range, half_graph, islands, record_ranges
+from hrm_export.half import Range, float32_nodes, half_graph, record_ranges
 from hrm_export.segment import segment_graph
 from hrm_export.unrolled import unrolled_graph
 from hrm_host.progress import Stages
@@ -96,13 +97,13 @@ def full_size_graphs() -> Iterator[tuple[str, onnx.ModelProto]]:
     scales = _scales(step, ranges)
     signed = quantise(step, scales)
     lighter = quantise(step, scales, weight_only=[site.weight for site in call_sites(step) if "down" in site.weight])
-    kept = islands(step, ranges)
-    half, half_int8 = half_graph(step, kept), half_graph(signed, islands(signed, ranges))
+    kept = float32_nodes(step, ranges)
+    half, half_int8 = half_graph(step, kept), half_graph(signed, float32_nodes(signed, ranges))
     yield "fp32", step
     yield "fp16", half
     yield "int8, rest fp16", half_int8
     yield "int8, rest fp32", signed
-    yield "int8, down weight-only, rest fp16", half_graph(lighter, islands(lighter, ranges))
+    yield "int8, down weight-only, rest fp16", half_graph(lighter, float32_nodes(lighter, ranges))
     policy = HaltingPolicy(kind="learned", max_segments=NUM_UNROLLED)
     yield f"fp16, unrolled {NUM_UNROLLED} times", unrolled_graph(half, policy, NUM_UNROLLED)
     yield f"int8, unrolled {NUM_UNROLLED} times", unrolled_graph(half_int8, policy, NUM_UNROLLED)
@@ -167,7 +168,8 @@ def _ranges(step: onnx.ModelProto, config: HRMConfig) -> dict[str, Range]:
     tokens_NT = np.random.default_rng(0).integers(1, config.vocab_size, (2, config.seq_len), dtype=np.int32)
     questions = Questions(tokens_NT=tokens_NT, labels_NT=tokens_NT, puzzle_ids_N=np.zeros(2, np.int32), source="here")
     table = np.zeros((1, config.puzzle_vector_size), np.float32)
-    return record_ranges(step, puzzle, table, questions, HaltingPolicy(kind="fixed", max_segments=1))
+    policy = HaltingPolicy(kind="fixed", max_segments=1)
+    return record_ranges(ServedGraph(graph=step, puzzle=puzzle, puzzle_table=table, policy=policy), questions)
 
 
 def _scales(step: onnx.ModelProto, ranges: Mapping[str, Range]) -> dict[str, float]:
