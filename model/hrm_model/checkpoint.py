@@ -7,8 +7,6 @@
 A trainer adds its own files beside these (`trainer.safetensors`, `trainer.json`) in the same atomic write.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 hrm-import checkpoints/sudoku-extreme --puzzle sudoku --out runs/published
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

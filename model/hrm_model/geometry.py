@@ -9,8 +9,6 @@ the published one and everything trains freely from there. Measured in docs/mode
 Shapes: T tokens, D hidden, K head width, R groups of one partition.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -4,8 +4,6 @@ Shapes: B batch, N positions (prefix + tokens), D hidden, K head width, F SwiGLU
 Matrices are stored [out, in] as in published checkpoints and have no biases.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -13,8 +11,7 @@ import torch.nn.functional as F  # noqa: N812  (the field's usual alias)
 from torch import Tensor, nn
 
 from hrm_model.config import HRMConfig
-from hrm_model.fake_int8 import fake_int8, fake_int8_weight
-from hrm_model.fused import gated, residual_norm
+from hrm_model.ops import fake_int8, fake_int8_weight, gated, residual_norm
 
 _TRUNCATED_STD = 0.8796256610342398
 """Standard deviation of a unit normal cut at two sigma: dividing by it restores the wanted spread."""

@@ -4,8 +4,6 @@ The weight file is a pickle. It is opened with PyTorch's restricted loader, whic
 that a hostile file is refused rather than run. Key names and shapes: the published repository at 42410da.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -11,7 +11,7 @@ import pytest
 from board_tree import ORIN, board
 
 from hrm_host.board import Host, answer_of
-from hrm_host.doctor import Finding, gpu, jetson, serving, system
+from hrm_host.doctor import Finding, serving, training
 from hrm_host.doctor.serving import ServingSoftware
 from hrm_host.memory import GIB
 from hrm_train import doctor
@@ -57,7 +57,7 @@ def machine(root: Path, answers: Mapping[str, str], files: Mapping[str, str] = F
 
 
 def card(**changes: str) -> dict[str, str]:
-    record = dict(gpu.read_cards(HEALTHY)[0])
+    record = dict(training.read_cards(HEALTHY)[0])
     return {**record, **{name.replace("__", "."): value for name, value in changes.items()}}
 
 
@@ -97,19 +97,19 @@ def test_a_bare_machine_is_examined_without_an_error(tmp_path: Path) -> None:
     ],
 )
 def test_each_fault_of_a_card_has_its_remedy(changes: dict[str, str], name: str, level: str, remedy: str) -> None:
-    found = [finding for finding in gpu.judged(card(**changes)) if finding.level != "ok"]
+    found = [finding for finding in training.judged(card(**changes)) if finding.level != "ok"]
     assert [(finding.name, finding.level) for finding in found] == [(name, level)]
     assert remedy in found[0].remedy
 
 
 def test_what_a_card_does_not_tell_is_not_judged() -> None:
-    silent = dict.fromkeys(gpu.FIELDS, "[N/A]")
-    assert list(gpu.judged({**silent, "index": "0"})) == []
+    silent = dict.fromkeys(training.FIELDS, "[N/A]")
+    assert list(training.judged({**silent, "index": "0"})) == []
 
 
 def test_a_loaded_driver_without_an_answer_is_a_fault(tmp_path: Path) -> None:
     driver_only = machine(tmp_path, {}, {"proc/driver/nvidia/version": "NVRM version: 560"})
-    assert unwell(list(gpu.findings(driver_only))) == {"gpu": "fail"}
+    assert unwell(list(training.cards(driver_only))) == {"gpu": "fail"}
 
 
 LOG = """\
@@ -124,7 +124,7 @@ LOG = """\
 
 
 def test_the_kernel_log_is_read_for_signs_of_trouble() -> None:
-    found = {finding.name: finding for finding in gpu.read_log(LOG)}
+    found = {finding.name: finding for finding in training.read_log(LOG)}
     assert {name: finding.level for name, finding in found.items()} == {
         "kernel log: Xid 31": "warn",
         "kernel log: Xid 79": "fail",
@@ -140,11 +140,11 @@ def test_the_kernel_log_is_read_for_signs_of_trouble() -> None:
 
 def test_uncorrected_bus_errors_are_worse_than_corrected_ones() -> None:
     line = "nvme 0000:01:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer"
-    assert [finding.level for finding in gpu.read_log(line)] == ["fail"]
+    assert [finding.level for finding in training.read_log(line)] == ["fail"]
 
 
 def test_a_quiet_log_is_well() -> None:
-    assert unwell(gpu.read_log("usb 1-1: new device\n")) == {}
+    assert unwell(training.read_log("usb 1-1: new device\n")) == {}
 
 
 GOVERNOR, DRIVER = (f"sys/devices/system/cpu/cpu0/cpufreq/scaling_{name}" for name in ("governor", "driver"))
@@ -154,16 +154,16 @@ ASPM = "sys/module/pcie_aspm/parameters/policy"
 @pytest.mark.parametrize(
     ("check", "files", "level"),
     [
-        (system.pcie_power_saving, {ASPM: "default performance [powersave] powersupersave"}, "warn"),
-        (system.pcie_power_saving, {ASPM: "[default] performance powersave powersupersave"}, "ok"),
-        (system.swap, {"proc/meminfo": "MemTotal: 16000000 kB\nMemAvailable: 9 kB\nSwapTotal: 0 kB\n"}, "warn"),
-        (system.governor, {GOVERNOR: "powersave", DRIVER: "acpi-cpufreq"}, "warn"),
-        (system.governor, {GOVERNOR: "powersave", DRIVER: "intel_pstate"}, "ok"),
-        (system.cpu, {"proc/cpuinfo": "flags : fpu sse2\n"}, "warn"),
-        (lambda _: system.disk(GIB), {}, "fail"),
-        (lambda _: system.disk(10 * GIB), {}, "warn"),
-        (lambda _: system.disk(100 * GIB), {}, "ok"),
-        (lambda _: system.shared_memory(64 << 20), {}, "warn"),
+        (training.pcie_power_saving, {ASPM: "default performance [powersave] powersupersave"}, "warn"),
+        (training.pcie_power_saving, {ASPM: "[default] performance powersave powersupersave"}, "ok"),
+        (training.swap, {"proc/meminfo": "MemTotal: 16000000 kB\nMemAvailable: 9 kB\nSwapTotal: 0 kB\n"}, "warn"),
+        (training.governor, {GOVERNOR: "powersave", DRIVER: "acpi-cpufreq"}, "warn"),
+        (training.governor, {GOVERNOR: "powersave", DRIVER: "intel_pstate"}, "ok"),
+        (training.cpu, {"proc/cpuinfo": "flags : fpu sse2\n"}, "warn"),
+        (lambda _: training.disk(GIB), {}, "fail"),
+        (lambda _: training.disk(10 * GIB), {}, "warn"),
+        (lambda _: training.disk(100 * GIB), {}, "ok"),
+        (lambda _: training.shared_memory(64 << 20), {}, "warn"),
     ],
 )
 def test_the_machine_around_the_card_is_judged(
@@ -279,7 +279,7 @@ def test_a_full_disk_has_no_room_for_engines(tmp_path: Path) -> None:
 
 
 def test_the_zone_nearest_to_its_own_limit_is_told(tmp_path: Path) -> None:
-    (finding,) = jetson.heat(board(tmp_path))
+    (finding,) = serving.heat(board(tmp_path))
     assert finding.text == "gpu-thermal 52 °C, slowed down from 85 °C"  # 33 degrees left; the CPU's has 48
 
 

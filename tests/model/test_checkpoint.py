@@ -1,7 +1,5 @@
 """Checkpoints: whole or absent, without pickle, refused where the parts do not belong together."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Laws of one segment, and of the start that knows the puzzle's geometry."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

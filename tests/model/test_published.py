@@ -1,7 +1,5 @@
 """The model against the published formulas, computed here a second time in plain numpy."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A short training as one rank of some: prints its losses. Started by test_ranks.py with torchrun's variables set."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

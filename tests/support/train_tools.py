@@ -1,7 +1,5 @@
 """The small real thing: a trainer on 4x4 Sudoku, and hrm-train processes that start with torch imported already."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

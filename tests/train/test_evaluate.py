@@ -1,7 +1,5 @@
 """Evaluation on the small real thing: what counts, what is checked, where the model would halt."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Optimisers, schedule and losses against their definitions, by plain arithmetic."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

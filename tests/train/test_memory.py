@@ -1,7 +1,5 @@
 """The memory estimate against what autograd really keeps, and against the peak the allocator sees."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

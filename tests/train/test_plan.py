@@ -1,7 +1,5 @@
 """Machines, recipes and plans: what a run is decided to be, and that the table of machines keeps its word."""
 
-from __future__ import annotations
-
 import dataclasses
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several ranks, several micro-batches and too little memory: the samples, their order and the losses stay the same."""
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

@@ -1,7 +1,5 @@
 """A run on disk: whatever ends the process, what is on disk is whole, and going on gives what would have been."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

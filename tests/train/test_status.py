@@ -1,7 +1,5 @@
 """A run told from its files alone, whole ones and torn ones, while it is written and after."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

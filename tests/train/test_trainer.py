@@ -1,7 +1,5 @@
 """The trainer on the small real thing: 4x4 Sudoku, a model of a few thousand weights."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

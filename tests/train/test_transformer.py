@@ -1,7 +1,5 @@
 """The plain-transformer baseline goes through the same trainer, checkpoint, export and server as an HRM."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

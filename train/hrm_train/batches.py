@@ -5,8 +5,6 @@ number of ranks nor of threads matters. Only slots whose puzzle has halted take 
 Shapes: B slots, T tokens.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -3,8 +3,6 @@
 A write that fails (a full disk) leaves the one before whole; leftovers of a killed process vanish when the run goes on.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ hrm-train --run runs/sudoku --resume
 hrm-train status runs/sudoku
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import sys

@@ -7,8 +7,6 @@ again when one has died, and they go on from the latest checkpoint.
 Gradients are summed once a step in a single call, after the last micro-batch. Without torchrun none of this acts.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hrm_host.board import Host
-from hrm_host.doctor import Finding, fail, gpu, ok, python_finding, system, warn
+from hrm_host.doctor import Finding, fail, ok, python_finding, training, warn
 
 CUDA_BUILD = "install a CUDA build of PyTorch (the selector on pytorch.org prints the command)"
 
@@ -37,12 +37,7 @@ def findings() -> list[Finding]:
 
 def examine(machine: Host, installed: TrainingSoftware, work: Path) -> list[Finding]:
     """All findings in the order they are shown; `work` is where runs and data are written."""
-    return [
-        *software_findings(machine, installed),
-        *gpu.findings(machine),
-        *gpu.kernel_log_findings(machine),
-        *system.findings(machine, work),
-    ]
+    return [*software_findings(machine, installed), *training.findings(machine, work)]
 
 
 def look() -> TrainingSoftware:

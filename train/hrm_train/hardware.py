@@ -5,8 +5,6 @@ Memory is reckoned for the published 27 M model in bfloat16 (`hrm_train.memory` 
 768 slots of 900 tokens 2.6 GiB, the puzzle table of all ARC tasks 1.7 GiB. All rows stay below 85 % of their card.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

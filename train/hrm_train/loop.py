@@ -3,8 +3,6 @@
 Shapes: B slots of a micro-batch, T tokens, E puzzle-vector width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -4,8 +4,6 @@ The activations are not derived but probed: one row and two rows of a short sequ
 keeps for them is counted and scaled up. So the estimate follows the network whatever it is made of.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import asdict, dataclass, replace
 from functools import cache

@@ -6,8 +6,6 @@ Source: AdamATan2 (Everett et al., 2024; adam-atan2 0.0.3) and the sparse embedd
 """
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

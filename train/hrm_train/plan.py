@@ -4,8 +4,6 @@ plan = open_plan(puzzle="arc", hw="rtx4090")      # builds data/arc first where 
 trainer = trainer_from(plan)
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

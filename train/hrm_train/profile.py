@@ -3,8 +3,6 @@
 The first steps are left out (compilation, caches); nothing that was learnt is kept.
 """
 
-from __future__ import annotations
-
 import io
 import time
 from collections.abc import Sequence

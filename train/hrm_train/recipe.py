@@ -1,7 +1,5 @@
 """What a training run is: every setting that shapes its result, as one frozen record written beside the run."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -3,8 +3,6 @@
 run.json   lock   step_N/   latest   best   metrics.ndjson   validation.ndjson   curve.png   segments.png   board/
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """How a run stands, from its files alone, also while another process writes it."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -4,8 +4,6 @@ metrics.ndjson   one line for each MetricsRow; `hrm-train status` reads it
 board/           TensorBoard: train/* system/* val/*
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,12 +1,15 @@
-"""The graphics cards: what nvidia-smi reports of them, and signs of driver trouble in the kernel's log."""
+"""The machine that trains: graphics cards (nvidia-smi), the kernel's log, PCIe power saving, disk, memory, CPU."""
 
 import csv
+import platform
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from hrm_host.board import Host
 from hrm_host.doctor import ADD_SWAP, Finding, fail, ok, warn
+from hrm_host.memory import GIB, MIB, read_memory
 
 FIELDS = (
     "index",
@@ -55,18 +58,38 @@ XIDS: dict[int, tuple[str, str]] = {
 """Meaning and remedy by number, after NVIDIA's list of Xid errors."""
 HARMLESS = {13, 31, 43, 45}
 
+SELF_SCALING = ("intel_pstate", "amd-pstate-epp")
+"""Drivers whose 'powersave' governor still reaches full speed under load."""
+CPU_EXTENSIONS = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
+
 Card = Mapping[str, str]
 
 
-def findings(machine: Host) -> Iterator[Finding]:
+def findings(machine: Host, work: Path) -> Iterator[Finding]:
+    """What applies to this machine, in the order it is shown; `work` is where runs and data are written."""
+    yield from cards(machine)
+    yield from kernel_log(machine)
+    space, shared = machine.space(work), machine.space("dev/shm")
+    checks = (
+        pcie_power_saving(machine),
+        None if space is None else disk(space[1]),
+        None if shared is None else shared_memory(shared[0]),
+        swap(machine),
+        governor(machine),
+        cpu(machine) if platform.machine() in ("x86_64", "AMD64") else None,
+    )
+    yield from (finding for finding in checks if finding is not None)
+
+
+def cards(machine: Host) -> Iterator[Finding]:
     """One part for each card; without an answer of nvidia-smi, whether a driver is loaded."""
     answer = machine.command("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
-    cards = read_cards(answer or "")
-    if not cards:
+    found = read_cards(answer or "")
+    if not found:
         has_card = machine.text("proc/driver/nvidia/version") is not None or machine.text("sys/module/nvidia/version")
         yield _no_card(bool(has_card))
         return
-    for card in cards:
+    for card in found:
         yield ok(f"gpu {card['index']}", f"{card['name'].strip()}, driver {card['driver_version']}")
         yield from judged(card)
 
@@ -163,7 +186,7 @@ def _memory_errors(card: Card, gpu: str, which: str) -> Finding | None:
     return fail(f"{gpu} memory", text, f"sudo nvidia-smi {which} -r, or reboot")
 
 
-def kernel_log_findings(machine: Host) -> Iterator[Finding]:
+def kernel_log(machine: Host) -> Iterator[Finding]:
     text = machine.command("journalctl", "-k", "-b", "--no-pager", "-q") or machine.command("dmesg")
     if text:
         yield from read_log(text)
@@ -199,3 +222,67 @@ def _killed(text: str) -> Iterator[Finding]:
     if names:
         text = f"the kernel killed {', '.join(names)} for want of memory"
         yield warn("kernel log: memory", text, f"close other programs or add swap: {ADD_SWAP}")
+
+
+def pcie_power_saving(machine: Host) -> Finding | None:
+    """The chosen policy is in brackets: 'default performance [powersave] powersupersave'."""
+    chosen = re.search(r"\[(\w+)\]", machine.text("sys/module/pcie_aspm/parameters/policy") or "")
+    if chosen is None:
+        return None
+    if chosen[1] in ("powersave", "powersupersave"):
+        remedy = "echo performance | sudo tee /sys/module/pcie_aspm/parameters/policy (or boot with pcie_aspm=off)"
+        return warn("PCIe power saving", f"{chosen[1]}: links sleep, cards can drop out", remedy)
+    return ok("PCIe power saving", chosen[1])
+
+
+def disk(free: int) -> Finding:
+    """Checkpoints of the published model take 0.4 GB each, the large ARC data set 6 GB."""
+    text, remedy = f"{free / GIB:.1f} GiB free here", "delete old runs, or give --run and --data on another disk"
+    if free < 20 * GIB:
+        return (fail if free < 2 * GIB else warn)("disk", text, remedy)
+    return ok("disk", text)
+
+
+def shared_memory(total: int) -> Finding:
+    text = f"{total / GIB:.2f} GiB in /dev/shm"
+    if total < GIB:
+        remedy = "sudo mount -o remount,size=8G /dev/shm, or start the container with --shm-size=8g"
+        return warn("shared memory", f"{text}, too little for several GPUs to talk through", remedy)
+    return ok("shared memory", text)
+
+
+def swap(machine: Host) -> Finding | None:
+    memory = read_memory(machine)
+    if memory is None:
+        return None
+    total, available, of_swap = (mb * MIB / GIB for mb in (memory.total_mb, memory.available_mb, memory.swap_mb))
+    text = f"{available:.1f} of {total:.1f} GiB free, swap {of_swap:.1f} GiB"
+    if not memory.swap_mb and total < 32:
+        return warn("memory", f"{text}: a peak of memory ends the run at once", ADD_SWAP)
+    return ok("memory", text)
+
+
+def governor(machine: Host) -> Finding | None:
+    folder = "sys/devices/system/cpu/cpu0/cpufreq"
+    name, driver = machine.text(f"{folder}/scaling_governor"), machine.text(f"{folder}/scaling_driver") or ""
+    if name is None:
+        return None
+    text = f"{name} ({driver or 'unknown driver'})"
+    if name == "powersave" and driver not in SELF_SCALING:
+        return warn("CPU governor", text, "sudo cpupower frequency-set -g performance")
+    return ok("CPU governor", text)
+
+
+def cpu(machine: Host) -> Finding | None:
+    """The vector extensions that training is fast with."""
+    text = machine.text("proc/cpuinfo")
+    if text is None:
+        return None
+    line = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    flags = set(line[1].split()) if line else set[str]()
+    model = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    found = [name for name in CPU_EXTENSIONS if name in flags]
+    said = f"{model[1] if model else 'x86-64'}: {', '.join(found) or 'no AVX2'}"
+    if "avx2" not in flags:
+        return warn("CPU", said, "training on this CPU is very slow; use a GPU")
+    return ok("CPU", said)
