@@ -51,7 +51,7 @@ def begin(state_path):
     counts = {}
 
     def note(frame, event, _):
-        if event == "call" and state[0]:
+        if event == "call" and 0 < state[0] < 255:
             key = state[0], frame.f_code
             counts[key] = counts.get(key, 0) + 1
 

@@ -1,8 +1,11 @@
-"""Connections as strangers make them: how many, and how long each may take for what.
+"""Limits on clients' connections: how many there are, and how long each step of a client may take.
 
-Uvicorn bounds the size of a header (16 KiB) and the time between two requests (5 s). What it has no limit for stands
-here: the time a header may take, a body that nobody reads, an answer that its client does not fetch, and the number of
-connections. Bodies that somebody reads have their own deadlines (`intake.py`, `batch.py`).
+Uvicorn bounds the size of a header (16 KiB) and the time between two requests (5 s). Limited here are the time of a
+header, of a body that no route reads, of fetching an answer, and the number of connections. Bodies that a route reads
+have their own deadlines (`body.py`, `batch.py`).
+
+Uvicorn has no public hook for a connection's state, so GuardedProtocol extends its H11Protocol, a private class:
+pyproject.toml bounds the version of uvicorn, and test_connections.py must pass before that bound is raised.
 """
 
 from __future__ import annotations
@@ -30,9 +33,9 @@ FETCH_SECONDS = 60.0  # for a client to take what waits for it
 Reason = Literal["slow-header", "unread-body", "slow-reader", "made-room", "too-many"]
 
 
-@dataclass(kw_only=True)
-class ConnectionLimits:
-    """The connections of one server. `idle` holds those without a request, those that came first in front."""
+@dataclass(kw_only=True, eq=False)
+class ConnectionLimits(Collector):
+    """The connections of one server and their figures for `/metrics`; `idle` holds those without a request in order."""
 
     max_connections: int
     header_s: float = HEADER_SECONDS
@@ -43,29 +46,22 @@ class ConnectionLimits:
     dropped: Counter[Reason] = field(default_factory=Counter["Reason"])
 
     def make_room(self) -> bool:
-        """Drop the connection that has waited longest without asking for anything, where there is one."""
+        """Drop the connection that has been idle longest; False where none is idle."""
         if not self.idle:
             return False
         next(iter(self.idle)).drop("made-room")
         return True
 
-
-class ConnectionCollector(Collector):
-    """The connections, for `/metrics`."""
-
-    def __init__(self, limits: ConnectionLimits) -> None:
-        self._limits = limits
-
     def collect(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily("hrm_connections", "Open connections.", value=self._limits.num_open)
+        yield GaugeMetricFamily("hrm_connections", "Open connections.", value=self.num_open)
         dropped = CounterMetricFamily("hrm_connections_dropped", "Ended by this side, by reason.", labels=["reason"])
-        for reason, count in self._limits.dropped.items():
+        for reason, count in self.dropped.items():
             dropped.add_metric([reason], count)
         yield dropped
 
 
 class GuardedProtocol(H11Protocol):
-    """Uvicorn's HTTP over one connection, with a deadline for whatever the client has to do next."""
+    """Uvicorn's HTTP/1.1 over one connection, with a deadline for the client's next step."""
 
     def __init__(self, *, limits: ConnectionLimits, **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
@@ -120,7 +116,7 @@ class GuardedProtocol(H11Protocol):
         self._clear_fetching()
 
     def send_400_response(self, msg: str) -> None:
-        """What h11 cannot read, as an answer in our own shape; its words are not repeated."""
+        """Refuse what h11 cannot parse, in the shape of every refusal and without repeating it."""
         del msg
         error = sys.exc_info()[1]
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400

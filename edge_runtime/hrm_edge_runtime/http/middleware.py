@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hrm_edge_runtime.http import request_context
-from hrm_edge_runtime.http.auth import KeyRing, principal_of
+from hrm_edge_runtime import logs
+from hrm_edge_runtime.http.auth import KeyRing
 from hrm_edge_runtime.http.errors import ServiceError
 from hrm_edge_runtime.http.metrics import Metrics
-from hrm_edge_runtime.http.request_context import RequestContext
 from hrm_edge_runtime.http.responses import SAFE_HEADERS, error_response
 
 if TYPE_CHECKING:  # needs the extra hrm-edge[otel]
@@ -65,11 +64,11 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         began_s = time.monotonic()
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+        headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # of two of one name the first counts
         route = scope["path"] if scope["path"] in self._routes else "other"
-        context = request_context.begin(headers)
-        if self._tracer is not None:
-            context.span = self._tracer.begin(scope["method"], route, headers, context.request_id)
+        context = logs.begin_request(headers)
+        span = self._tracer.begin(scope["method"], route, headers, context.request_id) if self._tracer else None
+        context.trace_solved = span.add if span else None
         status = 0
 
         async def send_with_headers(message: Message) -> None:
@@ -81,55 +80,55 @@ class RequestMiddleware:
             await send(message)
 
         try:
-            app = self._refusal(scope, headers) or self._app
+            app = self._refusal(scope, headers, context) or self._app
             await app(scope, receive, send_with_headers)
         except Exception:
             if not status:
                 await error_response(_internal())(scope, receive, send_with_headers)
             raise
         finally:
-            self._report(scope, route, status or 500, time.monotonic() - began_s, context)
+            status = status or 500
+            if span is not None:
+                span.end(status, context.refused)
+            self._report(scope["method"], route, status, time.monotonic() - began_s, context)
 
-    def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> Response | None:
+    def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes], context: logs.RequestContext) -> Response | None:
         """The answer to a request that may not pass."""
         if scope["method"] not in READING_METHODS and _is_foreign(headers):
             return error_response(_foreign_page())
         if self._keys is None or scope["path"] in OPEN_PATHS:
             return None
-        principal = self._keys.find(secret_of(headers))
+        principal = self._keys.find(_secret(headers))
         if principal is None:
             return _challenge()
         scope.setdefault("state", {})["principal"] = principal
+        context.key = principal.label
         wait_s = principal.bucket.wait_s() if principal.bucket and scope["path"] in METERED_PATHS else 0.0
         return error_response(_too_often(wait_s)) if wait_s else None
 
-    def _report(self, scope: Scope, route: str, status: int, seconds: float, context: RequestContext) -> None:
-        principal = principal_of(scope)
-        label = principal.label if principal else None
-        self._metrics.note_request(route, status, seconds, label)
-        if context.span is not None:
-            context.span.end(status, context.refused)
+    def _report(self, method: str, route: str, status: int, seconds: float, context: logs.RequestContext) -> None:
+        self._metrics.note_request(route, status, seconds, context.key)
         if route in QUIET_PATHS and status < 400:
             return
         fields: dict[str, object] = {
-            "method": scope["method"],
+            "method": method,
             "route": route,
             "status": status,
             "ms": round(1000 * seconds, 3),
             "refused": context.refused,
-            "key": label,
+            "key": context.key,
             "trace": context.trace_id,
             **context.fields(),
         }
         _log.info("%s", _words(fields), extra={"fields": fields})
 
 
-def secret_of(headers: Mapping[str, str]) -> str:
+def _secret(headers: Mapping[bytes, bytes]) -> str:
     """The key in a request, or nothing."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
+    scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     if scheme.lower() == "basic":
         return _password(token.strip())
-    return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+    return token.strip() if scheme.lower() == "bearer" else headers.get(b"x-api-key", b"").decode("latin-1")
 
 
 def _password(token: str) -> str:
@@ -139,13 +138,13 @@ def _password(token: str) -> str:
         return ""
 
 
-def _is_foreign(headers: Mapping[str, str]) -> bool:
+def _is_foreign(headers: Mapping[bytes, bytes]) -> bool:
     """Whether a page of another site makes its visitor's browser ask, with the key that the browser remembers.
 
     Browsers name the page's origin in every request that is not a plain reading one; programs send no such header.
     """
-    origin = headers.get("origin")
-    return origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower()
+    origin = headers.get(b"origin")
+    return origin is not None and origin.partition(b"://")[2].lower() != headers.get(b"host", b"").lower()
 
 
 def _words(fields: dict[str, object]) -> str:

@@ -57,11 +57,11 @@ class ServedModel:
             held_out=bundle.golden_question(),
         )
 
-    @property
+    @cached_property
     def name(self) -> str:
         return self.manifest.name
 
-    @property
+    @cached_property
     def lane(self) -> str:
         """The key of its lane in the engine."""
         return self.lane_key or self.name

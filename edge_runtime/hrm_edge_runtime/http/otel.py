@@ -37,8 +37,9 @@ class RequestTracer:
 
         return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
 
-    def begin(self, method: str, route: str, headers: Mapping[str, str], request_id: str) -> RequestSpan:
-        parent = self._propagator.extract(headers, Context())
+    def begin(self, method: str, route: str, headers: Mapping[bytes, bytes], request_id: str) -> RequestSpan:
+        carrier = {name: headers.get(name.encode(), b"").decode("latin-1") for name in self._propagator.fields}
+        parent = self._propagator.extract(carrier, Context())
         attributes = {"http.request.method": method, "http.route": route, "hrm.request_id": request_id}
         span = self._tracer.start_span(f"{method} {route}", parent, SpanKind.SERVER, attributes=attributes)
         return RequestSpan(self._tracer, span)

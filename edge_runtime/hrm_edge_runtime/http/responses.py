@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from hrm_edge_runtime.http import request_context
+from hrm_edge_runtime import logs
 from hrm_edge_runtime.http.errors import ServiceError
 
 WEB = Path(__file__).parents[1] / "web"
@@ -46,7 +46,7 @@ def as_json(content: Any) -> bytes:
 
 def error_response(error: ServiceError) -> AsciiJSON:
     """The answer to a refused request; its log line gets the reason."""
-    if (context := request_context.current.get()) is not None:
+    if (context := logs.request.get()) is not None:
         context.refused = error.reason
     return AsciiJSON(error.body(), status_code=error.status, headers=error.headers)
 

@@ -22,7 +22,7 @@ import uvicorn
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyFileError, KeyRing
-from hrm_edge_runtime.http.connections import HEADER_SECONDS, ConnectionCollector, ConnectionLimits, GuardedProtocol
+from hrm_edge_runtime.http.connections import HEADER_SECONDS, ConnectionLimits, GuardedProtocol
 from hrm_edge_runtime.http.models import Library, ServedModel
 from hrm_edge_runtime.http.solve import SolveService
 from hrm_edge_runtime.logs import LogForm
@@ -132,7 +132,7 @@ def run_server(
     )
     app = create_app(engine_client, models, keys=options.keys, tracer=options.tracer, library=library)
     limits = ConnectionLimits(max_connections=_with_descriptors_for(options.max_connections))
-    cast(SolveService, app.state.service).metrics.watch(ConnectionCollector(limits))
+    cast(SolveService, app.state.service).metrics.watch(limits)
     config = uvicorn.Config(
         app,
         host=options.host,

@@ -8,9 +8,9 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
+from hrm_edge_runtime import logs
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import Task
-from hrm_edge_runtime.http import request_context
 from hrm_edge_runtime.http.metrics import Metrics
 from hrm_edge_runtime.http.model_manager import ModelManager
 from hrm_edge_runtime.http.models import Library, ModelTable, ServedModel
@@ -148,6 +148,6 @@ class SolveService:
     async def _answer(self, question: Question, task: Task, watch: Watch | None = None) -> SolveAnswer:
         conclusion = await self.engine_client.solve(question.model.lane, task, watch)
         self.metrics.note_solved(question.model.name, conclusion)
-        if (context := request_context.current.get()) is not None:
+        if (context := logs.request.get()) is not None:
             context.add(question.model.name, conclusion)
         return answer_from(question, conclusion)

@@ -147,7 +147,8 @@ class EngineClient:
         request_id = next(self._ids)
         with self._waiting.place(request_id, lane, rank_of(task), watch) as future:
             numbered = replace(task, task_id=request_id, streamed=watch is not None)
-            link.send(Solve(lane=lane, task=numbered, request=logs.request_id.get()))
+            context = logs.request.get()
+            link.send(Solve(lane=lane, task=numbered, request=context.request_id if context else ""))
             try:
                 return await conclusion_of(task, future, self._grace_s(lane))
             finally:
