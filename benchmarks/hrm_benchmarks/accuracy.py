@@ -142,7 +142,7 @@ def _known(puzzle: Puzzle, entry: Entry) -> Known:
     except PuzzleError as error:
         raise ValueError(f"puzzle {entry.number}: {error}") from error
     if solution is None and isinstance(puzzle, Sudoku):
-        solution = sudoku_solver.solve(puzzle.board, grid, max_solutions=1).solutions[0]
+        solution = sudoku_solver.solve(puzzle.board, grid, max_solutions=1).grids[0]
     return Known(puzzle=entry.puzzle, solution=solution)
 
 

@@ -7,30 +7,27 @@ hrm-data inspect data/sudoku
 hrm-data show data/arc --count 6 --png arc.png
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hrm_host.progress import stages_on
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.arc.build import ArcBuilt, ArcRecipe, build_arc
-from hrm_puzzles.data.build import Built, Recipe, usual_counts
+from hrm_puzzles.arc.build import ArcBuild, ArcRecipe, build_arc
+from hrm_puzzles.data.build import BuildResult, DataRecipe, import_file, usual_counts
 from hrm_puzzles.data.build import build as build_dataset
 from hrm_puzzles.data.datasets import DatasetError
-from hrm_puzzles.data.examples import read_examples
-from hrm_puzzles.data.exported import MOST_SHOWN, import_file
-from hrm_puzzles.data.generation import MIXED
-from hrm_puzzles.data.hub import fetched
+from hrm_puzzles.data.examples import read_examples, save_sheet
 from hrm_puzzles.data.inspection import inspect as inspect_dataset
-from hrm_puzzles.data.pictures import save_sheet
-from hrm_puzzles.data.reports import built_text, cost_of, progress_shown, report_text
+from hrm_puzzles.data.inspection import report_text
+from hrm_puzzles.data.sources import MIXED, downloaded
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
 
 app = typer.Typer(help="Build, inspect and show puzzle data sets in the published HRM layout.", no_args_is_help=True)
@@ -41,6 +38,7 @@ OptionalPuzzle = Annotated[str | None, typer.Option(help="Name of the puzzle; to
 PuzzleName = Annotated[str, typer.Argument(help=f"Name of the puzzle: {', '.join(registry.names())}.")]
 Out = Annotated[Path, typer.Option(help="Directory to make; it must not exist.")]
 
+MOST_SHOWN = 20  # faults of an import that are listed one by one
 OF_ARC = ("dataset", "tasks", "augment", "max_side", "hold_out_all")
 OF_OTHERS = (
     *("train", "test", "difficulty", "copies"),
@@ -99,7 +97,7 @@ def build(
     _refuse_options(context, kind)
     start = time.perf_counter()
     if isinstance(kind, Arc):
-        of_tasks = ArcRecipe(
+        arc_recipe = ArcRecipe(
             puzzle=puzzle,
             dataset=dataset,
             tasks=tasks,
@@ -108,13 +106,13 @@ def build(
             hold_out_all=hold_out_all,
             seed=seed,
         )
-        with progress_shown("tasks") as progress:
-            built = build_arc(of_tasks, kind, out, num_workers=workers, progress=progress)
+        with stages_on() as stages:
+            built = build_arc(arc_recipe, kind, out, num_workers=workers, progress=partial(stages.show, "tasks"))
     else:
-        csv_files = fetched(source) if source is not None else (csv_train, csv_test)
+        csv_files = downloaded(source) if source is not None else (csv_train, csv_test)
         counts = zip((train, test), usual_counts(kind), csv_files, strict=True)
         num_train, num_test = (_count(*values) for values in counts)
-        recipe = Recipe(
+        recipe = DataRecipe(
             puzzle=puzzle,
             num_train=num_train,
             num_test=num_test,
@@ -127,8 +125,8 @@ def build(
             least_rating=least_rating,
             greatest_rating=greatest_rating,
         )
-        with progress_shown("puzzles") as progress:
-            built = build_dataset(recipe, out, num_workers=workers, progress=progress)
+        with stages_on() as stages:
+            built = build_dataset(recipe, out, num_workers=workers, progress=partial(stages.show, "puzzles"))
     _say_built(out, built, time.perf_counter() - start, as_json=as_json)
 
 
@@ -214,6 +212,32 @@ def _refuse_options(context: typer.Context, puzzle: Puzzle) -> None:
         raise DatasetError(f"{option} says nothing about {puzzle.name}; leave it away.")
 
 
-def _say_built(out: Path, built: Built | ArcBuilt, seconds: float, *, as_json: bool) -> None:
-    cost = cost_of(built.num_train + built.num_test, seconds)
-    print(json.dumps({**asdict(built), **cost}) if as_json else f"{out}: {built_text(built)}")
+def _say_built(out: Path, built: BuildResult | ArcBuild, seconds: float, *, as_json: bool) -> None:
+    cost = _cost_of(built.num_train + built.num_test, seconds)
+    print(json.dumps({**asdict(built), **cost}) if as_json else f"{out}: {_built_text(built)}")
+
+
+def _built_text(built: BuildResult | ArcBuild) -> str:
+    counts = f"{built.num_train} training and {built.num_test} test examples"
+    lines = [f"{counts}, sha256 {built.fingerprint}"]
+    if isinstance(built, ArcBuild):
+        lines.append(f"{built.num_tasks} tasks in {built.num_puzzles} variants, {built.num_left_out} tasks too large.")
+    elif built.num_left_out:
+        lines.append(f"{built.num_left_out} training questions left out: symmetric copies of test questions.")
+    return "\n".join(lines)
+
+
+def _cost_of(num_examples: int, seconds: float) -> dict[str, float]:
+    """What a build took: time, and where the system tells it the CPU time of this process and its workers.
+
+    `peak_rss_bytes` is the greatest resident size that any one of them had.
+    """
+    cost = {"seconds": round(seconds, 2), "examples_per_second": round(num_examples / seconds, 1)}
+    try:
+        import resource
+    except ImportError:  # Windows
+        return cost
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    unit = 1 if sys.platform == "darwin" else 1024
+    cpu_seconds = round(sum(usage.ru_utime + usage.ru_stime for usage in used), 2)
+    return {**cost, "cpu_seconds": cpu_seconds, "peak_rss_bytes": unit * max(usage.ru_maxrss for usage in used)}

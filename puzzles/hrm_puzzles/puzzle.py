@@ -1,14 +1,12 @@
 """What a puzzle promises: grids to tokens and back, parsing, checking, generating, symmetries.
 
-Shapes: B batch, T tokens (cells), G partitions of the positions, V vocabulary.
 A verdict says what is known about an answer: RIGHT (proven), WRONG (disproven), UNKNOWN (no proof exists).
+Shapes: B batch, N examples, T tokens (cells), G partitions of the positions.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +28,7 @@ class PuzzleError(ValueError):
     """
 
     def __init__(self, problem: str, rule: str, remedy: str, cell: tuple[int, int] | None = None) -> None:
-        super().__init__(problem, rule, remedy, cell)  # all of them, so that the error survives pickling
+        super().__init__(problem, rule, remedy, cell)  # all arguments, so that the error survives pickling
         self.problem = problem
         self.rule = rule
         self.remedy = remedy
@@ -42,7 +40,7 @@ class PuzzleError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Notation:
-    """How a puzzle was written, so that its answer can be written alike.
+    """How a question was written, so that its answer is written the same way.
 
     `kind` is the puzzle's own word for the form ("text", "rows", "flat"), `blank` the value of an open cell. For text,
     `template` is the text itself and `cells` the offset of each cell in it.
@@ -65,9 +63,9 @@ class Parsed:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Geometry:
-    """Which positions belong together: G partitions `groups_GT`, and what an attention head may start by looking at.
+    """Which positions belong together: G partitions `groups_GT`, and what each attention head starts by looking at.
 
-    Each head is a tuple of (partition, shift): from a position in group g it looks at those of group g + shift in
+    A head is a tuple of (partition, shift): from a position in group g it looks at those of group g + shift in
     every partition it names. ((0, 0),) is the own row where partition 0 numbers rows; ((0, 1), (1, 0)) the cell below.
     """
 
@@ -110,7 +108,7 @@ class Puzzle(Protocol):
 
     @property
     def geometry(self) -> Geometry:
-        """What a model may know of the positions before it is trained."""
+        """What a model may know of the positions before training."""
         ...
 
     def parse(self, notation: object) -> Parsed:
@@ -168,3 +166,55 @@ class Puzzle(Protocol):
     def render(self, grid: Grid, question: Grid | None = None) -> str:
         """A text board; with `question`, its givens stand out."""
         ...
+
+
+# What a puzzle may offer besides
+
+
+@runtime_checkable
+class Coloured(Protocol):
+    """Cells that are shown as colours."""
+
+    @property
+    def palette(self) -> Mapping[int, str]:
+        """The colour of each value of a grid, as #rrggbb."""
+        ...
+
+
+@runtime_checkable
+class CsvForm(Protocol):
+    """Data sets in the published CSV form."""
+
+    def board_of(self, text: str) -> Grid:
+        """The cells of a question or an answer, one character a cell; raises PuzzleError, does not judge the board."""
+        ...
+
+
+@runtime_checkable
+class WellFormed(Protocol):
+    """Answers that cannot be proven, but may be no answer at all."""
+
+    def is_well_formed_B(self, tokens_BT: IntArray) -> NDArray[np.bool_]: ...
+
+
+@runtime_checkable
+class Voting(Protocol):
+    """Variants of a question that vote for one answer."""
+
+    def pass_at(
+        self,
+        names: Sequence[str],
+        inputs_NT: IntArray,
+        labels_NT: IntArray,
+        answers_NT: IntArray,
+        q_halt_N: NDArray[np.floating],
+    ) -> dict[int, float]:
+        """For each k of `voting.TRIALS` the share of tasks whose answer is among the first k grids voted for."""
+        ...
+
+
+def require_difficulty(difficulty: str, known: Collection[str]) -> None:
+    """Refuse an unknown difficulty with the list of the known ones."""
+    if difficulty not in known:
+        remedy = f"use one of {', '.join(known)}"
+        raise PuzzleError(f"there is no difficulty {difficulty[:40]!r}", "unknown-difficulty", remedy)

@@ -1,7 +1,5 @@
 """Puzzles by name: the built-in ones and those of third parties (entry points in the group `hrm_edge.puzzles`)."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import cast

@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from hrm_puzzles import registry
 from hrm_puzzles.arc import build as arc_build
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
-from hrm_puzzles.arc.sources import chosen, read_tasks
-from hrm_puzzles.arc.variants import variant_of
+from hrm_puzzles.arc.canvas import variant_of
+from hrm_puzzles.arc.notation import chosen, read_tasks
 from hrm_puzzles.data.datasets import DatasetError, Split, fingerprint, open_split
 
 SMALL = Arc(name="arc-10x10", side=10)
@@ -139,19 +140,19 @@ def test_stopped_build_continues_to_the_same_data_set(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = build_arc(recipe(folder), SMALL, tmp_path / "whole")
-    write_task, written = arc_build._write_task, []
+    write_task, written, limit = arc_build._write_task, [], 2
 
-    def stops_at_the_third(job: arc_build._Job) -> None:
-        if len(written) == 2:
+    def counted(job: arc_build._Job, **rest: Any) -> None:
+        if len(written) == limit:
             raise KeyboardInterrupt
         written.append(job.task.name)
-        write_task(job)
+        write_task(job, **rest)
 
-    monkeypatch.setattr(arc_build, "_write_task", stops_at_the_third)
+    monkeypatch.setattr(arc_build, "_write_task", counted)
     with pytest.raises(KeyboardInterrupt):
         build_arc(recipe(folder), SMALL, tmp_path / "data")
     assert not (tmp_path / "data").exists()
-    monkeypatch.setattr(arc_build, "_write_task", lambda job: (written.append(job.task.name), write_task(job)))
+    limit = 3
     assert build_arc(recipe(folder), SMALL, tmp_path / "data") == whole
     assert written == ["aaa", "bbb", "ccc"]
     assert not list(tmp_path.glob(".data*"))

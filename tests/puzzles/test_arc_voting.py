@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.arc.variants import Variant, random_variant
-from hrm_puzzles.arc.voting import Candidate, Prediction, answers_of, grid_key, pass_at, votes
+from hrm_puzzles.arc.canvas import Variant, random_variant
 from hrm_puzzles.puzzle import Grid
+from hrm_puzzles.voting import Candidate, Prediction, answers_of, grid_key, pass_at, votes
 
 SIDE = 10
 PUZZLE = Arc(name="arc-10x10", side=SIDE)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from hrm_puzzles import cli, registry
-from hrm_puzzles.data import generation
-from hrm_puzzles.data.build import Recipe, build
+from hrm_puzzles.data import sources
+from hrm_puzzles.data.build import DataRecipe, build
 from hrm_puzzles.data.datasets import DatasetError, fingerprint, open_split, write_split
-from hrm_puzzles.data.generation import chunks_of, generate_chunks
 from hrm_puzzles.data.inspection import inspect
+from hrm_puzzles.data.sources import chunks_of, generate_chunks
 from hrm_puzzles.puzzle import PuzzleError
 
-SMALL = Recipe(puzzle="sudoku-6x6", num_train=130, num_test=20, seed=3)
+SMALL = DataRecipe(puzzle="sudoku-6x6", num_train=130, num_test=20, seed=3)
 
 
 def run_cli(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -36,7 +36,7 @@ def test_result_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None
 
 
 def test_another_seed_gives_other_puzzles(tmp_path: Path) -> None:
-    recipes = [Recipe(puzzle="sudoku-4x4", num_train=5, num_test=5, seed=seed) for seed in (1, 2)]
+    recipes = [DataRecipe(puzzle="sudoku-4x4", num_train=5, num_test=5, seed=seed) for seed in (1, 2)]
     assert len({build(recipe, tmp_path / str(recipe.seed)).fingerprint for recipe in recipes}) == 2
 
 
@@ -45,7 +45,7 @@ def test_test_split_shares_no_equivalence_class_with_any_training_split(tmp_path
     kind = registry.get(puzzle)
     classes: dict[str, set[int]] = {"train": set(), "test": set()}
     for seed in (1, 2):
-        build(Recipe(puzzle=puzzle, num_train=60, num_test=30, seed=seed, copies=2), tmp_path / str(seed))
+        build(DataRecipe(puzzle=puzzle, num_train=60, num_test=30, seed=seed, copies=2), tmp_path / str(seed))
         for name, seen in classes.items():
             split = open_split(tmp_path / str(seed), name)
             seen |= set(kind.equivalence_hash_B(split.inputs(slice(None)), split.labels(slice(None))).tolist())
@@ -53,7 +53,7 @@ def test_test_split_shares_no_equivalence_class_with_any_training_split(tmp_path
 
 
 def test_copies_follow_their_question_in_one_group(tmp_path: Path) -> None:
-    build(Recipe(puzzle="sudoku-6x6", num_train=7, num_test=2, copies=3), tmp_path / "data")
+    build(DataRecipe(puzzle="sudoku-6x6", num_train=7, num_test=2, copies=3), tmp_path / "data")
     split, kind = open_split(tmp_path / "data", "train"), registry.get("sudoku-6x6")
     assert split.group_offsets.tolist() == list(range(0, 29, 4))
     hashes = kind.equivalence_hash_B(split.inputs_NT, split.labels_NT).reshape(7, 4)
@@ -63,12 +63,12 @@ def test_copies_follow_their_question_in_one_group(tmp_path: Path) -> None:
 
 
 def test_stopped_build_continues_with_the_finished_chunks(tmp_path: Path) -> None:
-    chunks = chunks_of("sudoku-4x4", "easy", 0, is_test=False, count=2 * generation.CHUNK)
+    chunks = chunks_of("sudoku-4x4", "easy", 0, is_test=False, count=2 * sources.CHUNK)
     generate_chunks(chunks[:1], tmp_path / "chunks", num_workers=1, progress=lambda _done, _total: None)
     kept = (tmp_path / "chunks" / chunks[0].file_name).stat().st_mtime_ns
     seen: list[tuple[int, int]] = []
     generate_chunks(chunks, tmp_path / "chunks", num_workers=1, progress=lambda *now: seen.append(now))
-    assert seen == [(generation.CHUNK, 2 * generation.CHUNK), (2 * generation.CHUNK, 2 * generation.CHUNK)]
+    assert seen == [(sources.CHUNK, 2 * sources.CHUNK), (2 * sources.CHUNK, 2 * sources.CHUNK)]
     assert (tmp_path / "chunks" / chunks[0].file_name).stat().st_mtime_ns == kept
 
 
@@ -79,20 +79,20 @@ def test_training_rows_equivalent_to_test_rows_are_left_out(tmp_path: Path) -> N
     (tmp_path / "train.csv").write_text("\n".join((header, turned, other)) + "\n")
     (tmp_path / "test.csv").write_text("\n".join((header, row)) + "\n")
     files = {"csv_train": str(tmp_path / "train.csv"), "csv_test": str(tmp_path / "test.csv")}
-    built = build(Recipe(puzzle="sudoku-4x4", num_train=0, num_test=0, **files), tmp_path / "data")
+    built = build(DataRecipe(puzzle="sudoku-4x4", num_train=0, num_test=0, **files), tmp_path / "data")
     assert (built.num_train, built.num_test, built.num_left_out) == (1, 1, 1)
 
 
 def test_recipes_that_cannot_be_followed_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="the test split would be empty"):
-        build(Recipe(puzzle="sudoku-4x4", num_train=1, num_test=0), tmp_path / "data")
+        build(DataRecipe(puzzle="sudoku-4x4", num_train=1, num_test=0), tmp_path / "data")
     with pytest.raises(PuzzleError, match="no difficulty 'absurd'; use mixed, or one or more of easy"):
-        build(Recipe(puzzle="sudoku-4x4", num_train=1, num_test=1, difficulty="easy,absurd"), tmp_path / "other")
+        build(DataRecipe(puzzle="sudoku-4x4", num_train=1, num_test=1, difficulty="easy,absurd"), tmp_path / "other")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_inspection_finds_wrong_labels_and_shared_questions(tmp_path: Path) -> None:
-    build(Recipe(puzzle="sudoku-4x4", num_train=8, num_test=4), tmp_path / "good")
+    build(DataRecipe(puzzle="sudoku-4x4", num_train=8, num_test=4), tmp_path / "good")
     assert inspect(tmp_path / "good").faults == []
     test = open_split(tmp_path / "good", "test")
     inputs_NT, labels_NT = test.inputs(slice(None)), test.labels(slice(None))

@@ -11,8 +11,8 @@ import pytest
 from hrm_puzzles import cli, registry
 from hrm_puzzles.data.build import usual_counts
 from hrm_puzzles.data.datasets import DatasetError, open_split, write_split
-from hrm_puzzles.data.hub import fetched
 from hrm_puzzles.data.inspection import inspect, puzzle_at
+from hrm_puzzles.data.sources import downloaded
 
 PNG = b"\x89PNG\r\n\x1a\n"
 HEADER = "source,question,answer,rating"
@@ -117,13 +117,13 @@ def test_published_sets_are_fetched_and_built(tmp_path: Path, monkeypatch: pytes
 
 def test_a_hub_that_cannot_be_had_is_one_sentence_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DatasetError, match="write hub:ORG/NAME"):
-        fetched("hub:name")
+        downloaded("hub:name")
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub_client(None))
     with pytest.raises(DatasetError, match=r"cannot be fetched \(no route to host\); .* or download train.csv"):
-        fetched("hub:org/name")
+        downloaded("hub:org/name")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(DatasetError, match=r"pip install 'hrm-edge\[hub\]'"):
-        fetched("hub:org/name")
+        downloaded("hub:org/name")
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from hrm_puzzles import registry
+from hrm_puzzles.data.build import import_file
 from hrm_puzzles.data.datasets import DatasetError, fingerprint, open_split
-from hrm_puzzles.data.exported import import_file
-from hrm_puzzles.data.generation import MIXED, difficulties_of, is_held_out_N
 from hrm_puzzles.data.inspection import inspect
+from hrm_puzzles.data.sources import MIXED, difficulties_of, is_held_out_N
 from hrm_puzzles.puzzle import Notation
 
 SUDOKU = registry.get("sudoku-4x4")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Grid, Parsed, Puzzle, PuzzleError
-from hrm_puzzles.sudoku.notation import parsed as read_notation  # below the rules, so that any grid will do
+from hrm_puzzles.sudoku.board import parsed as read_notation  # below the rules, so that any grid will do
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
 SUDOKU = registry.get("sudoku")

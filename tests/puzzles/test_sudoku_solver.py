@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from hrm_puzzles.sudoku.board import Board
+from hrm_puzzles.sudoku.board import SudokuBoard
 from hrm_puzzles.sudoku.generator import generate
 from hrm_puzzles.sudoku.solver import rating, solve
 
-BOARD_9 = Board(box_rows=3, box_cols=3)
-BOARDS = [Board(box_rows=2, box_cols=2), Board(box_rows=2, box_cols=3), BOARD_9]
+BOARD_9 = SudokuBoard(box_rows=3, box_cols=3)
+BOARDS = [SudokuBoard(box_rows=2, box_cols=2), SudokuBoard(box_rows=2, box_cols=3), BOARD_9]
 
 # Questions made for this project; their ratings were counted by another implementation of the same definition.
 RATED = [
@@ -29,12 +29,12 @@ def cells_of(text: str) -> list[int]:
     return [0 if character == "." else int(character) for character in text]
 
 
-def peers_of(board: Board) -> list[set[int]]:
+def peers_of(board: SudokuBoard) -> list[set[int]]:
     same_GTT = board.groups_GT[:, :, None] == board.groups_GT[:, None, :]
     return [set(np.flatnonzero(row).tolist()) - {cell} for cell, row in enumerate(same_GTT.any(axis=0))]
 
 
-def plain_count(board: Board, cells: list[int], limit: int = 2) -> int:
+def plain_count(board: SudokuBoard, cells: list[int], limit: int = 2) -> int:
     """Solutions up to a limit, by trying digits in the tightest cell and nothing else."""
     options = {
         cell: set(range(1, board.side + 1)) - {cells[peer] for peer in peers}
@@ -55,7 +55,7 @@ def plain_count(board: Board, cells: list[int], limit: int = 2) -> int:
 class PlainRating:
     """The definition of the rating, step by step on sets of candidates."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: SudokuBoard) -> None:
         self.board, self.peers, self.backtracks = board, peers_of(board), 0
 
     def solves(self, options: list[set[int]]) -> bool:
@@ -97,7 +97,7 @@ def test_rating_equals_that_of_another_implementation(question: str, expected: i
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: f"{board.side}x{board.side}")
-def test_rating_equals_its_definition_spelled_out(board: Board) -> None:
+def test_rating_equals_its_definition_spelled_out(board: SudokuBoard) -> None:
     rng = np.random.default_rng(5)
     for _ in range(4):
         question = generate(board, rng, "minimal").question
@@ -108,14 +108,14 @@ def test_rating_equals_its_definition_spelled_out(board: Board) -> None:
 
 
 @pytest.mark.parametrize("board", BOARDS[:2], ids=lambda board: f"{board.side}x{board.side}")
-def test_number_of_solutions_is_that_of_plain_trying(board: Board) -> None:
+def test_number_of_solutions_is_that_of_plain_trying(board: SudokuBoard) -> None:
     rng = np.random.default_rng(7)
     counts: set[int] = set()
     for _ in range(60):
         cells = rng.integers(1, board.side + 1, board.num_cells) * (rng.random(board.num_cells) < 0.25)
         rows = cells.astype(np.int8).reshape(board.side, board.side)
         is_clashing = any(np.bincount(cells[unit])[1:].max(initial=0) > 1 for unit in board.units_US)
-        found = len(solve(board, rows, max_solutions=2).solutions)
+        found = len(solve(board, rows, max_solutions=2).grids)
         assert found == (0 if is_clashing else plain_count(board, cells.tolist()))
         counts.add(found)
     assert counts >= {0, 2}
@@ -124,7 +124,7 @@ def test_number_of_solutions_is_that_of_plain_trying(board: Board) -> None:
 def test_search_stops_at_its_allowance_and_says_so() -> None:
     grid = np.array(cells_of(RATED[5][0]))
     outcome = solve(BOARD_9, grid, max_solutions=1, max_tries=20)
-    assert (outcome.is_complete, outcome.solutions) == (False, ())
+    assert (outcome.is_complete, outcome.grids) == (False, ())
     assert solve(BOARD_9, grid, max_solutions=1).is_complete
 
 

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hrm_model.hrm import HRM
-from hrm_puzzles.arc.voting import Voting
 from hrm_puzzles.data.datasets import IGNORE
-from hrm_puzzles.puzzle import RIGHT, Puzzle
+from hrm_puzzles.puzzle import RIGHT, Puzzle, Voting
 from hrm_train.batches import Batch, SplitSource, validation_rows
 from hrm_train.recipe import LossKind
 from hrm_train.window import answer_loss_B

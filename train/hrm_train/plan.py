@@ -23,8 +23,7 @@ from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.data import datasets
-from hrm_puzzles.data.build import Recipe as DataRecipe
-from hrm_puzzles.data.build import build, usual_counts
+from hrm_puzzles.data.build import DataRecipe, build, usual_counts
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import distributed, memory
 from hrm_train.batches import Feed, open_source

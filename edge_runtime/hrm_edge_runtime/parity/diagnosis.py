@@ -17,7 +17,7 @@ from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
 from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.parity.gates import Break
 from hrm_edge_runtime.parity.walk import Side
-from hrm_puzzles.data.held_out import Question, Questions
+from hrm_puzzles.data.held_out import HeldOutPuzzle, Questions
 
 MANY_TIMES = 4
 """Another row is named where it brings the candidate so many times nearer to the reference."""
@@ -102,7 +102,7 @@ def reasons_of(first: Break, reference: Side, candidate: Side, questions: Questi
     return _other_row(reference, candidate, asked, bundle.identifiers)
 
 
-def _other_row(reference: Side, candidate: Side, asked: Question, names: tuple[str, ...]) -> list[str]:
+def _other_row(reference: Side, candidate: Side, asked: HeldOutPuzzle, names: tuple[str, ...]) -> list[str]:
     """The row of the puzzle table with which the candidate would agree, among the nearest ones."""
     (expected_TV,) = _trace(reference, asked, 1)
     (found_TV,) = _trace(candidate, asked, 1)
@@ -115,7 +115,7 @@ def _other_row(reference: Side, candidate: Side, asked: Question, names: tuple[s
     return [f"given {rows} the candidate agrees: the two sides do not read the same row"]
 
 
-def _lost_carry(candidate: Side, asked: Question, segment: int) -> list[str]:
+def _lost_carry(candidate: Side, asked: HeldOutPuzzle, segment: int) -> list[str]:
     """A segment that says what segment 1 said was given no carry."""
     traced = _trace(candidate, asked, segment)
     if _drift(traced[-1], traced[0]) > SAME or (segment > 2 and _drift(traced[-2], traced[0]) <= SAME):
@@ -123,7 +123,7 @@ def _lost_carry(candidate: Side, asked: Question, segment: int) -> list[str]:
     return [f"in segment {segment} the candidate says again what it said in segment 1: its carry was begun anew"]
 
 
-def _with_other_rows(side: Side, asked: Question) -> Iterator[tuple[int, Float32]]:
+def _with_other_rows(side: Side, asked: HeldOutPuzzle) -> Iterator[tuple[int, Float32]]:
     """The logits of segment 1 for each of the nearest rows but the puzzle's own."""
     start = max(0, asked.puzzle_id - MOST_ROWS // 2)
     for row in range(start, min(len(side.puzzle_table), start + MOST_ROWS)):
@@ -132,7 +132,7 @@ def _with_other_rows(side: Side, asked: Question) -> Iterator[tuple[int, Float32
             yield row, _next_logits(side)
 
 
-def _trace(side: Side, asked: Question, num_segments: int) -> list[Float32]:
+def _trace(side: Side, asked: HeldOutPuzzle, num_segments: int) -> list[Float32]:
     """The logits of one puzzle, alone in the engine, after each segment."""
     side.engine.load(0, asked.tokens_T, side.puzzle_table[asked.puzzle_id])
     return [_next_logits(side) for _ in range(num_segments)]

@@ -18,7 +18,7 @@ from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.parity.measures import carry_measures, output_measures
 from hrm_edge_runtime.parity.report import End, ParityReport
 from hrm_host.progress import OnProgress, unheard
-from hrm_puzzles.data.held_out import Question, Questions
+from hrm_puzzles.data.held_out import HeldOutPuzzle, Questions
 from hrm_puzzles.puzzle import RIGHT
 
 GOLDEN_NAME = "PyTorch (golden traces)"
@@ -75,7 +75,7 @@ class _Slots:
         self.is_exact_B = np.zeros(num_slots, np.bool_)
         self.is_proven_B = np.zeros(num_slots, np.bool_)
 
-    def load(self, slot: int, asked: Question) -> None:
+    def load(self, slot: int, asked: HeldOutPuzzle) -> None:
         self.side.engine.load(slot, asked.tokens_T, self.side.puzzle_table[asked.puzzle_id])
         self.halted_at_B[slot] = 0
 
@@ -116,7 +116,7 @@ class _Pair:
         self._segment_B = np.zeros(num_slots, np.int32)
         self._drift_B = np.zeros(num_slots, np.float64)
 
-    def fill(self, waiting: Iterator[Question]) -> bool:
+    def fill(self, waiting: Iterator[HeldOutPuzzle]) -> bool:
         """Load questions while there are free slots; False where nothing is left to do."""
         while self._num_active < self._num_slots and (asked := next(waiting, None)) is not None:
             slot = self._num_active

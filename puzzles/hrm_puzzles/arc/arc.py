@@ -1,26 +1,21 @@
 """ARC: grids of colours on a canvas, one class for the published canvas of 30 x 30 and for smaller ones.
 
-What a task asks for is told by demonstrations, which a model learns as its row of the puzzle table; so a question names
-its task. No answer can be proven: every verdict is UNKNOWN.
-Shapes: B batch, S side of the canvas, T = S * S, G = 2 partitions (row, column). Tokens as in `arc_canvas`.
+What a task asks for is shown by demonstrations, which a model learns as its row of the puzzle table; so a question
+names its task. No answer can be proven: every verdict is UNKNOWN.
+Shapes: B batch, N answers, S side of the canvas, T = S * S, G = 2 partitions (row, column). Tokens as in `canvas`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hrm_puzzles import voting
 from hrm_puzzles.arc import canvas as arc_canvas
 from hrm_puzzles.arc import notation as arc_notation
-from hrm_puzzles.arc import voting as arc_voting
-from hrm_puzzles.arc.canvas import VOCAB, boxes_of_B, is_grid_B, moved_BT
-from hrm_puzzles.arc.equivalence import equivalence_hash_B
-from hrm_puzzles.arc.variants import INVERSE_TURN, TRANSPOSING, Variant, random_variant, variant_of
-from hrm_puzzles.arc.voting import Prediction
-from hrm_puzzles.grid.geometry import GridShape
+from hrm_puzzles.arc.canvas import Variant, boxes_of_B, moved_BT
+from hrm_puzzles.grid.board import BoolArray, GridShape, Int32Array, UInt64Array
 from hrm_puzzles.puzzle import (
     BLANK_IDENTIFIER,
     UNKNOWN,
@@ -33,18 +28,7 @@ from hrm_puzzles.puzzle import (
     PuzzleError,
 )
 
-PALETTE = {  # the colours of ARC's own pages
-    0: "#000000",
-    1: "#0074D9",
-    2: "#FF4136",
-    3: "#2ECC40",
-    4: "#FFDC00",
-    5: "#AAAAAA",
-    6: "#F012BE",
-    7: "#FF851B",
-    8: "#7FDBFF",
-    9: "#870C25",
-}
+_COLOURS = "#000000 #0074D9 #FF4136 #2ECC40 #FFDC00 #AAAAAA #F012BE #FF851B #7FDBFF #870C25"  # of ARC's own pages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +38,7 @@ class Arc:
     name: str
     side: int
 
-    vocab_size = VOCAB
+    vocab_size = arc_canvas.VOCAB
     num_puzzle_ids = 1  # the blank one; a data set names the others
     proof_exists = False
     difficulties: tuple[str, ...] = ()
@@ -68,8 +52,8 @@ class Arc:
         return GridShape(rows=self.side, cols=self.side).geometry
 
     @property
-    def palette(self) -> Mapping[int, str]:
-        return PALETTE
+    def palette(self) -> dict[int, str]:
+        return dict(enumerate(_COLOURS.split()))
 
     def parse(self, notation: object) -> Parsed:
         """Read a question with its task's name; refuses grids that are not rectangular or do not fit the canvas."""
@@ -81,25 +65,25 @@ class Arc:
         return {"task": names[0] if names else "007bbfb7", "input": [[0, 7, 7], [7, 7, 7], [0, 7, 7]]}
 
     def asked(self, grid: Grid, identifier: str) -> object:
-        """The question with its task; what was asked of a variant is turned back to the task's own colours and turn."""
-        task, variant = variant_of(identifier)
+        """The question with its task; one of a variant is turned back to the task's own colours and turn."""
+        task, variant = arc_canvas.variant_of(identifier)
         return {"task": task, "input": variant.invert(grid).tolist()}
 
     def write(self, grid: Grid, notation: Notation) -> object:
         return arc_notation.written(grid, notation)
 
-    def encode(self, grid: Grid) -> NDArray[np.int32]:
-        """The grid in the upper left corner of its canvas, as every test question of the published data stands."""
+    def encode(self, grid: Grid) -> Int32Array:
+        """The grid in the upper left corner of its canvas, as every test question of the published data."""
         return arc_canvas.canvas_T(grid, self.side)
 
     def decode(self, tokens_T: IntArray) -> Grid:
-        """The grid that begins at the first row and column with a colour; 0 x 0 where there is none."""
+        """The grid that begins at the first row and column with a colour; 0 x 0 if there is none."""
         box = boxes_of_B(np.asarray(tokens_T)[None], self.side)
         return arc_canvas.grid_at(tokens_T, self.side, (int(box.top_B[0]), int(box.left_B[0])))
 
-    def is_well_formed_B(self, tokens_BT: IntArray) -> NDArray[np.bool_]:
-        """Whether each row is exactly one grid with its end marks, the one thing that can be told of an answer."""
-        return is_grid_B(tokens_BT, self.side)
+    def is_well_formed_B(self, tokens_BT: IntArray) -> BoolArray:
+        """Whether each row is exactly one grid with its end marks, the one thing that can be said of an answer."""
+        return arc_canvas.is_grid_B(tokens_BT, self.side)
 
     def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:  # noqa: ARG002
         """UNKNOWN, always: what a task asks for is not written anywhere."""
@@ -109,29 +93,29 @@ class Arc:
         remedy = f"build a data set from tasks with hrm-data build {self.name}"
         raise PuzzleError("ARC tasks are made by people, not generated", "not-generated", remedy)
 
-    def symmetry(self, rng: np.random.Generator) -> ArcSymmetry:
-        return ArcSymmetry(side=self.side, variant=random_variant(rng))
+    def symmetry(self, rng: np.random.Generator) -> "ArcSymmetry":
+        return ArcSymmetry(side=self.side, variant=arc_canvas.random_variant(rng))
 
-    def variant_of(self, name: str) -> tuple[str, ArcSymmetry]:
+    def variant_of(self, name: str) -> tuple[str, "ArcSymmetry"]:
         """The task behind an identifier, and the symmetry that makes this variant of its questions."""
-        task, variant = variant_of(name)
+        task, variant = arc_canvas.variant_of(name)
         return task, ArcSymmetry(side=self.side, variant=variant)
 
     def augment_BT(
         self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    ) -> tuple[Int32Array, Int32Array]:
         """Each pair at a fresh place where both grids fit; turned and recoloured copies are puzzle ids of their own.
 
-        A pair whose answer shows no pad stays where it is: in labels another value may stand for it.
+        A pair whose answer shows no pad stays where it is: in labels another value may take the place of pad.
         """
-        asked, told = boxes_of_B(inputs_BT, self.side), boxes_of_B(labels_BT, self.side)
-        top_B = rng.integers(self.side - np.maximum(asked.height_B, told.height_B) + 1)
-        left_B = rng.integers(self.side - np.maximum(asked.width_B, told.width_B) + 1)
+        asked, answered = boxes_of_B(inputs_BT, self.side), boxes_of_B(labels_BT, self.side)
+        top_B = rng.integers(self.side - np.maximum(asked.height_B, answered.height_B) + 1)
+        left_B = rng.integers(self.side - np.maximum(asked.width_B, answered.width_B) + 1)
         stays_B = np.asarray(labels_BT).min(axis=1) > arc_canvas.PAD
         top_B, left_B = np.where(stays_B, asked.top_B, top_B), np.where(stays_B, asked.left_B, left_B)
         return (
             moved_BT(inputs_BT, asked, top_B, left_B, self.side),
-            moved_BT(labels_BT, told, top_B, left_B, self.side),
+            moved_BT(labels_BT, answered, top_B, left_B, self.side),
         )
 
     def reveal_BT(
@@ -140,12 +124,12 @@ class Arc:
         inputs_BT: IntArray,
         labels_BT: IntArray,  # noqa: ARG002
         num_revealed_B: IntArray,  # noqa: ARG002
-    ) -> NDArray[np.int32]:
+    ) -> Int32Array:
         """The questions as they are: an answer's cells have no place in the question."""
         return np.asarray(inputs_BT).astype(np.int32)
 
-    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.uint64]:
-        return equivalence_hash_B(inputs_BT, labels_BT, self.side)
+    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:
+        return arc_canvas.equivalence_hash_B(inputs_BT, labels_BT, self.side)
 
     def pass_at(
         self,
@@ -155,11 +139,14 @@ class Arc:
         answers_NT: IntArray,
         q_halt_N: NDArray[np.floating],
     ) -> dict[int, float]:
-        """Published scoring of answers to the variants `names` of test inputs (arc_voting says how)."""
+        """Published scoring of answers to the variants `names` of test inputs, see `voting`."""
         answered = zip(names, inputs_NT, answers_NT, q_halt_N.tolist(), strict=True)
-        predictions = (Prediction(name=name, question_T=q, answer_T=a, q_halt=value) for name, q, a, value in answered)
-        truth = arc_voting.answers_of(names, inputs_NT, labels_NT, self.side)
-        return arc_voting.pass_at(arc_voting.votes(predictions, self.side), truth)
+        predictions = (
+            voting.Prediction(name=name, question_T=question_T, answer_T=answer_T, q_halt=q_halt)
+            for name, question_T, answer_T, q_halt in answered
+        )
+        answers = voting.answers_of(names, inputs_NT, labels_NT, self.side)
+        return voting.pass_at(voting.votes(predictions, self.side), answers)
 
     def render(self, grid: Grid, question: Grid | None = None) -> str:  # noqa: ARG002
         """A text board of digits, a point for colour 0; an answer is not laid over its question."""
@@ -173,15 +160,15 @@ class ArcSymmetry:
     side: int
     variant: Variant
 
-    def apply(self, tokens_BT: IntArray) -> NDArray[np.int32]:
+    def apply(self, tokens_BT: IntArray) -> Int32Array:
         return self._each(tokens_BT, self.variant.apply, self.variant.turn)
 
-    def invert(self, tokens_BT: IntArray) -> NDArray[np.int32]:
-        return self._each(tokens_BT, self.variant.invert, INVERSE_TURN[self.variant.turn])
+    def invert(self, tokens_BT: IntArray) -> Int32Array:
+        return self._each(tokens_BT, self.variant.invert, arc_canvas.INVERSE_TURN[self.variant.turn])
 
-    def _each(self, tokens_BT: IntArray, change: Callable[[Grid], Grid], turn: int) -> NDArray[np.int32]:
-        boxes, order = boxes_of_B(tokens_BT, self.side), -1 if turn in TRANSPOSING else 1
-        changed: list[NDArray[np.int32]] = []
+    def _each(self, tokens_BT: IntArray, change: Callable[[Grid], Grid], turn: int) -> Int32Array:
+        boxes, order = boxes_of_B(tokens_BT, self.side), -1 if turn in arc_canvas.TRANSPOSING else 1
+        changed: list[Int32Array] = []
         for tokens_T, top, left in zip(tokens_BT, boxes.top_B.tolist(), boxes.left_B.tolist(), strict=True):
             grid = change(arc_canvas.grid_at(tokens_T, self.side, (top, left)))
             changed.append(arc_canvas.canvas_T(grid, self.side, (top, left)[::order]))

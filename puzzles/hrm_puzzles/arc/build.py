@@ -2,42 +2,46 @@
 
 The training split holds all demonstrations and the test pairs of training tasks, the test split those of held-out
 tasks, each in every variant. Sizes are known before any canvas is drawn, so workers put their tasks straight into the
-finished files: memory stays flat however many examples there are, and a build that was stopped continues.
-Shapes: V variants of a task (the task as it is comes first), E its examples of one split, T tokens.
+finished files: memory stays flat for any number of examples, and a build that was stopped continues.
+Shapes: V variants of a task (the task as it is comes first), E its examples of one split, S side of the canvas,
+T = S * S tokens, H and W the sides of one grid, C = 10 colours.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hrm_host.atomic import publish, require_free
 from hrm_host.progress import OnProgress, unheard
 from hrm_host.workers import results_of
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.arc.drawing import drawn_VET
-from hrm_puzzles.arc.sources import Task, chosen, read_tasks
-from hrm_puzzles.arc.variants import Pair, Variant, variants_of
+from hrm_puzzles.arc.canvas import END, FIRST_COLOUR, NUM_TURNS, TRANSPOSING, Pair, Variant, turned, variants_of
+from hrm_puzzles.arc.notation import ArcTask, chosen, read_tasks
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.datasets import DatasetError, Layout
+from hrm_puzzles.puzzle import Grid
 
 SPLITS = ("train", "test")
 BLOCK = 256  # variants drawn at a time: a few megabytes
+
+UInt8Array = NDArray[np.uint8]
+IntpArray = NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArcRecipe:
     """What to build: up to `augment` variants of each task besides the task itself.
 
-    `dataset` and `tasks` are as `arc_sources` reads them; tasks with a grid beyond `max_side` are left out.
-    `hold_out_all` keeps the test pairs of training tasks out of training as well.
+    `dataset` and `tasks` are as `notation.read_tasks` and `chosen` read them; tasks with a grid beyond `max_side` are
+    left out. `hold_out_all` keeps the test pairs of training tasks out of training as well.
     """
 
     puzzle: str
@@ -48,9 +52,17 @@ class ArcRecipe:
     hold_out_all: bool = False
     seed: int = 0
 
+    def variants(self, task: ArcTask) -> list[Variant]:
+        return variants_of(task.pairs, self.augment, self.generator(task, "variants"))
+
+    def generator(self, task: ArcTask, purpose: str) -> np.random.Generator:
+        """A generator of its own for each task, so that a task looks the same whichever others are chosen."""
+        digest = hashlib.sha256(f"{task.name}/{purpose}".encode()).digest()
+        return np.random.default_rng([self.seed, int.from_bytes(digest[:8], "little")])
+
 
 @dataclass(frozen=True, kw_only=True)
-class ArcBuilt:
+class ArcBuild:
     """`num_left_out` tasks have grids too large for the canvas; `num_puzzles` counts tasks in all their variants."""
 
     num_tasks: int
@@ -61,65 +73,31 @@ class ArcBuilt:
     fingerprint: str
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Plan:
-    """What there is to write: each task, and how many variants it has."""
-
-    tasks: list[Task]
-    counts: list[int]
-
-    def layout(self, split: str) -> Layout:
-        """Each variant a puzzle, each task a group; tasks without examples in the split do not appear."""
-        of_task = np.array([len(_pairs(task, split)) for task in self.tasks])
-        of_variant = np.repeat(of_task, self.counts)
-        return Layout(
-            puzzle_ids=(np.flatnonzero(of_variant) + 1).astype(np.int32),
-            puzzle_offsets=np.append(0, np.cumsum(of_variant[of_variant > 0])),
-            group_offsets=np.append(0, np.cumsum(np.array(self.counts)[of_task > 0])),
-            num_puzzle_ids=len(of_variant) + 1,
-        )
-
-    def starts(self, split: str) -> list[int]:
-        """The first row of each task."""
-        sizes = [count * len(_pairs(task, split)) for task, count in zip(self.tasks, self.counts, strict=True)]
-        return [0, *accumulate(sizes)][:-1]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Job:
-    """One task to be written: where its rows of each split begin, and the file that says it is done."""
-
-    task: Task
-    side: int
-    recipe: ArcRecipe
-    data: Path
-    starts: dict[str, int]
-    done: Path
-
-
 def build_arc(
-    recipe: ArcRecipe,
-    puzzle: Arc,
-    out: Path,
-    *,
-    num_workers: int = 1,
-    progress: OnProgress = unheard,
-) -> ArcBuilt:
-    """Build a data set at `out`, which must not exist; the same for a seed whatever the number of workers."""
+    recipe: ArcRecipe, puzzle: Arc, out: Path, *, num_workers: int = 1, progress: OnProgress = unheard
+) -> ArcBuild:
+    """Build a data set at `out`, which must not exist; the same for a seed with any number of workers."""
     require_free(out)
     tasks = chosen(read_tasks(recipe.dataset), recipe.tasks)
     side = min(puzzle.side, recipe.max_side or puzzle.side)
     fitting = [
         replace(task, is_held_out=task.is_held_out or recipe.hold_out_all) for task in tasks if task.side <= side
     ]
-    _check(recipe, fitting, side)
+    if not any(task.is_held_out and task.tests for task in fitting):
+        problem = f"{recipe.dataset} has no held-out task with an answer whose grids fit {side} x {side}"
+        raise DatasetError(f"{problem}, so the test split would be empty; choose other tasks or a larger canvas.")
     unfinished = out.with_name(f".{out.name}.unfinished-{_digest(recipe, fitting)}")
-    plan = _begin(recipe, puzzle, fitting, unfinished)
-    _write_tasks(plan, recipe, puzzle, unfinished, num_workers, progress)
+    counts = _begin(recipe, puzzle, fitting, unfinished)
+    jobs = _jobs(fitting, counts, unfinished / "done")
+    missing = [job for job in jobs if not job.done.exists()]
+    progress(len(jobs) - len(missing), len(jobs))
+    write = partial(_write_task, recipe=recipe, side=puzzle.side, data=unfinished / "data")
+    for done, _ in enumerate(results_of(write, missing, num_workers=num_workers), start=len(jobs) - len(missing) + 1):
+        progress(done, len(jobs))
     publish(unfinished / "data", out)
     shutil.rmtree(unfinished, ignore_errors=True)
-    train, test = (plan.layout(split) for split in SPLITS)
-    return ArcBuilt(
+    train, test = (_layout(fitting, counts, split) for split in SPLITS)
+    return ArcBuild(
         num_tasks=len(fitting),
         num_left_out=len(tasks) - len(fitting),
         num_puzzles=train.num_puzzle_ids - 1,
@@ -129,87 +107,132 @@ def build_arc(
     )
 
 
-def _check(recipe: ArcRecipe, tasks: list[Task], side: int) -> None:
-    if not any(task.is_held_out and task.tests for task in tasks):
-        problem = f"{recipe.dataset} has no held-out task with an answer whose grids fit {side} x {side}"
-        raise DatasetError(f"{problem}, so the test split would be empty; choose other tasks or a larger canvas.")
+def _digest(recipe: ArcRecipe, tasks: list[ArcTask]) -> str:
+    named = {**asdict(recipe), "tasks": [task.name for task in tasks]}
+    return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:12]
 
 
-def _begin(recipe: ArcRecipe, puzzle: Arc, tasks: list[Task], unfinished: Path) -> _Plan:
-    """Write all but the examples; a directory that has come so far before keeps the examples it has."""
+def _begin(recipe: ArcRecipe, puzzle: Arc, tasks: list[ArcTask], unfinished: Path) -> list[int]:
+    """Write all but the examples, keeping those of an earlier run, and return how many variants each task has."""
     data, done = unfinished / "data", unfinished / "done"
     data.mkdir(parents=True, exist_ok=True)
     counts: list[int] = []
     datasets.write_identifiers(data, _names(recipe, tasks, counts))
-    plan = _Plan(tasks=tasks, counts=counts)
     if not done.is_dir():
         for split in SPLITS:
             shutil.rmtree(data / split, ignore_errors=True)
-            datasets.create_split(data, split, puzzle=puzzle, layout=plan.layout(split))
+            datasets.create_split(data, split, puzzle=puzzle, layout=_layout(tasks, counts, split))
         datasets.write_recipe(data, puzzle, {**asdict(recipe), "dataset": Path(recipe.dataset).name})
         done.mkdir()
-    return plan
+    return counts
 
 
-def _names(recipe: ArcRecipe, tasks: list[Task], counts: list[int]) -> Iterator[str]:
+def _names(recipe: ArcRecipe, tasks: list[ArcTask], counts: list[int]) -> Iterator[str]:
     """The name of every variant, in the order of the ids; notes how many each task has."""
     for task in tasks:
-        variants = _variants(task, recipe)
+        variants = recipe.variants(task)
         counts.append(len(variants))
         yield from (variant.name(task.name) for variant in variants)
 
 
-def _write_tasks(
-    plan: _Plan, recipe: ArcRecipe, puzzle: Arc, unfinished: Path, num_workers: int, progress: OnProgress
-) -> None:
-    starts = zip(*(plan.starts(split) for split in SPLITS), strict=True)
-    jobs = [
-        _Job(
-            task=task,
-            side=puzzle.side,
-            recipe=recipe,
-            data=unfinished / "data",
-            starts=dict(zip(SPLITS, of_task, strict=True)),
-            done=unfinished / "done" / str(number),
-        )
-        for number, (task, of_task) in enumerate(zip(plan.tasks, starts, strict=True))
-    ]
-    missing = [job for job in jobs if not job.done.exists()]
-    progress(len(jobs) - len(missing), len(jobs))
-    for number, _ in enumerate(results_of(_write_task, missing, num_workers=num_workers), start=1):
-        progress(len(jobs) - len(missing) + number, len(jobs))
+def _layout(tasks: list[ArcTask], counts: list[int], split: str) -> Layout:
+    """Each variant a puzzle, each task a group; tasks without examples in the split do not appear."""
+    of_task = np.array([len(_pairs(task, split)) for task in tasks])
+    of_variant = np.repeat(of_task, counts)
+    return Layout(
+        puzzle_ids=(np.flatnonzero(of_variant) + 1).astype(np.int32),
+        puzzle_offsets=np.append(0, np.cumsum(of_variant[of_variant > 0])),
+        group_offsets=np.append(0, np.cumsum(np.array(counts)[of_task > 0])),
+        num_puzzle_ids=len(of_variant) + 1,
+    )
 
 
-def _write_task(job: _Job) -> None:
-    """Draw one task into its rows; runs in a worker process."""
-    variants = _variants(job.task, job.recipe)
-    for split in SPLITS:
-        pairs = _pairs(job.task, split)
-        rng = _generator(job.task, job.recipe, "places") if split == "train" else None
-        for first in range(0, len(variants) if pairs else 0, BLOCK):
-            drawn = drawn_VET(pairs, variants[first : first + BLOCK], job.side, rng)
-            inputs_BT, labels_BT = (rows_VET.reshape(-1, job.side**2) for rows_VET in drawn)
-            datasets.write_rows(job.data, split, job.starts[split] + first * len(pairs), inputs_BT, labels_BT)
-    job.done.touch()
-
-
-def _pairs(task: Task, split: str) -> tuple[Pair, ...]:
+def _pairs(task: ArcTask, split: str) -> tuple[Pair, ...]:
     """What a task gives to a split."""
     if split == "test":
         return task.tests if task.is_held_out else ()
     return task.demonstrations if task.is_held_out else task.pairs
 
 
-def _variants(task: Task, recipe: ArcRecipe) -> list[Variant]:
-    return variants_of(task.pairs, recipe.augment, _generator(task, recipe, "variants"))
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Job:
+    """One task to be written: where its rows of each split begin, and the file that says it is done."""
+
+    task: ArcTask
+    starts: dict[str, int]
+    done: Path
 
 
-def _generator(task: Task, recipe: ArcRecipe, purpose: str) -> np.random.Generator:
-    """Of its own for each task, so that a task looks the same whichever others are chosen."""
-    digest = hashlib.sha256(f"{task.name}/{purpose}".encode()).digest()
-    return np.random.default_rng([recipe.seed, int.from_bytes(digest[:8], "little")])
+def _jobs(tasks: list[ArcTask], counts: list[int], done: Path) -> list[_Job]:
+    starts = {
+        split: [0, *accumulate(count * len(_pairs(task, split)) for task, count in zip(tasks, counts, strict=True))]
+        for split in SPLITS
+    }
+    return [
+        _Job(task=task, starts={split: starts[split][number] for split in SPLITS}, done=done / str(number))
+        for number, task in enumerate(tasks)
+    ]
 
 
-def _digest(recipe: ArcRecipe, tasks: list[Task]) -> str:
-    named = {**asdict(recipe), "tasks": [task.name for task in tasks]}
-    return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:12]
+def _write_task(job: _Job, recipe: ArcRecipe, side: int, data: Path) -> None:
+    """Draw one task into its rows; runs in a worker process."""
+    variants = recipe.variants(job.task)
+    for split, start in job.starts.items():
+        pairs = _pairs(job.task, split)
+        rng = recipe.generator(job.task, "places") if split == "train" else None
+        for first in range(0, len(variants) if pairs else 0, BLOCK):
+            drawn = _drawn_VET(pairs, variants[first : first + BLOCK], side, rng)
+            inputs_BT, labels_BT = (rows_VET.reshape(-1, side**2) for rows_VET in drawn)
+            datasets.write_rows(data, split, start + first * len(pairs), inputs_BT, labels_BT)
+    job.done.touch()
+
+
+# Many variants of a task's pairs drawn onto canvases at once
+
+
+def _drawn_VET(
+    pairs: Sequence[Pair], variants: Sequence[Variant], side: int, rng: np.random.Generator | None
+) -> tuple[UInt8Array, UInt8Array]:
+    """Questions and answers of every variant; with a generator each pair at a random place where both grids fit.
+
+    As published, one random pair of each variant keeps its place in the upper left corner.
+    """
+    origins_VE2 = np.zeros((len(variants), len(pairs), 2), dtype=np.intp)
+    if rng is not None:
+        origins_VE2 = _origins_VE2(pairs, variants, side, rng)
+    inputs_VET, labels_VET = (np.empty((len(variants), len(pairs), side * side), dtype=np.uint8) for _ in range(2))
+    for number, (question, answer) in enumerate(pairs):
+        origins_V2 = origins_VE2[:, number]
+        inputs_VET[:, number] = _drawn_VT(question, variants, side, origins_V2)
+        labels_VET[:, number] = _drawn_VT(answer, variants, side, origins_V2)
+    return inputs_VET, labels_VET
+
+
+def _origins_VE2(pairs: Sequence[Pair], variants: Sequence[Variant], side: int, rng: np.random.Generator) -> IntpArray:
+    extents_E2 = np.array([np.maximum(question.shape, answer.shape) for question, answer in pairs])
+    is_turned_V = np.isin([variant.turn for variant in variants], TRANSPOSING)
+    extents_VE2 = np.where(is_turned_V[:, None, None], extents_E2[:, ::-1], extents_E2)
+    origins_VE2 = rng.integers(side - extents_VE2 + 1)
+    kept_V = rng.integers(len(pairs), size=len(variants))
+    origins_VE2[np.arange(len(variants)), kept_V] = 0
+    return origins_VE2
+
+
+def _drawn_VT(grid: Grid, variants: Sequence[Variant], side: int, origins_V2: IntpArray) -> UInt8Array:
+    turn_V = np.array([variant.turn for variant in variants])
+    tokens_VC = np.array([variant.colours for variant in variants], dtype=np.uint8) + np.uint8(FIRST_COLOUR)
+    canvas_VSS = np.zeros((len(variants), side + 1, side + 1), dtype=np.uint8)  # one more, where marks may fall
+    for turn in range(NUM_TURNS):
+        chosen = np.flatnonzero(turn_V == turn)
+        _draw(canvas_VSS, chosen, tokens_VC[chosen][:, turned(grid, turn)], origins_V2[chosen])
+    return canvas_VSS[:, :side, :side].reshape(len(variants), side * side)
+
+
+def _draw(canvas_VSS: UInt8Array, chosen: IntpArray, cells_VHW: UInt8Array, origins_V2: IntpArray) -> None:
+    """Put cells and their end marks onto the chosen canvases."""
+    _, height, width = cells_VHW.shape
+    row_VH, col_VW = origins_V2[:, :1] + np.arange(height), origins_V2[:, 1:] + np.arange(width)
+    which_V1 = chosen[:, None]
+    canvas_VSS[which_V1, row_VH, origins_V2[:, 1:] + width] = END
+    canvas_VSS[which_V1, origins_V2[:, :1] + height, col_VW] = END
+    canvas_VSS[which_V1[:, :, None], row_VH[:, :, None], col_VW[:, None, :]] = cells_VHW

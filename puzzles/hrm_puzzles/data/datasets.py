@@ -1,4 +1,4 @@
-"""Data sets in the published HRM layout, so that what either project builds trains in both.
+"""Data sets in the published HRM layout, so that a data set of either project trains in both.
 
     <dir>/identifiers.json                         names of the puzzle ids, 0 is "<blank>"
     <dir>/recipe.json                              how it was made, with the puzzle's name; ours
@@ -12,8 +12,6 @@
 
 A group is an original puzzle, its puzzles are the variants of it. Shapes: N examples, T tokens.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -39,7 +37,7 @@ class DatasetError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetMeta:
-    """dataset.json. `total_puzzles` stands in TRM's files only; we write it, and read both."""
+    """dataset.json. Only TRM's files have `total_puzzles`; we write it and read both."""
 
     pad_id: int
     ignore_label_id: int | None
@@ -51,6 +49,11 @@ class DatasetMeta:
     mean_puzzle_examples: float
     sets: list[str]
     total_puzzles: int | None = None
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Vocabulary and length, which a puzzle must have as well."""
+        return self.vocab_size, self.seq_len
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +96,7 @@ class Layout:
         return int(self.puzzle_offsets[-1])
 
     @classmethod
-    def of_variants(cls, num_examples: int, variants: int) -> Layout:
+    def of_variants(cls, num_examples: int, variants: int) -> "Layout":
         """Each example a puzzle with the blank id, each `variants` of them in a row a group; refuses uneven groups."""
         if num_examples % variants:
             raise DatasetError(f"{num_examples} examples make no groups of {variants}; give a multiple of it.")
@@ -127,7 +130,7 @@ def write_split(
 
 
 def create_split(path: Path, split: str, *, puzzle: Puzzle, layout: Layout) -> DatasetMeta:
-    """Write everything of a split but its examples, which are zeros until `write_rows` puts them in their places."""
+    """Write all of a split but its examples, which are zeros until `write_rows` fills them in."""
     if not layout.num_examples:
         raise DatasetError(f"{split} would hold 0 examples; give at least one.")
     directory, meta = path / split, _meta(puzzle, layout)
@@ -143,7 +146,7 @@ def create_split(path: Path, split: str, *, puzzle: Puzzle, layout: Layout) -> D
 
 
 def write_rows(path: Path, split: str, start: int, inputs_BT: IntArray, labels_BT: IntArray) -> None:
-    """Put examples into a created split from row `start` on; safe from several processes, each with rows of its own."""
+    """Write examples into a created split from row `start` on; several processes may write rows of their own."""
     for name, rows_BT in (("inputs", inputs_BT), ("labels", labels_BT)):
         file = path / split / f"all__{name}.npy"
         header_bytes = cast("np.memmap[Any, Any]", np.load(file, mmap_mode="r", allow_pickle=False)).offset
@@ -155,7 +158,7 @@ def write_rows(path: Path, split: str, start: int, inputs_BT: IntArray, labels_B
 
 
 def write_identifiers(path: Path, names: Iterable[str] = ()) -> None:
-    """Name the puzzle ids from 1 on; id 0 is the blank one. Names are written as they come, however many there are."""
+    """Name the puzzle ids from 1 on; id 0 is the blank one. Names are written one by one, so there may be millions."""
     with (path / "identifiers.json").open("w", encoding="utf-8") as stream:
         stream.write("[" + json.dumps(BLANK_IDENTIFIER))
         stream.writelines(", " + json.dumps(name) for name in names)
@@ -163,9 +166,18 @@ def write_identifiers(path: Path, names: Iterable[str] = ()) -> None:
 
 
 def write_recipe(path: Path, puzzle: Puzzle, values: Mapping[str, object]) -> None:
-    """How a data set was made, and of which puzzle it is: sizes alone do not tell all puzzles apart."""
+    """How a data set was made, and of which puzzle: sizes alone do not identify every puzzle."""
     text = json.dumps({**values, "puzzle": puzzle.name}, indent=2)
     (path / RECIPE).write_text(text, encoding="utf-8")
+
+
+def named_in_recipe(path: Path) -> str:
+    """The name of the puzzle in a data set's recipe; empty without one, since other builders write none."""
+    try:
+        recipe: object = json.loads((path / RECIPE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return str(cast("dict[str, object]", recipe).get("puzzle", "")) if isinstance(recipe, dict) else ""
 
 
 def _meta(puzzle: Puzzle, layout: Layout) -> DatasetMeta:
@@ -211,7 +223,7 @@ def open_split(path: Path, split: str) -> Split:
 
 
 def read_meta(directory: Path) -> DatasetMeta:
-    """dataset.json of one split directory; keys we do not know are left aside."""
+    """dataset.json of one split directory; unknown keys are ignored."""
     path = directory / "dataset.json"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))

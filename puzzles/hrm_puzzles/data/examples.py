@@ -1,20 +1,29 @@
-"""Examples of a data set as a person looks at them."""
+"""Examples of a data set for people: as text, and as a contact sheet of questions and answers side by side.
 
-from __future__ import annotations
+Shapes: R rows, C columns of a grid.
+"""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hrm_puzzles import registry
-from hrm_puzzles.data.datasets import DatasetError, Split, open_split
+import numpy as np
+from numpy.typing import NDArray
+
+from hrm_puzzles.data.datasets import DatasetError, open_split
 from hrm_puzzles.data.inspection import puzzle_at
-from hrm_puzzles.puzzle import Grid, Puzzle
+from hrm_puzzles.puzzle import Coloured, Grid, Puzzle
+
+PAIRS_IN_A_ROW = 3
+INCHES = 2.2  # the side of one board
+LINES = "#888888"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Example:
-    """A question and its label as grids; the title says where it stands and what is known of it."""
+class ShownExample:
+    """A question and its label as grids; the title says where it is in the data set and what is known of it."""
 
     puzzle: Puzzle
     title: str
@@ -27,32 +36,28 @@ class Example:
         return "\n\n".join((*boards, self.title))
 
 
-def read_examples(path: Path, split: str, first: int, count: int, puzzle_name: str | None) -> list[Example]:
+def read_examples(path: Path, split: str, first: int, count: int, puzzle_name: str | None) -> list[ShownExample]:
     """The example at index `first` and the first ones of the groups after it, up to `count`.
 
-    Refuses an index that is not there.
+    Refuses an index beyond the end.
     """
     examples = open_split(path, split)
     if first >= len(examples):
         raise DatasetError(f"{split} has {len(examples)} examples, so there is no index {first}; give a smaller one.")
-    puzzle = registry.get(puzzle_name) if puzzle_name else puzzle_at(path, examples.meta)
+    puzzle = puzzle_at(path, examples.meta, puzzle_name)
     names = _identifiers(path)
-    found: list[Example] = []
-    for index in [first, *_first_of_groups_after(examples, first)[: count - 1]]:
+    starts = examples.puzzle_offsets[examples.group_offsets[:-1]]
+    found: list[ShownExample] = []
+    for index in [first, *starts[starts > first].tolist()[: count - 1]]:
         known = [f"{split} {index}"]
         number = int(examples.puzzle_ids_N[index])
         if number:
             known.append(names[number] if number < len(names) else f"puzzle id {number}")
         if examples.ratings_N is not None:
             known.append(f"rating {examples.ratings_N[index]}")
-        grids = (puzzle.decode(tokens_NT[index]) for tokens_NT in (examples.inputs_NT, examples.labels_NT))
-        found.append(Example(puzzle=puzzle, title=", ".join(known), question=next(grids), answer=next(grids)))
+        question, answer = (puzzle.decode(tokens_NT[index]) for tokens_NT in (examples.inputs_NT, examples.labels_NT))
+        found.append(ShownExample(puzzle=puzzle, title=", ".join(known), question=question, answer=answer))
     return found
-
-
-def _first_of_groups_after(examples: Split, index: int) -> list[int]:
-    starts = examples.puzzle_offsets[examples.group_offsets[:-1]]
-    return starts[starts > index].tolist()
 
 
 def _identifiers(path: Path) -> list[str]:
@@ -60,3 +65,57 @@ def _identifiers(path: Path) -> list[str]:
         return list(json.loads((path / "identifiers.json").read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return []  # titles then give the number
+
+
+def save_sheet(path: Path, examples: Sequence[ShownExample]) -> None:
+    """Write a PNG with each question and, right of it, its answer; needs matplotlib."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        remedy = "install it with pip install 'hrm-edge[train]', or leave --png away for text"
+        raise DatasetError(f"pictures need the package matplotlib, which is missing; {remedy}.") from error
+    columns = min(PAIRS_IN_A_ROW, len(examples))
+    rows = -(-len(examples) // columns)
+    figure = Figure(figsize=(2 * columns * INCHES, rows * (INCHES + 0.3)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = np.array(figure.subplots(rows, 2 * columns, squeeze=False)).reshape(-1, 2)
+    for axis in axes.reshape(-1):
+        axis.set_axis_off()
+    for (left, right), example in zip(axes, examples, strict=False):
+        left.set_title(example.title, fontsize=7, loc="left")
+        _draw(left, example.puzzle, example.question, None)
+        _draw(right, example.puzzle, example.answer, example.question)
+    figure.savefig(path, dpi=120, format="png")
+
+
+def _draw(axis: Any, puzzle: Puzzle, grid: Grid, question: Grid | None) -> None:
+    """The colours of a puzzle that has any; the values of any other."""
+    if not grid.size:
+        axis.text(0.5, 0.5, "no grid", ha="center", va="center", fontsize=8)
+        return
+    height, width = grid.shape
+    if isinstance(puzzle, Coloured):
+        axis.imshow(_rgb(puzzle.palette)[grid], aspect="equal")
+    else:
+        axis.imshow(np.ones((height, width, 3)), aspect="equal")
+        _write(axis, grid, question)
+    axis.hlines(np.arange(height + 1) - 0.5, -0.5, width - 0.5, colors=LINES, linewidth=0.4)
+    axis.vlines(np.arange(width + 1) - 0.5, -0.5, height - 0.5, colors=LINES, linewidth=0.4)
+
+
+def _write(axis: Any, grid: Grid, question: Grid | None) -> None:
+    """The values that are not 0; of an answer, those that were not given in blue."""
+    for (row, col), value in np.ndenumerate(grid):
+        is_given = question is None or question.shape != grid.shape or question[row, col] == value
+        if value:
+            color = "black" if is_given else "tab:blue"
+            axis.text(col, row, str(value), ha="center", va="center", fontsize=90 / len(grid), color=color)
+
+
+def _rgb(palette: Mapping[int, str]) -> NDArray[np.float64]:
+    """The colours as numbers, [values, 3]; white for a value without one."""
+    colours = np.ones((max(palette) + 1, 3))
+    for value, colour in palette.items():
+        colours[value] = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    return colours

@@ -1,40 +1,31 @@
-"""Looking over a data set before anything is trained on it: sizes, ranges, repeats, and every label checked.
+"""Looking over a data set before training on it: sizes, ranges, repeats, and every label checked.
 
-Everything is read block by block, so that sets larger than memory can be looked over.
+Everything is read block by block, so that sets larger than memory can be inspected.
 Shapes: N examples, T tokens, B a block of examples.
 """
 
-from __future__ import annotations
-
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_puzzles import registry
-from hrm_puzzles.data.datasets import RECIPE, DatasetError, DatasetMeta, Split, open_split
-from hrm_puzzles.grid.scatter import UInt64Array, mixed
-from hrm_puzzles.puzzle import UNKNOWN, WRONG, IntArray, Puzzle
+from hrm_puzzles.data.datasets import DatasetError, DatasetMeta, Split, named_in_recipe, open_split
+from hrm_puzzles.grid.board import UInt64Array, mixed
+from hrm_puzzles.puzzle import UNKNOWN, WRONG, IntArray, Puzzle, WellFormed
 
+MOST_GIVENS = 40  # numbers of givens that are listed one by one
 BLOCK = 1024
 
 Quantiles = dict[str, int]
 Facts = dict[str, NDArray[Any]]
 
 
-@runtime_checkable
-class WellFormed(Protocol):
-    """What a puzzle offers whose answers cannot be proven: which rows of tokens can be an answer at all."""
-
-    def is_well_formed_B(self, tokens_BT: IntArray) -> NDArray[np.bool_]: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class SplitReport:
-    """`givens` counts the examples with so many positions given; `num_repeats` questions that stand there before.
+    """`givens` counts the examples by number of positions given; `num_repeats` questions are in the split before.
 
     `lengths` are the filled positions of labels. Labels that are no answer at all count as wrong.
     """
@@ -57,8 +48,8 @@ class SplitReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """`num_shared` test questions stand in the training split as they are under the same puzzle id.
+class DatasetReport:
+    """`num_shared` test questions are also in the training split under the same puzzle id.
 
     `num_equivalent` test examples are symmetric copies of training examples.
     """
@@ -71,9 +62,9 @@ class Report:
 
     @property
     def faults(self) -> list[str]:
-        """What must not be, one sentence each.
+        """One sentence each.
 
-        Symmetric copies are none where no proof exists: ARC's authors repeat a pair of a task here and there.
+        Symmetric copies are no fault where no proof exists: ARC's authors repeat a pair of a task here and there.
         """
         found: list[str] = []
         for part in self.splits:
@@ -90,15 +81,15 @@ class Report:
         return found
 
 
-def inspect(path: Path, puzzle_name: str | None = None) -> Report:
-    """Look over every split that is there; the puzzle is told as in `puzzle_at` unless it is named."""
+def inspect(path: Path, puzzle_name: str | None = None) -> DatasetReport:
+    """Look over every split of a data set; the puzzle is found as in `puzzle_at` unless it is named."""
     names = [name for name in ("train", "test") if (path / name).is_dir()]
     if not names:
         raise DatasetError(f"{path} has no train or test directory; give the directory of a data set.")
     splits = {name: open_split(path, name) for name in names}
-    puzzle = registry.get(puzzle_name) if puzzle_name else puzzle_at(path, next(iter(splits.values())).meta)
+    puzzle = puzzle_at(path, next(iter(splits.values())).meta, puzzle_name)
     facts = {name: _facts(puzzle, split) for name, split in splits.items()}
-    return Report(
+    return DatasetReport(
         puzzle=puzzle.name,
         proof_exists=puzzle.proof_exists,
         splits=[_report(name, split, facts[name]) for name, split in splits.items()],
@@ -107,30 +98,20 @@ def inspect(path: Path, puzzle_name: str | None = None) -> Report:
     )
 
 
-def puzzle_at(path: Path, meta: DatasetMeta) -> Puzzle:
-    """The puzzle of a data set: the one its recipe names, else the only registered one with its sizes."""
-    fitting = {
-        name: puzzle
-        for name, puzzle in ((name, registry.get(name)) for name in registry.names())
-        if (puzzle.vocab_size, puzzle.seq_len) == (meta.vocab_size, meta.seq_len)
-    }
-    named = _named_in_recipe(path)
-    if named in fitting:
-        return fitting[named]
+def puzzle_at(path: Path, meta: DatasetMeta, name: str | None = None) -> Puzzle:
+    """The puzzle of a data set: the named one, else that of its recipe, else the only registered one of its sizes."""
+    sizes = f"vocabulary {meta.vocab_size} and length {meta.seq_len}"
+    known = (registry.get(name) for name in ([name] if name else registry.names()))
+    fitting = {puzzle.name: puzzle for puzzle in known if (puzzle.vocab_size, puzzle.seq_len) == meta.sizes}
+    if not fitting:
+        problem = f"{path} has {sizes}, which {name} has not" if name else f"no known puzzle has {sizes}"
+        raise DatasetError(f"{problem}; name one of {', '.join(registry.names())} with --puzzle.")
     if len(fitting) == 1:
         return next(iter(fitting.values()))
-    sizes = f"vocabulary {meta.vocab_size} and length {meta.seq_len}"
-    if fitting:
-        raise DatasetError(f"{' and '.join(fitting)} have {sizes}; say which one {path} is with --puzzle.")
-    raise DatasetError(f"no known puzzle has {sizes}; name one of {', '.join(registry.names())} with --puzzle.")
-
-
-def _named_in_recipe(path: Path) -> str:
-    try:
-        recipe: object = json.loads((path / RECIPE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""  # other builders write none
-    return str(cast("dict[str, object]", recipe).get("puzzle")) if isinstance(recipe, dict) else ""
+    named = named_in_recipe(path)
+    if named in fitting:
+        return fitting[named]
+    raise DatasetError(f"{' and '.join(fitting)} have {sizes}; say which one {path} is with --puzzle.")
 
 
 def _report(name: str, split: Split, facts: Facts) -> SplitReport:
@@ -156,7 +137,7 @@ def _report(name: str, split: Split, facts: Facts) -> SplitReport:
 
 
 def _facts(puzzle: Puzzle, split: Split) -> Facts:
-    """What is to be known of each example, [N] each, read in one pass."""
+    """What is known of each example, [N] each, read in one pass."""
     starts = range(0, len(split), BLOCK)
     blocks = [_facts_of_block(puzzle, split, slice(start, start + BLOCK)) for start in starts]
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
@@ -181,7 +162,7 @@ def _facts_of_block(puzzle: Puzzle, split: Split, block: slice) -> Facts:
 
 
 def _is_wrong_B(puzzle: Puzzle, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.bool_]:
-    """Disproven labels, and where nothing can be proven those that are no answer at all."""
+    """Disproven labels and, where nothing can be proven, those that are no answer at all."""
     verdict_B = puzzle.check_BT(inputs_BT, labels_BT)
     if isinstance(puzzle, WellFormed):
         return (verdict_B == WRONG) | (verdict_B == UNKNOWN) & ~puzzle.is_well_formed_B(labels_BT)
@@ -193,7 +174,7 @@ def _num_outside_B(puzzle: Puzzle, tokens_BT: IntArray) -> NDArray[np.int32]:
 
 
 def _row_number_B(values_BT: IntArray) -> UInt64Array:
-    """A number of 64 bits that equal rows share, and different ones as good as never."""
+    """A number of 64 bits that equal rows share, and different rows practically never."""
     place_T = mixed(np.arange(values_BT.shape[1], dtype=np.uint64), salt=6)
     return mixed(mixed(values_BT.astype(np.uint64) + place_T).sum(axis=1))
 
@@ -204,7 +185,38 @@ def _quantiles(values: IntArray) -> Quantiles:
 
 
 def _num_shared(facts: dict[str, Facts], name: str) -> int:
-    """How many test examples have a number that stands in the training split."""
+    """How many test examples have a number that also occurs in the training split."""
     if len(facts) < 2:
         return 0
     return int(np.isin(facts["test"][name], facts["train"][name]).sum())
+
+
+def report_text(report: DatasetReport) -> str:
+    parts = [f"puzzle {report.puzzle}", *(_split_text(part) for part in report.splits)]
+    parts.append(f"test examples also in train: {report.num_shared}, in any symmetric copy: {report.num_equivalent}")
+    parts += [f"FAULT: {fault}" for fault in report.faults] or ["no faults"]
+    return "\n".join(parts)
+
+
+def _split_text(part: SplitReport) -> str:
+    counts = f"{part.num_examples} examples of {part.num_puzzles} puzzles in {part.num_groups} groups"
+    lines = [
+        f"{part.split}: {counts}, {part.num_identifiers} puzzle ids",
+        f"  tokens {_range(part.token_range)}, labels {_range(part.label_range)}, wrong labels {part.num_wrong}",
+        f"  questions that stand there before: {part.num_repeats}",
+        f"  examples of a group: {_quantile_text(part.examples_per_group)}",
+        f"  filled positions of a label: {_quantile_text(part.lengths)}",
+    ]
+    if len(part.givens) <= MOST_GIVENS:
+        lines.append("  givens " + ", ".join(f"{count}: {number}" for count, number in part.givens.items()))
+    if part.rating_quantiles:
+        lines.append(f"  rating: {_quantile_text(part.rating_quantiles)}")
+    return "\n".join(lines)
+
+
+def _quantile_text(values: Quantiles) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _range(values: tuple[int, int]) -> str:
+    return f"{values[0]} to {values[1]}"

@@ -1,10 +1,8 @@
-"""Boards as people write them, one character or number for each cell: one string, many lines, a list of lines, rows.
+"""Boards as people write them: one string, lines of text, a list of lines, rows of values, or a JSON object.
 
-A `Legend` says what the characters of a puzzle stand for; what a board means is judged by the puzzle.
+A `Legend` says what the characters of a puzzle stand for; whether a board makes sense is judged by the puzzle.
 Shapes: R rows, C columns.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass, replace
@@ -12,18 +10,20 @@ from typing import cast
 
 import numpy as np
 
-from hrm_puzzles.grid.geometry import GridShape
+from hrm_puzzles.grid.board import GridShape
 from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
 
-MAX_TEXT = 4000  # characters: more than any board has
+MAX_TEXT = 4000  # characters: more than any form of a board, headers included
+
+Cell = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Legend:
-    """What stands for what: every character that is read, the one that is written, and the words of an error.
+    """The character of each value, every character that is read, and the words of an error.
 
-    In lists the values themselves may stand. `open_value` is written with the character that a question used for it;
-    `pads_lines` says that it can be a space, so that lines may have lost their ends to an editor.
+    Lists may hold the values themselves. `open_value` is written with the character that the question used for it;
+    `pads_lines` says that this can be a space, so that an editor may have cut lines short.
     """
 
     values: Mapping[str, int]
@@ -33,13 +33,55 @@ class Legend:
     described: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class BoardSize:
+    """The size a puzzle must have, with the rule and the remedy of the error where it has another."""
+
+    shape: GridShape
+    rule: str
+    forms: str
+
+    def error(self, problem: str, row: int | None = None) -> PuzzleError:
+        return PuzzleError(problem, self.rule, self.forms, None if row is None else (row + 1, 1))
+
+    def require(self, values: Sized, count: int, subject: str, noun: str, row: int | None = None) -> None:
+        if len(values) != count:
+            raise self.error(f"{subject} has {len(values)} {noun} where {count} are expected", row)
+
+    def require_short(self, text: str) -> None:
+        if len(text) > MAX_TEXT:
+            raise self.error(f"the text has {len(text)} characters, more than any form of a board")
+
+    def rows_of(self, values: object) -> list[list[object]]:
+        """A list of R lists of C values each."""
+        if not isinstance(values, list):
+            raise self.error(f"{shown(values)} stands where a list of rows is expected")
+        rows = cast("list[object]", values)
+        self.require(rows, self.shape.rows, "the list", "rows")
+        return [self._row(number, row) for number, row in enumerate(rows)]
+
+    def _row(self, number: int, row: object) -> list[object]:
+        if not isinstance(row, list):
+            raise self.error(f"row {number + 1} is {shown(row)} where a list is expected", number)
+        cells = cast("list[object]", row)
+        self.require(cells, self.shape.cols, f"row {number + 1}", "values", number)
+        return cells
+
+
+def size_of(shape: GridShape) -> BoardSize:
+    rows, cols = shape.rows, shape.cols
+    forms = f"send {rows} lines of {cols} characters, {rows * cols} characters at once, or {rows} lists of {cols}"
+    return BoardSize(shape=shape, rule="wrong-size", forms=forms)
+
+
 def parsed(shape: GridShape, legend: Legend, notation: object) -> Parsed:
     """Read text or lists; raises PuzzleError with the rule `not-a-puzzle`, `wrong-size` or `bad-character`."""
+    size = size_of(shape)
     if isinstance(notation, str):
-        return _from_text(shape, legend, notation)
+        return _from_text(size, legend, notation)
     if isinstance(notation, list):
-        return _from_list(shape, legend, cast("list[object]", notation))
-    raise PuzzleError(f"{shown(notation)} is not a puzzle", "not-a-puzzle", _forms(shape))
+        return _from_list(size, legend, cast("list[object]", notation))
+    raise PuzzleError(f"{shown(notation)} is not a puzzle", "not-a-puzzle", size.forms)
 
 
 def written(legend: Legend, grid: Grid, notation: Notation) -> object:
@@ -62,26 +104,25 @@ def text_of(legend: Legend, grid: Grid) -> str:
     return "\n".join("".join(characters[value] for value in row) for row in grid.tolist())
 
 
-# Text
+# Text and lists
 
 
-def _from_text(shape: GridShape, legend: Legend, text: str) -> Parsed:
-    if len(text) > MAX_TEXT:
-        raise _wrong_size(shape, f"the text has {len(text)} characters, more than any form of a board")
-    lines = _lines(shape, text)
+def _from_text(size: BoardSize, legend: Legend, text: str) -> Parsed:
+    size.require_short(text)
+    shape, lines = size.shape, _lines(size.shape, text)
     if len(lines) == 1:
-        _expect(shape, lines[0], shape.num_cells, "the text", "characters")
+        size.require(lines[0], shape.num_cells, "the text", "characters")
         return _from_lines(shape, legend, lines[0], stride=shape.cols)
-    _expect(shape, lines, shape.rows, "the text", "lines")
+    size.require(lines, shape.rows, "the text", "lines")
     if legend.pads_lines and "." not in text:  # editors cut off spaces, and nothing else
         lines = [line.ljust(shape.cols) for line in lines]
     for row, line in enumerate(lines):
-        _expect(shape, line, shape.cols, f"row {row + 1}", "characters", row)
+        size.require(line, shape.cols, f"row {row + 1}", "characters", row)
     return _from_lines(shape, legend, "\n".join(lines), stride=shape.cols + 1)
 
 
 def _lines(shape: GridShape, text: str) -> list[str]:
-    """The lines of a text, without an empty one too many at its end or, as before a quoted block, at its start."""
+    """The lines of a text, without an extra empty one at its end or, as before a quoted block, at its start."""
     lines = text.replace("\r\n", "\n").split("\n")
     expected = 1 if len(lines) < shape.rows else shape.rows
     if len(lines) > expected and not lines[-1]:
@@ -94,9 +135,35 @@ def _lines(shape: GridShape, text: str) -> list[str]:
 def _from_lines(shape: GridShape, legend: Legend, text: str, stride: int) -> Parsed:
     offsets = tuple(row * stride + col for row in range(shape.rows) for col in range(shape.cols))
     characters = [text[offset] for offset in offsets]
-    grid = grid_of(shape, [_value(shape, legend, cell, character) for cell, character in enumerate(characters)])
-    blank = _blank(legend, characters)
-    return Parsed(grid=grid, notation=Notation(kind="text", blank=blank, template=text, cells=offsets))
+    grid = _grid(shape, legend, characters)
+    return Parsed(
+        grid=grid, notation=Notation(kind="text", blank=_blank(legend, characters), template=text, cells=offsets)
+    )
+
+
+def _from_list(size: BoardSize, legend: Legend, values: list[object]) -> Parsed:
+    size.require(values, size.shape.rows, "the list", "rows")
+    if all(isinstance(value, str) for value in values):
+        read = _from_text(size, legend, "\n".join(cast("list[str]", values)))
+        return replace(read, notation=replace(read.notation, kind="lines"))
+    cells = [cell for row in size.rows_of(values) for cell in row]
+    grid = _grid(size.shape, legend, cells)
+    if not all(isinstance(cell, str) for cell in cells):
+        return Parsed(grid=grid, notation=Notation(kind="numbers", blank=legend.open_value))
+    return Parsed(grid=grid, notation=Notation(kind="rows", blank=_blank(legend, cast("list[str]", cells))))
+
+
+def _grid(shape: GridShape, legend: Legend, cells: list[object] | list[str]) -> Grid:
+    values = [_value(shape, legend, cell, value) for cell, value in enumerate(cells)]
+    return np.array(values, dtype=np.int8).reshape(shape.rows, shape.cols)
+
+
+def _value(shape: GridShape, legend: Legend, cell: int, value: object) -> int:
+    if isinstance(value, str) and value in legend.values:
+        return legend.values[value]
+    if type(value) is int and value in legend.characters:  # bool is an int to isinstance, but no cell to a person
+        return value
+    raise bad_character(shape.cell_name(cell), value, legend.described)
 
 
 def _blank(legend: Legend, characters: list[str]) -> str:
@@ -105,69 +172,62 @@ def _blank(legend: Legend, characters: list[str]) -> str:
     return next(is_open, legend.characters[legend.open_value])
 
 
-# Lists
+# JSON objects: a matrix of numbers, and cells given as [row, column] from 0; the answer is one more key.
 
 
-def _from_list(shape: GridShape, legend: Legend, values: list[object]) -> Parsed:
-    _expect(shape, values, shape.rows, "the list", "rows")
-    if all(isinstance(value, str) for value in values):
-        read = _from_text(shape, legend, "\n".join(cast("list[str]", values)))
-        return replace(read, notation=replace(read.notation, kind="lines"))
-    cells = [cell for row in rows_of(shape, values) for cell in row]
-    grid = grid_of(shape, [_value(shape, legend, cell, value) for cell, value in enumerate(cells)])
-    if not all(isinstance(cell, str) for cell in cells):
-        return Parsed(grid=grid, notation=Notation(kind="numbers", blank=legend.open_value))
-    return Parsed(grid=grid, notation=Notation(kind="rows", blank=_blank(legend, cast("list[str]", cells))))
+def check_keys(question: dict[object, object], keys: tuple[str, ...], answer_key: str, form: str) -> None:
+    """Refuse an object that lacks one of the keys, or has others than these and that of the answer."""
+    if not set(keys) <= set(question) <= {*keys, answer_key}:
+        named = ", ".join(shown(key) for key in list(question)[:6]) or "nothing"
+        raise PuzzleError(f"the object has the keys {named}", "wrong-keys", form)
 
 
-def rows_of(shape: GridShape, values: object) -> list[list[object]]:
-    """A list of R lists of C values each."""
-    if not isinstance(values, list):
-        raise _wrong_size(shape, f"{shown(values)} stands where a list of rows is expected")
-    _expect(shape, cast("list[object]", values), shape.rows, "the list", "rows")
-    return [_row(shape, row, cells) for row, cells in enumerate(cast("list[object]", values))]
+def numbers_of(
+    shape: GridShape, value: object, allowed: tuple[int, ...], described: str
+) -> tuple[Grid, list[list[object]]]:
+    """A grid of the allowed numbers, and the rows it was read from."""
+    rows = size_of(shape).rows_of(value)
+    for cell, number in enumerate(number for row in rows for number in row):
+        if type(number) is not int or number not in allowed:
+            raise bad_character(shape.cell_name(cell), number, described)
+    return np.array(rows, dtype=np.int8), rows
 
 
-def _row(shape: GridShape, row: int, cells: object) -> list[object]:
-    if not isinstance(cells, list):
-        raise _wrong_size(shape, f"row {row + 1} is {shown(cells)} where a list is expected", row)
-    _expect(shape, cast("list[object]", cells), shape.cols, f"row {row + 1}", "values", row)
-    return cast("list[object]", cells)
+def cell_of(shape: GridShape, name: str, value: object) -> Cell:
+    """[row, column] from 0, as in grid[row][column]."""
+    cell = cast("list[object]", value) if isinstance(value, list) else []
+    if len(cell) == 2 and all(type(number) is int for number in cell):
+        row, col = cast("list[int]", cell)
+        if 0 <= row < shape.rows and 0 <= col < shape.cols:
+            return row, col
+    remedy = f"send [row, column] from [0, 0] to [{shape.rows - 1}, {shape.cols - 1}]"
+    text = f"[{', '.join(map(shown, cell[:3]))}]" if 0 < len(cell) <= 3 else shown(value)
+    raise PuzzleError(f"{name} is {text}, which is no cell of the grid", "bad-cell", remedy)
 
 
-def _value(shape: GridShape, legend: Legend, cell: int, value: object) -> int:
-    if isinstance(value, str) and value in legend.values:
-        return legend.values[value]
-    if type(value) is int and value in legend.characters:  # bool is an int to isinstance, but no cell to a person
-        return value
-    raise bad_character(shape, cell, value, legend.described)
-
-
-def grid_of(shape: GridShape, values: list[int]) -> Grid:
-    return np.array(values, dtype=np.int8).reshape(shape.rows, shape.cols)
+def cells_of(shape: GridShape, name: str, value: object) -> list[Cell]:
+    """A list of such cells."""
+    if not isinstance(value, list):
+        raise PuzzleError(f"{name} is {shown(value)}", "bad-cell", "send a list of [row, column]")
+    cells = cast("list[object]", value)
+    if len(cells) > shape.num_cells:
+        raise PuzzleError(f"{name} has {len(cells)} cells", "bad-cell", f"send at most {shape.num_cells}")
+    return [cell_of(shape, f"{name}[{index}]", cell) for index, cell in enumerate(cells)]
 
 
 # Errors
 
 
-def bad_character(shape: GridShape, cell: int, value: object, described: str) -> PuzzleError:
-    row, col = shape.cell_name(cell)
-    problem = f"{shown(value)} stands at row {row}, column {col}"
-    return PuzzleError(problem, "bad-character", f"use {described}", (row, col))
+def error_at(cell: Cell, problem: str, rule: str, remedy: str) -> PuzzleError:
+    """An error about a cell of an object; it names the cell from 1, as all errors do."""
+    row, col = cell[0] + 1, cell[1] + 1
+    return PuzzleError(f"{problem} at row {row}, column {col} (from 1)", rule, remedy, (row, col))
 
 
-def _expect(shape: GridShape, values: Sized, count: int, subject: str, noun: str, row: int | None = None) -> None:
-    if len(values) != count:
-        raise _wrong_size(shape, f"{subject} has {len(values)} {noun} where {count} are expected", row)
-
-
-def _wrong_size(shape: GridShape, problem: str, row: int | None = None) -> PuzzleError:
-    return PuzzleError(problem, "wrong-size", _forms(shape), None if row is None else (row + 1, 1))
-
-
-def _forms(shape: GridShape) -> str:
-    rows, cols = shape.rows, shape.cols
-    return f"send {rows} lines of {cols} characters, {rows * cols} characters at once, or {rows} lists of {cols}"
+def bad_character(cell: Cell, value: object, described: str) -> PuzzleError:
+    """An error about a value at (row, column) from 1."""
+    problem = f"{shown(value)} stands at row {cell[0]}, column {cell[1]}"
+    return PuzzleError(problem, "bad-character", f"use {described}", cell)
 
 
 def shown(value: object) -> str:

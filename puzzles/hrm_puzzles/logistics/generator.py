@@ -2,43 +2,39 @@
 
 A cheapest tour is chosen first. Wherever another tour costs the same, a stretch that only the other uses gets
 congested, until none is left: the chosen tour costs what it did, and every other at least as much as before.
+A city is a net of streets around blocks of buildings, some stretches closed, some congested.
 Shapes: P stops, T cells.
 """
 
-from __future__ import annotations
-
+from dataclasses import dataclass
 from random import Random
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_puzzles.grid.geometry import NEIGHBOURS, GridShape
-from hrm_puzzles.logistics.board import (
+from hrm_puzzles.grid.board import NEIGHBOURS, BoolArray, GridShape, Int32Array, bit_at, levels_from
+from hrm_puzzles.logistics.tours import (
     COSTS,
     CUSTOMER,
     DEPOT,
     ON_TOUR,
     TOKEN_OF_VALUE,
+    CheapestTours,
+    distances_BPT,
+    is_minimal_B,
 )
-from hrm_puzzles.logistics.city import City, city
-from hrm_puzzles.logistics.roads import distances_BPT
-from hrm_puzzles.logistics.rules import is_minimal_B
-from hrm_puzzles.logistics.tours import CheapestTours
-from hrm_puzzles.puzzle import Example, Grid, PuzzleError
-
-BoolArray = NDArray[np.bool_]
-Int32Array = NDArray[np.int32]
+from hrm_puzzles.puzzle import Example, Grid, require_difficulty
 
 NUM_CUSTOMERS = {"easy": range(1, 3), "medium": range(3, 6), "hard": range(6, 9)}
 NUM_CUSTOMERS_SMALL = {"easy": range(1, 2), "medium": range(2, 4), "hard": range(4, 6)}
 SMALL = 64  # cities of fewer cells hold fewer customers
+BLOCK_SIDES = (1, 2)  # cells of buildings between two streets
+CLOSED_SHARE = 0.3  # of the stretches; fewer where the roads would fall apart
+CONGESTION = ((1, 0.6), (2, 0.25), (4, 0.15))  # the share of the stretches for each cost
 
 
 def num_customers(shape: GridShape, difficulty: str) -> range:
     wanted = NUM_CUSTOMERS_SMALL if shape.num_cells < SMALL else NUM_CUSTOMERS
-    if difficulty not in wanted:
-        known = ", ".join(wanted)
-        raise PuzzleError(f"there is no difficulty {difficulty[:40]!r}", "unknown-difficulty", f"use one of {known}")
+    require_difficulty(difficulty, wanted)
     return wanted[difficulty]
 
 
@@ -47,48 +43,57 @@ def generate(shape: GridShape, rng: np.random.Generator, difficulty: str) -> Exa
     counts = num_customers(shape, difficulty)
     draw = Random(int(rng.integers(2**63)))  # many single draws, for which this is faster
     while True:
-        drawn = city(shape, draw)
-        roads: list[int] = np.flatnonzero(drawn.costs_T).tolist()
-        stops = draw.sample(roads, min(len(roads), 1 + draw.choice(counts)))
-        drawn.costs_T[stops] = 1
-        chosen = _with_one_tour(shape, draw, drawn, stops)
+        city = _city(shape, draw)
+        roads: list[int] = np.flatnonzero(city.costs_T).tolist()
+        city.stops = draw.sample(roads, min(len(roads), 1 + draw.choice(counts)))
+        city.costs_T[city.stops] = 1
+        chosen = _with_one_tour(city, draw)
         if chosen is not None:
-            return _example(shape, drawn, stops, *chosen)
+            question, answer = _grids(city, chosen[0])
+            return Example(question=question, answer=answer, rating=chosen[1])
 
 
-def _with_one_tour(shape: GridShape, draw: Random, drawn: City, stops: list[int]) -> tuple[BoolArray, int] | None:
-    """The cells of the only cheapest tour, and its cost, once the city is changed so; None where it could not be."""
+@dataclass(kw_only=True, eq=False)
+class _City:
+    """Costs (0: no road), stretches (the cells of a street between crossings, and each crossing), and stops."""
+
+    shape: GridShape
+    costs_T: Int32Array
+    stretches: list[list[int]]
+    stops: list[int]
+
+
+def _with_one_tour(city: _City, draw: Random) -> tuple[BoolArray, int] | None:
+    """The cells of the only cheapest tour and its cost, once congestion leaves only one; None if it does not."""
     chosen_T: BoolArray | None = None
     while True:
-        distance_PT = distances_BPT(shape, drawn.costs_T[None], np.array([stops]))[0]
-        tours = CheapestTours(distance_PT[:, stops])
+        distance_PT = distances_BPT(city.shape, city.costs_T[None], np.array([city.stops]))[0]
+        tours = CheapestTours(distance_PT[:, city.stops])
         if chosen_T is None:
-            chosen_T = _cells_of_one(shape, draw, drawn, stops, distance_PT, tours)
-        others_T = _cells_of_all(drawn, stops, distance_PT, tours) & ~chosen_T
+            chosen_T = _cells_of_one(city, draw, distance_PT, tours)
+        others_T = _cells_of_all(city, distance_PT, tours) & ~chosen_T
         if not others_T.any():
-            return (chosen_T, tours.cost) if _is_minimal(shape, drawn, stops, chosen_T, tours.cost) else None
-        if not _congest(draw, drawn, others_T, chosen_T):
+            return (chosen_T, tours.cost) if _is_minimal(city, chosen_T, tours.cost) else None
+        if not _congest(city, draw, others_T, chosen_T):
             return None
 
 
-def _cells_of_all(drawn: City, stops: list[int], distance_PT: Int32Array, tours: CheapestTours) -> BoolArray:
+def _cells_of_all(city: _City, distance_PT: Int32Array, tours: CheapestTours) -> BoolArray:
     """The cells that any cheapest tour enters."""
     starts, ends = (list(part) for part in zip(*tours.legs(), strict=True))
-    through_LT = distance_PT[starts] + distance_PT[ends] - drawn.costs_T + 1  # the cell's own cost is in both
-    whole_L1 = distance_PT[starts, np.array(stops)[ends]][:, None]
-    return ((through_LT == whole_L1) & (drawn.costs_T > 0)).any(axis=0)
+    through_LT = distance_PT[starts] + distance_PT[ends] - city.costs_T + 1  # the cell's own cost is in both
+    whole_L1 = distance_PT[starts, np.array(city.stops)[ends]][:, None]
+    return ((through_LT == whole_L1) & (city.costs_T > 0)).any(axis=0)
 
 
-def _cells_of_one(
-    shape: GridShape, draw: Random, drawn: City, stops: list[int], distance_PT: Int32Array, tours: CheapestTours
-) -> BoolArray:
+def _cells_of_one(city: _City, draw: Random, distance_PT: Int32Array, tours: CheapestTours) -> BoolArray:
     """The cells of one cheapest tour, by random cheapest ways between its stops."""
-    cells_T = np.zeros(shape.num_cells, dtype=np.bool_)
+    cells_T = np.zeros(city.shape.num_cells, dtype=np.bool_)
     for start, end in tours.one():
-        cell, distance_T, costs_T = stops[end], distance_PT[start], drawn.costs_T
-        while cell != stops[start]:
+        cell, distance_T, costs_T = city.stops[end], distance_PT[start], city.costs_T
+        while cell != city.stops[start]:
             cells_T[cell] = True
-            near = _neighbours(shape, cell)
+            near = _neighbours(city.shape, cell)
             cell = draw.choice([other for other in near if distance_T[other] == distance_T[cell] - costs_T[cell]])
     return cells_T
 
@@ -99,32 +104,80 @@ def _neighbours(shape: GridShape, cell: int) -> list[int]:
     return [row * shape.cols + col for row, col in places if 0 <= row < shape.rows and 0 <= col < shape.cols]
 
 
-def _congest(draw: Random, drawn: City, others_T: BoolArray, chosen_T: BoolArray) -> bool:
-    """Make a stretch that only other tours use dearer by one step, if there is one that can be."""
-    can_rise_T = (drawn.costs_T > 0) & (drawn.costs_T < COSTS[-1]) & ~chosen_T
-    stretches = [stretch for stretch in drawn.stretches if (others_T & can_rise_T)[stretch].any()]
+def _congest(city: _City, draw: Random, others_T: BoolArray, chosen_T: BoolArray) -> bool:
+    """Make a stretch that only other tours use dearer by one step; False if none can be."""
+    can_rise_T = (city.costs_T > 0) & (city.costs_T < COSTS[-1]) & ~chosen_T
+    stretches = [stretch for stretch in city.stretches if (others_T & can_rise_T)[stretch].any()]
     if not stretches:
         return False
     stretch = np.array(draw.choice(stretches))
-    drawn.costs_T[stretch[can_rise_T[stretch]]] *= 2
+    city.costs_T[stretch[can_rise_T[stretch]]] *= 2
     return True
 
 
-def _is_minimal(shape: GridShape, drawn: City, stops: list[int], chosen_T: BoolArray, cost: int) -> bool:
-    """Whether no tour of this cost does without any of the chosen roads: so that there is no other answer."""
-    answer = _grids(shape, drawn, stops, chosen_T)[1]
-    tokens_T = TOKEN_OF_VALUE[answer.reshape(-1)]
-    return bool(is_minimal_B(shape, tokens_T[None], np.array([cost]))[0])
+def _is_minimal(city: _City, chosen_T: BoolArray, cost: int) -> bool:
+    """Whether no tour of this cost does without any of the chosen roads, so that there is no other answer."""
+    tokens_T = TOKEN_OF_VALUE[_grids(city, chosen_T)[1].reshape(-1)]
+    return bool(is_minimal_B(city.shape, tokens_T[None], np.array([cost]))[0])
 
 
-def _grids(shape: GridShape, drawn: City, stops: list[int], chosen_T: BoolArray) -> tuple[Grid, Grid]:
-    question_T = drawn.costs_T.astype(np.int8)
+def _grids(city: _City, chosen_T: BoolArray) -> tuple[Grid, Grid]:
+    question_T = city.costs_T.astype(np.int8)
     answer_T = question_T + np.int8(ON_TOUR) * chosen_T
     for grid_T in (question_T, answer_T):
-        grid_T[stops] = [DEPOT] + [CUSTOMER] * (len(stops) - 1)
-    return question_T.reshape(shape.rows, shape.cols), answer_T.reshape(shape.rows, shape.cols)
+        grid_T[city.stops] = [DEPOT] + [CUSTOMER] * (len(city.stops) - 1)
+    sides = (city.shape.rows, city.shape.cols)
+    return question_T.reshape(sides), answer_T.reshape(sides)
 
 
-def _example(shape: GridShape, drawn: City, stops: list[int], chosen_T: BoolArray, cost: int) -> Example:
-    question, answer = _grids(shape, drawn, stops, chosen_T)
-    return Example(question=question, answer=answer, rating=cost)
+# Streets
+
+
+def _city(shape: GridShape, draw: Random) -> _City:
+    """A city without stops whose roads are all connected."""
+    street_rows, street_cols = _streets(draw, shape.rows), _streets(draw, shape.cols)
+    crossings = [[row * shape.cols + col] for row in street_rows for col in street_cols]
+    along = [[row * shape.cols + col for col in gap] for gap in _gaps(street_cols, shape.cols) for row in street_rows]
+    across = [[row * shape.cols + col for row in gap] for gap in _gaps(street_rows, shape.rows) for col in street_cols]
+    stretches = _partly_closed(shape, draw, along + across, crossings) + crossings
+    costs_T = np.zeros(shape.num_cells, dtype=np.int32)
+    costs, weights = zip(*CONGESTION, strict=True)
+    for stretch, cost in zip(stretches, draw.choices(costs, weights, k=len(stretches)), strict=True):
+        costs_T[stretch] = cost
+    return _City(shape=shape, costs_T=costs_T, stretches=stretches, stops=[])
+
+
+def _streets(draw: Random, length: int) -> list[int]:
+    """The rows or columns that are streets."""
+    lines = [draw.randrange(2)]
+    while (line := lines[-1] + 1 + draw.choice(BLOCK_SIDES)) < length:
+        lines.append(line)
+    return lines
+
+
+def _gaps(lines: list[int], length: int) -> list[range]:
+    """What lies between the lines, before the first and behind the last."""
+    ends = zip([-1, *lines], [*lines, length], strict=True)
+    return [range(one + 1, other) for one, other in ends if other - one > 1]
+
+
+def _partly_closed(
+    shape: GridShape, draw: Random, stretches: list[list[int]], crossings: list[list[int]]
+) -> list[list[int]]:
+    """The stretches without some random ones, each left out only if the other roads stay connected."""
+    bits = [_bits(shape, stretch) for stretch in stretches]
+    roads = sum(bits) + sum(_bits(shape, crossing) for crossing in crossings)
+    kept = set(range(len(stretches)))
+    for index in draw.sample(range(len(stretches)), round(CLOSED_SHARE * len(stretches))):
+        if _is_connected(shape, roads ^ bits[index]):
+            roads ^= bits[index]
+            kept.discard(index)
+    return [stretches[index] for index in sorted(kept)]
+
+
+def _bits(shape: GridShape, cells: list[int]) -> int:
+    return sum(bit_at(shape, *divmod(cell, shape.cols)) for cell in cells)
+
+
+def _is_connected(shape: GridShape, roads: int) -> bool:
+    return sum(levels_from(shape, roads, roads & -roads)) == roads

@@ -2,87 +2,114 @@
 
 A move goes to one of the four neighbours and costs what the entered cell costs: 1 for roads, 2 or 4 for congested
 ones, 1 for the depot and the customers. A cell may be driven over more than once and is paid each time.
-Tokens: see `logistics_board`. Shapes: B batch, T cells.
+Text and lists are read as in `grid.notation`, and an object with the stops apart from the grid:
+
+    {"grid": [[0, 1, 2, ...], ...], "depot": [row, column], "customers": [[row, column], ...]}
+
+0 is a building and 1, 2 and 4 are what it costs to enter a road cell; rows and columns count from 0, so that a cell is
+grid[row][column]. A stop costs 1 to enter whatever the grid has there. The answer is the same object with "tour": the
+cells the tour drives over, stops included, in reading order.
+Tokens: see `logistics.tours`. Shapes: B batch, T cells.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+import json
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_puzzles.grid import equivalence as grid_equivalence
 from hrm_puzzles.grid import notation as grid_notation
-from hrm_puzzles.grid.rectangle import GridPuzzle
-from hrm_puzzles.logistics import generator as logistics_generator
-from hrm_puzzles.logistics import notation as logistics_notation
-from hrm_puzzles.logistics import render as logistics_render
-from hrm_puzzles.logistics import rules as logistics_rules
-from hrm_puzzles.logistics.board import CUSTOMER_TOKEN, TOKEN_OF_VALUE, TOUR, VALUE_OF_TOKEN, VOCAB_SIZE
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, RIGHT, WRONG, Example, Grid, IntArray, Notation, Parsed
+from hrm_puzzles.grid.board import BoolArray, UInt64Array, dihedral_hash_B
+from hrm_puzzles.grid.notation import Cell, Legend
+from hrm_puzzles.grid.puzzle import GridPuzzle
+from hrm_puzzles.logistics import generator, tours
+from hrm_puzzles.logistics.tours import BUILDING, COSTS, CUSTOMER, DEPOT, ON_TOUR, ROAD
+from hrm_puzzles.puzzle import Example, Grid, IntArray, Notation, Parsed
 
-SIDES = range(5, 31)
+CHARACTERS = {BUILDING: "#", ROAD: ".", 2: "2", 4: "4", DEPOT: "D", CUSTOMER: "C", 11: "o", 12: "t", 14: "f"}
+LEGEND = Legend(
+    values={character: value for value, character in CHARACTERS.items()},
+    characters=CHARACTERS,
+    open_value=ROAD,
+    pads_lines=False,
+    described="# for a building, . for a road, 2 or 4 for a congested one, D for the depot and C for a customer",
+)
+OBJECT_FORM = (
+    'send {"grid": rows of 0 (building) and 1, 2 or 4 (cost of a road), "depot": [row, column], "customers": [[row, '
+    "column], ...]}"
+)
+PICTURES = {BUILDING: "██", 1: "  ", 2: "2 ", 4: "4 ", DEPOT: "D ", CUSTOMER: "C ", 11: "• ", 12: "2•", 14: "4•"}
+PALETTE = {
+    BUILDING: "#3b3b3b",
+    DEPOT: "#2e9e4f",
+    CUSTOMER: "#d0342c",
+    1: "#ffffff",
+    2: "#ffe08a",
+    4: "#f5a623",
+    11: "#7db4e6",
+    12: "#4f8fcc",
+    14: "#2a66a3",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Logistics(GridPuzzle):
     """Cities of `rows` x `cols` cells; `puzzle.Puzzle` says what each method promises."""
 
-    vocab_size = VOCAB_SIZE
-    difficulties = tuple(logistics_generator.NUM_CUSTOMERS)
+    noun = "city"
+    sides = range(5, 31)
+    vocab_size = tours.VOCAB_SIZE
+    difficulties = tuple(generator.NUM_CUSTOMERS)
+    legend = LEGEND
+    token_of_value = tours.TOKEN_OF_VALUE
+    value_of_token = tours.VALUE_OF_TOKEN
+    pictures = PICTURES
+    palette = PALETTE
 
-    def __post_init__(self) -> None:
-        if self.rows not in SIDES or self.cols not in SIDES:
-            raise ValueError(f"a city of {self.rows}x{self.cols} cannot be made; choose sides from 5 to 30.")
+    def check_question(self, tokens_T: IntArray) -> None:
+        """Several tours may be cheapest; any of them is a right answer."""
+        tours.check_question(self.shape, tokens_T)
 
-    @property
-    def palette(self) -> Mapping[int, str]:
-        """The colour of each value of a grid, as #rrggbb."""
-        return logistics_render.PALETTE
+    def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
+        """Where the city is kept and the marked roads hold a cheapest tour, each of them needed."""
+        return tours.is_cheapest_tour_B(self.shape, inputs_BT, answers_BT)
 
-    def parse(self, notation: object) -> Parsed:
-        """Read any notation; refuses what is no board, and cities without one depot and 1 to 8 customers in reach.
-
-        Several tours may be cheapest; any of them is a right answer.
-        """
-        parsed = logistics_notation.parsed(self.shape, notation)
-        logistics_rules.check_question(self.shape, self.encode(parsed.grid))
-        return parsed
-
-    def sample(self, identifiers: Sequence[str]) -> object:
-        """A fresh question."""
-        del identifiers
-        return self.asked(self.generate(np.random.default_rng(0), self.difficulties[0]).question, BLANK_IDENTIFIER)
-
-    def asked(self, grid: Grid, identifier: str) -> object:  # noqa: ARG002
-        """Lines of text."""
-        return grid_notation.text_of(logistics_notation.LEGEND, grid)
-
-    def write(self, grid: Grid, notation: Notation) -> object:
-        return logistics_notation.written(grid, notation)
+    def is_kept(self, asked: int, answered: int) -> bool:
+        return answered == asked + ON_TOUR
 
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
         """A city with exactly one right answer; its rating is the cost of the tour."""
-        return logistics_generator.generate(self.shape, rng, difficulty)
+        return generator.generate(self.shape, rng, difficulty)
 
-    def render(self, grid: Grid, question: Grid | None = None) -> str:
-        """A picture in text; with `question`, what breaks it stands out."""
-        return logistics_render.board_text(grid, question)
-
-    def encode(self, grid: Grid) -> NDArray[np.int32]:
-        return TOKEN_OF_VALUE[grid.reshape(-1)]
-
-    def decode(self, tokens_T: IntArray) -> Grid:
-        return VALUE_OF_TOKEN[np.clip(tokens_T, 0, VOCAB_SIZE)].reshape(self.rows, self.cols)
-
-    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
-        """RIGHT where the city is kept and the marked roads hold a cheapest tour, each of them needed; else WRONG."""
-        is_right_B = logistics_rules.is_cheapest_tour_B(self.shape, inputs_BT, answers_BT)
-        return np.where(is_right_B, RIGHT, WRONG).astype(np.int8)
-
-    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.uint64]:  # noqa: ARG002
+    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:  # noqa: ARG002
         """The question decides, whatever is revealed of its tour."""
-        bare_BT = np.where(inputs_BT > CUSTOMER_TOKEN, inputs_BT - TOUR, inputs_BT)
-        return grid_equivalence.equivalence_hash_B(self.shape, bare_BT)
+        bare_BT = np.where(inputs_BT > tours.CUSTOMER_TOKEN, inputs_BT - tours.TOUR, inputs_BT)
+        return dihedral_hash_B(self.shape, bare_BT)
+
+    def from_object(self, question: dict[object, object]) -> Parsed:
+        """Further rules: `wrong-keys`, `bad-cell`, `in-building` and `same-cell`."""
+        shape = self.shape
+        grid_notation.check_keys(question, ("grid", "depot", "customers"), "tour", OBJECT_FORM)
+        described = "0 for a building, 1, 2 or 4"
+        grid, rows = grid_notation.numbers_of(shape, question["grid"], (BUILDING, *COSTS), described)
+        depot = grid_notation.cell_of(shape, "depot", question["depot"])
+        customers = grid_notation.cells_of(shape, "customers", question["customers"])
+        for cell in grid_notation.cells_of(shape, "tour", question.get("tour", [])):
+            _require_road(grid, cell, "tour")
+            grid[cell] = grid[cell] % ON_TOUR + ON_TOUR
+        for cell, value, name in [(depot, DEPOT, "depot"), *((cell, CUSTOMER, "customer") for cell in customers)]:
+            _require_road(grid, cell, name)
+            grid[cell] = value
+        template = json.dumps({"grid": rows, "depot": depot, "customers": customers})
+        return Parsed(grid=grid, notation=Notation(kind="object", blank=ROAD, template=template))
+
+    def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
+        return {**question, "tour": np.argwhere(grid >= DEPOT).tolist()}
+
+
+def _require_road(grid: Grid, cell: Cell, name: str) -> None:
+    if grid[cell] == BUILDING:
+        raise grid_notation.error_at(cell, f"the {name} stands in a building", "in-building", "choose a road cell")
+    if grid[cell] in (DEPOT, CUSTOMER):
+        remedy = "choose another road cell"
+        raise grid_notation.error_at(cell, f"the {name} stands on another stop", "same-cell", remedy)

@@ -1,52 +1,102 @@
-"""Cheapest closed tours, exactly (Held and Karp): they generate, rate and check, and never answer for the model.
+"""The cells of a city, cheapest closed tours, and whether a question makes sense and an answer is right.
 
-table[mask, c] is the least cost to leave the depot, visit the customers in `mask` and end at its member c.
-Shapes: B cities, P = C + 1 stops (the depot first, then C customers), M = 2 ** C sets of customers, T cells.
+Tours are exact (Held and Karp): they generate, rate and check cities, and never answer for the model.
+Grid values: 0 building, a road's cost (1, or congested 2 and 4), 5 depot, 6 customer; 11, 12 and 14 are roads of cost
+1, 2 and 4 on the tour. Tokens: 0 pad, 1 building, 2 to 4 roads, 5 depot, 6 customer, 7 to 9 roads on the tour. So an
+answer, and a question that reveals a part of it, still show what every road costs.
+A move goes to one of the four neighbours and costs what the entered cell costs.
+Shapes: B cities, P = C + 1 stops (the depot first, then C customers), M = 2 ** C sets of customers, T cells,
+K cities with one road closed.
 """
 
-from __future__ import annotations
-
+from collections import deque
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_puzzles.grid.geometry import GridShape
-from hrm_puzzles.grid.integer_bits import bits_of
-from hrm_puzzles.logistics.board import CUSTOMER_TOKEN, DEPOT_TOKEN
-from hrm_puzzles.logistics.roads import FAR, Int32Array, distances_BPT
-from hrm_puzzles.puzzle import IntArray
+from hrm_puzzles.grid.board import (
+    BoolArray,
+    GridShape,
+    Int32Array,
+    bits_from,
+    bits_of,
+    neighbours,
+    num_neighbours_BT,
+    padded_flags,
+    unpadded_BT,
+)
+from hrm_puzzles.puzzle import IntArray, PuzzleError
+
+BUILDING, ROAD, DEPOT, CUSTOMER = 0, 1, 5, 6  # values in grids
+COSTS = (1, 2, 4)
+ON_TOUR = 10  # added to the value of a road
+
+ROAD_TOKENS = (2, 3, 4)
+DEPOT_TOKEN, CUSTOMER_TOKEN = 5, 6
+TOUR = 5  # added to the token of a road
+VOCAB_SIZE = 10
+
+VALUE_OF_TOKEN = np.array([1, 0, 1, 2, 4, 5, 6, 11, 12, 14, 1], dtype=np.int8)  # last: beyond the vocabulary
+TOKEN_OF_VALUE = np.zeros(15, dtype=np.int32)
+TOKEN_OF_VALUE[VALUE_OF_TOKEN[1:VOCAB_SIZE]] = np.arange(1, VOCAB_SIZE)
+COST_OF_TOKEN = np.array([0, 0, 1, 2, 4, 1, 1, 1, 2, 4, 0], dtype=np.int32)  # 0: cannot be entered
+
+MAX_CUSTOMERS = 8
+BLOCK = 64  # answers judged together, which bounds the memory
+FAR = 10**6  # the distance where there is no way; sums of a few fit into 32 bits
 
 Leg = tuple[int, int]  # from one stop to another
 
 
+def distances_BPT(shape: GridShape, costs_BT: IntArray, stops_BP: IntArray) -> Int32Array:
+    """Least cost from each stop to each cell, FAR where there is no way.
+
+    All cities and stops go forward together, one unit of cost at a time: reached at time t are the cells of cost c
+    beside those reached at t - c.
+    """
+    roads = {cost: bits_from(shape, np.repeat(costs_BT == cost, stops_BP.shape[1], axis=0)) for cost in COSTS}
+    reached = bits_from(shape, np.arange(shape.num_cells) == stops_BP.reshape(-1, 1))
+    near = deque([0] * max(COSTS), maxlen=max(COSTS))  # beside what was reached, the latest first
+    times_reached = np.zeros(stops_BP.size * (shape.rows + 1) * (shape.cols + 1), dtype=np.int32)
+    time, last_change = 0, 0
+    while time - last_change < max(COSTS):
+        times_reached += padded_flags(shape, reached, stops_BP.size)
+        near.appendleft(neighbours(shape, reached))
+        before, time = reached, time + 1
+        for cost, cells in roads.items():
+            reached |= near[cost - 1] & cells
+        last_change = time if reached != before else last_change
+    reached_NT = unpadded_BT(shape, times_reached)
+    distance_NT = np.where(reached_NT > 0, time - reached_NT, FAR).astype(np.int32)
+    return distance_NT.reshape(*stops_BP.shape, shape.num_cells)
+
+
 def optimum_B(shape: GridShape, costs_BT: IntArray, tokens_BT: IntArray) -> Int32Array:
-    """Cost of the cheapest closed tour through the stops that stand in the tokens, FAR where there is none."""
+    """Cost of the cheapest closed tour through the stops in the tokens, FAR where there is none."""
     optimum_B = np.full(len(costs_BT), FAR, dtype=np.int32)
     num_customers_B = (tokens_BT == CUSTOMER_TOKEN).sum(axis=1)
     for count in np.unique(num_customers_B).tolist():
         rows = np.flatnonzero(num_customers_B == count)
-        stops_BP = stops_of_BP(tokens_BT[rows])
+        stops_BP = _stops_of_BP(tokens_BT[rows])
         distance_BPT = distances_BPT(shape, costs_BT[rows], stops_BP)
         distance_BPP = np.take_along_axis(distance_BPT, stops_BP[:, None, :], axis=2)
-        hangs_together_B = (distance_BPP < FAR).all(axis=(1, 2))
-        optimum_B[rows[hangs_together_B]] = cheapest_B(distance_BPP[hangs_together_B])
+        is_connected_B = (distance_BPP < FAR).all(axis=(1, 2))
+        distance_BPP = distance_BPP[is_connected_B]
+        costs_BC = _table_BMC(distance_BPP)[:, -1] + distance_BPP[:, 1:, 0]
+        optimum_B[rows[is_connected_B]] = costs_BC.min(axis=1)
     return optimum_B
 
 
-def stops_of_BP(tokens_BT: IntArray) -> NDArray[np.intp]:
+def _stops_of_BP(tokens_BT: IntArray) -> NDArray[np.intp]:
     """Cells of the depot and the customers of cities with equally many."""
     depot_B1 = np.argmax(tokens_BT == DEPOT_TOKEN, axis=1)[:, None]
     customers_BC = np.nonzero(tokens_BT == CUSTOMER_TOKEN)[1].reshape(len(tokens_BT), -1)
     return np.concatenate([depot_B1, customers_BC], axis=1)
 
 
-def cheapest_B(distance_BPP: Int32Array) -> Int32Array:
-    """Cost of the cheapest closed tour through all stops, given the least costs between them."""
-    return (table_BMC(distance_BPP)[:, -1] + distance_BPP[:, 1:, 0]).min(axis=1)
-
-
-def table_BMC(distance_BPP: Int32Array) -> Int32Array:
+def _table_BMC(distance_BPP: Int32Array) -> Int32Array:
+    """table[mask, c]: the least cost to leave the depot, visit the customers in `mask` and end at its member c."""
     batch, num_customers = len(distance_BPP), distance_BPP.shape[1] - 1
     between_B1CC = distance_BPP[:, None, 1:, 1:].swapaxes(2, 3)  # to each (first) from each (second)
     table = np.full((batch, 1 << num_customers, num_customers), FAR, dtype=np.int32)
@@ -59,7 +109,7 @@ def table_BMC(distance_BPP: Int32Array) -> Int32Array:
 
 @cache
 def _layers(num_customers: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Sets of 2, 3, ... customers, and each without each of its members; in place of a stranger the empty set."""
+    """Sets of 2, 3, ... customers, and each without each of its members; the empty set for those not in it."""
     masks_M = np.arange(1 << num_customers)
     is_member_MC = masks_M[:, None] >> np.arange(num_customers) & 1 == 1
     rest_MC = np.where(is_member_MC, masks_M[:, None] ^ (1 << np.arange(num_customers)), 0)
@@ -73,7 +123,7 @@ class CheapestTours:
 
     def __init__(self, distance_PP: Int32Array) -> None:
         self._distance: list[list[int]] = distance_PP.tolist()
-        self._table: list[list[int]] = table_BMC(distance_PP[None])[0].tolist()
+        self._table: list[list[int]] = _table_BMC(distance_PP[None])[0].tolist()
         self._end = (len(self._table) - 1, 0)
         self.cost = self._cheapest(*self._end)[0]
 
@@ -82,7 +132,7 @@ class CheapestTours:
         legs: list[Leg] = []
         visited, stop = self._end
         while visited:
-            visited, before = self._before(visited, stop)[0]
+            visited, before = self._cheapest(visited, stop)[1][0]
             legs.append((before, stop))
             stop = before
         return legs
@@ -94,18 +144,15 @@ class CheapestTours:
         seen = set(waiting)
         while waiting:
             visited, stop = waiting.pop()
-            before = self._before(visited, stop)
+            before = self._cheapest(visited, stop)[1]
             legs |= {(other, stop) for _, other in before}
             fresh = {state for state in before if state[0]} - seen
             seen |= fresh
             waiting.extend(fresh)
         return legs
 
-    def _before(self, visited: int, stop: int) -> list[tuple[int, int]]:
-        """The states that a cheapest tour can come from; the depot with nobody visited is where it begins."""
-        return self._cheapest(visited, stop)[1]
-
     def _cheapest(self, visited: int, stop: int) -> tuple[int, list[tuple[int, int]]]:
+        """The least cost to reach a state, and the states a cheapest tour can come from; (0, 0) is the beginning."""
         rest = visited & ~(1 << stop - 1) if stop else visited
         if not rest:
             return self._distance[0][stop], [(0, 0)]
@@ -113,3 +160,100 @@ class CheapestTours:
         costs = [self._table[rest][other - 1] + self._distance[other][stop] for other in members]
         least = min(costs)
         return least, [(rest, other) for other, cost in zip(members, costs, strict=True) if cost == least]
+
+
+# Questions and answers
+
+
+def check_question(shape: GridShape, tokens_T: IntArray) -> None:
+    """Refuse a city without one depot and 1 to 8 customers, or with a customer that no way leads to.
+
+    A city with a whole cheapest tour marked passes, so that an answer can be read back.
+    """
+    depots, customers = (np.flatnonzero(tokens_T == token).tolist() for token in (DEPOT_TOKEN, CUSTOMER_TOKEN))
+    _check_counts(shape, depots, customers)
+    distance_T = distances_BPT(shape, COST_OF_TOKEN[tokens_T][None], np.array([depots]))[0, 0]
+    for cell in customers:
+        if distance_T[cell] == FAR:
+            name = shape.cell_name(cell)
+            problem = f"no way leads from the depot to the customer at row {name[0]}, column {name[1]}"
+            raise PuzzleError(problem, "unreachable-customer", "connect it by a road or leave it out", name)
+    is_marked_T = tokens_T > CUSTOMER_TOKEN
+    bare_T = np.where(is_marked_T, tokens_T - TOUR, tokens_T)
+    if is_marked_T.any() and not is_cheapest_tour_B(shape, bare_T[None], tokens_T[None])[0]:
+        raise PuzzleError("the marked roads are no cheapest tour", "wrong-marks", "send the city without marks")
+
+
+def _check_counts(shape: GridShape, depots: list[int], customers: list[int]) -> None:
+    if not depots:
+        raise PuzzleError("there is no depot", "no-depot", "mark one road cell with D")
+    if len(depots) > 1:
+        row, col = shape.cell_name(depots[1])
+        problem = f"there are {len(depots)} depots, the second at row {row}, column {col}"
+        raise PuzzleError(problem, "many-depots", "keep one D", (row, col))
+    if not customers:
+        raise PuzzleError("there is no customer", "no-customers", f"mark 1 to {MAX_CUSTOMERS} road cells with C")
+    if len(customers) > MAX_CUSTOMERS:
+        row, col = shape.cell_name(customers[MAX_CUSTOMERS])
+        problem = f"there are {len(customers)} customers, one too many at row {row}, column {col}"
+        raise PuzzleError(problem, "too-many-customers", f"keep at most {MAX_CUSTOMERS}", (row, col))
+
+
+def is_cheapest_tour_B(shape: GridShape, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
+    """Where the answer keeps the city, a tour on the marked roads costs as little as any, and none can be unmarked."""
+    is_right_B = np.zeros(len(inputs_BT), dtype=np.bool_)
+    plausible = np.flatnonzero(_is_plausible_B(shape, inputs_BT, answers_BT))
+    for start in range(0, len(plausible), BLOCK):
+        rows = plausible[start : start + BLOCK]
+        is_right_B[rows] = _is_optimal_B(shape, answers_BT[rows])
+    return is_right_B
+
+
+def _is_plausible_B(shape: GridShape, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
+    """Where the answer only marks roads, there are one depot and 1 to 8 customers, and no mark is a dead end."""
+    is_stop_BT = (inputs_BT == DEPOT_TOKEN) | (inputs_BT == CUSTOMER_TOKEN)
+    is_marked_BT = answers_BT > CUSTOMER_TOKEN
+    is_newly_marked_BT = np.isin(inputs_BT, ROAD_TOKENS) & (answers_BT == inputs_BT + TOUR)
+    keeps_B = ((answers_BT == inputs_BT) | is_newly_marked_BT).all(axis=1) & (answers_BT < VOCAB_SIZE).all(axis=1)
+    num_stops_B = is_stop_BT.sum(axis=1)
+    has_stops_B = ((inputs_BT == DEPOT_TOKEN).sum(axis=1) == 1) & (num_stops_B > 1) & (num_stops_B <= MAX_CUSTOMERS + 1)
+    num_ways_BT = num_neighbours_BT(shape, is_stop_BT | is_marked_BT)
+    return keeps_B & has_stops_B & (num_ways_BT >= is_stop_BT + 2 * is_marked_BT).all(axis=1)
+
+
+def _is_optimal_B(shape: GridShape, answers_BT: IntArray) -> BoolArray:
+    """Both halves of the proof for plausible answers."""
+    costs_2BT = np.concatenate([COST_OF_TOKEN[answers_BT], _marked_costs_BT(answers_BT)])
+    optima_2B = optimum_B(shape, costs_2BT, np.concatenate([answers_BT, answers_BT]))
+    best_B, marked_B = np.split(optima_2B, 2)
+    is_right_B = (marked_B == best_B) & (best_B < FAR)
+    rows = np.flatnonzero(is_right_B)
+    is_right_B[rows] = is_minimal_B(shape, answers_BT[rows], best_B[rows])
+    return is_right_B
+
+
+def is_minimal_B(shape: GridShape, answers_BT: IntArray, best_B: IntArray) -> BoolArray:
+    """Where closing any one of the marked roads makes every tour on the others dearer than `best_B`."""
+    rows_K, cells_K = np.nonzero(_corridor_heads_BT(shape, answers_BT))
+    closed_KT = _marked_costs_BT(answers_BT)[rows_K]
+    closed_KT[np.arange(len(rows_K)), cells_K] = 0
+    is_spare_K = optimum_B(shape, closed_KT, answers_BT[rows_K]) <= best_B[rows_K]
+    is_minimal_B = np.ones(len(answers_BT), dtype=np.bool_)
+    is_minimal_B[rows_K[is_spare_K]] = False
+    return is_minimal_B
+
+
+def _corridor_heads_BT(shape: GridShape, answers_BT: IntArray) -> BoolArray:
+    """The marked roads that need a closing test: closing any cell of a corridor closes all of it.
+
+    Left out are cells with two ways whose upper or left neighbour has two ways as well.
+    """
+    is_marked_BT = answers_BT > CUSTOMER_TOKEN
+    has_two_ways_BT = is_marked_BT & (num_neighbours_BT(shape, answers_BT >= DEPOT_TOKEN) == 2)
+    corridor_BRC = np.pad(has_two_ways_BT.reshape(-1, shape.rows, shape.cols), ((0, 0), (1, 0), (1, 0)))
+    goes_on_BT = (corridor_BRC[:, :-1, 1:] | corridor_BRC[:, 1:, :-1]).reshape(is_marked_BT.shape)
+    return is_marked_BT & ~(has_two_ways_BT & goes_on_BT)
+
+
+def _marked_costs_BT(answers_BT: IntArray) -> IntArray:
+    return np.where(answers_BT >= DEPOT_TOKEN, COST_OF_TOKEN[answers_BT], 0)

@@ -1,33 +1,30 @@
-"""Fresh mazes with exactly one shortest path, at a stated length of it.
+"""Fresh mazes with exactly one shortest path of a stated length.
 
 Start and goal are put into a random layout as far apart as the difficulty asks. Where several paths are shortest,
-random cells that only the others use become walls, until one is left: its length stays what it was.
+random cells that only the others use become walls until one path is left; its length does not change.
+A layout is the set of open cells as bits of one integer, see `grid.board`: a spanning tree, the same with a few walls
+opened, or walls thrown at random. Trees are drawn on every second row and column; a side of even length keeps one line
+of wall, on a random side.
 """
-
-from __future__ import annotations
 
 from random import Random
 
 import numpy as np
 
-from hrm_puzzles.grid.bits import flags_from, levels_from, neighbours
-from hrm_puzzles.grid.geometry import GridShape
-from hrm_puzzles.grid.integer_bits import bits_of
-from hrm_puzzles.maze.board import GOAL, OPEN, PATH, START, WALL
-from hrm_puzzles.maze.layouts import LAYOUTS, random_walls
-from hrm_puzzles.maze.solver import cells_between
-from hrm_puzzles.puzzle import Example, Grid, PuzzleError
+from hrm_puzzles.grid.board import GridShape, bit_at, bits_of, flags_from, levels_from, neighbours
+from hrm_puzzles.maze.paths import GOAL, OPEN, PATH, START, WALL, cells_between
+from hrm_puzzles.puzzle import Example, Grid, require_difficulty
 
 DIFFICULTIES = ("easy", "medium", "hard")
 HARD_30X30 = 110  # moves; the published 30x30 set holds mazes whose shortest path is longer
 GROWTH = 1.25  # the path between far points of a random spanning tree grows as the side to the power of 5/4
+WALL_SHARES = (0.3, 0.5)  # the range of the published mazes' generation (Searchformer)
+OPENINGS = (3, 12)  # walls that a braided maze of 30x30 opens; smaller ones fewer by their area
 
 
 def lengths(shape: GridShape, difficulty: str) -> range:
     """The numbers of moves of a difficulty: up to half of what "hard" passes, up to that, and beyond it."""
-    if difficulty not in DIFFICULTIES:
-        known = ", ".join(DIFFICULTIES)
-        raise PuzzleError(f"there is no difficulty {difficulty[:40]!r}", "unknown-difficulty", f"use one of {known}")
+    require_difficulty(difficulty, DIFFICULTIES)
     across = (shape.num_cells**0.5 - 1) / (30 - 1)
     limit = int(HARD_30X30 * across**GROWTH + 1e-9)  # a rounding error must not make 110 of 30x30 109
     bounds = {"easy": (2, limit // 2), "medium": (limit // 2 + 1, limit), "hard": (limit + 1, shape.num_cells)}
@@ -43,7 +40,7 @@ def generate(shape: GridShape, rng: np.random.Generator, difficulty: str) -> Exa
         layout = draw.choice(LAYOUTS)
         free = layout(shape, draw)
         levels = _levels(shape, draw, free, wanted.start)
-        if len(levels) <= wanted.start and layout is random_walls:  # hardly any layout of 30x30 has 111 moves
+        if len(levels) <= wanted.start and layout is _random_walls:  # hardly any layout of 30x30 has 111 moves
             free = _lengthened(shape, draw, free, levels[0], _any_of(draw, levels[-1]), wanted.start)
             levels = levels_from(shape, free, levels[0])
         if len(levels) > wanted.start:
@@ -52,13 +49,13 @@ def generate(shape: GridShape, rng: np.random.Generator, difficulty: str) -> Exa
 
 
 def _levels(shape: GridShape, draw: Random, free: int, least: int) -> list[int]:
-    """The distances from a random start; from a cell far from there, where no distance is as great as it must be."""
+    """The distances from a random start; if none is great enough, those from a cell far from there."""
     levels = levels_from(shape, free, _any_of(draw, free))
     return levels if len(levels) > least else levels_from(shape, free, _any_of(draw, levels[-1]))
 
 
 def _lengthened(shape: GridShape, draw: Random, free: int, start: int, goal: int, least: int) -> int:
-    """The open cells after random cells of shortest paths became walls, until they are as long as wanted or stuck."""
+    """The open cells after random cells of shortest paths became walls, until these are long enough or stuck."""
     needed, between = start | goal, cells_between(shape, free, start, goal)
     while len(between) <= least and (spare := _union(between) & ~needed):
         blocked = _any_of(draw, spare)
@@ -103,3 +100,62 @@ def _grid(shape: GridShape, free: int, placed: tuple[tuple[int, int], ...]) -> G
     for cells, value in placed:
         grid_T[flags_from(shape, cells)] = value
     return grid_T.reshape(shape.rows, shape.cols)
+
+
+# Layouts
+
+
+def _spanning_tree(shape: GridShape, draw: Random) -> int:
+    """One way between any two open cells. Branches grow from the newest place or from any, at a drawn rate."""
+    steps = (2, -2, 2 * (shape.cols + 1), -2 * (shape.cols + 1))
+    fresh = set(_lattice(shape, draw))
+    newest_share = draw.choice((0.0, 0.5, 0.9, 1.0))
+    growing = [draw.choice(sorted(fresh))]
+    fresh.discard(growing[0])
+    open_cells = 1 << growing[0]
+    while growing:
+        index = -1 if draw.random() < newest_share else draw.randrange(len(growing))
+        place = growing[index]
+        ways = [step for step in steps if place + step in fresh]
+        if not ways:
+            growing[index] = growing[-1]
+            growing.pop()
+            continue
+        step = draw.choice(ways)
+        open_cells |= 1 << place + step | 1 << place + step // 2
+        growing.append(place + step)
+        fresh.discard(place + step)
+    return open_cells
+
+
+def _lattice(shape: GridShape, draw: Random) -> list[int]:
+    """The places of a tree: every second cell, starting at the first line or, where that fits too, the second."""
+    first_row, first_col = (draw.randrange(2) if length % 2 == 0 else 0 for length in (shape.rows, shape.cols))
+    rows, cols = range(first_row, shape.rows, 2), range(first_col, shape.cols, 2)
+    return [bit_at(shape, row, col).bit_length() - 1 for row in rows for col in cols]
+
+
+def _braided(shape: GridShape, draw: Random) -> int:
+    """A spanning tree with some of the walls between its places opened, which makes rings."""
+    open_cells = _spanning_tree(shape, draw)
+    stride = shape.cols + 1
+    across = open_cells << 1 & open_cells >> 1  # closed cells between two open ones, side by side or above each other
+    along = open_cells << stride & open_cells >> stride
+    walls = [1 << bit for bit in _cells(shape) if (across ^ along) >> bit & 1 and not open_cells >> bit & 1]
+    share = shape.num_cells / 900
+    for wall in draw.sample(walls, min(len(walls), max(1, round(share * draw.randint(*OPENINGS))))):
+        open_cells |= wall
+    return open_cells
+
+
+def _random_walls(shape: GridShape, draw: Random) -> int:
+    cells = _cells(shape)
+    num_open = shape.num_cells - round(shape.num_cells * draw.uniform(*WALL_SHARES))
+    return sum(1 << bit for bit in draw.sample(cells, num_open))
+
+
+def _cells(shape: GridShape) -> list[int]:
+    return [row * (shape.cols + 1) + col for row in range(shape.rows) for col in range(shape.cols)]
+
+
+LAYOUTS = (_spanning_tree, _braided, _random_walls)

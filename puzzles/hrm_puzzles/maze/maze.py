@@ -1,96 +1,111 @@
 """Mazes of 4x4 to 30x30: the answer marks a shortest path from S to G.
 
-Tokens as in the published HRM data, see `maze_board`. Shapes: B batch, T cells.
+Text and lists are read as in `grid.notation`, and an object with start and goal apart from the grid:
+
+    {"grid": [[0, 1, ...], ...], "start": [row, column], "goal": [row, column]}
+
+1 is a wall and 0 an open cell; rows and columns count from 0, so that a cell is grid[row][column]. The answer is the
+same object with "path": the cells from start to goal in walking order.
+Tokens: see `maze.paths`. Shapes: B batch, T cells.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+import json
+from collections import deque
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_puzzles.grid import equivalence as grid_equivalence
 from hrm_puzzles.grid import notation as grid_notation
-from hrm_puzzles.grid.rectangle import GridPuzzle
-from hrm_puzzles.maze import generator as maze_generator
-from hrm_puzzles.maze import notation as maze_notation
-from hrm_puzzles.maze import render as maze_render
-from hrm_puzzles.maze import rules as maze_rules
-from hrm_puzzles.maze.board import (
-    GOAL_TOKEN,
-    OPEN_TOKEN,
-    PATH_TOKEN,
-    START_TOKEN,
-    TOKEN_OF_VALUE,
-    VALUE_OF_TOKEN,
-    VOCAB_SIZE,
-)
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, RIGHT, WRONG, Example, Grid, IntArray, Notation, Parsed
+from hrm_puzzles.grid.board import NEIGHBOURS, BoolArray, UInt64Array, dihedral_hash_B
+from hrm_puzzles.grid.notation import Cell, Legend
+from hrm_puzzles.grid.puzzle import GridPuzzle
+from hrm_puzzles.maze import generator, paths
+from hrm_puzzles.maze.paths import GOAL, OPEN, PATH, START, WALL
+from hrm_puzzles.puzzle import Example, Grid, IntArray, Notation, Parsed
 
-SIDES = range(4, 31)
+LEGEND = Legend(
+    values={"#": WALL, "█": WALL, " ": OPEN, ".": OPEN, "S": START, "G": GOAL, "o": PATH},
+    characters={WALL: "#", OPEN: " ", START: "S", GOAL: "G", PATH: "o"},
+    open_value=OPEN,
+    pads_lines=True,
+    described="# for a wall, . or a space for an open cell, S for the start and G for the goal",
+)
+OBJECT_FORM = 'send {"grid": rows of 0 (open) and 1 (wall), "start": [row, column], "goal": [row, column]}'
+PICTURES = {OPEN: "  ", WALL: "██", START: "S ", GOAL: "G ", PATH: "• "}
+PALETTE = {OPEN: "#ffffff", WALL: "#3b3b3b", START: "#2e9e4f", GOAL: "#d0342c", PATH: "#7db4e6"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Maze(GridPuzzle):
     """Mazes of `rows` x `cols` cells; `puzzle.Puzzle` says what each method promises."""
 
-    vocab_size = VOCAB_SIZE
-    difficulties = maze_generator.DIFFICULTIES
+    noun = "maze"
+    sides = range(4, 31)
+    vocab_size = paths.VOCAB_SIZE
+    difficulties = generator.DIFFICULTIES
+    legend = LEGEND
+    token_of_value = paths.TOKEN_OF_VALUE
+    value_of_token = paths.VALUE_OF_TOKEN
+    pictures = PICTURES
+    palette = PALETTE
 
-    def __post_init__(self) -> None:
-        if self.rows not in SIDES or self.cols not in SIDES:
-            raise ValueError(f"a maze of {self.rows}x{self.cols} cannot be made; choose sides from 4 to 30.")
+    def check_question(self, tokens_T: IntArray) -> None:
+        paths.check_question(self.shape, tokens_T)
 
-    @property
-    def palette(self) -> Mapping[int, str]:
-        """The colour of each value of a grid, as #rrggbb."""
-        return maze_render.PALETTE
+    def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
+        """Where all cells are kept and the marks are a shortest path, any of them."""
+        return paths.is_shortest_path_B(self.shape, inputs_BT, answers_BT)
 
-    def parse(self, notation: object) -> Parsed:
-        """Read any notation; refuses what is no board, and boards without one start, one goal and a way."""
-        parsed = maze_notation.parsed(self.shape, notation)
-        maze_rules.check_question(self.shape, self.encode(parsed.grid))
-        return parsed
+    def is_kept(self, asked: int, answered: int) -> bool:
+        return (asked, answered) == (OPEN, PATH)
 
     def board_of(self, text: str) -> Grid:
-        """The cells of one row of a CSV file, question or answer; what they mean is not looked at."""
-        return grid_notation.parsed(self.shape, maze_notation.LEGEND, text).grid
-
-    def sample(self, identifiers: Sequence[str]) -> object:
-        """A fresh question."""
-        del identifiers
-        return self.asked(self.generate(np.random.default_rng(0), self.difficulties[0]).question, BLANK_IDENTIFIER)
-
-    def asked(self, grid: Grid, identifier: str) -> object:  # noqa: ARG002
-        """Lines of text."""
-        return grid_notation.text_of(maze_notation.LEGEND, grid)
-
-    def write(self, grid: Grid, notation: Notation) -> object:
-        return maze_notation.written(grid, notation)
+        """The cells of one row of a CSV file, question or answer; the board is not judged."""
+        return grid_notation.parsed(self.shape, LEGEND, text).grid
 
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
         """A maze with exactly one shortest path; its rating is the length in moves."""
-        return maze_generator.generate(self.shape, rng, difficulty)
+        return generator.generate(self.shape, rng, difficulty)
 
-    def render(self, grid: Grid, question: Grid | None = None) -> str:
-        """A picture in text; with `question`, what breaks it stands out."""
-        return maze_render.board_text(grid, question)
-
-    def encode(self, grid: Grid) -> NDArray[np.int32]:
-        return TOKEN_OF_VALUE[grid.reshape(-1)]
-
-    def decode(self, tokens_T: IntArray) -> Grid:
-        return VALUE_OF_TOKEN[np.clip(tokens_T, 0, VOCAB_SIZE)].reshape(self.rows, self.cols)
-
-    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
-        """RIGHT where all cells are kept and the marks are a shortest path, any of them; else WRONG."""
-        is_right_B = maze_rules.is_shortest_path_B(self.shape, inputs_BT, answers_BT)
-        return np.where(is_right_B, RIGHT, WRONG).astype(np.int8)
-
-    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.uint64]:  # noqa: ARG002
+    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:  # noqa: ARG002
         """The question decides, whatever is revealed of its path, and a maze walked backwards is the same."""
-        bare_BT = np.where(inputs_BT == PATH_TOKEN, OPEN_TOKEN, inputs_BT)
-        either_end_BT = np.where(bare_BT == GOAL_TOKEN, START_TOKEN, bare_BT)
-        return grid_equivalence.equivalence_hash_B(self.shape, either_end_BT)
+        bare_BT = np.where(inputs_BT == paths.PATH_TOKEN, paths.OPEN_TOKEN, inputs_BT)
+        either_end_BT = np.where(bare_BT == paths.GOAL_TOKEN, paths.START_TOKEN, bare_BT)
+        return dihedral_hash_B(self.shape, either_end_BT)
+
+    def from_object(self, question: dict[object, object]) -> Parsed:
+        """Further rules: `wrong-keys`, `bad-cell`, `in-wall` and `same-cell`."""
+        shape = self.shape
+        grid_notation.check_keys(question, ("grid", "start", "goal"), "path", OBJECT_FORM)
+        described = "1 for a wall and 0 for an open cell"
+        grid, rows = grid_notation.numbers_of(shape, question["grid"], (OPEN, WALL), described)
+        start, goal = (grid_notation.cell_of(shape, name, question[name]) for name in ("start", "goal"))
+        marked = grid_notation.cells_of(shape, "path", question.get("path", []))
+        placed = [*((cell, PATH, "path") for cell in marked), (start, START, "start"), (goal, GOAL, "goal")]
+        for cell, value, name in placed:
+            if grid[cell] == WALL:
+                raise grid_notation.error_at(cell, f"the {name} lies in a wall", "in-wall", "choose an open cell")
+            grid[cell] = value
+        if start == goal:
+            raise grid_notation.error_at(goal, "start and goal are the same cell", "same-cell", "move one of them")
+        template = json.dumps({"grid": rows, "start": start, "goal": goal})
+        return Parsed(grid=grid, notation=Notation(kind="object", blank=OPEN, template=template))
+
+    def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
+        """The marked cells in walking order, strays last."""
+        start, goal = tuple(question["start"]), tuple(question["goal"])
+        marked = {cast(Cell, tuple(cell)) for cell in np.argwhere(grid == PATH).tolist()} - {start, goal}
+        return {**question, "path": [list(cell) for cell in (start, *_walked(start, marked), goal)]}
+
+
+def _walked(start: Cell, marked: set[Cell]) -> list[Cell]:
+    """The marked cells by their distance from the start along marked cells; those out of reach follow."""
+    order, waiting, left = list[Cell](), deque([start]), set(marked)
+    while waiting:
+        row, col = waiting.popleft()
+        near = [(row + down, col + right) for down, right in NEIGHBOURS if (row + down, col + right) in left]
+        left -= set(near)
+        order += near
+        waiting += near
+    return order + sorted(left)

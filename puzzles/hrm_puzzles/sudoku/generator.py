@@ -1,23 +1,21 @@
 """Fresh Sudoku questions with exactly one solution, at a stated difficulty.
 
 Clues are taken out of a random full grid in random order, each only while the solution stays unique, until the share of
-givens that the difficulty asks for is reached or no given can be spared. What the ratings do not meet is thrown away.
+givens that the difficulty asks for is reached or every given is needed. Questions outside its ratings are discarded.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from hrm_puzzles.puzzle import Example, Grid, PuzzleError
-from hrm_puzzles.sudoku.board import Board
-from hrm_puzzles.sudoku.solver import Solver, rating, solver_of
+from hrm_puzzles.puzzle import Example, Grid, require_difficulty
+from hrm_puzzles.sudoku.board import SudokuBoard
+from hrm_puzzles.sudoku.solver import SudokuSolver, rating, solver_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difficulty:
-    """What a question must be: the share of cells given (0: no given can be spared) and the range of its rating."""
+    """What a question must be: the share of cells given (0: every given is needed) and the range of its rating."""
 
     given_share: float = 0.0
     least_rating: int = 0
@@ -37,15 +35,13 @@ DIFFICULTIES = {
 }
 
 
-def difficulties(board: Board) -> tuple[str, ...]:
+def difficulties(board: SudokuBoard) -> tuple[str, ...]:
     return tuple(DIFFICULTIES) if board.side > 6 else ("easy", "medium", "minimal")
 
 
-def generate(board: Board, rng: np.random.Generator, difficulty: str) -> Example:
+def generate(board: SudokuBoard, rng: np.random.Generator, difficulty: str) -> Example:
     """A question of one of the `difficulties` of the board, its answer and its rating."""
-    if difficulty not in difficulties(board):
-        known = ", ".join(difficulties(board))
-        raise PuzzleError(f"there is no difficulty {difficulty[:40]!r}", "unknown-difficulty", f"use one of {known}")
+    require_difficulty(difficulty, difficulties(board))
     wanted = DIFFICULTIES[difficulty]
     while True:
         example = _example(board, rng, num_givens=round(wanted.given_share * board.num_cells))
@@ -53,15 +49,13 @@ def generate(board: Board, rng: np.random.Generator, difficulty: str) -> Example
             return example
 
 
-def _example(board: Board, rng: np.random.Generator, *, num_givens: int) -> Example:
+def _example(board: SudokuBoard, rng: np.random.Generator, *, num_givens: int) -> Example:
     solver = solver_of(board)
     answer = _full_grid(solver, rng)
     cells: list[int] = answer.reshape(-1).tolist()
     order: list[int] = rng.permutation(board.num_cells).tolist()
     num_spare = board.num_cells - num_givens
-    block = min(
-        num_spare, board.num_cells * 3 // 8
-    )  # nearly all of so many clues can go: asking for each would be waste
+    block = min(num_spare, board.num_cells * 3 // 8)  # nearly all of so many clues can go, so they are tried at once
     _take_out(solver, cells, order[:block])
     for cell in order[block:]:
         if cells.count(0) < num_spare:
@@ -70,12 +64,12 @@ def _example(board: Board, rng: np.random.Generator, *, num_givens: int) -> Exam
     return Example(question=question, answer=answer, rating=rating(board, question))
 
 
-def _full_grid(solver: Solver, rng: np.random.Generator) -> Grid:
+def _full_grid(solver: SudokuSolver, rng: np.random.Generator) -> Grid:
     nothing_given = solver.given([0] * solver.num_cells)
-    return solver.search(nothing_given, max_solutions=1, order=lambda bits: rng.permutation(bits).tolist()).solutions[0]
+    return solver.search(nothing_given, max_solutions=1, order=lambda bits: rng.permutation(bits).tolist()).grids[0]
 
 
-def _take_out(solver: Solver, cells: list[int], block: list[int]) -> None:
+def _take_out(solver: SudokuSolver, cells: list[int], block: list[int]) -> None:
     """Clear the cells of a block one after the other, each only if the solution stays unique.
 
     Taking out more never makes a solution unique again, so a whole block that can go is the same as its cells one by
@@ -94,9 +88,9 @@ def _take_out(solver: Solver, cells: list[int], block: list[int]) -> None:
         _take_out(solver, cells, block[half:])
 
 
-def _is_unique(solver: Solver, cells: list[int], block: list[int], clues: list[int]) -> bool:
+def _is_unique(solver: SudokuSolver, cells: list[int], block: list[int], clues: list[int]) -> bool:
     state = solver.given(cells)
     if len(block) == 1:  # another solution would have another digit here
         others = solver.without(state, block[0], clues[0])
-        return not solver.search(others, max_solutions=1).solutions
-    return len(solver.search(state, max_solutions=2).solutions) == 1
+        return not solver.search(others, max_solutions=1).grids
+    return len(solver.search(state, max_solutions=2).grids) == 1

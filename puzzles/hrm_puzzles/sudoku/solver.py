@@ -1,21 +1,23 @@
 """An exact Sudoku solver, bounded in work: it generates, rates and checks questions, and never answers for the model.
 
-All candidates of a board stand in one integer (see `sudoku_masks`), so that a dozen operations on long integers look at
-all cells, rows, columns and boxes at once.
+All candidates of a board are bits of one integer, so that a dozen operations on long integers look at all cells, rows,
+columns and boxes at once: bit d * T + cell says that digit d + 1 may go into that cell (T cells). Every rule has one
+form, "each of these sets of bits holds exactly one": a digit for each cell; a place for each digit in each row, column
+and box. The sets of one kind are the same few offsets from many base bits.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 
-from hrm_puzzles.grid.integer_bits import bits_of
-from hrm_puzzles.puzzle import Grid
-from hrm_puzzles.sudoku.board import Board
-from hrm_puzzles.sudoku.masks import families_of, rivals_of
+from hrm_puzzles.grid.board import bits_of
+from hrm_puzzles.puzzle import Grid, PuzzleError
+from hrm_puzzles.sudoku.board import SudokuBoard
+
+# Some 30 us each on a 9x9 board. Of 4,949 questions of all kinds, many chosen for being hard, 15 would need more.
+MAX_TRIES = 500
 
 # The candidates that are left, and those of them that are fixed: what follows from them is left out already.
 State = tuple[int, int]
@@ -24,26 +26,46 @@ CandidateOrder = Callable[[list[int]], list[int]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Solutions:
     """What a search found.
 
     `backtracks` are the tries that ended without a solution before the first solution. `is_complete` is False when the
     allowance of tries ran out: then there may be more solutions than these.
     """
 
-    solutions: tuple[Grid, ...]
+    grids: tuple[Grid, ...]
     backtracks: int
     is_complete: bool
 
 
-class Solver:
+def solve(board: SudokuBoard, grid: Grid, *, max_solutions: int = 2, max_tries: int | None = None) -> Solutions:
+    """Up to `max_solutions` solutions of a question, with at most `max_tries` guesses."""
+    solver = solver_of(board)
+    return solver.search(solver.given(grid.reshape(-1).tolist()), max_solutions=max_solutions, max_tries=max_tries)
+
+
+def rating(board: SudokuBoard, grid: Grid) -> int:
+    """Difficulty of a solvable question: the backtracks of this solver up to its first solution.
+
+    Propagation, then the first open cell in reading order with the fewest candidates, digits rising. The number changes
+    when the same puzzle is turned or relabelled.
+    """
+    return solve(board, grid, max_solutions=1).backtracks
+
+
+@cache
+def solver_of(board: SudokuBoard) -> "SudokuSolver":
+    return SudokuSolver(board)
+
+
+class SudokuSolver:
     """The rules of one board as bit masks; stateless after construction. Get one from `solver_of`."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: SudokuBoard) -> None:
         self.board = board
         self.num_cells = board.num_cells
-        self._families = families_of(board)
-        self.keep = [~rivals for rivals in rivals_of(board, self._families)]
+        self._families = _families_of(board)
+        self.keep = [~rivals for rivals in _rivals_of(board, self._families)]
 
     def given(self, cells: Sequence[int]) -> State:
         """What the givens leave open (0 for a blank), before any reasoning."""
@@ -58,6 +80,15 @@ class Solver:
     def without(self, state: State, cell: int, digit: int) -> State:
         candidates, fixed = state
         return candidates & ~(1 << (digit - 1) * self.num_cells + cell), fixed
+
+    def search(
+        self, state: State, *, max_solutions: int, max_tries: int | None = None, order: CandidateOrder | None = None
+    ) -> Solutions:
+        """Depth first from a state, until enough solutions are found or the tries are used up."""
+        walk = _Walk(self, max_solutions, max_tries, order)
+        walk.explore(state)
+        grids = tuple(self._grid(solution) for solution in walk.solutions)
+        return Solutions(grids=grids, backtracks=walk.backtracks, is_complete=not walk.ran_out)
 
     def propagate(self, state: State) -> State | None:
         """Fix cells with one candidate and digits with one place until nothing changes; None is a contradiction.
@@ -78,10 +109,6 @@ class Solver:
                 fixed |= fresh
         return candidates, fixed
 
-    def is_solved(self, candidates: int) -> bool:
-        """Whether propagated candidates are down to one for each cell."""
-        return candidates.bit_count() == self.num_cells
-
     def branches(self, candidates: int) -> list[int]:
         """The candidate bits, digits rising, of the open cell with the fewest (the first in reading order)."""
         plane_mask = (1 << self.num_cells) - 1
@@ -94,27 +121,19 @@ class Solver:
         cell = next(bits_of(next(cells for cells in exactly if cells)))
         return [bit for bit in range(cell, candidates.bit_length(), self.num_cells) if candidates >> bit & 1]
 
-    def grid(self, candidates: int) -> Grid:
-        """The board of solved candidates."""
+    def _grid(self, candidates: int) -> Grid:
         side = self.board.side
         data = np.frombuffer(candidates.to_bytes(side * self.num_cells // 8 + 1, "little"), np.uint8)
         has_digit_ST = np.unpackbits(data, count=side * self.num_cells, bitorder="little").reshape(side, self.num_cells)
         return (has_digit_ST.argmax(axis=0) + 1).astype(np.int8).reshape(side, side)
 
-    def search(
-        self, state: State, *, max_solutions: int, max_tries: int | None = None, order: CandidateOrder | None = None
-    ) -> Outcome:
-        """Depth first from a state, until enough solutions are found or the tries are used up."""
-        walk = _Walk(self, max_solutions, max_tries, order)
-        walk.explore(state)
-        grids = tuple(self.grid(solution) for solution in walk.solutions)
-        return Outcome(solutions=grids, backtracks=walk.backtracks, is_complete=not walk.ran_out)
-
 
 class _Walk:
     """The mutable state of one search."""
 
-    def __init__(self, solver: Solver, max_solutions: int, max_tries: int | None, order: CandidateOrder | None) -> None:
+    def __init__(
+        self, solver: SudokuSolver, max_solutions: int, max_tries: int | None, order: CandidateOrder | None
+    ) -> None:
         self.solver = solver
         self.max_solutions = max_solutions
         self.tries_left = -1 if max_tries is None else max_tries  # below zero: no bound
@@ -128,7 +147,7 @@ class _Walk:
         if state_after is None:
             return
         candidates, fixed = state_after
-        if self.solver.is_solved(candidates):
+        if candidates.bit_count() == self.solver.num_cells:
             self.solutions.append(candidates)
             return
         branches = self.solver.branches(candidates)
@@ -144,21 +163,120 @@ class _Walk:
         return self.ran_out or len(self.solutions) >= self.max_solutions
 
 
-@cache
-def solver_of(board: Board) -> Solver:
-    return Solver(board)
+# The rules as masks
 
 
-def solve(board: Board, grid: Grid, *, max_solutions: int = 2, max_tries: int | None = None) -> Outcome:
-    """Up to `max_solutions` solutions of a question, with at most `max_tries` guesses."""
-    solver = solver_of(board)
-    return solver.search(solver.given(grid.reshape(-1).tolist()), max_solutions=max_solutions, max_tries=max_tries)
+@dataclass(frozen=True, kw_only=True)
+class _Family:
+    """Sets of bits {b + i + j} for each bit b of `base`, each i of 0 and `inner`, each j of 0 and `outer`.
 
-
-def rating(board: Board, grid: Grid) -> int:
-    """Difficulty of a solvable question: the backtracks of this solver up to its first solution.
-
-    Propagation, then the first open cell in reading order with the fewest candidates, digits rising. The number changes
-    when the same puzzle is turned or relabelled.
+    Exactly one bit of each set belongs to a solution.
     """
-    return solve(board, grid, max_solutions=1).backtracks
+
+    base: int
+    inner: tuple[int, ...]
+    outer: tuple[int, ...]
+
+    @cached_property
+    def spread(self) -> int:
+        """`bases * spread` are all bits of the sets that begin at these base bits."""
+        return sum(1 << i + j for i in (0, *self.inner) for j in (0, *self.outer))
+
+    def singles(self, candidates: int) -> int | None:
+        """The candidates that are the only ones of a set; None if a set has none.
+
+        Counts all sets at once, as far as two: over the inner offsets, and these counts over the outer ones.
+        """
+        once, twice = candidates, 0
+        for offsets in (self.inner, self.outer):
+            part_once, part_twice = once, twice
+            for offset in offsets:
+                more = part_once >> offset
+                twice |= once & more | part_twice >> offset
+                once |= more
+        return candidates & (self.base & ~twice) * self.spread if once & self.base == self.base else None
+
+
+def _families_of(board: SudokuBoard) -> list[_Family]:
+    """Digits of a cell; places of a digit in a row, in a column, in a box."""
+    side, num_cells, rows, cols = board.side, board.num_cells, board.box_rows, board.box_cols
+    starts = range(0, side * num_cells, num_cells)
+
+    def family(bases: Iterable[int], step: int, outer_step: int) -> _Family:
+        """Sets of `side` bits, counted off as the cells of a box are: `cols` steps, and `rows` outer ones."""
+        inner, outer = range(step, cols * step, step), range(outer_step, rows * outer_step, outer_step)
+        return _Family(base=sum(1 << bit for bit in bases), inner=tuple(inner), outer=tuple(outer))
+
+    def in_planes(cells: Iterable[int]) -> Iterable[int]:
+        return (start + cell for cell in cells for start in starts)
+
+    corners = (row * side + col for row in range(0, side, rows) for col in range(0, side, cols))
+    return [
+        family(range(num_cells), num_cells, cols * num_cells),
+        family(in_planes(range(0, num_cells, side)), 1, cols),
+        family(in_planes(range(side)), side, cols * side),
+        family(in_planes(corners), 1, side),
+    ]
+
+
+def _rivals_of(board: SudokuBoard, families: list[_Family]) -> list[int]:
+    """For each bit, the other bits that share a set with it: what must go when it is chosen."""
+    rivals = [0] * (board.side * board.num_cells)
+    for family in families:
+        for base in bits_of(family.base):
+            members = family.spread << base
+            for bit in bits_of(members):
+                rivals[bit] |= members ^ 1 << bit
+    return rivals
+
+
+# Whether a question makes sense
+
+
+def check_question(board: SudokuBoard, grid: Grid) -> None:
+    """Refuse givens that clash, and questions with no solution or several.
+
+    The work is bounded: a question too hard to judge within MAX_TRIES guesses is let through.
+    """
+    found = solve(board, grid, max_solutions=2, max_tries=MAX_TRIES)
+    if len(found.grids) > 1:
+        one, other = (solution.reshape(-1) for solution in found.grids)
+        cell = int(np.argmax(one != other))
+        problem = f"the puzzle has more than one solution: {_at(board, cell)} can be {one[cell]} or {other[cell]}"
+        remedy = "give more digits, for example this one"
+        raise PuzzleError(problem, "many-solutions", remedy, board.cell_name(cell))
+    if not found.grids and found.is_complete:
+        _check_clashes(board, grid)
+        stuck = _stuck_cell(board, grid)
+        problem = "the puzzle has no solution" + ("" if stuck is None else f": no digit can go {_at(board, stuck)}")
+        remedy = "compare the givens with the source of the puzzle"
+        raise PuzzleError(problem, "no-solution", remedy, None if stuck is None else board.cell_name(stuck))
+
+
+def _check_clashes(board: SudokuBoard, grid: Grid) -> None:
+    cells = grid.reshape(-1).tolist()
+    for unit, members in enumerate(board.units_US.tolist()):
+        first_cell: dict[int, int] = {}
+        for cell in members:
+            digit = cells[cell]
+            if digit and digit in first_cell:
+                name = f"{('row', 'column', 'box')[unit // board.side]} {unit % board.side + 1}"
+                places = f"{_at(board, first_cell[digit])} and {_at(board, cell)}"
+                problem, remedy = f"{digit} is given twice in {name}, {places}", "change or clear one of the two"
+                raise PuzzleError(problem, "clashing-givens", remedy, board.cell_name(cell))
+            first_cell[digit] = cell
+
+
+def _stuck_cell(board: SudokuBoard, grid: Grid) -> int | None:
+    """The first open cell that sees every digit among the givens."""
+    cells = grid.reshape(-1)
+    for cell in np.flatnonzero(cells == 0).tolist():
+        is_peer_T = (board.groups_GT == board.groups_GT[:, cell, None]).any(axis=0)
+        if len(set(cells[is_peer_T].tolist()) - {0}) == board.side:
+            return cell
+    return None
+
+
+def _at(board: SudokuBoard, cell: int) -> str:
+    row, col = board.cell_name(cell)
+    return f"at row {row}, column {col}"

@@ -1,10 +1,8 @@
 """Sudoku on boards of 4x4, 6x6 and 9x9: one class, parameterised by the shape of a box.
 
-Tokens as in the published HRM data: 0 pad, 1 blank, digit d at d + 1; vocabulary S + 2 (9x9: 11).
+Tokens as in the published HRM data: 0 pad, 1 blank, digit d at d + 1; vocabulary V = S + 2 (9x9: 11).
 Shapes: B batch, S side, T = S * S cells, G = 3 partitions (row, column, box), U = 3 * S units.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,17 +11,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from hrm_puzzles.grid.board import BoolArray, Int32Array, UInt64Array, mixed
+from hrm_puzzles.grid.puzzle import revealed_BT
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed
-from hrm_puzzles.sudoku import generator as sudoku_generator
-from hrm_puzzles.sudoku import notation as sudoku_notation
-from hrm_puzzles.sudoku import render as sudoku_render
-from hrm_puzzles.sudoku import rules as sudoku_rules
-from hrm_puzzles.sudoku.board import Board
-from hrm_puzzles.sudoku.equivalence import equivalence_hash_B
-from hrm_puzzles.sudoku.symmetry import SudokuSymmetry, augmented_BT, random_symmetry
+from hrm_puzzles.sudoku import board as sudoku_board
+from hrm_puzzles.sudoku import generator, solver
+from hrm_puzzles.sudoku.board import SudokuBoard
 
 BLANK = 1
 WELL_KNOWN = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+HASH_ROUNDS = 4  # after three, two puzzles drawn at random hardly ever agree; one more costs little
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +35,8 @@ class Sudoku:
     proof_exists = True
 
     @cached_property
-    def board(self) -> Board:
-        return Board(box_rows=self.box_rows, box_cols=self.box_cols)
+    def board(self) -> SudokuBoard:
+        return SudokuBoard(box_rows=self.box_rows, box_cols=self.box_cols)
 
     @property
     def seq_len(self) -> int:
@@ -55,21 +52,20 @@ class Sudoku:
 
     @property
     def difficulties(self) -> tuple[str, ...]:
-        return sudoku_generator.difficulties(self.board)
+        return generator.difficulties(self.board)
 
     def parse(self, notation: object) -> Parsed:
         """Read any notation; refuses what is no board, clashing givens, and questions without exactly one solution."""
-        parsed = sudoku_notation.parsed(self.board, notation)
-        sudoku_rules.check_question(self.board, parsed.grid)
+        parsed = sudoku_board.parsed(self.board, notation)
+        solver.check_question(self.board, parsed.grid)
         return parsed
 
     def board_of(self, text: str) -> Grid:
-        """The cells of one row of a CSV file, question or answer; what they mean is not looked at."""
-        return sudoku_notation.from_row(self.board, text)
+        """The cells of one row of a CSV file, question or answer; the board is not judged."""
+        return sudoku_board.from_row(self.board, text)
 
-    def sample(self, identifiers: Sequence[str]) -> object:
+    def sample(self, identifiers: Sequence[str]) -> object:  # noqa: ARG002
         """The well-known 9x9 question, or a fresh one."""
-        del identifiers
         if self.seq_len == len(WELL_KNOWN):
             return WELL_KNOWN
         return self.asked(self.generate(np.random.default_rng(0), self.difficulties[0]).question, BLANK_IDENTIFIER)
@@ -79,17 +75,17 @@ class Sudoku:
         return "".join(str(digit or ".") for digit in grid.reshape(-1).tolist())
 
     def write(self, grid: Grid, notation: Notation) -> object:
-        return sudoku_notation.written(grid, notation)
+        return sudoku_board.written(grid, notation)
 
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
-        """A question with exactly one solution; `sudoku_generator` says what each difficulty means."""
-        return sudoku_generator.generate(self.board, rng, difficulty)
+        """A question with exactly one solution; `generator` says what each difficulty means."""
+        return generator.generate(self.board, rng, difficulty)
 
     def render(self, grid: Grid, question: Grid | None = None) -> str:
-        """A text board; with `question`, kept givens stand in brackets."""
-        return sudoku_render.board_text(self.board, grid, question)
+        """A text board; with `question`, kept givens are in brackets."""
+        return sudoku_board.board_text(self.board, grid, question)
 
-    def encode(self, grid: Grid) -> NDArray[np.int32]:
+    def encode(self, grid: Grid) -> Int32Array:
         return grid.reshape(-1).astype(np.int32) + BLANK
 
     def decode(self, tokens_T: IntArray) -> Grid:
@@ -106,27 +102,112 @@ class Sudoku:
         return np.where(is_full_BU.all(axis=1), RIGHT, WRONG).astype(np.int8)
 
     @cached_property
-    def _bit_of_token_V(self) -> NDArray[np.int32]:
+    def _bit_of_token_V(self) -> Int32Array:
         """One bit for each digit token; none for pad, blank and (in the last place) anything beyond the vocabulary."""
         bits = [0, 0, *(1 << digit for digit in range(self.board.side)), 0]
         return np.array(bits, dtype=np.int32)
 
-    def symmetry(self, rng: np.random.Generator) -> SudokuSymmetry:
-        return random_symmetry(self.board, rng)
+    def symmetry(self, rng: np.random.Generator) -> "SudokuSymmetry":
+        source_BT, relabel_BV = _draw_BT(self.board, rng, batch=1)
+        return SudokuSymmetry(source_T=source_BT[0], relabel_V=relabel_BV[0])
 
     def augment_BT(
         self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        return augmented_BT(self.board, rng, inputs_BT, labels_BT)
+    ) -> tuple[Int32Array, Int32Array]:
+        source_BT, relabel_BV = _draw_BT(self.board, rng, batch=len(inputs_BT))
+        moved = (np.take_along_axis(tokens_BT, source_BT, axis=1) for tokens_BT in (inputs_BT, labels_BT))
+        question_BT, answer_BT = (np.take_along_axis(relabel_BV, tokens_BT, axis=1) for tokens_BT in moved)
+        return question_BT, answer_BT
 
     def reveal_BT(
         self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray, num_revealed_B: IntArray
-    ) -> NDArray[np.int32]:
-        is_open_BT = inputs_BT == BLANK
-        order_BT = np.argsort(np.where(is_open_BT, rng.random(inputs_BT.shape), 2.0), axis=1)  # open cells come first
-        rank_BT = np.argsort(order_BT, axis=1)
-        is_revealed_BT = is_open_BT & (rank_BT < np.asarray(num_revealed_B)[:, None])
-        return np.where(is_revealed_BT, labels_BT, inputs_BT).astype(np.int32)
+    ) -> Int32Array:
+        return revealed_BT(rng, inputs_BT, labels_BT, num_revealed_B)
 
-    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.uint64]:
-        return equivalence_hash_B(self.board, inputs_BT != BLANK, labels_BT)
+    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:
+        return _equivalence_hash_B(self.board, inputs_BT != BLANK, labels_BT)
+
+
+# Symmetries: digits relabelled; rows within bands, and bands; columns within stacks, and stacks; transposition where
+# boxes are square.
+
+
+@dataclass(frozen=True, kw_only=True)
+class SudokuSymmetry:
+    """Position t of the result holds `relabel_V[token at source_T[t]]`."""
+
+    source_T: Int32Array
+    relabel_V: Int32Array
+
+    def apply(self, tokens_BT: IntArray) -> Int32Array:
+        return self.relabel_V[tokens_BT[..., self.source_T]]
+
+    def invert(self, tokens_BT: IntArray) -> Int32Array:
+        """The exact inverse of `apply`."""
+        return np.argsort(self.relabel_V).astype(np.int32)[tokens_BT[..., np.argsort(self.source_T)]]
+
+
+def _draw_BT(board: SudokuBoard, rng: np.random.Generator, *, batch: int) -> tuple[Int32Array, Int32Array]:
+    """The source of each position [B, T] and the new token of each [B, V]."""
+    row_BS = _lines_BS(rng, batch, num_blocks=board.box_cols, block_size=board.box_rows)
+    col_BS = _lines_BS(rng, batch, num_blocks=board.box_rows, block_size=board.box_cols)
+    source_BSS = row_BS[:, :, None] * board.side + col_BS[:, None, :]
+    if board.is_transposable:
+        is_turned_B = rng.random(batch) < 0.5
+        source_BSS = np.where(is_turned_B[:, None, None], source_BSS.swapaxes(1, 2), source_BSS)
+    digit_BS = _permutations(rng, (batch, board.side))
+    fixed_BV = np.tile(np.arange(2, dtype=np.int32), (batch, 1))  # pad and blank keep their tokens
+    return source_BSS.reshape(batch, board.num_cells), np.concatenate([fixed_BV, digit_BS + 2], axis=1)
+
+
+def _lines_BS(rng: np.random.Generator, batch: int, *, num_blocks: int, block_size: int) -> Int32Array:
+    """Which line comes to each place: blocks (bands or stacks) permuted, and lines within each block."""
+    block_BK = _permutations(rng, (batch, num_blocks))
+    line_BKL = _permutations(rng, (batch, num_blocks, block_size))
+    return (block_BK[:, :, None] * block_size + line_BKL).reshape(batch, num_blocks * block_size)
+
+
+def _permutations(rng: np.random.Generator, shape: tuple[int, ...]) -> Int32Array:
+    return np.argsort(rng.random(shape), axis=-1).astype(np.int32)
+
+
+# A hash that no symmetry changes
+
+
+def _equivalence_hash_B(board: SudokuBoard, is_given_BT: BoolArray, labels_BT: IntArray) -> UInt64Array:
+    """The same number for all symmetric copies of a question with its answer, uint64 [B].
+
+    Every cell gets a colour (given or open) that is refined a few times by the colours it sees: those of its row,
+    column, box, band, stack and of the cells with the same digit in the answer. Only sums enter, and rows and columns
+    alike on boards that can be turned, so equivalent puzzles always get the same number. The reverse is not proven: two
+    different puzzles may share a number, which errs on the safe side.
+    """
+    digit_order_BT = np.argsort(labels_BT, axis=1, kind="stable")  # S cells of the first digit, S of the next, ...
+    colour_BT = mixed(is_given_BT.astype(np.uint64) + np.uint64(1))
+    for _ in range(HASH_ROUNDS):
+        colour_BT = _refined(board, colour_BT, digit_order_BT)
+    return mixed(colour_BT.sum(axis=1))
+
+
+def _refined(board: SudokuBoard, colour_BT: UInt64Array, digit_order_BT: NDArray[np.intp]) -> UInt64Array:
+    row_T, col_T, box_T = board.groups_GT
+    along = _seen(colour_BT, row_T, 2) + _seen(colour_BT, row_T // board.box_rows, 3)
+    across_salt = 0 if board.is_transposable else 10  # where boards can be turned, rows and columns must look alike
+    across = _seen(colour_BT, col_T, across_salt + 2) + _seen(colour_BT, col_T // board.box_cols, across_salt + 3)
+    alike = _seen_alike(colour_BT, digit_order_BT, board.side)
+    return mixed(colour_BT + mixed(along) + mixed(across) + _seen(colour_BT, box_T, 4) + alike)
+
+
+def _seen(colour_BT: UInt64Array, group_T: Int32Array, salt: int) -> UInt64Array:
+    """For each cell, a mix of the sum of colours over its group."""
+    members_GT = (np.arange(group_T.max() + 1)[:, None] == group_T).astype(np.uint64)
+    return mixed(colour_BT @ members_GT.T, salt)[:, group_T]
+
+
+def _seen_alike(colour_BT: UInt64Array, digit_order_BT: NDArray[np.intp], side: int) -> UInt64Array:
+    """The same over the cells that hold one digit."""
+    by_digit_BSS = np.take_along_axis(colour_BT, digit_order_BT, axis=1).reshape(-1, side, side)
+    sums_BT = np.repeat(mixed(by_digit_BSS.sum(axis=2), 5), side, axis=1)
+    seen_BT = np.empty_like(colour_BT)
+    np.put_along_axis(seen_BT, digit_order_BT, sums_BT, axis=1)
+    return seen_BT

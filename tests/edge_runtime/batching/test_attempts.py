@@ -16,8 +16,7 @@ from hrm_edge_runtime.batching.scheduler import QueueFull
 from hrm_edge_runtime.batching.symmetries import TaskVariants
 from hrm_edge_runtime.batching.task import Conclusion, SegmentEvent, Task
 from hrm_puzzles import registry
-from hrm_puzzles.arc.canvas import canvas_T, grid_at
-from hrm_puzzles.arc.variants import Variant
+from hrm_puzzles.arc.canvas import Variant, canvas_T, grid_at
 from hrm_puzzles.voting import Ballot
 
 MAX_SEGMENTS = 5

@@ -9,8 +9,8 @@ import pytest
 from web_tools import Page, cell, choose, screen, solve
 
 from hrm_puzzles import registry
+from hrm_puzzles.data.build import import_file
 from hrm_puzzles.data.examples import read_examples
-from hrm_puzzles.data.exported import import_file
 
 pytestmark = pytest.mark.process
 

@@ -1,26 +1,45 @@
-"""Whether a maze makes sense (one start, one goal, a way between them), and whether an answer is a shortest path.
+"""The cells of a maze, shortest paths through it, and whether a question makes sense and an answer is right.
 
+Paths are exact: they generate, rate and check mazes, and never answer for the model. Sets of cells are bits of one
+integer, see `grid.board`. Tokens as in the published HRM data: 0 pad, 1 wall, 2 open, 3 start, 4 goal, 5 path.
 Shapes: B batch, T cells.
 """
 
-from __future__ import annotations
-
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_puzzles.grid.bits import bits_from
-from hrm_puzzles.grid.geometry import GridShape, num_neighbours_BT
-from hrm_puzzles.maze.board import GOAL_TOKEN, OPEN_TOKEN, PATH_TOKEN, START_TOKEN, WALL_TOKEN
-from hrm_puzzles.maze.solver import num_moves
+from hrm_puzzles.grid.board import BoolArray, GridShape, bits_from, levels_from, neighbours, num_neighbours_BT
 from hrm_puzzles.puzzle import IntArray, PuzzleError
 
-BoolArray = NDArray[np.bool_]
+OPEN, WALL, START, GOAL, PATH = range(5)  # values in grids
+
+WALL_TOKEN, OPEN_TOKEN, START_TOKEN, GOAL_TOKEN, PATH_TOKEN = range(1, 6)
+VOCAB_SIZE = 6
+
+TOKEN_OF_VALUE = np.array([OPEN_TOKEN, WALL_TOKEN, START_TOKEN, GOAL_TOKEN, PATH_TOKEN], dtype=np.int32)
+VALUE_OF_TOKEN = np.array([OPEN, WALL, OPEN, START, GOAL, PATH, OPEN], dtype=np.int8)  # last: beyond the vocabulary
+
+
+def num_moves(shape: GridShape, free: int, start: int, goal: int) -> int | None:
+    """Length of a shortest path, or None if there is none."""
+    levels = levels_from(shape, free, start, goal)
+    return len(levels) - 1 if levels[-1] & goal else None
+
+
+def cells_between(shape: GridShape, free: int, start: int, goal: int) -> list[int]:
+    """The cells on any shortest path, by their distance from `start`; empty if there is no path."""
+    levels = levels_from(shape, free, start, goal)
+    if not levels[-1] & goal:
+        return []
+    levels[-1] = goal
+    for distance in range(len(levels) - 2, -1, -1):
+        levels[distance] &= neighbours(shape, levels[distance + 1])
+    return levels
 
 
 def check_question(shape: GridShape, tokens_T: IntArray) -> None:
     """Refuse a maze without exactly one start and one goal, without a way, or with marks that are no shortest path.
 
-    A maze whose whole path is marked passes, so that an answer can be read back.
+    A maze with its whole path marked passes, so that an answer can be read back.
     """
     for token, name, letter in ((START_TOKEN, "start", "S"), (GOAL_TOKEN, "goal", "G")):
         _check_one(shape, np.flatnonzero(tokens_T == token).tolist(), name, letter)
@@ -53,20 +72,20 @@ def is_shortest_path_B(shape: GridShape, inputs_BT: IntArray, answers_BT: IntArr
     keeps_B = ((answers_BT == inputs_BT) | ((inputs_BT == OPEN_TOKEN) & is_marked_BT)).all(axis=1)
     is_right_B = np.zeros(len(inputs_BT), dtype=np.bool_)
     kept = np.flatnonzero(keeps_B)
-    for row in kept[is_chain_B(shape, answers_BT[kept])].tolist():
+    for row in kept[_is_chain_B(shape, answers_BT[kept])].tolist():
         is_right_B[row] = _num_moves(shape, answers_BT[row]) == is_marked_BT[row].sum() + 1
     return is_right_B
 
 
-def is_chain_B(shape: GridShape, answers_BT: IntArray) -> BoolArray:
+def _is_chain_B(shape: GridShape, answers_BT: IntArray) -> BoolArray:
     """Where one start and one goal have one neighbour each on the path, and marked cells have two.
 
     Then a path leads from start to goal, and any other marks are closed rings. When the number of marks is that of a
     shortest path, there are none left for a ring.
     """
-    is_end_BT = (answers_BT == START_TOKEN) | (answers_BT == GOAL_TOKEN)
-    is_marked_BT = answers_BT == PATH_TOKEN
-    has_ends_B = ((answers_BT == START_TOKEN).sum(axis=1) == 1) & ((answers_BT == GOAL_TOKEN).sum(axis=1) == 1)
+    is_start_BT, is_goal_BT = answers_BT == START_TOKEN, answers_BT == GOAL_TOKEN
+    is_end_BT, is_marked_BT = is_start_BT | is_goal_BT, answers_BT == PATH_TOKEN
+    has_ends_B = (is_start_BT.sum(axis=1) == 1) & (is_goal_BT.sum(axis=1) == 1)
     num_near_BT = num_neighbours_BT(shape, is_end_BT | is_marked_BT)
     wanted_BT = is_end_BT + np.int8(2) * is_marked_BT
     return has_ends_B & ((num_near_BT == wanted_BT) | ~(is_end_BT | is_marked_BT)).all(axis=1)

@@ -1,0 +1,221 @@
+"""Where examples come from: generators, CSV files, and the Hugging Face hub.
+
+Puzzles are generated in parallel, the same for a seed with any number of workers, and continued after a stop: the work
+is cut into chunks, each with a random stream and a file of its own. CSV files have the form of Sudoku-Extreme and
+Maze-Hard: a header and the columns source, question, answer, rating.
+Shapes: N examples, T tokens.
+"""
+
+import csv
+from array import array
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hrm_host import atomic
+from hrm_host.progress import OnProgress
+from hrm_host.workers import results_of
+from hrm_puzzles import registry
+from hrm_puzzles.data.datasets import DatasetError
+from hrm_puzzles.puzzle import RIGHT, CsvForm, Puzzle, PuzzleError
+
+CHUNK = 64  # puzzles: seconds of work, so that little is lost and progress is seen
+HELD_OUT = 4  # one equivalence class in so many belongs to test splits, whatever the seed
+MIXED = "mixed"
+COLUMNS = ["source", "question", "answer", "rating"]
+HUB = "hub:"
+BY_HAND = "download train.csv and test.csv by hand and give them with --csv-train and --csv-test"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """Examples as tokens; `ratings_N` measure their difficulty."""
+
+    inputs_NT: NDArray[np.uint8]
+    labels_NT: NDArray[np.uint8]
+    ratings_N: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.ratings_N)
+
+    def at(self, index: NDArray[Any]) -> "Examples":
+        ratings_N = self.ratings_N[index]
+        return Examples(inputs_NT=self.inputs_NT[index], labels_NT=self.labels_NT[index], ratings_N=ratings_N)
+
+
+def joined(parts: list[Examples]) -> Examples:
+    return Examples(
+        inputs_NT=np.concatenate([part.inputs_NT for part in parts]),
+        labels_NT=np.concatenate([part.labels_NT for part in parts]),
+        ratings_N=np.concatenate([part.ratings_N for part in parts]),
+    )
+
+
+# Generators
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """`count` puzzles of a split; test splits take the held-out classes, training splits the others."""
+
+    puzzle: str
+    difficulty: str
+    seed: int
+    is_test: bool
+    index: int
+    count: int
+
+    @property
+    def file_name(self) -> str:
+        return f"{'test' if self.is_test else 'train'}-{self.index:06d}.npz"
+
+
+def chunks_of(puzzle: str, difficulty: str, seed: int, *, is_test: bool, count: int) -> list[Chunk]:
+    counts = [min(CHUNK, count - start) for start in range(0, count, CHUNK)]
+    return [
+        Chunk(puzzle=puzzle, difficulty=difficulty, seed=seed, is_test=is_test, index=index, count=size)
+        for index, size in enumerate(counts)
+    ]
+
+
+def generate_chunks(chunks: list[Chunk], directory: Path, *, num_workers: int, progress: OnProgress) -> None:
+    """Make the file of every chunk, unless it is there already."""
+    directory.mkdir(parents=True, exist_ok=True)
+    missing = [chunk for chunk in chunks if not (directory / chunk.file_name).exists()]
+    total = sum(chunk.count for chunk in chunks)
+    done = total - sum(chunk.count for chunk in missing)
+    progress(done, total)
+    for count in results_of(partial(_make_chunk, directory=directory), missing, num_workers=num_workers):
+        done += count
+        progress(done, total)
+
+
+def read_chunks(chunks: list[Chunk], directory: Path) -> list[Examples]:
+    return [_read_chunk(directory / chunk.file_name) for chunk in chunks]
+
+
+def _read_chunk(file: Path) -> Examples:
+    with np.load(file, allow_pickle=False) as arrays:
+        return Examples(inputs_NT=arrays["inputs"], labels_NT=arrays["labels"], ratings_N=arrays["ratings"])
+
+
+def difficulties_of(puzzle: Puzzle, difficulty: str) -> list[str]:
+    """One difficulty, several with commas, or "mixed": all but "extreme", which takes far longer to make."""
+    quick = [name for name in puzzle.difficulties if name != "extreme"]
+    chosen = quick if difficulty == MIXED else difficulty.split(",")
+    for name in chosen:
+        if name not in puzzle.difficulties:
+            remedy = f"use {MIXED}, or one or more of {', '.join(puzzle.difficulties)}"
+            raise PuzzleError(f"{puzzle.name} has no difficulty {name!r}", "unknown-difficulty", remedy)
+    return chosen
+
+
+def is_held_out_N(puzzle: Puzzle, inputs_NT: NDArray[np.uint8], labels_NT: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Which examples belong to test splits only; a rule over equivalence classes, the same for every build."""
+    return puzzle.equivalence_hash_B(inputs_NT, labels_NT) % np.uint64(HELD_OUT) == 0
+
+
+def _make_chunk(chunk: Chunk, directory: Path) -> int:
+    """Generate one chunk into its file; runs in a worker process."""
+    puzzle = registry.get(chunk.puzzle)
+    rng = np.random.default_rng(np.random.SeedSequence(chunk.seed, spawn_key=(int(chunk.is_test), chunk.index)))
+    names = difficulties_of(puzzle, chunk.difficulty)
+    rows = [_one_row(puzzle, rng, str(rng.choice(names)), is_test=chunk.is_test) for _ in range(chunk.count)]
+    inputs, labels, ratings = zip(*rows, strict=True)
+    with atomic.new_file(directory / chunk.file_name) as unfinished, unfinished.open("wb") as file:
+        ratings_N = np.array(ratings, dtype=np.int32)
+        np.savez(file, inputs=np.stack(inputs), labels=np.stack(labels), ratings=ratings_N)
+    return chunk.count
+
+
+def _one_row(
+    puzzle: Puzzle, rng: np.random.Generator, difficulty: str, *, is_test: bool
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int]:
+    while True:
+        example = puzzle.generate(rng, difficulty)
+        inputs_T = puzzle.encode(example.question).astype(np.uint8)
+        labels_T = puzzle.encode(example.answer).astype(np.uint8)
+        if is_held_out_N(puzzle, inputs_T[None], labels_T[None])[0] == is_test:
+            return inputs_T, labels_T, example.rating
+
+
+# CSV files
+
+
+def read_csv(path: Path, puzzle: Puzzle, *, least_rating: int = 0, greatest_rating: int | None = None) -> Examples:
+    """The rows of a rating range; every answer is checked, and refusals name the line.
+
+    The ratings are those of the file: Sudoku-Extreme counts the guesses of tdoku, other files other things.
+    """
+    wanted = range(least_rating, 10**9 if greatest_rating is None else greatest_rating + 1)
+    questions, answers, ratings, lines = bytearray(), bytearray(), array("i"), array("q")
+    with path.open(newline="", encoding="utf-8") as stream:
+        reader = csv.reader(stream)
+        header = next(reader, [])
+        if header != COLUMNS:
+            raise _csv_error(path, 1, f"the columns are {header}", f"begin the file with {','.join(COLUMNS)}")
+        for row in filter(None, reader):
+            rating = _rating(path, reader.line_num, row)
+            if rating in wanted:
+                questions += _tokens(path, reader.line_num, puzzle, "question", row[1])
+                answers += _tokens(path, reader.line_num, puzzle, "answer", row[2])
+                ratings.append(rating)
+                lines.append(reader.line_num)
+    rows = Examples(
+        inputs_NT=np.frombuffer(questions, dtype=np.uint8).reshape(-1, puzzle.seq_len),
+        labels_NT=np.frombuffer(answers, dtype=np.uint8).reshape(-1, puzzle.seq_len),
+        ratings_N=np.array(ratings, dtype=np.int32),
+    )
+    wrong = np.flatnonzero(puzzle.check_BT(rows.inputs_NT, rows.labels_NT) != RIGHT)
+    if len(wrong):
+        problem = "the answer does not solve the question"
+        raise _csv_error(path, lines[int(wrong[0])], problem, "correct or remove the row")
+    return rows
+
+
+def _rating(path: Path, line: int, row: list[str]) -> int:
+    if len(row) != len(COLUMNS):
+        raise _csv_error(path, line, f"there are {len(row)} columns", f"write {','.join(COLUMNS)}")
+    if not (row[3].isascii() and row[3].isdigit() and len(row[3]) < 10):
+        raise _csv_error(path, line, f"the rating is {row[3][:20]!r}", "write a whole number")
+    return int(row[3])
+
+
+def _tokens(path: Path, line: int, puzzle: Puzzle, column: str, text: str) -> bytes:
+    if not isinstance(puzzle, CsvForm):
+        raise DatasetError(f"{path}: {puzzle.name} has no CSV form; generate, build or import its data sets instead.")
+    try:
+        grid = puzzle.board_of(text)
+    except PuzzleError as error:
+        raise _csv_error(path, line, f"in the {column} {error.problem}", error.remedy) from None
+    return puzzle.encode(grid).astype(np.uint8).tobytes()
+
+
+def _csv_error(path: Path, line: int, problem: str, remedy: str) -> DatasetError:
+    return DatasetError(f"{path}, line {line}: {problem}; {remedy}.")
+
+
+# The hub
+
+
+def downloaded(source: str) -> tuple[Path, Path]:
+    """train.csv and test.csv of `hub:ORG/NAME`, downloaded once; every failure is one sentence."""
+    name = source.removeprefix(HUB)
+    if not source.startswith(HUB) or name.count("/") != 1:
+        raise DatasetError(f"{source!r} is no source; write {HUB}ORG/NAME, as in {HUB}sapientinc/sudoku-extreme.")
+    try:
+        from huggingface_hub import hf_hub_download  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        remedy = f"install it with pip install 'hrm-edge[hub]', or {BY_HAND}"
+        raise DatasetError(f"{source} needs the package huggingface_hub, which is missing; {remedy}.") from error
+    try:
+        train, test = (Path(hf_hub_download(name, file, repo_type="dataset")) for file in ("train.csv", "test.csv"))
+    except (OSError, ValueError) as error:  # the client's own errors are kinds of these
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        remedy = f"check the name and the network, or {BY_HAND}"
+        raise DatasetError(f"{source} cannot be fetched ({reason}); {remedy}.") from error
+    return train, test

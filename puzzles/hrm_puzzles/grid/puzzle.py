@@ -1,0 +1,155 @@
+"""What mazes and cities share: a rectangle of cells, tokens by table, notations, a proof, symmetries.
+
+Shapes: B batch, T cells, V vocabulary.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hrm_puzzles.grid import notation as grid_notation
+from hrm_puzzles.grid.board import BoolArray, GridShape, GridSymmetry, Int32Array, dihedral_sources_KT
+from hrm_puzzles.grid.notation import Legend
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed
+
+BROKEN = "✗ "
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridPuzzle(ABC):
+    """Boards of `rows` x `cols` cells; `puzzle.Puzzle` says what each method promises."""
+
+    name: str
+    rows: int
+    cols: int
+
+    num_puzzle_ids = 1
+    proof_exists = True
+    noun: ClassVar[str]
+    sides: ClassVar[range]
+    vocab_size: ClassVar[int]
+    difficulties: ClassVar[tuple[str, ...]]
+    legend: ClassVar[Legend]
+    token_of_value: ClassVar[Int32Array]
+    value_of_token: ClassVar[NDArray[np.int8]]
+    """[V + 1]; the last is for tokens beyond the vocabulary."""
+    pictures: ClassVar[Mapping[int, str]]
+    """Two characters for each value, which makes cells about square."""
+    palette: ClassVar[Mapping[int, str]]
+    """The colour of each value, as #rrggbb."""
+
+    def __post_init__(self) -> None:
+        if self.rows not in self.sides or self.cols not in self.sides:
+            bounds = f"sides from {self.sides[0]} to {self.sides[-1]}"
+            raise ValueError(f"a {self.noun} of {self.rows}x{self.cols} cannot be made; choose {bounds}.")
+
+    @abstractmethod
+    def check_question(self, tokens_T: IntArray) -> None:
+        """Refuse a board that makes no sense."""
+
+    @abstractmethod
+    def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
+        """Where an answer is proven."""
+
+    @abstractmethod
+    def is_kept(self, asked: int, answered: int) -> bool:
+        """Whether an answer may have this value in a cell where the question has that one."""
+
+    @abstractmethod
+    def from_object(self, question: dict[object, object]) -> Parsed:
+        """Read a JSON object; the template of its notation is the object without an answer."""
+
+    @abstractmethod
+    def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
+        """The object of a question with its answer."""
+
+    @abstractmethod
+    def generate(self, rng: np.random.Generator, difficulty: str) -> Example: ...
+
+    @cached_property
+    def shape(self) -> GridShape:
+        return GridShape(rows=self.rows, cols=self.cols)
+
+    @property
+    def seq_len(self) -> int:
+        return self.shape.num_cells
+
+    @property
+    def geometry(self) -> Geometry:
+        return self.shape.geometry
+
+    def parse(self, notation: object) -> Parsed:
+        """Read any notation; refuses what is no board, and boards that make no sense."""
+        if isinstance(notation, dict):
+            parsed = self.from_object(cast("dict[object, object]", notation))
+        else:
+            parsed = grid_notation.parsed(self.shape, self.legend, notation)
+        self.check_question(self.encode(parsed.grid))
+        return parsed
+
+    def sample(self, identifiers: Sequence[str]) -> object:  # noqa: ARG002
+        """A fresh question."""
+        return self.asked(self.generate(np.random.default_rng(0), self.difficulties[0]).question, BLANK_IDENTIFIER)
+
+    def asked(self, grid: Grid, identifier: str) -> object:  # noqa: ARG002
+        """Lines of text."""
+        return grid_notation.text_of(self.legend, grid)
+
+    def write(self, grid: Grid, notation: Notation) -> object:
+        if notation.kind == "object":
+            return self.object_of(json.loads(notation.template), grid)
+        return grid_notation.written(self.legend, grid, notation)
+
+    def render(self, grid: Grid, question: Grid | None = None) -> str:
+        """Rows of cells in a frame; with `question`, a cell that does not keep it is crossed out."""
+        asked = grid if question is None else question
+        lines = ["".join(map(self._picture, *rows)) for rows in zip(asked.tolist(), grid.tolist(), strict=True)]
+        edge = "─" * 2 * grid.shape[1]
+        return "\n".join([f"┌{edge}┐", *(f"│{line}│" for line in lines), f"└{edge}┘"])
+
+    def _picture(self, asked: int, answered: int) -> str:
+        return self.pictures[answered] if asked == answered or self.is_kept(asked, answered) else BROKEN
+
+    def encode(self, grid: Grid) -> Int32Array:
+        return self.token_of_value[grid.reshape(-1)]
+
+    def decode(self, tokens_T: IntArray) -> Grid:
+        return self.value_of_token[np.clip(tokens_T, 0, self.vocab_size)].reshape(self.rows, self.cols)
+
+    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
+        """RIGHT where `is_right_B`, else WRONG."""
+        return np.where(self.is_right_B(inputs_BT, answers_BT), RIGHT, WRONG).astype(np.int8)
+
+    def symmetry(self, rng: np.random.Generator) -> GridSymmetry:
+        sources_KT = dihedral_sources_KT(self.shape)
+        return GridSymmetry(source_T=sources_KT[rng.integers(len(sources_KT))])
+
+    def augment_BT(
+        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
+    ) -> tuple[Int32Array, Int32Array]:
+        sources_KT = dihedral_sources_KT(self.shape)
+        source_BT = sources_KT[rng.integers(len(sources_KT), size=len(inputs_BT))]
+        turned = (np.take_along_axis(tokens_BT, source_BT, axis=1) for tokens_BT in (inputs_BT, labels_BT))
+        return next(turned).astype(np.int32), next(turned).astype(np.int32)
+
+    def reveal_BT(
+        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray, num_revealed_B: IntArray
+    ) -> Int32Array:
+        return revealed_BT(rng, inputs_BT, labels_BT, num_revealed_B)
+
+
+def revealed_BT(
+    rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray, num_revealed_B: IntArray
+) -> Int32Array:
+    """Questions with that many random cells of each row, among those its label changes, already as in the label."""
+    is_open_BT = inputs_BT != labels_BT
+    order_BT = np.argsort(np.where(is_open_BT, rng.random(inputs_BT.shape), 2.0), axis=1)  # open cells come first
+    rank_BT = np.argsort(order_BT, axis=1)
+    is_revealed_BT = is_open_BT & (rank_BT < np.asarray(num_revealed_B)[:, None])
+    return np.where(is_revealed_BT, labels_BT, inputs_BT).astype(np.int32)
