@@ -16,6 +16,7 @@ import onnx
 import typer
 from rich.console import Console
 
+from hrm_calibration import int8_report
 from hrm_calibration.halting_curve import report_on, roll_out
 from hrm_calibration.int8 import Int8Settings, calibrate
 from hrm_calibration.rollouts import ServedGraph
@@ -106,7 +107,7 @@ def int8(
         with new_directory(out) as unfinished:
             onnx.save(calibrated.signed, unfinished / "step.int8.onnx")
             onnx.save(calibrated.unsigned, unfinished / "step.int8.cpu.onnx")
-            calibrated.save_report(unfinished)
+            int8_report.save(calibrated.report, unfinished)
     except (ValueError, OSError) as error:
         sys.stderr.write(f"hrm-calibrate: {error}\n")
         raise typer.Exit(1) from error

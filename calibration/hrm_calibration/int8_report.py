@@ -18,7 +18,6 @@ from hrm_edge_runtime.parity.measures import Z_95, loss_interval
 from hrm_host import atomic
 from hrm_puzzles.data.held_out import Questions
 
-REPORT_NAME = "calibration.json"
 WIDTH, ROW_HEIGHT = 9.0, 0.22
 
 
@@ -183,6 +182,12 @@ def read(path: Path, key: str) -> Int8Report | None:
 
 def write(path: Path, report: Int8Report) -> None:
     atomic.write_text(path, report.model_dump_json(indent=1) + "\n")
+
+
+def save(report: Int8Report, directory: Path) -> None:
+    """`calibration.json` and the pictures."""
+    draw(report, directory)
+    write(directory / "calibration.json", report)
 
 
 def draw(report: Int8Report, directory: Path) -> list[Path]:

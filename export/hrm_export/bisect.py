@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from hrm_edge_runtime.engines.engine import CARRIES, Float32, Int32
-from hrm_edge_runtime.parity.diagnosis import Bisection, NodeError
 from hrm_export.onnx_graph import element_types, with_nodes
 from hrm_export.segment import segment_graph
 from hrm_model import checkpoint
@@ -42,16 +41,19 @@ Values = dict[str, NDArray[Any]]
 Shape = tuple[int | str, ...]
 
 
-def bisect(*, reference: Path, candidate: Path, tokens_T: Int32, puzzle_vector_E: Float32, segment: int) -> Bisection:
-    """Compare in that segment of that puzzle, on the reference's carry; a checkpoint stands for its graph."""
+def bisect(*, reference: Path, candidate: Path, tokens_T: Int32, puzzle_vector_E: Float32, segment: int) -> str:
+    """The first node that diverges in that segment of that puzzle, on the reference's carry, in a sentence."""
     theirs, ours = _graph(reference), onnx.load(candidate)
     return bisect_graphs(theirs, ours, _inputs(theirs, tokens_T, puzzle_vector_E, segment))
 
 
-def bisect_graphs(reference: onnx.ModelProto, candidate: onnx.ModelProto, fed: Values) -> Bisection:
-    """A piece diverges where it is off by more than its kind of number explains, or holds other weights."""
+def bisect_graphs(reference: onnx.ModelProto, candidate: onnx.ModelProto, fed: Values) -> str:
+    """A node diverges where it is off by more than its kind of number explains, or holds other weights.
+
+    Where none does, the sentence names the one that comes nearest to its limit.
+    """
     cut, weights = Cut(reference, candidate), StoredWeights(reference, candidate)
-    nearest: NodeError | None = None
+    nearest, nearest_share = "", -1.0
     for pieces in cut.batches():
         expected = {**fed, **_run(cut.reference_part(pieces), fed)}
         found = _run(cut.candidate_part(pieces), expected)
@@ -59,13 +61,15 @@ def bisect_graphs(reference: onnx.ModelProto, candidate: onnx.ModelProto, fed: V
             error = _error(piece, found[f"{piece.value}{OWN}"], expected[piece.value])
             wrong = weights.wrong(piece)
             if error > piece.limit or wrong:
-                first = _node_error(piece, error, [*wrong, *weights.coarse(piece, expected)])
-                return Bisection(first=first, nearest=first)
-            if nearest is None or error / piece.limit > nearest.error / nearest.limit:
-                nearest = _node_error(piece, error, weights.coarse(piece, expected))
-    if nearest is None:
+                return _off_by(piece, error, [*wrong, *weights.coarse(piece, expected)])
+            if error / piece.limit > nearest_share:
+                nearest, nearest_share = _off_by(piece, error, weights.coarse(piece, expected)), error / piece.limit
+    if not nearest:
         raise ValueError("the two graphs have no value in common; compare precisions of one bundle.")
-    return Bisection(first=None, nearest=nearest)
+    return (
+        "no node diverges: given the same carry the graphs agree, so look at what happens between segments, at the "
+        f"puzzle's row, or at the engine itself (nearest to its limit: {nearest})"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -236,8 +240,10 @@ def _error(piece: Piece, found: NDArray[Any], expected: NDArray[Any]) -> float:
     return relative_error(found, expected)
 
 
-def _node_error(piece: Piece, error: float, reasons: list[str]) -> NodeError:
-    return NodeError(node=piece.name, operator=piece.operator, error=error, limit=piece.limit, reasons=tuple(reasons))
+def _off_by(piece: Piece, error: float, reasons: list[str]) -> str:
+    """How far a node is off although it gets what the reference's gets, as a share of the norm of its outputs."""
+    off = f"{piece.name} ({piece.operator}) is off by {error:.2g} of its norm where {piece.limit:g} is allowed"
+    return "; ".join((off, *reasons))
 
 
 def _sentence(name: str, wrong: NDArray[np.bool_], ours: NDArray[Any], theirs: NDArray[Any]) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import onnx
 
+from hrm_calibration import int8_report
 from hrm_calibration.halting_curve import Outcomes, PolicyScore, Rollout, Score, choose, learned_curve, roll_out
 from hrm_calibration.int8 import Calibrated, Int8Settings, calibrate
 from hrm_calibration.int8_report import Paired, paired
@@ -89,7 +90,7 @@ def _calibrated(served: ServedGraph, questions: Questions, options: Options, sta
         cache=options.cache,
     )
     if options.report is not None:
-        calibrated.save_report(options.report)
+        int8_report.save(calibrated.report, options.report)
     return calibrated
 
 

@@ -11,9 +11,18 @@ from calibration_tools import SUDOKU, questions, random_inputs, run, small_graph
 from typer.testing import CliRunner
 
 from hrm_calibration import int8_report as kept
-from hrm_calibration.choice import Int8Trials, best_of, carries_after, drift, is_kept
 from hrm_calibration.cli import app
-from hrm_calibration.int8 import Calibrated, Int8Settings, calibrate, parts_of
+from hrm_calibration.int8 import (
+    Calibrated,
+    Int8Settings,
+    Int8Trials,
+    best_of,
+    calibrate,
+    carries_after,
+    drift,
+    is_kept,
+    parts_of,
+)
 from hrm_calibration.int8_report import MethodScore, Paired, Solves, StaleCacheError, draw, paired
 from hrm_calibration.quantise import call_sites, quantise, unsigned
 from hrm_calibration.rollouts import ServedGraph
@@ -84,10 +93,10 @@ def test_of_methods_that_chance_cannot_tell_apart_the_one_that_drifts_least_wins
     assert best_of([score("a", 40, 0.01), score("b", 10, 0.05)]).method == "b"
 
 
-def trials() -> Int8Trials:
+def trials(budget: float) -> Int8Trials:
     """Of one segment, so that expected answers are one run of the graph."""
-    one_segment = HaltingPolicy(kind="fixed", max_segments=1)
-    return Int8Trials(served=dataclasses.replace(SERVED, policy=one_segment), weight_bits=7, stages=Stages())
+    served = dataclasses.replace(SERVED, policy=HaltingPolicy(kind="fixed", max_segments=1))
+    return Int8Trials(served=served, settings=Int8Settings(budget=budget), stages=Stages())
 
 
 def own_answers(asked: Questions) -> Questions:
@@ -101,12 +110,12 @@ def own_answers(asked: Questions) -> Questions:
 
 def test_the_worst_matrices_become_weight_only_until_the_budget_is_kept() -> None:
     """Scales far too coarse for two matrices: with those weight-only little is lost, with them nearly everything."""
-    asked, tried = own_answers(questions(24)), trials()
+    asked, tried = own_answers(questions(24)), trials(0.6)
     weights = sorted({site.weight for site in call_sites(GRAPH)})
     broken = set(weights[:2])
     scales = {site.name: 50.0 if site.weight in broken else 0.002 for site in call_sites(GRAPH)}
     float32 = tried.outcomes(asked, "float32")
-    steps = tried.budget_steps(scales, weights, asked, float32, 0.6)
+    steps = tried.budget_steps(scales, weights, asked, float32)
     assert float32.exact_N.all()
     assert steps[0].exact.loss > 0.6 >= steps[-1].exact.loss
     assert [step.num_weight_only for step in steps] == list(range(len(steps)))
@@ -133,10 +142,11 @@ def test_the_budget_is_kept_by_a_standard_error_where_the_puzzles_can_tell() -> 
 def test_a_budget_no_graph_keeps_is_refused() -> None:
     asked = own_answers(questions(8))
     scales = {site.name: 1000.0 for site in call_sites(GRAPH)}
-    float32 = trials().outcomes(asked, "float32")
+    tried = trials(0.0)
+    float32 = tried.outcomes(asked, "float32")
     weights = sorted({site.weight for site in call_sites(GRAPH)})
     with pytest.raises(ValueError, match="allow a greater loss or export without INT8"):
-        trials().budget_steps(scales, weights, asked, float32, 0.0)
+        tried.budget_steps(scales, weights, asked, float32)
 
 
 def test_drift_is_none_against_itself_and_grows_with_the_scale() -> None:

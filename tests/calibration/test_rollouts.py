@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from calibration_tools import SUDOKU, questions, run, small_graph, small_model, table
+from calibration_tools import SUDOKU, questions, run, small_graph, table
 
 from hrm_calibration import rollouts
 from hrm_calibration.halting_curve import Outcomes, roll_out, score_policy
@@ -19,7 +19,6 @@ from hrm_calibration.rollouts import RecordingEngine, ServedGraph, record, slots
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_export.segment import segment_graph
 
 GRAPH = small_graph()
 LEARNED = HaltingPolicy(kind="learned", max_segments=4)
@@ -140,8 +139,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 @pytest.mark.timeout(900)  # a minute of processor time
 def test_nine_hundred_tokens_take_less_than_two_gigabytes(tmp_path: Path) -> None:
     sizes = {"vocab_size": 6, "seq_len": 900, "hidden_size": 256, "num_heads": 4, "puzzle_vector_size": 256}
-    graph = segment_graph(small_model(**sizes, high_layers=1, low_layers=1))
-    (tmp_path / "step.onnx").write_bytes(graph.SerializeToString())
+    (tmp_path / "step.onnx").write_bytes(small_graph(**sizes).SerializeToString())
     ended = subprocess.run(
         [sys.executable, "-c", CALIBRATE_LONG, str(tmp_path / "step.onnx")], capture_output=True, text=True, check=True
     )

@@ -8,33 +8,18 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-import torch
+from export_tools import small_model
 
 from hrm_export.segment import segment_graph
-from hrm_model.config import HRMConfig
-from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.data.held_out import Questions
 
 SUDOKU = registry.get("sudoku-4x4")
 
 
-def small_model(*, seed: int = 0, **changes: Any) -> HRM:
-    """Two heads of width 16 on 4x4 Sudoku; each low matrix has four call sites and each high one two."""
-    torch.manual_seed(seed)
-    sizes = {"vocab_size": 6, "seq_len": 16, "hidden_size": 32, "num_heads": 2, "puzzle_vector_size": 32}
-    model = HRM(HRMConfig(**{**sizes, "num_puzzle_ids": 3, "high_layers": 1, "low_layers": 1, **changes}))
-    with torch.no_grad():
-        for name, weights in model.named_parameters():
-            if "level" in name:
-                weights *= 0.7  # a fresh model amplifies rounding, a trained one does not
-        model.q_head.weight.normal_()
-        model.puzzle_table.normal_()
-    return model.eval()
-
-
 def small_graph(**changes: Any) -> onnx.ModelProto:
-    return segment_graph(small_model(**changes))
+    """Each low matrix has four call sites and each high one two."""
+    return segment_graph(small_model(**{"low_layers": 1, **changes}))
 
 
 def table(rows: int = 3) -> np.ndarray:

@@ -5,15 +5,14 @@ entry points in the group `hrm_edge.parity`. Shapes: T tokens, V vocabulary, E p
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
+from hrm_edge_runtime.engines.engine import Engine, Float32
 from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.parity.gates import Break
 from hrm_edge_runtime.parity.walk import Side
@@ -31,54 +30,17 @@ class DesktopError(ValueError):
     """A desktop plug-in that is not installed; the text is one sentence with the line to install it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeError:
-    """How far a node is off although it gets what the reference's gets, as a share of the norm of its outputs.
-
-    `limit` is what its kind of number explains; `reasons` say what was found around the node.
-    """
-
-    node: str
-    operator: str
-    error: float
-    limit: float
-    reasons: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        off = f"{self.node} ({self.operator}) is off by {self.error:.2g} of its norm where {self.limit:g} is allowed"
-        return "; ".join((off, *self.reasons))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bisection:
-    """The first node that diverges, if any, and the one that comes nearest to its limit or beyond."""
-
-    first: NodeError | None
-    nearest: NodeError
-
-    def __str__(self) -> str:
-        if self.first is not None:
-            return str(self.first)
-        return (
-            "no node diverges: given the same carry the graphs agree, so look at what happens between segments, at the "
-            f"puzzle's row, or at the engine itself (nearest to its limit: {self.nearest})"
-        )
-
-
-class Bisect(Protocol):
-    def __call__(
-        self, *, reference: Path, candidate: Path, tokens_T: Int32, puzzle_vector_E: Float32, segment: int
-    ) -> Bisection:
-        """Compare two step graphs node by node in one segment; a checkpoint directory stands for its graph."""
-        ...
-
-
 def checkpoint_opener() -> Callable[[Path, Manifest, int], tuple[Engine, Float32]]:
     """Opens a checkpoint for so many slots: its model as an engine, and its own puzzle table [P, E]."""
     return _plugin("checkpoint")
 
 
-def bisector() -> Bisect:
+def bisector() -> Callable[..., str]:
+    """Compares two step graphs in one segment and says in a sentence which node diverges first, if any.
+
+    Takes `reference` and `candidate` (files; a checkpoint directory stands for its graph), `tokens_T`,
+    `puzzle_vector_E` and `segment` by name.
+    """
     return _plugin("bisect")
 
 
