@@ -67,8 +67,7 @@ class RequestMiddleware:
         headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # of two of one name the first counts
         route = scope["path"] if scope["path"] in self._routes else "other"
         context = logs.begin_request(headers)
-        span = self._tracer.begin(scope["method"], route, headers, context.request_id) if self._tracer else None
-        context.trace_solved = span.add if span else None
+        span = self._tracer.begin(scope["method"], route, headers, context) if self._tracer else None
         status = 0
 
         async def send_with_headers(message: Message) -> None:
@@ -88,8 +87,8 @@ class RequestMiddleware:
             raise
         finally:
             status = status or 500
-            if span is not None:
-                span.end(status, context.refused)
+            if self._tracer and span:
+                self._tracer.end(span, status, context)
             self._report(scope["method"], route, status, time.monotonic() - began_s, context)
 
     def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes], context: logs.RequestContext) -> Response | None:

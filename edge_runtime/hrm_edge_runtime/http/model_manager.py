@@ -18,7 +18,7 @@ import logging
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.http.errors import ServiceError, invalid, unavailable
-from hrm_edge_runtime.http.models import Library, ModelTable, ServedModel, served_model
+from hrm_edge_runtime.http.models import Library, ServedModel, served_model
 from hrm_edge_runtime.http.schema import ChangeAnswer
 from hrm_edge_runtime.manifest import BundleError
 from hrm_edge_runtime.worker.client import EngineClient
@@ -32,10 +32,10 @@ _log = logging.getLogger("hrm_edge_runtime.models")
 
 
 class ModelManager:
-    """Changes what is served. Everything runs in the event loop but the reading of bundles."""
+    """Changes `models`, those served by their names in order. All of it runs in the event loop but reading bundles."""
 
-    def __init__(self, table: ModelTable, engine_client: EngineClient, library: Library) -> None:
-        self._table = table
+    def __init__(self, models: dict[str, ServedModel], engine_client: EngineClient, library: Library) -> None:
+        self._models = models
         self._engine_client = engine_client
         self._library = library
         self._one_at_a_time = asyncio.Lock()
@@ -48,7 +48,8 @@ class ModelManager:
             self._check_ready()
             model, recipe = await asyncio.to_thread(self._read, name, bundle)
             evicted = await self._open_with_room(model, recipe)
-            before = self._table.put(model)
+            before = self._models.get(name)
+            self._models[name] = model  # in the place of the old one, or at the end
             self._library.lanes[recipe.key] = recipe
             if before is not None:
                 self._retire_later(before)
@@ -64,14 +65,14 @@ class ModelManager:
         """Serve a model no more; refuses with 404 one that is not here, with 409 the only one."""
         async with self._one_at_a_time:
             self._check_ready()
-            model = self._table.get(name)
+            model = self._models.get(name)
             if model is None:
                 raise ServiceError(404, "unknown-model", f"there is no model {name!r} here", "see /models")
-            if len(self._table.models) == 1:
+            if len(self._models) == 1:
                 raise ServiceError(
                     409, "last-model", f"{name!r} is the only model here", "add another first, or stop the server"
                 )
-            self._table.remove(name)
+            del self._models[name]
             self._retire_later(model)
             _log.info("removed %s", name)
 
@@ -112,12 +113,12 @@ class ModelManager:
         except LaneNotOpenedError as error:
             if error.lacking_bytes is None:
                 raise _refusal(422, "bad-bundle", error) from None
-            victims = [] if self._table.get(model.name) else self._victims(error.lacking_bytes)
+            victims = [] if model.name in self._models else self._victims(error.lacking_bytes)
             if not victims:
                 raise _refusal(507, "over-budget", error) from None
         for victim in victims:
             _log.warning("removing %s, which nobody uses, to make room for %s", victim.name, model.name)
-            self._table.remove(victim.name)
+            del self._models[victim.name]
             self._library.lanes.pop(victim.lane, None)
             await self._engine_client.lane_manager.retire(victim.lane)
         try:
@@ -136,7 +137,7 @@ class ModelManager:
 
     def _victims(self, lacking_bytes: int) -> list[ServedModel]:
         """The idle models to remove, the longest unused first; none where all of them would not be enough."""
-        by_lane = {model.lane: model for model in self._table.models}
+        by_lane = {model.lane: model for model in self._models.values()}
         chosen: list[ServedModel] = []
         for lane in self._engine_client.places.idle():
             report = self._engine_client.lane_manager.reports.get(lane)

@@ -109,28 +109,6 @@ class ServedModel:
         return shape if len(shape) == 2 else (None, None)
 
 
-class ModelTable:
-    """The models served now, in their order; requests in progress keep the model they have when it changes."""
-
-    def __init__(self, models: Sequence[ServedModel]) -> None:
-        self.models = tuple(models)  # replaced, never changed
-
-    def get(self, name: str) -> ServedModel | None:
-        return next((model for model in self.models if model.name == name), None)
-
-    def put(self, model: ServedModel) -> ServedModel | None:
-        """Serve a model: in the place of the one of its name, which is returned, or at the end."""
-        before = self.get(model.name)
-        if before is None:
-            self.models = (*self.models, model)
-        else:
-            self.models = tuple(model if one is before else one for one in self.models)
-        return before
-
-    def remove(self, name: str) -> None:
-        self.models = tuple(one for one in self.models if one.name != name)
-
-
 @dataclass(frozen=True, kw_only=True)
 class LaneDefaults:
     """How to run every bundle; `engine` is ENGINE[:PRECISION], without `num_slots` their number is measured."""

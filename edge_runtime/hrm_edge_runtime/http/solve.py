@@ -13,7 +13,7 @@ from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import Task
 from hrm_edge_runtime.http.metrics import Metrics
 from hrm_edge_runtime.http.model_manager import ModelManager
-from hrm_edge_runtime.http.models import Library, ModelTable, ServedModel
+from hrm_edge_runtime.http.models import Library, ServedModel
 from hrm_edge_runtime.http.parse_task import Question, answer_from, candidate_models, question_from
 from hrm_edge_runtime.http.parsing import Parsers
 from hrm_edge_runtime.http.schema import (
@@ -58,8 +58,8 @@ class SolveService:
     def __init__(
         self, models: Sequence[ServedModel], engine_client: EngineClient, library: Library | None = None
     ) -> None:
-        self.table = ModelTable(models)
-        self.model_manager = ModelManager(self.table, engine_client, library) if library else None
+        self._models = {model.name: model for model in models}
+        self.model_manager = ModelManager(self._models, engine_client, library) if library else None
         self.engine_client = engine_client
         self.metrics = Metrics(engine_client)
         self._parsers = Parsers()
@@ -67,7 +67,7 @@ class SolveService:
     @property
     def models(self) -> tuple[ServedModel, ...]:
         """What is served at this moment."""
-        return self.table.models
+        return tuple(self._models.values())
 
     def view(self, model: ServedModel) -> ModelView:
         return model.view(self.engine_client.lane_manager.reports.get(model.lane))

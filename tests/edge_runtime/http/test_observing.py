@@ -21,7 +21,7 @@ from service_tools import running, wait_for
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
-from hrm_edge_runtime.logs import JsonLines, TextLines, add_request_id
+from hrm_edge_runtime.logs import JsonLines, RequestContext, TextLines, add_request_id
 from hrm_edge_runtime.worker.lanes import LaneSet
 
 QUESTION, SOLUTION = next(iter(examples().items()))
@@ -208,7 +208,8 @@ def test_spans_reach_a_collector_over_http() -> None:
     with HTTPServer(("127.0.0.1", 0), Collector) as collector:
         threading.Thread(target=collector.serve_forever, daemon=True).start()
         tracer = RequestTracer.to(f"http://127.0.0.1:{collector.server_port}/v1/traces")
-        tracer.begin("POST", "/solve", {}, "job-17").end(200, None)
+        context = RequestContext(request_id="job-17")
+        tracer.end(tracer.begin("POST", "/solve", {}, context), 200, context)
         tracer.close()
         collector.shutdown()
     ((path, body),) = taken
