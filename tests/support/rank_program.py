@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from hrm_model.config import HRMConfig
-from hrm_model.hrm import HRM
+from hrm_model.hrm import HRM, Carry, SegmentOutput
 from hrm_puzzles import registry
 from hrm_train.batches import Batch, Feed, SplitSource, open_source
 from hrm_train.distributed import joined
@@ -29,6 +29,15 @@ class Numbered:
 
     def rows(self, indices_B: np.ndarray) -> Batch:
         return self.source.rows(indices_B)._replace(puzzle_ids_B=(indices_B % NUM_IDS).astype(np.int32))
+
+
+class Cramped(HRM):
+    """A network on a device that holds no more than two rows."""
+
+    def think(self, carry: Carry, tokens_BT: torch.Tensor, puzzle_vector_BE: torch.Tensor) -> SegmentOutput:
+        if len(tokens_BT) > 2:
+            raise torch.OutOfMemoryError("two rows at most")
+        return super().think(carry, tokens_BT, puzzle_vector_BE)
 
 
 def trainer_on(data: Path, micro_batch: int | None = None, model_type: type[HRM] = HRM) -> Trainer:

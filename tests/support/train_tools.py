@@ -10,10 +10,11 @@ import torch
 
 from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
+from hrm_model.geometry import start_from_geometry
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_train.batches import Feed, open_source
-from hrm_train.hardware import PRESETS
+from hrm_train.hardware import PRESETS, Hardware
 from hrm_train.loop import Trainer
 from hrm_train.recipe import Recipe
 
@@ -36,11 +37,14 @@ FORK = multiprocessing.get_context("forkserver")
 FORK.set_forkserver_preload(["hrm_train.cli", "torch._dynamo", "torch.utils.tensorboard", "matplotlib.figure"])
 
 
-def small_trainer(data: Path, **settings: object) -> Trainer:
+def small_trainer(data: Path, hardware: Hardware = PRESETS["cpu"], **settings: object) -> Trainer:
     recipe = Recipe(puzzle=PUZZLE.name, batch_size=8, **{"warmup_samples": 64, **settings})  # type: ignore[arg-type]
     torch.manual_seed(recipe.seed)
+    model = HRM(SIZES)
+    if recipe.geometric_start:
+        start_from_geometry(model, PUZZLE.geometry)
     feed = Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=recipe.seed, augment=recipe.augment)
-    return Trainer(HRM(SIZES), PUZZLE, feed, recipe, PRESETS["cpu"])
+    return Trainer(model, PUZZLE, feed, recipe, hardware)
 
 
 def fresh(data: Path, steps: int) -> list[str]:

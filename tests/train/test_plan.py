@@ -1,22 +1,20 @@
 """Machines, recipes and plans: what a run is decided to be, and that the table of machines keeps its word."""
 
 import dataclasses
-import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
+import rank_program
 import torch
 
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_train.hardware import PRESETS, hardware_from_name, preset_for_gpu
-from hrm_train.loop import Trainer
 from hrm_train.memory import estimate
 from hrm_train.plan import RunPlan, fastest, open_plan, read_plan, trainer_from
 from hrm_train.recipe import SIZES, config_for, recipe_for
 
-TOOLS: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[1] / "support" / "rank_program.py"))
 TRAINING_GPUS = [preset for preset in PRESETS.values() if preset.gpu and not preset.refusal]
 ALL_ARC_TASKS = 876_000  # published puzzle ids: 960 tasks in 1,000 variants, less those that fall together
 
@@ -116,24 +114,15 @@ def test_tuning_finds_a_micro_batch_and_keeps_the_batch(data: Path, tmp_path: Pa
     assert plan.recipe.batch_size == 8
 
 
-class Cramped(HRM):
-    """A network on a device that holds no more than two rows."""
-
-    def think(self, carry: Any, tokens_BT: Any, puzzle_vector_BE: Any) -> Any:
-        if len(tokens_BT) > 2:
-            raise torch.OutOfMemoryError("two rows at most")
-        return super().think(carry, tokens_BT, puzzle_vector_BE)
-
-
 @pytest.mark.parametrize("wanted", [2, 8])
 def test_tuning_stays_within_the_memory(data: Path, wanted: int) -> None:
-    trainer: Trainer = TOOLS["trainer_on"](data, model_type=Cramped)
+    trainer = rank_program.trainer_on(data, model_type=rank_program.Cramped)
     said: list[str] = []
     assert fastest(trainer, wanted, said.append) in (1, 2)
     assert any("out of memory" in sentence for sentence in said)
 
 
 def test_tuning_without_room_for_a_row_is_refused(data: Path) -> None:
-    trainer: Trainer = TOOLS["trainer_on"](data)
+    trainer = rank_program.trainer_on(data)
     with pytest.raises(ValueError, match="not even one row fits into 90% of 1 MiB"):
         fastest(trainer, 4, print, limit=2**20)

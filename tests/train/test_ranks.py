@@ -2,7 +2,6 @@
 
 import json
 import os
-import runpy
 import signal
 import socket
 import subprocess
@@ -12,22 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rank_program
 import torch
 
 from hrm_model import checkpoint
-from hrm_model.hrm import HRM
 from hrm_train.distributed import Ranks
 
-PROGRAM = Path(__file__).parents[1] / "support" / "rank_program.py"
-TOOLS: dict[str, Any] = runpy.run_path(str(PROGRAM))
+PROGRAM = rank_program.__file__
 ROUNDING = 1e-5  # float32 sums in another order
 
 
 @pytest.fixture(scope="module")
 def expected(data: Path) -> dict[str, Any]:
     """One rank that learns from its whole batch at once."""
-    trainer = TOOLS["trainer_on"](data)
-    return {"losses": TOOLS["losses"](trainer, TOOLS["STEPS"]), "table": trainer.model.puzzle_table.tolist()}
+    trainer = rank_program.trainer_on(data)
+    return {"losses": rank_program.losses(trainer, rank_program.STEPS), "table": trainer.model.puzzle_table.tolist()}
 
 
 def on_two_ranks(*arguments: Path) -> str:
@@ -60,32 +58,23 @@ def test_two_ranks_with_micro_batches_equal_one_rank_with_the_whole_batch(
     assert found["losses"] == pytest.approx(expected["losses"], abs=ROUNDING)
     assert torch.tensor(found["table"]).count_nonzero() > 0
     assert torch.allclose(torch.tensor(found["table"]), torch.tensor(expected["table"]), atol=ROUNDING)
-    alone = TOOLS["trainer_on"](data)
+    alone = rank_program.trainer_on(data)
     alone.restore(tmp_path / "step_18")
-    remaining = TOOLS["STEPS"] - TOOLS["SAVED_AT"]
-    assert TOOLS["losses"](alone, remaining) == pytest.approx(expected["losses"][-remaining:], abs=ROUNDING)
-
-
-class Cramped(HRM):
-    """A network on a device that holds no more than two rows."""
-
-    def think(self, carry: Any, tokens_BT: Any, puzzle_vector_BE: Any) -> Any:
-        if len(tokens_BT) > 2:
-            raise torch.OutOfMemoryError("two rows at most")
-        return super().think(carry, tokens_BT, puzzle_vector_BE)
+    remaining = rank_program.STEPS - rank_program.SAVED_AT
+    assert rank_program.losses(alone, remaining) == pytest.approx(expected["losses"][-remaining:], abs=ROUNDING)
 
 
 def test_out_of_memory_halves_the_micro_batch_and_changes_no_loss(
     data: Path, expected: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainer = TOOLS["trainer_on"](data, model_type=Cramped)
-    assert TOOLS["losses"](trainer, TOOLS["STEPS"]) == pytest.approx(expected["losses"], abs=ROUNDING)
+    trainer = rank_program.trainer_on(data, model_type=rank_program.Cramped)
+    assert rank_program.losses(trainer, rank_program.STEPS) == pytest.approx(expected["losses"], abs=ROUNDING)
     assert trainer.micro_batch == 2
     assert "going on with 4 micro-batches of 2 rows instead of 4" in capsys.readouterr().out
 
 
 def test_a_gradient_that_is_not_finite_changes_no_weight_and_is_counted(data: Path) -> None:
-    trainer = TOOLS["trainer_on"](data)
+    trainer = rank_program.trainer_on(data)
     trainer.step()
     before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
     moments = [tensor.clone() for tensor in trainer.optimiser.exp_avg_sq]

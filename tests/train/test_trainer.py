@@ -2,48 +2,21 @@
 
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from train_tools import said, train
+from train_tools import PUZZLE, said, small_trainer, train
 
 from hrm_model.checkpoint import CheckpointError
-from hrm_model.config import HRMConfig
-from hrm_model.geometry import start_from_geometry
-from hrm_model.hrm import HRM
-from hrm_puzzles import registry
 from hrm_train.batches import Feed, open_source, validation_rows
 from hrm_train.evaluate import evaluate
-from hrm_train.hardware import PRESETS, Hardware
-from hrm_train.loop import Trainer
+from hrm_train.hardware import PRESETS
 from hrm_train.recipe import Recipe
 
-PUZZLE = registry.get("sudoku-4x4")
-SIZES = HRMConfig(
-    vocab_size=PUZZLE.vocab_size,
-    seq_len=PUZZLE.seq_len,
-    hidden_size=32,
-    num_heads=4,
-    puzzle_vector_size=32,
-    high_layers=1,
-    low_layers=1,
-    high_cycles=1,
-    low_cycles=1,
-    positions="learned",
-    max_segments=4,
-    halt_rule="q_halt",
-)
-
-
-def trainer_on(data: Path, hardware: Hardware = PRESETS["cpu"], **settings: object) -> Trainer:
-    recipe = Recipe(puzzle=PUZZLE.name, batch_size=8, **{"warmup_samples": 64, "curriculum": 4, **settings})  # type: ignore[arg-type]
-    torch.manual_seed(recipe.seed)
-    model = HRM(SIZES)
-    start_from_geometry(model, PUZZLE.geometry)
-    feed = Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=recipe.seed, augment=recipe.augment)
-    return Trainer(model, PUZZLE, feed, recipe, hardware)
+trainer_on = partial(small_trainer, curriculum=4, geometric_start=True)
 
 
 def test_resumed_training_has_the_losses_of_the_uninterrupted_one(data: Path, tmp_path: Path) -> None:

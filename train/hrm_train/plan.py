@@ -1,4 +1,4 @@
-"""What a run will do, decided once and written beside it, so that going on needs nothing but the run's directory.
+"""What a run will do, decided once and written into its directory, so that a resume needs nothing else.
 
 plan = open_plan(puzzle="arc", hw="rtx4090")      # builds data/arc first where it is absent
 trainer = trainer_from(plan)
@@ -7,7 +7,7 @@ trainer = trainer_from(plan)
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,11 @@ from hrm_train.recipe import Recipe, config_for, recipe_for, with_settings
 from hrm_train.status import SETTINGS
 
 SMALL = 8_000_000  # parameters, below which the table's small_rows_* hold
+FACTORS = (0.5, 1, 2, 4)
+"""Of the wanted micro-batch: what `tuned` tries, REPEATS times each."""
+REPEATS = 3
+FILLED = 0.9
+"""Share of the device's memory that a micro-batch may fill: the rest is for fragments and whatever else runs."""
 
 Say = Callable[[str], None]
 
@@ -56,7 +61,7 @@ class RunPlan:
             return self.micro_batch_for(HRM(self.config))
 
     def micro_batch_for(self, model: HRM) -> int:
-        """The same where the model is at hand: the meta device takes two seconds to import, on each resume."""
+        """The same for a model that exists already: the meta device takes two seconds to import, on each resume."""
         num_parameters = sum(p.numel() for p in model.parameters())
         wanted = self.hardware.rows(self.config.seq_len, small=num_parameters < SMALL)
         return min(wanted, len(distributed.ranks().slots(self.recipe.batch_size)))
@@ -126,7 +131,7 @@ def new_plan(
     if (run / SETTINGS).exists():
         raise ValueError(f"{run} already holds a run; add --resume to continue it or choose another --run")
     kind, machine = registry.get(puzzle), hardware_from_name(hw)
-    of_model, of_recipe, of_machine = (_settings_for(record, settings) for record in (HRMConfig, Recipe, Hardware))
+    of_model, of_recipe, of_machine = _settings_by_record(settings)
     hardware = with_settings(machine, of_machine)
     preset = preset or machine.preset
     recipe = with_settings(recipe_for(preset, kind, machine.target_batch), of_recipe)
@@ -197,29 +202,19 @@ def _model(plan: RunPlan, puzzle: Puzzle) -> HRM:
     return model
 
 
-def _settings_for(record: type, settings: Sequence[str]) -> Mapping[str, str]:
-    """Those of the key=value settings that are the record's; refuses what is nobody's."""
-    known = {kind: _keys(kind) for kind in (HRMConfig, Recipe, Hardware)}
-    pairs = dict(_pair(text) for text in settings)
-    for key in pairs:
-        if not any(key in keys for keys in known.values()):
-            every = sorted(name for keys in known.values() for name in keys)
-            raise ValueError(f"unknown setting {key!r}; known settings are {', '.join(every)}")
-    return {key: value for key, value in pairs.items() if key in known[record]}
-
-
-def _keys(record: type) -> set[str]:
-    if record is Hardware:
-        return set(SETTABLE)
+def _settings_by_record(settings: Sequence[str]) -> list[dict[str, str]]:
+    """The key=value settings of the model, the recipe and the machine; refuses a key that none of them has."""
     decided = {"vocab_size", "seq_len", "num_puzzle_ids", "puzzle"}  # by the puzzle and its data
-    return {field.name for field in fields(record)} - decided
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, found, value = text.partition("=")
-    if not found:
-        raise ValueError(f"--set {text!r} has no '='; write --set key=value")
-    return key, value
+    known = [{field.name for field in fields(record)} - decided for record in (HRMConfig, Recipe)] + [set(SETTABLE)]
+    pairs: dict[str, str] = {}
+    for text in settings:
+        key, found, pairs[key] = text.partition("=")
+        if not found:
+            raise ValueError(f"--set {text!r} has no '='; write --set key=value")
+        if not any(key in keys for keys in known):
+            every = sorted(name for keys in known for name in keys)
+            raise ValueError(f"unknown setting {key!r}; known settings are {', '.join(every)}")
+    return [{key: value for key, value in pairs.items() if key in keys} for keys in known]
 
 
 def _usual_data(kind: Puzzle, say: Say) -> Path:
@@ -237,70 +232,50 @@ def _usual_data(kind: Puzzle, say: Say) -> Path:
     return path
 
 
-FACTORS = (0.5, 1, 2, 4)
-TARGET = 0.9
-"""Share of the device's memory that a micro-batch may fill: the rest is for fragments and whatever else runs."""
-REPEATS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One micro-batch that was tried; no speed where it was out of memory."""
-
-    micro_batch: int
-    samples_per_s: float
-    peak_bytes: int
-    fits: bool
-
-    def __str__(self) -> str:
-        outcome = f"{self.samples_per_s:.1f} samples/s, peak {self.peak_bytes / 2**20:.0f} MiB"
-        verdict = outcome if self.samples_per_s else "out of memory"
-        return f"micro-batch {self.micro_batch}: {verdict}{'' if self.fits else ', too much'}"
-
-
-def fastest(trainer: Trainer, wanted: int, say: Callable[[str], None], limit: int | None = None) -> int:
-    """The fastest of 0.5, 1, 2 and 4 times `wanted` rows that fills at most TARGET of `limit` bytes (the device's own).
+def fastest(trainer: Trainer, wanted: int, say: Say, limit: int | None = None) -> int:
+    """The fastest of 0.5, 1, 2 and 4 times `wanted` rows that fills at most FILLED of `limit` bytes (the device's own).
 
     Each is tried by real windows, forward and backward, in which every row is fresh: the most a step can take. Where
     none fits, smaller ones are tried. The trainer's state is spent on it: use one for this alone.
     """
     limit = limit_bytes(trainer.device) if limit is None else limit
     most = len(trainer.slots)
-    trials: list[Trial] = []
+    speeds: dict[int, float] = {}  # samples/s of the micro-batches that fit
     for rows in sorted({min(most, max(1, int(factor * wanted))) for factor in FACTORS}):
-        trials.append(_tried(trainer, rows, limit, say))
-        if not trials[-1].fits:
+        if not _fits(trainer, rows, limit, speeds, say):
             break
-    while not any(trial.fits for trial in trials):
-        rows = min(trial.micro_batch for trial in trials)
-        if rows == 1:
+    while not speeds:
+        if trainer.micro_batch == 1:
             raise ValueError(
-                f"not even one row fits into {TARGET:.0%} of {limit / 2**20:.0f} MiB; choose a smaller --preset"
+                f"not even one row fits into {FILLED:.0%} of {limit / 2**20:.0f} MiB; choose a smaller --preset"
             )
-        trials.append(_tried(trainer, rows // 2, limit, say))
-    best = max((trial for trial in trials if trial.fits), key=lambda trial: trial.samples_per_s)
-    say(f"chosen: micro-batches of {best.micro_batch} rows, {-(-most // best.micro_batch)} for each update")
-    return best.micro_batch
+        _fits(trainer, trainer.micro_batch // 2, limit, speeds, say)
+    best = max(speeds, key=lambda rows: speeds[rows])
+    say(f"chosen: micro-batches of {best} rows, {-(-most // best)} for each update")
+    return best
 
 
-def _tried(trainer: Trainer, rows: int, limit: int, say: Callable[[str], None]) -> Trial:
+def _fits(trainer: Trainer, rows: int, limit: int, speeds: dict[int, float], say: Say) -> bool:
+    """Tries one micro-batch; its speed goes to `speeds` where it fits."""
     trainer.regroup(rows)
     restart_peak(trainer.device)
     try:
-        seconds = min(_seconds(trainer) for _ in range(REPEATS))  # the first one also warms up
+        seconds = min(_rehearsal_s(trainer) for _ in range(REPEATS))  # the first one also warms up
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        seconds = 0.0
-    peak = peak_bytes(trainer.device)
-    samples_per_s = trainer.micro_batch * trainer.recipe.window / seconds if seconds else 0.0
-    fits = bool(seconds) and peak <= TARGET * limit
-    trial = Trial(micro_batch=trainer.micro_batch, samples_per_s=samples_per_s, peak_bytes=peak, fits=fits)
-    say(str(trial))
-    return trial
+        say(f"micro-batch {trainer.micro_batch}: out of memory, too much")
+        return False
+    samples_per_s, peak = trainer.micro_batch * trainer.recipe.window / seconds, peak_bytes(trainer.device)
+    fits = peak <= FILLED * limit
+    figures = f"{samples_per_s:.1f} samples/s, peak {peak / 2**20:.0f} MiB"
+    say(f"micro-batch {trainer.micro_batch}: {figures}{'' if fits else ', too much'}")
+    if fits:
+        speeds[trainer.micro_batch] = samples_per_s
+    return fits
 
 
-def _seconds(trainer: Trainer) -> float:
+def _rehearsal_s(trainer: Trainer) -> float:
     begin = time.perf_counter()
     trainer.rehearse()
     if trainer.device.type == "cuda":
