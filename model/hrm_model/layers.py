@@ -117,7 +117,7 @@ class Block(nn.Module):
         self.mlp = SwiGLU(config)
 
     def forward(self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None) -> Tensor:
-        """All positions, or the first `num_read` where nobody reads the others."""
+        """All positions, or the first `num_read` where the others are not read."""
         x_BND = residual_norm(x_BND[:, :num_read], self.self_attn(x_BND, rotation, num_read), self.eps)
         return residual_norm(x_BND, self.mlp(x_BND), self.eps)
 

@@ -1,6 +1,13 @@
-"""The checkpoints of a run: `step_N` directories, and `latest` and `best` that name one each.
+"""The checkpoints of a run: `step_N` directories, `latest` and `best` that name one each, and the lock of its writer.
 
 A write that fails (a full disk) leaves the one before whole; leftovers of a killed process vanish when the run goes on.
+Beside the model, a checkpoint holds the trainer's own files, everything that an exact continuation needs:
+
+    trainer.safetensors   raw weights (weights.*), optimiser moments (exp_avg.*, exp_avg_sq.*), slots (slots.*)
+    trainer.json          recipe, step, samples, curriculum
+
+There are no random states: what is drawn follows from the seed and the step, and the network draws nothing.
+The system itself releases the lock when its process ends, however it ends.
 """
 
 import json
@@ -23,6 +30,9 @@ from hrm_model.checkpoint import CheckpointError, read_json
 from hrm_model.hrm import HRM
 from hrm_train.optim import AdamATan2
 from hrm_train.recipe import Recipe
+
+TENSORS, VALUES = "trainer.safetensors", "trainer.json"
+LOCK = "lock"
 
 
 class SaveError(OSError):
@@ -87,12 +97,9 @@ def _reason(error: Exception) -> str:
     return os.strerror(int(number[1])) if number else str(error)
 
 
-TENSORS, VALUES = "trainer.safetensors", "trainer.json"
-
-
 @dataclass(kw_only=True)
 class Progress:
-    """Where a run stands; JSON-ready. `counted_*` are the puzzles the curriculum has not taken in yet."""
+    """How far a run is; JSON-ready. `counted_*` are the puzzles the curriculum has not taken in yet."""
 
     step: int = 0
     samples: int = 0
@@ -103,9 +110,10 @@ class Progress:
     counted_finished: int = 0
 
 
-def write(
+def write_trainer(
     directory: Path, model: HRM, optimiser: AdamATan2, slots: Mapping[str, Tensor], recipe: Recipe, progress: Progress
 ) -> None:
+    """The trainer's own files of a checkpoint."""
     tensors = {**_named(model, optimiser), **{f"slots.{name}": tensor for name, tensor in slots.items()}}
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     safetensors.torch.save_file(flat, directory / TENSORS)
@@ -115,7 +123,9 @@ def write(
 
 
 @torch.no_grad()
-def read(directory: Path, model: HRM, optimiser: AdamATan2, recipe: Recipe) -> tuple[dict[str, Tensor], Progress]:
+def read_trainer(
+    directory: Path, model: HRM, optimiser: AdamATan2, recipe: Recipe
+) -> tuple[dict[str, Tensor], Progress]:
     """Restores weights and moments in place; returns the slots' tensors and the progress. Refuses another recipe."""
     values = read_json(directory / VALUES)
     saved, mine = values["recipe"], asdict(recipe)
@@ -144,9 +154,6 @@ def _named(model: HRM, optimiser: AdamATan2) -> dict[str, Tensor]:
     }
 
 
-LOCK = "lock"
-
-
 @contextmanager
 def sole_writer(run: Path) -> Generator[None]:
     """Refuses a run that another process is writing; the lock's file names the holder's process id.
@@ -169,7 +176,7 @@ def sole_writer(run: Path) -> Generator[None]:
 
 
 def writer_of(run: Path) -> str | None:
-    """The process id of whoever writes the run now ('?' where unreadable); None where nobody does."""
+    """The id of the process that writes the run now ('?' where unreadable); None where there is none."""
     try:
         handle = os.open(run / LOCK, os.O_RDWR)
     except OSError:
@@ -190,7 +197,7 @@ def _read(file: Path) -> str:
 if sys.platform == "win32":
     import msvcrt
 
-    FAR = 1 << 30  # a byte nobody reads: Windows forbids reading locked ones
+    FAR = 1 << 30  # beyond the content: Windows forbids reading locked bytes
 
     def _try_lock(handle: int) -> bool:
         os.lseek(handle, FAR, os.SEEK_SET)

@@ -27,7 +27,7 @@ from hrm_train.window import answer_loss_B
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 SHOWN_TRIALS = 2
-"""ARC allows two attempts; the published scores with more stand in the record."""
+"""ARC allows two attempts; scores with more, as published, are in the record only."""
 
 
 @dataclass(frozen=True, kw_only=True)

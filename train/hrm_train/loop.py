@@ -26,7 +26,7 @@ from hrm_train.window import Fresh, Slots, recompute_blocks, window_loss
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """What one step measured over the global batch; tensors stay on the device until somebody reads them.
+    """What one step measured over the global batch; tensors stay on the device until they are read.
 
     `loss` is the mean per row and segment, `exact` the share of rows whose answer is exact, `halted` how many rows
     halted, `skipped` how many updates of this run were left out because their gradient was not finite.
@@ -114,7 +114,7 @@ class Trainer:
         )
 
     def _refill(self) -> None:
-        """Offers every slot a row; on a CPU, where asking is free, only when some slot has halted."""
+        """Offers every slot a row; on a CPU, where reading a tensor is free, only when some slot has halted."""
         step, curriculum = self.progress.step, self.curriculum
         if self.recipe.curriculum and step and step % curriculum.INTERVAL == 0:
             solved, finished = self._counted.tolist()
@@ -257,7 +257,7 @@ class Trainer:
         self.progress.counted_solved, self.progress.counted_finished = map(int, self._counted.tolist())
 
         def write_more(directory: Path) -> None:
-            checkpoints.write(directory, self.model, self.optimiser, slots, self.recipe, self.progress)
+            checkpoints.write_trainer(directory, self.model, self.optimiser, slots, self.recipe, self.progress)
 
         if self.ranks.is_first:
             checkpoint.save(path, self.averaged_model(), meta, write_more)
@@ -266,7 +266,7 @@ class Trainer:
     def restore(self, path: Path) -> None:
         """Continues exactly where the checkpoint `path` was written, on whatever number of ranks."""
         averaged, _ = checkpoint.load(path)
-        slots, self.progress = checkpoints.read(path, self.model, self.optimiser, self.recipe)
+        slots, self.progress = checkpoints.read_trainer(path, self.model, self.optimiser, self.recipe)
         self.average.state = {name: p.detach().to(self.device) for name, p in averaged.named_parameters()}
         for name, buffer in averaged.named_buffers():
             self.model.get_buffer(name).copy_(buffer)

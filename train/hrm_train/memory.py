@@ -125,7 +125,7 @@ def limit_bytes(device: torch.device) -> int:
 
 
 def restart_peak(device: torch.device) -> None:
-    """From here on `peak_bytes` tells the most."""
+    """`peak_bytes` counts from here on."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)

@@ -1,4 +1,4 @@
-"""A run on disk: what happens between the steps of a trainer. Read `Run.finish` first.
+"""A run on disk: what happens between the steps of a trainer. Read `TrainingRun.finish` first.
 
 run.json   lock   step_N/   latest   best   metrics.ndjson   validation.ndjson   curve.png   segments.png   board/
 """
@@ -99,7 +99,7 @@ class TrainingRun:
         return self.trainer.progress.step % steps == 0
 
     def _agreed(self, here: bool) -> bool:
-        """What one rank wants, all do; they compare notes only where they report, since asking waits for the device."""
+        """Whether any rank wants it; ranks exchange votes only at report steps, since that waits for the device."""
         ranks = self.trainer.ranks
         return here if ranks.world == 1 else self._every(self.intervals.report_steps) and ranks.any(here)
 
@@ -130,7 +130,7 @@ class TrainingRun:
         return self._validate() if ranks.any(ranks.is_first and owed) else None
 
     def _validate(self) -> Evaluation | None:
-        """The first rank looks; all take part in saving where it found the best so far. None where a signal came."""
+        """The first rank evaluates; all take part in saving the best so far. None where a signal came."""
         ranks, evaluation, is_best = self.trainer.ranks, None, False
         with self.trainer.meter.aside():
             if ranks.is_first:
@@ -143,7 +143,7 @@ class TrainingRun:
         return evaluation
 
     def _look(self) -> tuple[Evaluation, bool]:
-        """Evaluates what is due; whether the whole set went better than ever."""
+        """Evaluates what is due; returns whether the whole set went better than ever."""
         step, fast = self.trainer.progress.step, self.held_out.fast
         model = self.trainer.averaged_model()
         if fast is not None:

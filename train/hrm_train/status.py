@@ -1,4 +1,7 @@
-"""How a run stands, from its files alone, also while another process writes it."""
+"""The state of a run, from its files alone, also while another process writes it; pictures of its validations.
+
+python -m hrm_train.status curve.png runs/first runs/second      # runs that continue one another, end to end
+"""
 
 import json
 import sys
