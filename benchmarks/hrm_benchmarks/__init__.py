@@ -1,1 +1,12 @@
 """Benchmarks: what halting-aware batching is worth, measured beside honest baselines."""
+
+import sys
+
+
+def main() -> None:
+    """Entry point of `hrm-bench`; says what to install where the serving extra is missing."""
+    try:
+        from hrm_benchmarks.cli import app
+    except ModuleNotFoundError as error:
+        sys.exit(f"hrm-bench needs {error.name}, which is not installed: run pip install 'hrm-edge[serve]'.")
+    app()

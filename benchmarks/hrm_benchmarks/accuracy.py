@@ -4,8 +4,6 @@ Everything counted comes from the answers a client would get; only CPU time is m
 and repeat from run to run, CPU seconds belong to the machine.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from hrm_benchmarks.report import Row
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.http.errors import ServiceError
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.solve.client import ServerError
 from hrm_edge_runtime.solve.reading import Entry, opened
 from hrm_edge_runtime.solve.solvers import Reply, SolveAll
 from hrm_puzzles.data.held_out import questions_made
@@ -23,10 +22,25 @@ from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError
 from hrm_puzzles.sudoku import solver as sudoku_solver
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
+COLUMNS = [
+    ("attempts", "{attempts}"),
+    ("solved", "{solved} of {puzzles}"),
+    ("wrong", "{wrong} of {compared}"),
+    ("segments", "{segments_per_puzzle:.1f}"),
+    ("a solve", "{segments_per_solve:,.0f}"),
+    ("CPU s", "{cpu_s_per_puzzle:.2f}"),
+    ("a solve", "{cpu_s_per_solve:,.2f}"),
+    ("x first", "{solved_ratio:,.2f} / {segments_ratio:.2f} / {cpu_ratio:.2f}"),
+]
+LEGEND = """\
+solved:  proven answers; wrong: those that differ from the known solution, of those compared
+segments, CPU s:  all attempts together, for each puzzle and for each solve
+x first: beside the first row of this run: solves, segments, CPU seconds"""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Known:
-    """A question, as it is asked, and its solution; None where nobody tells it."""
+class KnownPuzzle:
+    """A question, as it is asked, and its solution; None where that is not known."""
 
     puzzle: object
     solution: Grid | None
@@ -41,7 +55,6 @@ class Level:
     """
 
     attempts: int
-    max_segments: int | None
     is_solved: list[bool]
     segments: list[int]
     num_wrong: int
@@ -52,31 +65,16 @@ class Level:
     def num_solved(self) -> int:
         return sum(self.is_solved)
 
-    @property
-    def total_segments(self) -> int:
-        return sum(self.segments)
+    def text(self) -> str:
+        num_puzzles = len(self.segments)
+        return (
+            f"{self.attempts} attempts: {self.num_solved} of {num_puzzles} solved, {self.num_wrong} wrong, "
+            f"{sum(self.segments) / num_puzzles:.1f} segments and {self.cpu_s / num_puzzles:.2f} CPU s a puzzle"
+        )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figures:
-    """A level as the table shows it; the ratios compare it with the first level of the same run."""
-
-    attempts: int
-    solved: int
-    puzzles: int
-    wrong: int
-    compared: int
-    segments_per_puzzle: float
-    segments_per_solve: float | None
-    cpu_s_per_puzzle: float
-    cpu_s_per_solve: float | None
-    solved_ratio: float | None
-    segments_ratio: float
-    cpu_ratio: float
-
-
-def questions_from_file(path: Path, puzzle: Puzzle, num_puzzles: int) -> list[Known]:
-    """The first puzzles of a file in any form that hrm-solve reads; a Sudoku's solution is worked out where it lacks.
+def puzzles_from_file(path: Path, puzzle: Puzzle, num_puzzles: int) -> list[KnownPuzzle]:
+    """The first puzzles of a file in any form that hrm-solve reads; a Sudoku's missing solution is worked out.
 
     Refuses what is no question.
     """
@@ -87,55 +85,7 @@ def questions_from_file(path: Path, puzzle: Puzzle, num_puzzles: int) -> list[Kn
     return found
 
 
-def generated(puzzle: Puzzle, difficulty: str, num_puzzles: int, seed: int) -> list[Known]:
-    """Fresh puzzles of one difficulty, with their answers."""
-    return [
-        Known(puzzle=puzzle.decode(asked.tokens_T).tolist(), solution=puzzle.decode(asked.labels_T))
-        for asked in questions_made(puzzle, num_puzzles, difficulty=difficulty, seed=seed)
-    ]
-
-
-def measure(
-    solve_all: SolveAll,
-    puzzle: Puzzle,
-    questions: Sequence[Known],
-    attempts: Sequence[int],
-    max_segments: int | None,
-) -> Iterator[Level]:
-    """Solve every question with each number of attempts, one after the other."""
-    for num_attempts in attempts:
-        requests = [SolveRequest(puzzle=q.puzzle, attempts=num_attempts, max_segments=max_segments) for q in questions]
-        began_s = time.process_time()
-        outcomes = dict(solve_all(requests))
-        cpu_s = time.process_time() - began_s
-        answers = [_answer(outcomes[position]) for position in range(len(questions))]
-        compared = [pair for pair in zip(questions, answers, strict=True) if _can_be_compared(*pair)]
-        yield Level(
-            attempts=num_attempts,
-            max_segments=max_segments,
-            is_solved=[answer.verified is True for answer in answers],
-            segments=[answer.total_segments for answer in answers],
-            num_wrong=sum(not _agrees(puzzle, question, answer) for question, answer in compared),
-            num_compared=len(compared),
-            cpu_s=cpu_s,
-        )
-
-
-def figures(levels: Sequence[Level]) -> list[Figures]:
-    """Every level beside the first."""
-    return [_figures(level, levels[0]) for level in levels]
-
-
-def require_proofs(bundle: Bundle) -> None:
-    """Refuse a bundle whose answers nobody can prove."""
-    if not bundle.puzzle.proof_exists:
-        raise ValueError(
-            f"answers to {bundle.puzzle.name!r} cannot be proven, so attempts vote: score them with hrm-train's "
-            "evaluation of its data set."
-        )
-
-
-def _known(puzzle: Puzzle, entry: Entry) -> Known:
+def _known(puzzle: Puzzle, entry: Entry) -> KnownPuzzle:
     try:
         grid = puzzle.parse(entry.puzzle).grid
         solution = None if entry.known is None else puzzle.parse(entry.known).grid
@@ -143,38 +93,111 @@ def _known(puzzle: Puzzle, entry: Entry) -> Known:
         raise ValueError(f"puzzle {entry.number}: {error}") from error
     if solution is None and isinstance(puzzle, Sudoku):
         solution = sudoku_solver.solve(puzzle.board, grid, max_solutions=1).grids[0]
-    return Known(puzzle=entry.puzzle, solution=solution)
+    return KnownPuzzle(puzzle=entry.puzzle, solution=solution)
 
 
-def _answer(outcome: Reply) -> SolveAnswer:
-    if isinstance(outcome, SolveAnswer):
-        return outcome
-    assert isinstance(outcome, ServiceError), "a bundle opened here is no server"
-    raise ValueError(f"a puzzle is refused: {outcome.message}; {outcome.remedy}.")
+def generated(puzzle: Puzzle, difficulty: str, num_puzzles: int, seed: int) -> list[KnownPuzzle]:
+    """Fresh puzzles of one difficulty, with their solutions."""
+    return [
+        KnownPuzzle(puzzle=puzzle.decode(asked.tokens_T).tolist(), solution=puzzle.decode(asked.labels_T))
+        for asked in questions_made(puzzle, num_puzzles, difficulty=difficulty, seed=seed)
+    ]
 
 
-def _can_be_compared(question: Known, answer: SolveAnswer) -> bool:
-    return answer.verified is True and question.solution is not None
+def require_proofs(bundle: Bundle) -> None:
+    """Refuse a bundle whose answers cannot be proven."""
+    if not bundle.puzzle.proof_exists:
+        raise ValueError(
+            f"answers to {bundle.puzzle.name!r} cannot be proven, so attempts vote: score them with hrm-train's "
+            "evaluation of its data set."
+        )
 
 
-def _agrees(puzzle: Puzzle, question: Known, answer: SolveAnswer) -> bool:
-    assert question.solution is not None
-    return np.array_equal(puzzle.parse(answer.solution).grid, question.solution)
+def measure(
+    solve_all: SolveAll,
+    puzzle: Puzzle,
+    puzzles: Sequence[KnownPuzzle],
+    attempts: Sequence[int],
+    max_segments: int | None,
+) -> Iterator[Level]:
+    """Solve every puzzle with each number of attempts, one after the other."""
+    for num_attempts in attempts:
+        requests = [SolveRequest(puzzle=p.puzzle, attempts=num_attempts, max_segments=max_segments) for p in puzzles]
+        began_s = time.process_time()
+        replies = dict(solve_all(requests))
+        cpu_s = time.process_time() - began_s
+        answers = [_answer(replies[position]) for position in range(len(puzzles))]
+        is_right = [
+            np.array_equal(puzzle.parse(answer.solution).grid, known.solution)
+            for known, answer in zip(puzzles, answers, strict=True)
+            if answer.verified is True and known.solution is not None
+        ]
+        yield Level(
+            attempts=num_attempts,
+            is_solved=[answer.verified is True for answer in answers],
+            segments=[answer.total_segments for answer in answers],
+            num_wrong=is_right.count(False),
+            num_compared=len(is_right),
+            cpu_s=cpu_s,
+        )
 
 
-def _figures(level: Level, first: Level) -> Figures:
-    num_puzzles, solved = len(level.segments), level.num_solved
-    return Figures(
-        attempts=level.attempts,
-        solved=solved,
-        puzzles=num_puzzles,
-        wrong=level.num_wrong,
-        compared=level.num_compared,
-        segments_per_puzzle=level.total_segments / num_puzzles,
-        segments_per_solve=level.total_segments / solved if solved else None,
-        cpu_s_per_puzzle=level.cpu_s / num_puzzles,
-        cpu_s_per_solve=level.cpu_s / solved if solved else None,
-        solved_ratio=solved / first.num_solved if first.num_solved else None,
-        segments_ratio=level.total_segments / first.total_segments,
-        cpu_ratio=level.cpu_s / first.cpu_s,
-    )
+def _answer(reply: Reply) -> SolveAnswer:
+    if isinstance(reply, SolveAnswer):
+        return reply
+    refusal = reply.detail if isinstance(reply, ServerError) else reply
+    raise ValueError(f"a puzzle is refused: {refusal.message}; {refusal.remedy}.")
+
+
+def figures(levels: Sequence[Level]) -> list[Row]:
+    """Every level beside the first."""
+    return [_figures(level, levels[0]) for level in levels]
+
+
+def _figures(level: Level, first: Level) -> Row:
+    num_puzzles, solved, segments = len(level.segments), level.num_solved, sum(level.segments)
+    return {
+        "attempts": level.attempts,
+        "solved": solved,
+        "puzzles": num_puzzles,
+        "wrong": level.num_wrong,
+        "compared": level.num_compared,
+        "segments_per_puzzle": segments / num_puzzles,
+        "segments_per_solve": segments / solved if solved else None,
+        "cpu_s_per_puzzle": level.cpu_s / num_puzzles,
+        "cpu_s_per_solve": level.cpu_s / solved if solved else None,
+        "solved_ratio": solved / first.num_solved if first.num_solved else None,
+        "segments_ratio": segments / sum(first.segments),
+        "cpu_ratio": level.cpu_s / first.cpu_s,
+        "is_solved": level.is_solved,
+        "segments": level.segments,
+    }
+
+
+def save_picture(path: Path, title: str, rows: Sequence[Row]) -> None:
+    """Share solved over attempts, and over the compute spent on a puzzle."""
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError as error:
+        raise ValueError("--png needs matplotlib: run pip install matplotlib.") from error
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+    shares = [100 * row["solved"] / row["puzzles"] for row in rows]
+    attempts = [row["attempts"] for row in rows]
+    over = {"attempts": attempts, "segments spent on a puzzle": [row["segments_per_puzzle"] for row in rows]}
+    for axis, (name, values) in zip(axes, over.items(), strict=True):
+        axis.plot(values, shares, marker="o", color="#2a66a3")
+        axis.set_xscale("log")
+        axis.set_xlabel(name)
+        axis.grid(alpha=0.3)
+        axis.margins(x=0.12)
+        for value, share, number in zip(values, shares, attempts, strict=True):
+            axis.annotate(f"{number}×", (value, share), textcoords="offset points", xytext=(5, -11))
+    axes[0].set_xticks(attempts, [str(number) for number in attempts])
+    axes[0].set_ylabel("solved, all proven (%)")
+    axes[0].set_ylim(0, 105)
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

@@ -1,12 +1,369 @@
-"""The command `hrm-bench`."""
+"""The subcommands of `hrm-bench`."""
 
+import asyncio
+import contextlib
+import shlex
+import signal
 import sys
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from hrm_benchmarks import accuracy as accuracy_bench
+from hrm_benchmarks import load as load_bench
+from hrm_benchmarks import policies, processes, segments
+from hrm_benchmarks import soak as soak_bench
+from hrm_benchmarks.report import print_json, print_table, tell
+from hrm_benchmarks.scripted import Cost
+from hrm_benchmarks.scripted_server import Scripted
+from hrm_benchmarks.server import running
+from hrm_benchmarks.targets import bundle_target, scripted_target
+from hrm_edge_runtime.batching.halting import PolicyKind
+from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.engines.factory import choose
+from hrm_edge_runtime.solve.solvers import OfflineSolver
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+
+SCRIPT = "script"
+SHARES = (0.5, 0.8, 0.95)
+PROMISED = ("sudoku", "sudoku-6x6 --engine cpu:int8")
+ATTEMPTS = (1, 4, 16, 64)
+
+Csv = Annotated[Path | None, typer.Option(help="Bundle: puzzles in Sudoku-Extreme form; else generated.")]
+Difficulty = Annotated[str | None, typer.Option(help="Bundle: of generated puzzles; else the easiest.")]
+Segments = Annotated[str, typer.Option(help="Script: geo3 geo5 geo8 bim3 bim5 bim8, or a recorded JSON.")]
+StepMs = Annotated[float, typer.Option(min=0, help="Script: what a step costs.")]
+StepCost = Annotated[Cost, typer.Option(help="Script: how that grows with the rows of a step.")]
+TurnRounds = Annotated[int, typer.Option(min=1, help="How often each takes its turn; figures are medians.")]
+TurnS = Annotated[float, typer.Option(min=0, help="Seconds of one turn, at least a step.")]
+CpuClock = Annotated[bool, typer.Option(help="Count CPU seconds, for a machine with other work.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")]
 
 
-def main() -> None:
-    """Entry point of `hrm-bench`; says what to install where the serving extra is missing."""
+@app.callback()
+def bench() -> None:
+    """Measure what serving and training cost, beside honest baselines."""
+
+
+@app.command(epilog="Example: hrm-bench serve --bundle model.bundle --csv test.csv --puzzles 64 --slots 4")
+def serve(
+    bundle: Annotated[str | None, typer.Option(help="Engine to measure: a bundle's directory or shipped name.")] = None,
+    csv: Csv = None,
+    difficulty: Difficulty = None,
+    precision: Annotated[str, typer.Option(help="Bundle: which of its graphs.")] = "fp32",
+    policy: Annotated[PolicyKind | None, typer.Option(help="Bundle: halting rule; else its own.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Bundle: threads of the engine, under every policy.")] = 1,
+    cpu_clock: Annotated[bool, typer.Option(help="Bundle: count CPU seconds, for a machine with other work.")] = False,
+    segments: Segments = "geo5",
+    step_ms: StepMs = 20.0,
+    cost: StepCost = "flat",
+    virtual_time: Annotated[bool, typer.Option(help="Script: count the time instead of spending it.")] = False,
+    slots: Annotated[int, typer.Option(min=1, help="Slots; the batch of the policies that batch.")] = 8,
+    puzzles: Annotated[int, typer.Option(min=1, help="How many, the same under every policy.")] = 200,
+    rounds: Annotated[int, typer.Option(min=1, help="How often; figures are medians.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Of puzzles and scripts.")] = 0,
+    json: Json = False,
+) -> None:
+    """Serve the same puzzles under five policies: refill, fixed, wait for the slowest, compaction, one at a time.
+
+    Without --bundle a scripted engine stands in for the model, so that the figures are the batching's own.
+    """
+    settings = dict[str, object](locals())
+    with refusals_in_one_sentence():
+        if bundle is None:
+            made = policies.scripted_bench(
+                segments=segments,
+                num_puzzles=puzzles,
+                num_slots=slots,
+                step_ms=step_ms,
+                cost=cost,
+                virtual=virtual_time,
+                seed=seed,
+            )
+        else:
+            opened = Bundle.open(find_bundle(bundle))
+            rule = opened.manifest.halting_policy()
+            made = policies.bundle_bench(
+                opened,
+                policies.questions_for(opened, csv, difficulty, puzzles, seed),
+                precision=precision,
+                policy=replace(rule, kind=policy or rule.kind),
+                num_slots=slots,
+                num_threads=threads,
+                cpu_clock=cpu_clock,
+            )
+    found = policies.measure(made, rounds=rounds, tell=tell)
+    made.engine.close()
+    if json:
+        print_json({"title": made.title, **settings}, runs=found)
+    else:
+        policies.print_figures(made.title, found)
+
+
+@app.command(epilog="Example: hrm-bench segment --checkpoint model/checkpoints/sudoku --batch 1 --batch 8")
+def segment(
+    bundle: Annotated[str | None, typer.Option(help="Bundle's directory or shipped name; else the default.")] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="ENGINE[:PRECISION], may be repeated; else cpu in each precision.")
+    ] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Also PyTorch, eager and compiled, with its weights.")] = None,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Puzzles in a step, may be repeated. [1, 8]")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of every engine.")] = 1,
+    rounds: TurnRounds = 9,
+    turn_s: TurnS = 0.5,
+    cpu_clock: CpuClock = False,
+    json: Json = False,
+) -> None:
+    """Time one segment on every engine in turns, and show by operator where a CPU's time goes."""
+    settings = dict[str, object](locals())
+    batches = batch or [1, 8]
+    with refusals_in_one_sentence():
+        path = find_bundle(bundle)
+        opened = Bundle.open(path)
+        names = engine or [f"cpu:{precision}" for precision in opened.manifest.precisions]
+        engines = segments.engines_of(path, names, batches, num_threads=threads, checkpoint=checkpoint)
+        found = segments.measure(engines, rounds=rounds, turn_s=turn_s, cpu_clock=cpu_clock, tell=tell)
+        operators = {
+            precision: segments.operator_ms(opened, precision, batches[-1], threads)
+            for precision in opened.manifest.precisions
+        }
+    if json:
+        print_json(settings, runs=found, operator_ms=operators)
+    else:
+        title = f"{opened.manifest.name}, {threads} threads, {_rounds(rounds, cpu_clock)}"
+        print_table(title, segments.COLUMNS, found, caption=segments.CAPTION, left=["engine"])
+        segments.print_operators(operators)
+
+
+@app.command(epilog="Example: hrm-bench train --preset small --threads 1 --rounds 9 --compile")
+def train(
+    preset: Annotated[str, typer.Option(help="Model size: small, log or published.")] = "small",
+    puzzle: Annotated[str, typer.Option(help="Which puzzle; some are generated as training rows.")] = "sudoku",
+    batch: Annotated[int, typer.Option(min=1, help="Rows of one update, under every trainer.")] = 32,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each; without it, all cores.")] = None,
+    rounds: TurnRounds = 9,
+    turn_s: TurnS = 1.0,
+    compiled: Annotated[bool, typer.Option("--compile", help="Our trainer also through torch.compile.")] = False,
+    cpu_clock: CpuClock = False,
+    json: Json = False,
+) -> None:
+    """Train by the published step, written plainly, and by our trainer, in turns and with equal losses."""
+    settings = dict[str, object](locals())
     try:
-        from hrm_benchmarks.commands import app
+        from hrm_benchmarks.desktop import training
     except ModuleNotFoundError as error:
-        sys.exit(f"hrm-bench needs {error.name}, which is not installed: run pip install 'hrm-edge[serve]'.")
-    app()
+        print(f"hrm-bench train needs {error.name}: run pip install 'hrm-edge[train,serve]'.", file=sys.stderr)
+        raise typer.Exit(1) from error
+    with refusals_in_one_sentence():
+        trainers = training.contestants(preset, puzzle, batch_size=batch, num_threads=threads, compiled=compiled)
+        turns = training.measure(trainers, rounds=rounds, turn_s=turn_s, tell=tell)
+    found = training.speeds(trainers, turns, cpu_clock=cpu_clock)
+    if json:
+        print_json(settings, machine={"torch": training.torch.__version__}, runs=found)
+    else:
+        threads = trainers[0].num_threads
+        title = f"{preset}, {puzzle}, batch {batch}, {threads} threads, {_rounds(rounds, cpu_clock)}"
+        training.print_speeds(title, found)
+
+
+@app.command(
+    epilog="Example: hrm-bench accuracy --puzzles hard.txt --attempts 1 --attempts 16 --max-segments 128 --png hard.png"
+)
+def accuracy(
+    bundle: Annotated[str | None, typer.Option(help="Bundle's directory or shipped name; else the default.")] = None,
+    puzzles: Annotated[
+        Path | None, typer.Option(help="One in each line, CSV in the published form, or NDJSON; else generated.")
+    ] = None,
+    difficulty: Annotated[str | None, typer.Option(help="Of generated puzzles; else the hardest.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="How many: the first of the file, or so many generated.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="Of generated puzzles.")] = 0,
+    attempts: Annotated[
+        list[int] | None, typer.Option(min=1, max=1024, help="Attempts at each, may be repeated. [1, 4, 16, 64]")
+    ] = None,
+    max_segments: Annotated[int | None, typer.Option(min=1, help="Of each attempt; else the model's limit.")] = None,
+    engine: Annotated[str, typer.Option(metavar="ENGINE[:PRECISION]", help="As in hrm-serve.")] = "auto",
+    slots: Annotated[int, typer.Option(min=1, help="Attempts in one batch.")] = 16,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of the engine.")] = 1,
+    png: Annotated[Path | None, typer.Option(help="Draw solves against attempts and compute.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, with every puzzle, in place of the table.")] = False,
+) -> None:
+    """Solve the same puzzles with more and more attempts; proven answers are compared with the known solutions."""
+    settings, levels = dict[str, object](locals()), list[accuracy_bench.Level]()
+    with refusals_in_one_sentence():
+        opened = Bundle.open(find_bundle(bundle))
+        accuracy_bench.require_proofs(opened)
+        puzzle, choice = opened.puzzle, choose(opened, engine, num_slots=slots)
+        known = (
+            accuracy_bench.puzzles_from_file(puzzles, puzzle, count)
+            if puzzles is not None
+            else accuracy_bench.generated(puzzle, difficulty or puzzle.difficulties[-1], count, seed)
+        )
+        solver = OfflineSolver(bundle=opened, choice=choice, num_slots=slots, num_threads=threads)
+        for level in accuracy_bench.measure(solver.solve_all, puzzle, known, attempts or ATTEMPTS, max_segments):
+            levels.append(level)
+            tell(level.text())
+        found = accuracy_bench.figures(levels)
+        title = f"{opened.manifest.name} {choice}, {len(known)} puzzles, up to {max_segments or 'all'} segments"
+        if png is not None:
+            accuracy_bench.save_picture(png, title, found)
+    if json:
+        print_json(settings, levels=found)
+    else:
+        print_table(title, accuracy_bench.COLUMNS, found, caption=accuracy_bench.LEGEND)
+
+
+@app.command(epilog="Example: hrm-bench load --bundle sudoku-6x6 --difficulty minimal --picture load.png")
+def load(
+    bundle: Annotated[str, typer.Option(help="Bundle's directory or shipped name, or 'script'.")] = "sudoku",
+    engine: Annotated[str, typer.Option(metavar="ENGINE[:PRECISION]", help="Bundle: as in hrm-serve.")] = "cpu",
+    threads: Annotated[int, typer.Option(min=1, help="Bundle: threads of its engine.")] = 1,
+    csv: Csv = None,
+    difficulty: Difficulty = None,
+    segments: Segments = "geo5",
+    step_ms: StepMs = 20.0,
+    cost: StepCost = "half",
+    slots: Annotated[int, typer.Option(min=1, help="Slots of the server.")] = 4,
+    queue_limit: Annotated[int, typer.Option(min=0, help="Places of its queue.")] = 64,
+    puzzles: Annotated[int, typer.Option(min=1, help="How many different ones.")] = 200,
+    seconds: Annotated[float, typer.Option(min=1, help="How long each load is offered.")] = 60.0,
+    saturation_s: Annotated[float, typer.Option(min=1, help="How long capacity is measured.")] = 20.0,
+    share: Annotated[list[float] | None, typer.Option(help="Load, may be repeated. [0.5, 0.8, 0.95]")] = None,
+    slo_ms: Annotated[float | None, typer.Option(help="Goodput: answers within; else 5 full services.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of puzzles and arrivals.")] = 0,
+    picture: Annotated[Path | None, typer.Option(help="Draw the latencies into this file.")] = None,
+    json: Json = False,
+) -> None:
+    """Offer Poisson arrivals at shares of the server's measured capacity, and compare with a simulation."""
+    settings = dict[str, object](locals())
+    with refusals_in_one_sentence():
+        if bundle == SCRIPT:
+            scripted = Scripted(
+                segments=segments,
+                step_ms=step_ms,
+                cost=cost,
+                num_slots=slots,
+                queue_limit=queue_limit,
+                num_puzzles=puzzles,
+                seed=seed,
+            )
+            target = scripted_target(scripted)
+        else:
+            target = bundle_target(
+                bundle,
+                engine=engine,
+                threads=threads,
+                num_slots=slots,
+                queue_limit=queue_limit,
+                csv=csv,
+                difficulty=difficulty,
+                num_puzzles=puzzles,
+                seed=seed,
+            )
+        plan = load_bench.LoadPlan(
+            shares=tuple(share or SHARES),
+            seconds=seconds,
+            saturation_s=saturation_s,
+            num_slots=slots,
+            queue_limit=queue_limit,
+            max_segments=target.max_segments,
+            slo_s=None if slo_ms is None else slo_ms / 1e3,
+            seed=seed,
+        )
+        with running(target.command) as server:
+            found = asyncio.run(load_bench.measure(server, target.bodies, plan, tell))
+            server.stop()
+    if picture is not None:
+        load_bench.save_picture(picture, target.title, found)
+    if json:
+        load_bench.print_report_json({"title": target.title, **settings}, found)
+    else:
+        load_bench.print_report(target.title, found)
+
+
+@app.command(epilog="Example: hrm-bench soak --requests 1000000 --json > soak.json")
+def soak(
+    requests: Annotated[int, typer.Option(min=1, help="How many, half of them as lines of batches.")] = 100_000,
+    streams: Annotated[int, typer.Option(min=1, help="Connections that send batches.")] = 4,
+    singles: Annotated[int, typer.Option(min=1, help="Connections that ask for one puzzle after another.")] = 16,
+    slots: Annotated[int, typer.Option(min=1, help="Slots of the server.")] = 32,
+    seed: Annotated[int, typer.Option(min=0, help="Of the puzzles.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON in place of the account.")] = False,
+) -> None:
+    """Send very many requests to a server over a scripted engine: each answered once and right, and nothing leaks."""
+    target = scripted_target(Scripted(segments="geo3", num_slots=slots, queue_limit=8 * slots, seed=seed))
+    with refusals_in_one_sentence(), running(target.command) as server:
+        found = asyncio.run(
+            soak_bench.soak(server, target, num_requests=requests, num_streams=streams, num_singles=singles, tell=tell)
+        )
+        server.stop()
+    if json:
+        soak_bench.print_report_json(found)
+    else:
+        soak_bench.print_report(found)
+    raise typer.Exit(1 if found.faults else 0)
+
+
+@app.command(epilog="Example: hrm-bench throughput --offered 2000")
+def throughput(
+    offered: Annotated[float, typer.Option(min=1, help="Puzzles per second offered through /solve/batch.")] = 2000.0,
+    connections: Annotated[int, typer.Option(min=1, help="Connections for the ceiling of /solve.")] = 32,
+    seconds: Annotated[float, typer.Option(min=1, help="How long each way in is measured.")] = 10.0,
+    slots: Annotated[int, typer.Option(min=1, help="Slots of the server.")] = 32,
+    json: Json = False,
+) -> None:
+    """Send as many puzzles through HTTP as it takes, over a scripted engine that costs nothing."""
+    settings = dict[str, object](locals())
+    target = scripted_target(Scripted(segments="geo3", num_slots=slots, queue_limit=16 * slots))
+    with refusals_in_one_sentence(), running(target.command) as server:
+        found = asyncio.run(
+            processes.throughput(
+                server, target.bodies, offered=offered, connections=connections, seconds=seconds, tell=tell
+            )
+        )
+        server.stop()
+    if json:
+        print_json(settings, passages=found)
+    else:
+        print_table(target.title, processes.PASSAGE_COLUMNS, map(processes.passage_shown, found))
+
+
+@app.command(epilog="Example: hrm-bench start --server 'sudoku-6x6 --engine cpu:int8' --rounds 5")
+def start(
+    server: Annotated[
+        list[str] | None, typer.Option(help="Arguments of hrm-serve, may be repeated; else the two that are promised.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Starts of each, after one that does not count.")] = 3,
+    json: Json = False,
+) -> None:
+    """Time hrm-serve from its start until it is ready, and weigh both processes."""
+    with refusals_in_one_sentence():
+        found = [processes.start(shlex.split(one), rounds=rounds, tell=tell) for one in server or PROMISED]
+    if json:
+        print_json({}, starts=found)
+    else:
+        print_table("", processes.START_COLUMNS, map(processes.start_shown, found), left=["hrm-serve"])
+
+
+def _rounds(rounds: int, cpu_clock: bool) -> str:
+    return f"{rounds} rounds, {'CPU' if cpu_clock else 'wall'} seconds"
+
+
+@contextlib.contextmanager
+def refusals_in_one_sentence() -> Generator[None]:
+    """Print a refusal and exit with 1; meanwhile SIGTERM raises, so that it does not leave a server behind."""
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    except ValueError as error:
+        print(f"hrm-bench: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(signal_number: int, _: object) -> NoReturn:
+    sys.exit(128 + signal_number)

@@ -1,93 +1,28 @@
-"""Figures of the policies side by side, as a table and as JSON.
+"""What every benchmark prints: the machine it ran on, JSON, and tables.
 
-Shapes: N puzzles, T tokens.
+A row of figures is a mapping with the keys of `--json`; a column is a heading and a format of such a row.
 """
 
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.metadata import version
-from statistics import median
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from hrm_benchmarks.policies import Run
-
 PAPER_WIDTH = 160  # characters
-LEGEND = """\
-refill x:   how many times as many puzzles per second refilling gives, in the same round
-occupancy:  slot-segments that held a live puzzle, of those offered while puzzles waited; whole: in the whole run
-of bound:   occupancy times the engine's share of the time; 1 is all that refilling can give
-host ms:    time outside the engine for each step
-exact:      puzzles with every cell right, under that policy's own halting; proven: those the check proves"""
 
-RATES = ("puzzles/s", "refill x", "occupancy", "whole", "of bound")
-PER_STEP = ("host ms", "step ms")
-ANSWERS = ("segments", "exact", "proven")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figures:
-    """One policy's figures; over several rounds each is the median."""
-
-    puzzles_per_s: float
-    refill_ratio: float
-    occupancy: float
-    occupancy_whole_run: float
-    share_of_bound: float
-    host_ms_per_step: float
-    step_ms: float
-    mean_segments: float
-    exact: float
-    verified: float
-    steps: float
-
-
-def figures(run: Run, refill: Run, labels_NT: NDArray[np.int32]) -> Figures:
-    """The figures of one run beside the refill run of the same round."""
-    occupancy = run.backlog_rows_used / max(1, run.backlog_rows_offered)
-    return Figures(
-        puzzles_per_s=len(run.results) / run.wall_s,
-        refill_ratio=(len(refill.results) / refill.wall_s) / (len(run.results) / run.wall_s),
-        occupancy=occupancy,
-        occupancy_whole_run=run.rows_used / run.rows_offered,
-        share_of_bound=occupancy * run.step_s / run.wall_s,
-        host_ms_per_step=1e3 * run.host_s / run.steps,
-        step_ms=1e3 * run.step_s / run.steps,
-        mean_segments=float(np.mean([result.segments for result in run.results])),
-        exact=exact_share(run, labels_NT),
-        verified=float(np.mean([result.verified is True for result in run.results])),
-        steps=run.steps,
-    )
-
-
-def exact_share(run: Run, labels_NT: NDArray[np.int32]) -> float:
-    """Share of puzzles answered with exactly their label."""
-    right = [
-        result.answer_T is not None and np.array_equal(result.answer_T, labels_NT[result.attempt_id])
-        for result in run.results
-    ]
-    return float(np.mean(right))
-
-
-def histogram(run: Run) -> list[int]:
-    """How many puzzles halted after n segments, n from 0."""
-    return np.bincount([result.segments for result in run.results]).tolist()
-
-
-def over_rounds(rounds: Sequence[Figures]) -> Figures:
-    """The median of each figure."""
-    columns = [asdict(one) for one in rounds]
-    return Figures(**{name: median(column[name] for column in columns) for name in columns[0]})
+Row = Mapping[str, Any]
+Columns = Sequence[tuple[str, str]]
 
 
 def environment() -> dict[str, object]:
-    """The machine and the libraries, and how busy others keep it."""
+    """The machine and the libraries, and how busy the machine is with other work."""
     return {
         "machine": platform.machine(),
         "system": platform.platform(),
@@ -100,12 +35,22 @@ def environment() -> dict[str, object]:
     }
 
 
-def as_json(
-    settings: Mapping[str, object], by_policy: Mapping[str, Figures], histograms: Mapping[str, list[int]]
-) -> str:
-    """Everything a script would read; also what `--segments` takes as a recorded distribution."""
-    runs = {name: {**asdict(one), "segments_histogram": histograms[name]} for name, one in by_policy.items()}
-    return json.dumps({"environment": environment(), "settings": settings, "runs": runs}, indent=2, default=str)
+def print_json(settings: Row, *, machine: Row | None = None, **found: object) -> None:
+    """Print everything that a script would read."""
+    content = {"environment": {**environment(), **(machine or {})}, "settings": settings, **found}
+    print(json.dumps(content, indent=2, default=str))
+
+
+def print_table(
+    title: str, columns: Columns, rows: Iterable[Row], *, caption: str = "", left: Collection[str] = ()
+) -> None:
+    """Print a line for each row; the columns named in `left` are aligned there."""
+    table = Table(title=title or None, caption=caption or None, title_justify="left", caption_justify="left")
+    for heading, _ in columns:
+        table.add_column(heading, justify="left" if heading in left else "right")
+    for row in rows:
+        table.add_row(*(_cell(form, row) for _, form in columns))
+    paper().print(table)
 
 
 def paper() -> Console:
@@ -114,29 +59,16 @@ def paper() -> Console:
     return console if console.is_terminal else Console(width=PAPER_WIDTH)
 
 
-def print_table(title: str, by_policy: Mapping[str, Figures], console: Console) -> None:
-    table = Table(title=title, caption=LEGEND, caption_justify="left", title_justify="left")
-    table.add_column("policy")
-    for column in (*RATES, *PER_STEP, *ANSWERS):
-        table.add_column(column, justify="right")
-    for name, one in by_policy.items():
-        table.add_row(name, *_cells(one, is_refill=name == "refill"))
-    console.print(table)
+def tell(line: str) -> None:
+    """Show progress on standard error."""
+    Console(file=sys.stderr).print(line, style="dim", highlight=False)
 
 
-def _cells(one: Figures, *, is_refill: bool) -> list[str]:
-    return [
-        f"{one.puzzles_per_s:.2f}",
-        "" if is_refill else f"{one.refill_ratio:.2f}",
-        f"{one.occupancy:.3f}",
-        f"{one.occupancy_whole_run:.3f}",
-        f"{one.share_of_bound:.3f}" if is_refill else "",
-        f"{one.host_ms_per_step:.3f}",
-        f"{one.step_ms:.2f}",
-        f"{one.mean_segments:.2f}",
-        f"{one.exact:.3f}",
-        f"{one.verified:.3f}",
-    ]
+def _cell(form: str, row: Row) -> str:
+    try:
+        return form.format(**row)
+    except TypeError:  # None, a figure that there is not, takes no format
+        return "-"
 
 
 def _processor() -> str:

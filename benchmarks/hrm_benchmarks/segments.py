@@ -3,109 +3,90 @@
 Shapes: B puzzles of a batch, T tokens.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
-from rich.console import Console
-from rich.table import Table
 
-from hrm_benchmarks.report import environment
-from hrm_benchmarks.turns import Step, Turn, spread, spread_text, step_seconds, take_turns
+from hrm_benchmarks.report import Row, print_table
+from hrm_benchmarks.turns import RATIO, Step, Turn, beside_first, step_seconds, take_turns
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose, engine_for
 
 PYTORCH = ("pytorch", "pytorch-compiled")
 PROFILED_STEPS = 50
 SHOWN_OPERATORS = 8
+CAPTION = "ratio: how many times as fast as the first engine of the batch, in the same round (median, quartiles)"
+COLUMNS = [("batch", "{batch}"), ("engine", "{engine}"), ("ms a segment", "{segment_ms:.2f}"), ("ratio", RATIO)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class Engine:
     """An engine (spelled ENGINE[:PRECISION], or one of PYTORCH) at one batch."""
 
     bundle: Path
-    engine: str
+    name: str
     batch: int
     num_threads: int
     checkpoint: Path | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """A segment of one entry; the ratio says how many times as fast as the first entry of its batch (quartiles too)."""
-
-    engine: str
-    batch: int
-    segment_ms: float
-    ratio: float
-    ratio_low: float
-    ratio_high: float
-
-
-def entries(
-    bundle: Path, engines: Sequence[str], batches: Sequence[int], *, num_threads: int, checkpoint: Path | None
-) -> list[Entry]:
+def engines_of(
+    bundle: Path, names: Sequence[str], batches: Sequence[int], *, num_threads: int, checkpoint: Path | None
+) -> list[Engine]:
     """Every engine at every batch; refuses (ValueError) engines the bundle cannot run."""
     opened = Bundle.open(bundle)
-    for engine in engines:
-        choose(opened, engine)
-    every = [*engines, *(PYTORCH if checkpoint else ())]
+    for name in names:
+        choose(opened, name)
     return [
-        Entry(bundle=bundle, engine=engine, batch=batch, num_threads=num_threads, checkpoint=checkpoint)
+        Engine(bundle=bundle, name=name, batch=batch, num_threads=num_threads, checkpoint=checkpoint)
         for batch in batches
-        for engine in every
+        for name in (*names, *(PYTORCH if checkpoint else ()))
     ]
 
 
 def measure(
-    all_of: Sequence[Entry], *, rounds: int, turn_s: float, cpu_clock: bool, tell: Callable[[str], object]
-) -> list[Cost]:
-    """Batch by batch; the first entry of a batch is what the others are compared with."""
-    costs: list[Cost] = []
-    for batch in dict.fromkeys(one.batch for one in all_of):
-        group = [one for one in all_of if one.batch == batch]
-        tell(f"batch {batch}: {', '.join(one.engine for one in group)}")
-        costs += _costs(group, take_turns(_prepared, group, rounds=rounds, turn_s=turn_s, tell=tell), cpu_clock)
-    return costs
+    engines: Sequence[Engine], *, rounds: int, turn_s: float, cpu_clock: bool, tell: Callable[[str], object]
+) -> list[Row]:
+    """A row for each engine, batch by batch; the others are compared with the first engine of their batch."""
+    rows: list[Row] = []
+    for batch in dict.fromkeys(engine.batch for engine in engines):
+        group = [engine for engine in engines if engine.batch == batch]
+        tell(f"batch {batch}: {', '.join(engine.name for engine in group)}")
+        rows += rows_of(group, take_turns(_prepared, group, rounds=rounds, turn_s=turn_s, tell=tell), cpu_clock)
+    return rows
 
 
-def _costs(group: Sequence[Entry], turns: Sequence[Sequence[Turn]], cpu_clock: bool) -> list[Cost]:
-    seconds = step_seconds(turns, cpu_clock=cpu_clock)
-    ratios = seconds[:, :1] / seconds
+def rows_of(engines: Sequence[Engine], turns: Sequence[Sequence[Turn]], cpu_clock: bool) -> list[Row]:
+    """The figures of engines that took turns at one batch."""
+    seconds_RC = step_seconds(turns, cpu_clock=cpu_clock)
+    medians_ms = (1e3 * np.median(seconds_RC, axis=0)).tolist()
     return [
-        Cost(
-            engine=one.engine,
-            batch=one.batch,
-            segment_ms=1e3 * float(np.median(seconds[:, index])),
-            **dict(zip(("ratio", "ratio_low", "ratio_high"), spread(ratios[:, index]), strict=True)),
-        )
-        for index, one in enumerate(group)
+        {"engine": engine.name, "batch": engine.batch, "segment_ms": ms, **ratio}
+        for engine, ms, ratio in zip(engines, medians_ms, beside_first(1 / seconds_RC), strict=True)
     ]
 
 
-def _prepared(entry: Entry) -> tuple[None, Step]:
-    """Runs in the entry's own process: every slot holds a puzzle, and a step is one more segment of all."""
-    bundle = Bundle.open(entry.bundle)
-    tokens_BT = np.resize(bundle.golden().tokens_BT, (entry.batch, bundle.manifest.seq_len))
-    if entry.engine in PYTORCH:
-        from hrm_benchmarks.desktop.pytorch_segment import segment_step
+def _prepared(engine: Engine) -> tuple[None, Step]:
+    """Runs in a child process: every slot holds a puzzle, and a step is one more segment of all."""
+    bundle = Bundle.open(engine.bundle)
+    tokens_BT = np.resize(bundle.golden().tokens_BT, (engine.batch, bundle.manifest.seq_len))
+    if engine.name in PYTORCH:
+        from hrm_benchmarks.desktop.training import segment_step
 
-        assert entry.checkpoint is not None
-        compiled = entry.engine == "pytorch-compiled"
-        return None, segment_step(entry.checkpoint, tokens_BT, entry.num_threads, compiled=compiled)
-    engine = engine_for(bundle, engine=entry.engine, num_slots=entry.batch, num_threads=entry.num_threads)
+        assert engine.checkpoint is not None
+        compiled = engine.name == "pytorch-compiled"
+        return None, segment_step(engine.checkpoint, tokens_BT, engine.num_threads, compiled=compiled)
+    opened = engine_for(bundle, engine=engine.name, num_slots=engine.batch, num_threads=engine.num_threads)
     for slot, tokens_T in enumerate(tokens_BT):
-        engine.load(slot, tokens_T, bundle.puzzle_table[0])
-    return None, lambda: engine.step(entry.batch)
+        opened.load(slot, tokens_T, bundle.puzzle_table[0])
+    return None, lambda: opened.step(engine.batch)
 
 
 def operator_ms(bundle: Bundle, precision: str, batch: int, num_threads: int) -> dict[str, float]:
@@ -138,28 +119,13 @@ def _feeds(session: onnxruntime.InferenceSession, batch: int) -> dict[str, Any]:
     return feeds
 
 
-def print_costs(title: str, costs: Sequence[Cost], console: Console) -> None:
-    caption = "ratio: how many times as fast as the first engine of the batch, in the same round (median, quartiles)"
-    table = Table(title=title, caption=caption, caption_justify="left", title_justify="left")
-    for column in ("batch", "engine", "ms a segment", "ratio"):
-        table.add_column(column, justify="left" if column == "engine" else "right")
-    for one in costs:
-        ratio = spread_text(one.ratio, one.ratio_low, one.ratio_high)
-        table.add_row(str(one.batch), one.engine, f"{one.segment_ms:.2f}", ratio)
-    console.print(table)
-
-
-def print_operators(by_precision: dict[str, dict[str, float]], console: Console) -> None:
-    table = Table(title="where a segment's time goes, ms by operator", title_justify="left")
-    for precision, spent in by_precision.items():
-        table.add_column(f"{precision}, {sum(spent.values()):.2f} ms")
-    columns = [[f"{name} {ms:.2f}" for name, ms in spent.items()][:SHOWN_OPERATORS] for spent in by_precision.values()]
-    for row in range(SHOWN_OPERATORS):
-        table.add_row(*(column[row] if row < len(column) else "" for column in columns))
-    console.print(table)
-
-
-def as_json(settings: dict[str, object], costs: Sequence[Cost], operators: dict[str, dict[str, float]]) -> str:
-    runs = [asdict(one) for one in costs]
-    found = {"environment": environment(), "settings": settings, "runs": runs, "operator_ms": operators}
-    return json.dumps(found, indent=2, default=str)
+def print_operators(by_precision: Mapping[str, Mapping[str, float]]) -> None:
+    """The dearest operators of each precision, side by side."""
+    columns = [(f"{name}, {sum(spent.values()):.2f} ms", f"{{{name}}}") for name, spent in by_precision.items()]
+    texts = {name: [f"{op} {ms:.2f}" for op, ms in spent.items()] for name, spent in by_precision.items()}
+    rows = [
+        {name: lines[number] if number < len(lines) else "" for name, lines in texts.items()}
+        for number in range(SHOWN_OPERATORS)
+    ]
+    headings = [heading for heading, _ in columns]
+    print_table("where a segment's time goes, ms by operator", columns, rows, left=headings)

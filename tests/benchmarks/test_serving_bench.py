@@ -5,17 +5,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_bundle import write_tiny_bundle
 from typer.testing import CliRunner
 
-from hrm_benchmarks import distributions
-from hrm_benchmarks.benches import Bench, measure, scripted_bench
-from hrm_benchmarks.commands import app
-from hrm_benchmarks.costs import VirtualClock
-from hrm_benchmarks.distributions import DistributionError
-from hrm_benchmarks.policies import POLICIES, Run, serve
-from hrm_benchmarks.questions import jobs_of, made_up, scripts
-from hrm_benchmarks.report import exact_share, figures
+from hrm_benchmarks.cli import app
+from hrm_benchmarks.policies import (
+    POLICIES,
+    Bench,
+    PolicyRun,
+    attempts_of,
+    bundle_bench,
+    exact_share,
+    figures,
+    measure,
+    questions_for,
+    scripted_bench,
+    serve,
+)
+from hrm_benchmarks.scripted import DistributionError, VirtualClock, made_up, mean_segments, scripts, segment_shares
 from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT
@@ -34,20 +43,18 @@ def bench_of(*, linear: bool = False) -> Bench:
         step_s=float if linear else 1.0,
         sleep=clock.sleep,
     )
-    jobs = jobs_of(asked, HaltingPolicy(kind="learned", max_segments=16), np.zeros(1, np.float32))
-    return Bench(engine=engine, puzzle=puzzle, jobs=jobs, labels_NT=asked.labels_NT, clock=clock, title="tiny")
+    attempts = attempts_of(asked, HaltingPolicy(kind="learned", max_segments=16), np.zeros(1, np.float32))
+    return Bench(engine=engine, puzzle=puzzle, attempts=attempts, labels_NT=asked.labels_NT, clock=clock, title="tiny")
 
 
-def runs(*, linear: bool = False) -> dict[str, Run]:
+def runs(*, linear: bool = False) -> dict[str, PolicyRun]:
     bench = bench_of(linear=linear)
-    return {
-        policy.name: serve(policy, bench.engine, bench.puzzle, bench.jobs, clock=bench.clock) for policy in POLICIES
-    }
+    return {policy.name: serve(policy, bench) for policy in POLICIES}
 
 
 def test_each_policy_takes_the_steps_its_rule_says() -> None:
     # refill: puzzles 01 21 21 31 4 4 4; batches of two: 4 + 2 + 3 steps; fixed: three of 16; alone: 1 + 4 + 2 + 1 + 3
-    steps = {name: run.steps for name, run in runs().items()}
+    steps = {name: run.lane.steps for name, run in runs().items()}
     assert steps == {"refill": 7, "fixed": 48, "slowest": 9, "compaction": 9, "one-at-a-time": 11}
 
 
@@ -59,9 +66,9 @@ def test_time_follows_the_rows_that_were_really_computed() -> None:
 
 def test_rows_in_use_are_counted_against_the_slots_that_were_offered() -> None:
     seen = runs()
-    assert (seen["refill"].rows_used, seen["refill"].rows_offered) == (11, 14)
-    assert (seen["slowest"].rows_used, seen["slowest"].rows_offered) == (11, 18)
-    assert (seen["one-at-a-time"].rows_used, seen["one-at-a-time"].rows_offered) == (11, 11)
+    assert (seen["refill"].lane.slot_segments, seen["refill"].rows_offered) == (11, 14)
+    assert (seen["slowest"].lane.slot_segments, seen["slowest"].rows_offered) == (11, 18)
+    assert (seen["one-at-a-time"].lane.slot_segments, seen["one-at-a-time"].rows_offered) == (11, 11)
 
 
 def test_the_backlog_ends_when_nobody_waits_any_more() -> None:
@@ -81,10 +88,10 @@ def test_every_policy_answers_every_puzzle_alike() -> None:
 def test_figures_compare_with_the_refill_run() -> None:
     seen, bench = runs(), bench_of()
     slowest = figures(seen["slowest"], seen["refill"], bench.labels_NT)
-    assert slowest.refill_ratio == pytest.approx(9 / 7)
-    assert slowest.puzzles_per_s == pytest.approx(5 / 9)
-    assert slowest.mean_segments == pytest.approx(SEGMENTS.mean())
-    assert figures(seen["refill"], seen["refill"], bench.labels_NT).share_of_bound == 1.0
+    assert slowest["refill_ratio"] == pytest.approx(9 / 7)
+    assert slowest["puzzles_per_s"] == pytest.approx(5 / 9)
+    assert slowest["mean_segments"] == pytest.approx(SEGMENTS.mean())
+    assert figures(seen["refill"], seen["refill"], bench.labels_NT)["share_of_bound"] == 1.0
 
 
 def test_made_up_questions_are_solved_by_their_labels() -> None:
@@ -98,9 +105,9 @@ def test_made_up_questions_are_solved_by_their_labels() -> None:
     ("name", "mean"), [("geo3", 3), ("geo5", 5), ("geo8", 8), ("bim3", 3), ("bim5", 5), ("bim8", 8)]
 )
 def test_synthetic_shapes_have_the_mean_in_their_name(name: str, mean: int) -> None:
-    share_S = distributions.shares(name)
+    share_S = segment_shares(name)
     assert share_S.sum() == pytest.approx(1)
-    assert distributions.mean_segments(share_S) == pytest.approx(mean)
+    assert mean_segments(share_S) == pytest.approx(mean)
 
 
 @pytest.mark.parametrize(("segments", "fixed", "slowest"), [("geo5", 3.19, 2.26), ("bim5", 3.19, 2.71)])
@@ -109,10 +116,10 @@ def test_throughput_agrees_with_the_closed_form(segments: str, fixed: float, slo
     bench = scripted_bench(
         segments=segments, num_puzzles=600, num_slots=8, step_ms=1, cost="flat", virtual=True, seed=1
     )
-    seen = measure(bench, rounds=1, tell=str).by_policy
-    assert seen["fixed"].refill_ratio == pytest.approx(fixed, rel=0.1)
-    assert seen["slowest"].refill_ratio == pytest.approx(slowest, rel=0.1)
-    assert seen["refill"].occupancy >= 0.98
+    seen = measure(bench, rounds=1, tell=str)
+    assert seen["fixed"]["refill_ratio"] == pytest.approx(fixed, rel=0.1)
+    assert seen["slowest"]["refill_ratio"] == pytest.approx(slowest, rel=0.1)
+    assert seen["refill"]["occupancy"] >= 0.98
 
 
 def test_what_a_run_recorded_can_be_played_again(tmp_path: Path) -> None:
@@ -121,7 +128,7 @@ def test_what_a_run_recorded_can_be_played_again(tmp_path: Path) -> None:
     recorded = tmp_path / "recorded.json"
     recorded.write_text(first.stdout)
     histogram = json.loads(first.stdout)["runs"]["refill"]["segments_histogram"]
-    share_S = distributions.shares(str(recorded))
+    share_S = segment_shares(str(recorded))
     assert share_S == pytest.approx(np.array(histogram[1:]) / 60)
     assert CliRunner().invoke(app, [*arguments, "--segments", str(recorded)]).exit_code == 0
 
@@ -130,7 +137,7 @@ def test_what_a_run_recorded_can_be_played_again(tmp_path: Path) -> None:
 def test_a_file_without_a_histogram_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "bad.json").write_text(content)
     with pytest.raises(DistributionError, match=r"bad\.json"):
-        distributions.shares(str(tmp_path / "bad.json"))
+        segment_shares(str(tmp_path / "bad.json"))
 
 
 def test_the_table_names_every_policy() -> None:
@@ -144,3 +151,49 @@ def test_a_mistake_ends_with_one_sentence(tmp_path: Path) -> None:
     assert said.exit_code == 1
     assert "neither a directory nor a shipped bundle" in said.stderr
     assert "Traceback" not in said.output
+
+
+# --- over a real engine: the policies differ in time alone, never in what they answer
+
+
+def test_every_early_exit_policy_gives_each_puzzle_the_same_answer(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_tiny_bundle(tmp_path / "tiny.bundle"))
+    bench = bundle_bench(
+        bundle,
+        questions_for(bundle, None, None, 9, seed=0),
+        precision="fp32",
+        policy=HaltingPolicy(kind="learned", max_segments=9),
+        num_slots=4,
+        num_threads=1,
+        cpu_clock=False,
+    )
+    answers: dict[str, dict[int, tuple[int, list[int]]]] = {}
+    for policy in POLICIES:
+        run = serve(policy, bench)
+        answers[policy.name] = {
+            result.attempt_id: (result.segments, np.asarray(result.answer_T).tolist()) for result in run.results
+        }
+    assert {segments for segments, _ in answers.pop("fixed").values()} == {9}
+    assert all(given == answers["refill"] for given in answers.values())
+
+
+def test_the_command_measures_a_bundle_on_puzzles_from_a_file(tmp_path: Path) -> None:
+    csv = tmp_path / "puzzles.csv"
+    csv.write_text("source,question,answer,rating\nours,1.3.341.2143432.,1234341221434321,0\n")
+    arguments = [
+        "serve",
+        "--bundle",
+        str(write_tiny_bundle(tmp_path / "tiny.bundle")),
+        "--csv",
+        str(csv),
+        "--slots",
+        "2",
+        "--json",
+        "--cpu-clock",
+    ]
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 0, shown.output
+    runs = json.loads(shown.stdout)["runs"]
+    assert set(runs) == {policy.name for policy in POLICIES}
+    assert runs["refill"]["mean_segments"] == 6
+    assert runs["refill"]["exact"] == runs["fixed"]["exact"] == 0

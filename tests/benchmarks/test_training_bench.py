@@ -10,15 +10,21 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from hrm_benchmarks.commands import app
-from hrm_benchmarks.desktop.contest import LOSS_TOLERANCE, Contestant, contestants, measure, stepper
-from hrm_benchmarks.desktop.figures import speeds
+from hrm_benchmarks.cli import app
+from hrm_benchmarks.desktop.training import (
+    LOSS_TOLERANCE,
+    TrainerUnderTest,
+    contestants,
+    measure,
+    speeds,
+    stepper,
+)
 from hrm_benchmarks.turns import Turn
 
 TINY = {"hidden_size": 32, "num_heads": 2, "puzzle_vector_size": 32}
 
 
-def tiny(**changes: Any) -> list[Contestant]:
+def tiny(**changes: Any) -> list[TrainerUnderTest]:
     """The plain step, the same by our trainer, and our own recipe: 4x4 Sudoku, two heads of width 16."""
     all_of = contestants("small", "sudoku-4x4", batch_size=4, num_threads=1, compiled=False)
     return [replace(one, config=replace(one.config, **{**TINY, **changes})) for one in all_of]
@@ -53,10 +59,10 @@ def test_a_ratio_is_taken_inside_its_round_and_counts_samples_not_steps() -> Non
     assert own.samples_per_step == 4 * plain.samples_per_step
     turns = [[Turn(2, 1.0, 1.0), Turn(4, 1.0, 2.0), Turn(1, 1.0, 1.0)], [Turn(1, 1.0, 1.0), Turn(2, 1.0, 1.0)] * 2]
     found = speeds([plain, same, own], [row[:3] for row in turns], cpu_clock=False)
-    assert [one.ratio for one in found] == [1.0, 2.0, pytest.approx((2.0 + 4.0) / 2)]
-    assert [one.equal_work for one in found] == [True, True, False]
+    assert [row["ratio"] for row in found] == [1.0, 2.0, pytest.approx((2.0 + 4.0) / 2)]
+    assert [row["equal_work"] for row in found] == [True, True, False]
     by_cpu = speeds([plain, same, own], [row[:3] for row in turns[:1]], cpu_clock=True)
-    assert by_cpu[1].ratio == 1.0
+    assert by_cpu[1]["ratio"] == 1.0
 
 
 @pytest.mark.process

@@ -13,7 +13,7 @@ import numpy as np
 from fastapi import FastAPI
 from scripted_server import NAME, scripted_lanes, scripted_model
 
-from hrm_benchmarks.serving import scripted as serving
+from hrm_benchmarks import scripted_server as serving
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app

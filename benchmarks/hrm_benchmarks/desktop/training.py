@@ -1,24 +1,26 @@
-"""Trainers side by side, with equal losses where the work is said to be equal.
+"""Trainers side by side, with equal losses where the work is said to be equal; and one segment by PyTorch.
 
-Read `measure` first. Shapes: B batch, N puzzles, T tokens.
+Read `measure` first. Shapes: R rounds, C contestants, B batch, N puzzles, T tokens.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from hrm_benchmarks.desktop.plain_model import PlainHRM
-from hrm_benchmarks.desktop.plain_step import PlainTrainer
-from hrm_benchmarks.turns import Turn, take_turns
+from hrm_benchmarks.desktop.plain import PlainHRM, PlainTrainer
+from hrm_benchmarks.report import Row, print_table
+from hrm_benchmarks.turns import RATIO, Turn, beside_first, step_seconds, take_turns
+from hrm_edge_runtime.engines.engine import Int32
 from hrm_host import memory
+from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
-from hrm_model.hrm import HRM
+from hrm_model.hrm import HRM, Carry
 from hrm_puzzles import registry
 from hrm_puzzles.data.held_out import Questions, questions_made
 from hrm_train.batches import Batch, Feed
@@ -31,10 +33,22 @@ GAIN = 0.7
 CHECKED_STEPS = 5
 NUM_PUZZLES = 64
 LOSS_TOLERANCE = 1e-5
+COLUMNS = [
+    ("trainer", "{name}"),
+    ("equal work", "{equal}"),
+    ("samples/s", "{samples_per_s:.1f}"),
+    ("ms a step", "{step_ms:.1f}"),
+    ("ratio", RATIO),
+]
+LEGEND = (
+    "sample: one puzzle for one segment; ratio: samples/s beside the plain step of the same round, median and (in "
+    "brackets) quartiles;\nequal work: the first losses, from equal weights, are the plain step's to "
+    f"{LOSS_TOLERANCE:g}"
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Contestant:
+class TrainerUnderTest:
     """One trainer and all it needs; `equal_work` ones must have the plain trainer's losses."""
 
     name: str
@@ -53,12 +67,12 @@ class Contestant:
 
 def contestants(
     preset: str, puzzle_name: str, *, batch_size: int, num_threads: int | None, compiled: bool
-) -> list[Contestant]:
+) -> list[TrainerUnderTest]:
     """The published step written plainly, the same step by our trainer, and the preset's own recipe."""
     puzzle = registry.get(puzzle_name)
     questions = questions_made(puzzle, NUM_PUZZLES, difficulty=puzzle.difficulties[0])
     own = config_for(preset, puzzle, 1)
-    plain = Contestant(
+    plain = TrainerUnderTest(
         name="published step, plain",
         kind="plain",
         config=replace(own, halt_rule="difference", max_segments=16),
@@ -79,7 +93,7 @@ def contestants(
 
 
 def measure(
-    all_of: Sequence[Contestant], *, rounds: int, turn_s: float, tell: Callable[[str], object]
+    all_of: Sequence[TrainerUnderTest], *, rounds: int, turn_s: float, tell: Callable[[str], object]
 ) -> list[list[Turn]]:
     """Turns by round and contestant. Refuses (ValueError) where equal work does not give equal losses."""
     tell(f"starting {len(all_of)} trainers and comparing their first {CHECKED_STEPS} losses")
@@ -93,7 +107,7 @@ def measure(
     )
 
 
-def _require_equal_losses(all_of: Sequence[Contestant], losses: Sequence[Sequence[float]]) -> None:
+def _require_equal_losses(all_of: Sequence[TrainerUnderTest], losses: Sequence[Sequence[float]]) -> None:
     for one, found in zip(all_of, losses, strict=True):
         gap = float(np.abs(np.subtract(found, losses[0])).max())
         if one.equal_work and not gap <= LOSS_TOLERANCE:
@@ -103,7 +117,29 @@ def _require_equal_losses(all_of: Sequence[Contestant], losses: Sequence[Sequenc
             )
 
 
-def _prepared(contestant: Contestant) -> tuple[list[float], Callable[[], float]]:
+def speeds(all_of: Sequence[TrainerUnderTest], turns: Sequence[Sequence[Turn]], *, cpu_clock: bool) -> list[Row]:
+    """A row for each trainer: medians over the rounds, and ratios to the first one taken inside a round."""
+    seconds_RC = step_seconds(turns, cpu_clock=cpu_clock)
+    rates_RC = np.array([one.samples_per_step for one in all_of]) / seconds_RC
+    ratios = beside_first(rates_RC)
+    return [
+        {
+            "name": one.name,
+            "equal_work": one.equal_work,
+            "samples_per_s": float(np.median(rates_RC[:, index])),
+            "step_ms": 1e3 * float(np.median(seconds_RC[:, index])),
+            **ratios[index],
+        }
+        for index, one in enumerate(all_of)
+    ]
+
+
+def print_speeds(title: str, found: Sequence[Row]) -> None:
+    rows = [{**row, "equal": "yes" if row["equal_work"] else "no"} for row in found]
+    print_table(title, COLUMNS, rows, caption=LEGEND, left=["trainer"])
+
+
+def _prepared(contestant: TrainerUnderTest) -> tuple[list[float], Callable[[], float]]:
     """The first losses, and the step."""
     torch.set_num_threads(contestant.num_threads)
     step = stepper(contestant)
@@ -112,7 +148,7 @@ def _prepared(contestant: Contestant) -> tuple[list[float], Callable[[], float]]
     return [step() for _ in range(CHECKED_STEPS)], step
 
 
-def stepper(contestant: Contestant) -> Callable[[], float]:
+def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
     """A function that trains one step and returns its loss; equal contestants start from equal weights."""
     recipe, config = contestant.recipe, contestant.config
     puzzle = registry.get(recipe.puzzle)
@@ -150,3 +186,29 @@ class _Arrays:
     def rows(self, indices_B: NDArray[np.intp]) -> Batch:
         asked = self._questions
         return Batch(asked.tokens_NT[indices_B], asked.labels_NT[indices_B], np.zeros(len(indices_B), np.int32))
+
+
+def segment_step(path: Path, tokens_BT: Int32, num_threads: int, *, compiled: bool) -> Callable[[], object]:
+    """A function that runs one more segment of all puzzles; its answers and halting margins are computed as well."""
+    torch.set_num_threads(num_threads)
+    model, _ = checkpoint.load(checkpoint.resolve(path))
+    segment = _segment(model.eval())
+    segment = torch.compile(segment) if compiled else segment
+    tokens, vector_BE = torch.from_numpy(tokens_BT), model.puzzle_table[torch.zeros(len(tokens_BT), dtype=torch.long)]
+    carry = Carry(*(state.clone() for state in model.start(len(tokens_BT))))
+
+    @torch.no_grad()
+    def step() -> object:
+        nonlocal carry
+        carry, *answers = segment(carry, tokens, vector_BE)
+        return answers
+
+    return step
+
+
+def _segment(model: HRM) -> Callable[..., tuple[Carry, Tensor, Tensor]]:
+    def run(carry: Carry, tokens_BT: Tensor, vector_BE: Tensor) -> tuple[Carry, Tensor, Tensor]:
+        output = model.think(carry, tokens_BT, vector_BE)
+        return output.carry, output.logits_BTV.argmax(-1), model.margin(output)
+
+    return run

@@ -1,9 +1,9 @@
-"""The real server over a scripted engine: `python -m hrm_benchmarks.serving.scripted --port 8123 --step-ms 5`.
+"""A real server over a scripted engine, whose HTTP process and engine process load nothing else.
 
-Its puzzles are made up from a seed, so whoever knows the seed knows every question, its answer and its segments.
+    python -m hrm_benchmarks.scripted_server --port 8123 --step-ms 5
+
+Its puzzles are made up from a seed, so the seed tells every question, its answer and its segments.
 """
-
-from __future__ import annotations
 
 import argparse
 import functools
@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hrm_benchmarks import distributions, questions
-from hrm_benchmarks.costs import COST_OF, Cost
+from hrm_benchmarks.scripted import COST_OF, MAX_SEGMENTS, Cost, draw_segments, made_up, scripts
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.models import ServedModel
@@ -44,34 +43,27 @@ class Scripted:
     def command(self) -> list[str]:
         """How to start it, less the port."""
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in asdict(self).items()]
-        return [sys.executable, "-m", "hrm_benchmarks.serving.scripted", *flags]
+        return [sys.executable, "-m", "hrm_benchmarks.scripted_server", *flags]
 
     def questions(self) -> Questions:
-        return questions.made_up(registry.get(self.puzzle), self.num_puzzles, np.random.default_rng(self.seed))
+        return made_up(registry.get(self.puzzle), self.num_puzzles, np.random.default_rng(self.seed))
 
 
-def lane_set(one: Scripted) -> LaneSet:
+def scripted_lanes(one: Scripted) -> LaneSet:
     """Made in the engine process."""
     puzzle, asked = registry.get(one.puzzle), one.questions()
-    segments_N = distributions.draw(distributions.shares(one.segments), np.random.default_rng(one.seed), len(asked))
-    script_of = questions.scripts(asked, segments_N)
+    script_of = scripts(asked, draw_segments(one.segments, np.random.default_rng(one.seed), len(asked)))
     engine = ScriptedEngine(
         num_slots=one.num_slots,
         seq_len=puzzle.seq_len,
         play=lambda tokens_T: script_of.get(tokens_T.tobytes()) or Script(answer_T=tokens_T),
         step_s=lambda num_rows: one.step_ms / 1e3 * COST_OF[one.cost](num_rows),
     )
-    lane = Attempts(engine, puzzle, np.zeros((1, 4), np.float32), queue_limit=one.queue_limit)
-    return LaneSet(lanes={NAME: lane})
+    return LaneSet(lanes={NAME: Attempts(engine, puzzle, np.zeros((1, 4), np.float32), queue_limit=one.queue_limit)})
 
 
 def scripted_model(
-    puzzle: Puzzle,
-    *,
-    num_slots: int,
-    name: str = NAME,
-    max_segments: int = distributions.MAX_SEGMENTS,
-    max_attempts: int = 1,
+    puzzle: Puzzle, *, num_slots: int, name: str = NAME, max_segments: int = MAX_SEGMENTS, max_attempts: int = 1
 ) -> ServedModel:
     """What the HTTP process knows of a model that has no bundle."""
     manifest = Manifest(
@@ -104,16 +96,9 @@ def main() -> None:
     port = given.pop("port")
     one = Scripted(**given)
     logging.basicConfig(level=logging.INFO)
-    options = ServerOptions(
-        host="127.0.0.1",
-        port=port,
-        queue_limit=one.queue_limit,
-        drain_s=30.0,
-        stall_s=60.0,
-    )
-    run_server(
-        functools.partial(lane_set, one), [scripted_model(registry.get(one.puzzle), num_slots=one.num_slots)], options
-    )
+    options = ServerOptions(host="127.0.0.1", port=port, queue_limit=one.queue_limit, drain_s=30.0, stall_s=60.0)
+    model = scripted_model(registry.get(one.puzzle), num_slots=one.num_slots)
+    run_server(functools.partial(scripted_lanes, one), [model], options)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,0 @@
-"""What is promised of the server, measured on a real one: load, throughput, soak, start."""
