@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from hrm_benchmarks.report import Row, print_table
 from hrm_benchmarks.scripted import COST_OF, MAX_SEGMENTS, Cost, VirtualClock, draw_segments, made_up, scripts
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Checker, Lane, Result, run_all
-from hrm_edge_runtime.batching.scheduler import Attempt
+from hrm_edge_runtime.batching.lane import Checker, Lane, run_all
 from hrm_edge_runtime.batching.stats import LaneSnapshot
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
@@ -185,7 +185,7 @@ def measure(bench: Bench, *, rounds: int, tell: Callable[[str], object]) -> dict
 class PolicyRun:
     """What one policy did: `lane` counts its steps, "backlog" means while puzzles were still waiting."""
 
-    results: Sequence[Result]
+    results: Sequence[Attempt]
     wall_s: float
     lane: LaneSnapshot
     backlog_rows_used: int
@@ -198,14 +198,14 @@ class PolicyRun:
 
 def serve(policy: Policy, bench: Bench) -> PolicyRun:
     """Serve all puzzles, present from the start, under a policy; every policy sees them in the same order."""
-    attempts = bench.attempts
+    attempts = [replace(one) for one in bench.attempts]
     if not policy.early_exit:
         attempts = [replace(one, policy=replace(one.policy, kind="fixed")) for one in attempts]
     width = 1 if policy.single else bench.engine.num_slots
     meter = _Meter(bench.engine, width=width, burns=policy.burns, num_puzzles=len(attempts))
     lane = Lane(meter, bench.puzzle, queue_limit=len(attempts), clock=bench.clock)
     size = width if policy.batches else len(attempts)
-    results: list[Result] = []
+    results: list[Attempt] = []
     began = bench.clock()
     for start in range(0, len(attempts), size):
         results += run_all(lane, attempts[start : start + size])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane
-from hrm_edge_runtime.batching.scheduler import Attempt
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.data.held_out import Questions
 from hrm_puzzles.puzzle import UNKNOWN, Puzzle

@@ -21,8 +21,8 @@ from hrm_calibration.halting_curve import Outcomes
 from hrm_calibration.quantise import call_sites
 from hrm_calibration.ranges import Histogram
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Checker, Lane, Result, run_all
-from hrm_edge_runtime.batching.scheduler import Attempt
+from hrm_edge_runtime.batching.lane import Checker, Lane, run_all
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_host.progress import OnProgress, unheard
@@ -131,7 +131,7 @@ def solve(
         )
         for index, asked in enumerate(questions)
     )
-    results: dict[int, Result] = {}
+    results: dict[int, Attempt] = {}
     for result in run_all(lane, attempts):
         results[result.attempt_id] = result
         progress(len(results), len(questions))

@@ -22,8 +22,8 @@ import typer
 from rich.console import Console
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Lane, Result, run_all
-from hrm_edge_runtime.batching.scheduler import Attempt
+from hrm_edge_runtime.batching.lane import Lane, run_all
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle, Golden, find_bundle
 from hrm_edge_runtime.engines.engine import Engine, median_step_ms
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
@@ -178,7 +178,7 @@ class _Counts:
         self.results = self.failed = self.verified = self.segments = self.changed = 0
         self._first: dict[int, bytes] = {}
 
-    def add(self, result: Result) -> None:
+    def add(self, result: Attempt) -> None:
         answer = b"" if result.answer_T is None else result.answer_T.tobytes()
         self.results += 1
         self.changed += self._first.setdefault(result.attempt_id % self._num_puzzles, answer) != answer

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal
 
-from hrm_edge_runtime.batching.task import Conclusion
+from hrm_edge_runtime.batching.task import Result
 
 LogForm = Literal["text", "json"]
 
@@ -33,7 +33,7 @@ class RequestContext:
     trace_id: str | None = None
     key: str | None = None
     refused: str | None = None
-    trace_solved: Callable[[str, Conclusion], None] | None = None
+    trace_solved: Callable[[str, Result], None] | None = None
     num_puzzles: int = 0
     segments: int = 0
     attempts: int = 0
@@ -42,18 +42,17 @@ class RequestContext:
     models: set[str] = field(default_factory=set[str])
     halted_by: set[str] = field(default_factory=set[str])
 
-    def add(self, model: str, conclusion: Conclusion) -> None:
+    def add(self, model: str, result: Result) -> None:
         """Add an answered puzzle."""
-        result = conclusion.result
         self.num_puzzles += 1
-        self.segments += conclusion.total_segments
-        self.attempts += conclusion.num_attempts
+        self.segments += result.total_segments
+        self.attempts += result.num_attempts
         self.queue_s += result.queue_s
         self.compute_s += result.compute_s
         self.models.add(model)
         self.halted_by.add(result.halted_by)
         if self.trace_solved is not None:
-            self.trace_solved(model, conclusion)
+            self.trace_solved(model, result)
 
     def fields(self) -> dict[str, object]:
         """What a log line says of the puzzles; nothing where there was none."""

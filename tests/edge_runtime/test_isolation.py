@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Lane, Result
-from hrm_edge_runtime.batching.scheduler import Attempt
+from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 
@@ -98,7 +98,7 @@ def test_a_lane_answers_everybody_as_if_nobody_else_had_come(
     order: list[int], cancelled: set[int], poisoned: set[int], pauses: list[int]
 ) -> None:
     bundle, engine = bundle_of("sudoku-6x6"), engine_of("sudoku-6x6", "int8")
-    lane, results = Lane(engine, bundle.puzzle, queue_limit=20), list[Result]()
+    lane, results = Lane(engine, bundle.puzzle, queue_limit=20), list[Attempt]()
     for number, pause in zip(order, pauses, strict=True):
         lane.submit(job(number, poisoned=number in poisoned))
         results += [result for _ in range(pause) for result in lane.step()]
@@ -137,7 +137,7 @@ def solo(number: int) -> tuple[object, ...]:
     raise AssertionError("it never ended")
 
 
-def fields(result: Result) -> tuple[object, ...]:
+def fields(result: Attempt) -> tuple[object, ...]:
     assert result.answer_T is not None
     return (
         result.answer_T.tobytes(), result.verified, result.segments, result.halted_by, result.margin, result.q_halt

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm_edge_runtime.batching.lane import Lane, Result
-from hrm_edge_runtime.batching.scheduler import Attempt
+from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.parity.gates import passes
@@ -24,7 +24,7 @@ NUM_PUZZLES = 12
 class Known:
     bundle: Bundle
     tokens_BT: np.ndarray
-    alone: list[Result]
+    alone: list[Attempt]
 
 
 def job(known_tokens_T: np.ndarray, attempt_id: int, bundle: Bundle) -> Attempt:
@@ -37,8 +37,8 @@ def job(known_tokens_T: np.ndarray, attempt_id: int, bundle: Bundle) -> Attempt:
     )
 
 
-def all_results(lane: Lane) -> list[Result]:
-    results: list[Result] = []
+def all_results(lane: Lane) -> list[Attempt]:
+    results: list[Attempt] = []
     while lane.has_work:
         results += lane.step()
     return results
@@ -71,7 +71,7 @@ def test_a_puzzle_gets_the_same_answer_whatever_its_neighbours(
 ) -> None:
     engine = engine_from_bundle(known.bundle, num_slots=num_slots, num_threads=1)
     lane = Lane(engine, known.bundle.puzzle, queue_limit=NUM_PUZZLES)
-    results: list[Result] = []
+    results: list[Attempt] = []
     for attempt_id in order:
         lane.submit(job(known.tokens_BT[attempt_id], attempt_id, known.bundle))
         results += [result for _ in range(steps_between) for result in lane.step()]

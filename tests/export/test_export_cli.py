@@ -12,7 +12,7 @@ from export_tools import made_questions, small_model
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.batching.lane import Lane
-from hrm_edge_runtime.batching.scheduler import Attempt
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.parity.gates import passes

@@ -20,8 +20,8 @@ from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyRing
 from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.handles import ThreadEngine
 from hrm_edge_runtime.worker.lanes import LaneSet, MakeLanes
+from hrm_edge_runtime.worker.process import ThreadEngine
 from hrm_puzzles import registry
 
 QUICK = functools.partial(scripted_lanes, num_slots=2, queue_limit=8, segments=2, step_s=0.0, load_s=0.0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from asgi_tools import QUICK
 from scripted_server import NAME
 
-from hrm_edge_runtime.worker.lanes import LaneOptions, OpenedLane
+from hrm_edge_runtime.worker.lanes import LaneOptions
 from hrm_edge_runtime.worker.memory_budget import OverBudgetError
-from hrm_edge_runtime.worker.reports import LaneReport
+from hrm_edge_runtime.worker.messages import LaneReport, OpenedLane
 
 REPORT = LaneReport(num_slots=2, queue_limit=8, memory_bytes=100)
 lacking_bytes: list[int] = []

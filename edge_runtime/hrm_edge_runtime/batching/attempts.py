@@ -1,38 +1,48 @@
-"""Questions tried as several attempts over one lane: copies under the puzzle's symmetries, each in a slot of its own.
+"""Tasks tried as several attempts over one lane: copies under the puzzle's symmetries, each in a slot of its own.
 
-The first proven answer wins. Where no proof exists the attempts vote, and the vote is closed as soon as the voters to
-come cannot change it. Either way the attempts that remain are dropped before the very next segment. Every question is
-concluded exactly once.
+The first proven answer wins. Where no proof exists the attempts vote, and the vote is closed as soon as the attempts
+still running cannot change it. Either way the attempts that remain are dropped before the very next segment. Every task
+ends exactly once.
 
-Attempts after a question's first stand behind the first attempts of all others in line, so trying harder takes slots
-that nobody else asks for.
+Attempts after a task's first rank behind the first attempts of all other tasks, so trying harder only takes slots that
+would be idle.
 
 Shapes: T tokens, P rows of the puzzle table.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
 
 from hrm_edge_runtime.batching.lane import Lane
-from hrm_edge_runtime.batching.parties import Pace, Party
-from hrm_edge_runtime.batching.result import Result
-from hrm_edge_runtime.batching.scheduler import Attempt, QueueFull
+from hrm_edge_runtime.batching.scheduler import QueueFull
 from hrm_edge_runtime.batching.stats import LaneSnapshot, Outcome
-from hrm_edge_runtime.batching.symmetries import SymmetricPuzzle, TaskVariants
-from hrm_edge_runtime.batching.task import Conclusion, SegmentEvent, Task, Turn
-from hrm_edge_runtime.batching.voting import Winner, winner
+from hrm_edge_runtime.batching.symmetries import SymmetricPuzzle, TaskVariant, TaskVariants
+from hrm_edge_runtime.batching.task import Attempt, Result, SegmentEvent, Task
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
-from hrm_puzzles.puzzle import RIGHT
+from hrm_puzzles.puzzle import RIGHT, UNKNOWN
+from hrm_puzzles.voting import Ballot
+
+_PACE_MEMORY = 1 / 8  # weight of the newest interval in the mean time between two steps
+
+
+@dataclass(kw_only=True, eq=False)
+class _Group:
+    """A task under way with its attempts; those that live by id."""
+
+    task: Task
+    variants: list[TaskVariant]
+    living: dict[int, Attempt] = field(default_factory=dict[int, Attempt])
+    ended: list[Attempt] = field(default_factory=list[Attempt])
 
 
 class Attempts:
-    """Asks in, conclusions out; whoever calls `step` owns the lane beneath.
+    """Tasks in, results out, over the lane that it owns.
 
-    At most `num_slots + queue_limit` questions live at once, each with at most `max_attempts` attempts.
+    At most `num_slots + queue_limit` tasks live at once, each with at most `max_attempts` attempts.
     """
 
     def __init__(
@@ -46,169 +56,230 @@ class Attempts:
         identifiers: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine = engine
+        self.engine = engine
+        self.queue_limit = queue_limit
         self._puzzle = puzzle
-        self._puzzle_table_PE = np.asarray(puzzle_table_PE)  # mapped still, but its rows are plain arrays
-        self._queue_limit = queue_limit
+        self._puzzle_table_PE = np.asarray(puzzle_table_PE)  # still memory-mapped, but its rows are plain arrays
+        self._max_tasks = engine.num_slots + queue_limit
         self._max_attempts = max_attempts
-        self._framer = TaskVariants(puzzle, identifiers)
-        num_jobs = (engine.num_slots + queue_limit) * max_attempts
-        self._lane = Lane(engine, puzzle, queue_limit=num_jobs, clock=clock)
+        self._variants = TaskVariants(puzzle, identifiers)
+        self._lane = Lane(engine, puzzle, queue_limit=self._max_tasks * max_attempts, clock=clock)
         self._attempt_ids = count()
         self._clock = clock
-        self._pace = Pace()
-        self._parties: dict[int, Party] = {}
-        self._hurried: dict[int, Party] = {}
-        self._watched: dict[int, Party] = {}
-        self._party_of: dict[int, Party] = {}
-        self._conclusions: list[Conclusion] = []
-
-    @property
-    def engine(self) -> Engine:
-        return self._engine
-
-    @property
-    def queue_limit(self) -> int:
-        return self._queue_limit
+        self._pace = _Pace()
+        self._groups: dict[int, _Group] = {}
+        self._group_of: dict[int, _Group] = {}
+        self._best_effort: dict[int, _Group] = {}
+        self._streamed: dict[int, _Group] = {}
+        self._results: list[Result] = []
 
     def puzzle_vector(self, puzzle_id: int) -> Float32:
-        """The row of the puzzle table that an engine is given beside the tokens."""
+        """The row of the puzzle table that an engine needs beside the tokens."""
         return self._puzzle_table_PE[puzzle_id]
 
     @property
     def has_work(self) -> bool:
-        """True while a call of `step` would do something: a question lives, or its end waits to be handed out."""
-        return bool(self._parties or self._conclusions)
+        """True while a call of `step` would do something: a task lives, or a result is still to be returned."""
+        return bool(self._groups or self._results)
 
     def submit(self, task: Task) -> None:
-        """Take a question with all its attempts or not at all; raises QueueFull, or ValueError for what cannot be."""
-        if task.task_id in self._parties or not 1 <= task.num_attempts <= self._max_attempts:
+        """Take a task with all its attempts or not at all; raises QueueFull, or ValueError for what cannot be tried."""
+        if task.task_id in self._groups or not 1 <= task.num_attempts <= self._max_attempts:
             raise ValueError(
                 f"task {task.task_id} with {task.num_attempts} attempts cannot be taken: give every task its own "
                 f"id and 1 to {self._max_attempts} attempts."
             )
-        if len(self._parties) >= self._engine.num_slots + self._queue_limit:
-            raise QueueFull(self._queue_limit)
+        if len(self._groups) >= self._max_tasks:
+            raise QueueFull(self.queue_limit)
         self._lane.check_tokens(task.tokens_T)
-        party = Party(task=task, variants=self._framer.variants(task.tokens_T, task.puzzle_id, task.num_attempts))
-        self._parties[task.task_id] = party
-        if task.best_so_far and task.deadline_s is not None:
-            self._hurried[task.task_id] = party
+        variants = self._variants.variants(task.tokens_T, task.puzzle_id, task.num_attempts)
+        group = self._groups[task.task_id] = _Group(task=task, variants=variants)
+        if task.best_effort and task.deadline_s is not None:
+            self._best_effort[task.task_id] = group
         if task.streamed:
-            self._watched[task.task_id] = party
-        for attempt in range(len(party.variants)):
-            job = self._job(party, attempt)
-            self._lane.submit(job)
-            party.living[job.attempt_id] = attempt
-            self._party_of[job.attempt_id] = party
+            self._streamed[task.task_id] = group
+        for number, variant in enumerate(variants):
+            attempt = Attempt(
+                attempt_id=next(self._attempt_ids),
+                tokens_T=variant.tokens_T,
+                puzzle_vector_E=self._puzzle_table_PE[variant.puzzle_id],
+                policy=task.policy,
+                arrival_s=task.arrival_s,
+                priority=task.priority - (number > 0),
+                deadline_s=task.deadline_s,
+                number=number,
+            )
+            self._lane.submit(attempt)
+            group.living[attempt.attempt_id] = attempt
+            self._group_of[attempt.attempt_id] = group
 
     def cancel(self, task_id: int) -> bool:
-        """End a question; the next `step` reports it and refills its slots. False where it is unknown."""
-        party = self._parties.get(task_id)
-        if party is not None:
-            self._conclude(party, None)
-        return party is not None
+        """End a task; the next `step` returns its result and refills its slots. False where it is not here."""
+        group = self._groups.get(task_id)
+        if group is None:
+            return False
+        self._finish(group, self._drop_living(group, "cancelled")[0], None)
+        return True
 
-    def step(self) -> Turn:
-        """Run one segment over all living attempts and hand out every end since the last call."""
-        self._end_in_time()
-        touched: dict[int, Party] = {}
+    def step(self) -> tuple[list[Result], list[SegmentEvent]]:
+        """Run one segment over all attempts; returns the tasks that ended since the last call, and streamed segments.
+
+        An attempt's last segment is among the events of the step that ends it.
+        """
+        now = self._clock()
+        self._pace.note_step(now)
+        if self._best_effort:
+            self._end_before_deadlines(now)
+        changed: dict[int, _Group] = {}
         events: list[SegmentEvent] = []
-        for result in self._lane.step():
-            party = self._party_of.pop(result.attempt_id)
-            attempt = party.living.pop(result.attempt_id)
-            turned = self._turned_back(party, attempt, result)
-            party.ended.append(turned)
-            touched[party.task.task_id] = party
-            events += party.event(attempt, turned)
-        events += self._glimpses_of_the_living()
-        for party in touched.values():
-            if (chosen := self._winner(party.ended, len(party.living))) is not None:
-                self._conclude(party, chosen)
-        if not self._parties:
-            self._pace.rested()
-        conclusions, self._conclusions = self._conclusions, []
-        return Turn(conclusions=tuple(conclusions), events=tuple(events))
+        for attempt in self._lane.step():
+            group = self._group_of[attempt.attempt_id]
+            self._take_end(group, attempt)
+            self._turn_back(group, attempt)
+            changed[group.task.task_id] = group
+            if group.task.streamed and attempt.answer_T is not None:
+                events.append(_event(group, attempt, attempt.answer_T))
+        if self._streamed:
+            events += self._events_of_the_living()
+        for group in changed.values():
+            if (choice := _choice(group.ended, len(group.living), self._puzzle)) is not None:
+                self._drop_living(group, "outrun")
+                self._finish(group, *choice)
+        if not self._groups:
+            self._pace.rest()
+        results, self._results = self._results, []
+        return results, events
 
     def snapshot(self) -> LaneSnapshot:
-        """The lane beneath, with the limit that holds for questions; its queue counts attempts."""
-        return replace(self._lane.snapshot(), queue_limit=self._queue_limit)
+        """The lane's figures; their queue counts attempts, their limit tasks."""
+        return replace(self._lane.snapshot(), queue_limit=self.queue_limit)
 
-    def _winner(self, ended: Sequence[Result], num_living: int) -> Winner | None:
-        return winner(ended, num_living, proof_exists=self._puzzle.proof_exists, decode=self._puzzle.decode)
-
-    def _end_in_time(self) -> None:
-        """Conclude the questions that want their best so far by a deadline which the next segment would miss."""
-        now = self._clock()
-        self._pace.began(now)
-        if not self._hurried:
-            return
+    def _end_before_deadlines(self, now: float) -> None:
+        """End the best-effort tasks whose deadline the next segment would miss, unless they have no answer yet."""
         next_end_s = self._pace.next_end_s(now, self._lane.mean_step_s)
-        for party in list(self._hurried.values()):
-            if party.task.deadline_s is not None and next_end_s > party.task.deadline_s:
-                self._conclude_with_what_it_has(party)
+        for group in list(self._best_effort.values()):
+            deadline_s = group.task.deadline_s
+            attempts = [*group.ended, *group.living.values()]
+            if deadline_s is None or next_end_s <= deadline_s or not any(one.segments for one in attempts):
+                continue
+            for attempt in self._drop_living(group, "deadline"):
+                self._turn_back(group, attempt)
+            choice = _choice(group.ended, 0, self._puzzle)
+            assert choice is not None, "no attempt is left that could change it"
+            self._finish(group, *choice)
 
-    def _conclude_with_what_it_has(self, party: Party) -> None:
-        seen = {
-            attempt_id: now
-            for attempt_id in party.living
-            if (now := self._lane.look(attempt_id)) is not None and now.segments
-        }
-        if not seen and not any(result.answer_T is not None for result in party.ended):
-            return  # it has nothing yet: the deadline itself will end it
-        cut = [self._turned_back(party, party.living[attempt_id], now) for attempt_id, now in seen.items()]
-        chosen = self._winner([*party.ended, *cut], 0)
-        assert chosen is not None, "nobody is left who could change it"
-        self._conclude(party, replace(chosen, result=replace(chosen.result, halted_by="deadline")), "deadline")
+    def _drop_living(self, group: _Group, outcome: Outcome) -> list[Attempt]:
+        dropped = [self._lane.drop(attempt_id, outcome) for attempt_id in group.living]
+        for attempt in dropped:
+            self._take_end(group, attempt)
+        return dropped
 
-    def _job(self, party: Party, attempt: int) -> Attempt:
-        task, variant = party.task, party.variants[attempt]
-        return Attempt(
-            attempt_id=next(self._attempt_ids),
-            tokens_T=variant.tokens_T,
-            puzzle_vector_E=self.puzzle_vector(variant.puzzle_id),
-            policy=task.policy,
-            arrival_s=task.arrival_s,
-            priority=task.priority - (attempt > 0),
-            deadline_s=task.deadline_s,
-        )
+    def _take_end(self, group: _Group, attempt: Attempt) -> None:
+        del group.living[attempt.attempt_id], self._group_of[attempt.attempt_id]
+        group.ended.append(attempt)
 
-    def _turned_back(self, party: Party, attempt: int, result: Result) -> Result:
-        """A result in the variant of its question; one whose way back is broken counts as failed."""
-        if attempt == 0 or result.answer_T is None:
-            return result
+    def _turn_back(self, group: _Group, attempt: Attempt) -> None:
+        """Make an ended attempt's answer one to the puzzle as it was asked; where that cannot be, it has failed."""
+        if attempt.number and attempt.answer_T is not None:
+            attempt.answer_T = self._turned_back(group, attempt, attempt.answer_T)
+            if attempt.answer_T is None:
+                attempt.halted_by, attempt.verdict = "failed", UNKNOWN
+
+    def _turned_back(self, group: _Group, attempt: Attempt, answer_T: Int32) -> Int32 | None:
+        if not attempt.number:
+            return answer_T
         try:
-            answer_T = party.variants[attempt].turn_back(result.answer_T)
-            holds = not result.verified or self._is_right(party.task.tokens_T, answer_T)
+            answer_T = group.variants[attempt.number].turn_back(answer_T)
+            check_BT = self._puzzle.check_BT
+            holds = attempt.verdict != RIGHT or check_BT(group.task.tokens_T[None], answer_T[None])[0] == RIGHT
         except Exception:  # a third party's symmetry, over an answer that may be anything
-            holds, answer_T = False, None
-        if not holds:
-            return replace(result, answer_T=None, verified=None, halted_by="failed")
-        return replace(result, answer_T=answer_T)
+            return None
+        return answer_T if holds else None
 
-    def _is_right(self, tokens_T: Int32, answer_T: Int32) -> bool:
-        return bool(self._puzzle.check_BT(tokens_T[None], answer_T[None])[0] == RIGHT)
+    def _events_of_the_living(self) -> Iterator[SegmentEvent]:
+        for group in self._streamed.values():
+            for attempt in group.living.values():
+                if attempt.segments:
+                    answer_T = self._turned_back(group, attempt, self._lane.answer_of(attempt))
+                    if answer_T is not None:
+                        yield _event(group, attempt, answer_T)
 
-    def _glimpses_of_the_living(self) -> Iterator[SegmentEvent]:
-        for party in self._watched.values():
-            for attempt_id, attempt in party.living.items():
-                if (now := self._lane.look(attempt_id)) is not None:
-                    yield from party.event(attempt, self._turned_back(party, attempt, now))
-
-    def _conclude(self, party: Party, chosen: Winner | None, drop_as: Outcome = "outrun") -> None:
-        """Tell how a question ended and drop what is left of it; without a winner it is cancelled."""
-        dropped = [self._lane.drop(attempt_id, drop_as if chosen else "cancelled") for attempt_id in party.living]
-        everything = [*party.ended, *dropped]
-        self._conclusions.append(
-            Conclusion(
-                task_id=party.task.task_id,
-                result=chosen.result if chosen else dropped[0],
-                num_attempts=sum(result.segments > 0 for result in everything),
-                total_segments=sum(result.segments for result in everything),
-                votes=chosen.votes if chosen else None,
+    def _finish(self, group: _Group, attempt: Attempt, votes: int | None) -> None:
+        """Report the end of a task whose attempts have all ended; this attempt answers it."""
+        halted_by = attempt.halted_by
+        if not attempt.verified and any(one.halted_by == "deadline" for one in group.ended):
+            halted_by = "deadline"  # some attempts were cut, so the deadline was missed
+        assert halted_by is not None
+        self._results.append(
+            Result(
+                task_id=group.task.task_id,
+                answer_T=attempt.answer_T,
+                verified=attempt.verified,
+                segments=attempt.segments,
+                halted_by=halted_by,
+                margin=attempt.margin,
+                queue_s=attempt.queue_s,
+                compute_s=attempt.compute_s,
+                num_attempts=sum(one.segments > 0 for one in group.ended),
+                total_segments=sum(one.segments for one in group.ended),
+                votes=votes,
             )
         )
-        for attempt_id in party.living:
-            del self._party_of[attempt_id]
-        for parties in (self._parties, self._hurried, self._watched):
-            parties.pop(party.task.task_id, None)
+        for groups in (self._groups, self._best_effort, self._streamed):
+            groups.pop(group.task.task_id, None)
+
+
+class _Pace:
+    """Predicts when a segment that begins now will have ended; other lanes take their turns in between."""
+
+    def __init__(self) -> None:
+        self._began_s: float | None = None
+        self._interval_s = 0.0
+
+    def note_step(self, now: float) -> None:
+        if self._began_s is not None:
+            weight = _PACE_MEMORY if self._interval_s else 1.0
+            self._interval_s += (now - self._began_s - self._interval_s) * weight
+        self._began_s = now
+
+    def rest(self) -> None:
+        """Nothing is left to do, so the time to the next step says nothing."""
+        self._began_s = None
+
+    def next_end_s(self, now: float, step_s: float) -> float:
+        return now + max(self._interval_s, step_s)
+
+
+def _event(group: _Group, attempt: Attempt, answer_T: Int32) -> SegmentEvent:
+    return SegmentEvent(
+        task_id=group.task.task_id,
+        attempt=attempt.number,
+        segment=attempt.segments,
+        answer_T=answer_T,
+        margin=attempt.margin,
+        verified=attempt.verified,
+    )
+
+
+def _choice(ended: Sequence[Attempt], num_living: int, puzzle: SymmetricPuzzle) -> tuple[Attempt, int | None] | None:
+    """The attempt that answers a task, with its votes; None while the attempts still running may change it.
+
+    A proven answer wins, else the most common one. `ended` is in the order of the ends.
+    """
+    proven = next((attempt for attempt in ended if attempt.verified), None)
+    if proven is not None:
+        return proven, None
+    if num_living and puzzle.proof_exists:
+        return None
+    ballot, speakers = Ballot(), dict[Hashable, Attempt]()
+    for attempt in ended:
+        if attempt.answer_T is not None:
+            grid = puzzle.decode(attempt.answer_T)
+            candidate = (grid.shape, grid.tobytes())
+            ballot.cast(candidate, attempt.q_halt)
+            speakers.setdefault(candidate, attempt)
+    if num_living and not ballot.is_decided(num_living):
+        return None
+    leader = ballot.leader()
+    votes = None if puzzle.proof_exists or leader is None else ballot.votes(leader)
+    return speakers.get(leader, ended[0]), votes

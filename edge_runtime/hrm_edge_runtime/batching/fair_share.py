@@ -13,7 +13,7 @@ _LEAST_S = 1e-6  # a step that costs nothing would make rounds of no length
 
 
 class DeficitRoundRobin:
-    """The credits and costs of named lanes; no clock, the seconds are told."""
+    """The credits and costs of named lanes; it has no clock, the seconds are passed in."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._ring = list(names)
@@ -29,15 +29,15 @@ class DeficitRoundRobin:
         del self._credit_s[name]
         self._cost_s.pop(name, None)
 
-    def next(self, busy: Sequence[str]) -> str | None:
-        """The lane to step next among those that have work; None where none has."""
+    def next(self, busy: Sequence[str]) -> str:
+        """The lane to step next among those that have work, of which there is at least one."""
         for name in self._ring:
             if name not in busy:
                 self._credit_s[name] = 0.0
         line = [name for name in self._ring if name in busy]
-        if len(line) < 2:
-            self._credit_s.update((name, self._cost(name)) for name in line)  # alone it owes nobody anything
-            return line[0] if line else None
+        if len(line) == 1:
+            self._credit_s[line[0]] = self._cost(line[0])  # alone it owes no other lane anything
+            return line[0]
         quantum_s = min(self._cost(name) for name in line)
         rounds = {name: self._rounds(name, quantum_s) for name in line}
         chosen = min(line, key=rounds.__getitem__)
@@ -56,7 +56,7 @@ class DeficitRoundRobin:
         self._credit_s[name] -= seconds
 
     def _cost(self, name: str) -> float:
-        return self._cost_s.get(name, _LEAST_S)  # a lane that never stepped goes soon, which tells its cost
+        return self._cost_s.get(name, _LEAST_S)  # a lane that never stepped goes soon, which measures its cost
 
     def _rounds(self, name: str, quantum_s: float) -> int:
         """After how many more visits the lane can pay for a step."""

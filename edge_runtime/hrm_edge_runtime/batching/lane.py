@@ -1,6 +1,6 @@
 """The solver loop of one model: expire, admit, one segment, check, halt, and refill before the very next step.
 
-Shapes: B slots, T tokens. Single-threaded by design: whoever calls `step` owns the lane, its scheduler and its engine.
+Shapes: B slots, T tokens. Single-threaded by design: the caller of `step` owns the lane, its scheduler and its engine.
 """
 
 import math
@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.halting import decide
-from hrm_edge_runtime.batching.result import Result, result_of, result_without_slot
-from hrm_edge_runtime.batching.scheduler import Attempt, Departure, Plan, Scheduler, Tenant
-from hrm_edge_runtime.batching.seats import Seat, Seats, Slots
+from hrm_edge_runtime.batching.scheduler import Plan, Scheduler
 from hrm_edge_runtime.batching.stats import LaneCounters, LaneSnapshot, Outcome, SlotView
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.engine import Engine, Int32, StepOutput
+from hrm_puzzles.puzzle import UNKNOWN
 
-__all__ = ["Checker", "Lane", "Result"]
+NO_TOKEN = -1  # what an answer holds before the first segment, so that any first answer counts as changed
 
 
 class Checker(Protocol):
-    """What a lane asks of a puzzle: the range of its tokens, and proofs."""
+    """What a lane needs of a puzzle: the range of its tokens, and proofs."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -41,9 +41,10 @@ class Lane:
         self._vocab_size = puzzle.vocab_size
         self._clock = clock
         self._scheduler = Scheduler(engine.num_slots, queue_limit)
-        self._seats = Seats(engine.num_slots, engine.seq_len)
+        self._tokens_BT: Int32 = np.zeros((engine.num_slots, engine.seq_len), np.int32)
+        self._answers_BT: Int32 = np.zeros((engine.num_slots, engine.seq_len), np.int32)
         self._counters = LaneCounters()
-        self._results: list[Result] = []
+        self._ended: list[Attempt] = []
 
     @property
     def num_slots(self) -> int:
@@ -54,23 +55,23 @@ class Lane:
         return self._scheduler.num_running
 
     @property
-    def mean_step_s(self) -> float:
-        """Time of a segment of late; 0 before the first."""
-        return self._counters.mean_step_s
-
-    @property
     def num_queued(self) -> int:
         return self._scheduler.num_waiting
 
     @property
-    def has_work(self) -> bool:
-        """True while a call of `step` would do something: a puzzle lives, or a result waits to be handed out."""
-        return bool(self._scheduler.num_running or self._scheduler.num_waiting or self._results)
+    def mean_step_s(self) -> float:
+        """Recent mean time of a segment; 0 before the first."""
+        return self._counters.mean_step_s
 
-    def submit(self, job: Attempt) -> None:
-        """Put a job in line; raises QueueFull, or ValueError for tokens the model does not know."""
-        self.check_tokens(job.tokens_T)
-        self._scheduler.submit(job)
+    @property
+    def has_work(self) -> bool:
+        """True while a call of `step` would do something: an attempt lives, or an end is still to be returned."""
+        return bool(self._scheduler.num_running or self._scheduler.num_waiting or self._ended)
+
+    def submit(self, attempt: Attempt) -> None:
+        """Put an attempt in line; raises QueueFull, or ValueError for tokens the model does not know."""
+        self.check_tokens(attempt.tokens_T)
+        self._scheduler.submit(attempt)
 
     def check_tokens(self, tokens_T: Int32) -> None:
         """Raise ValueError for tokens the model does not know."""
@@ -81,43 +82,45 @@ class Lane:
             )
 
     def cancel(self, attempt_id: int) -> bool:
-        """End a job wherever it stands; the next `step` reports it and refills its slot. False where it is unknown."""
-        is_known = self._scheduler.holds(attempt_id)
-        if is_known:
-            self._results.append(self.drop(attempt_id, "cancelled"))
-        return is_known
+        """End an attempt; the next `step` returns it and refills its slot. False where it is not here."""
+        is_here = self._scheduler.holds(attempt_id)
+        if is_here:
+            self._ended.append(self.drop(attempt_id, "cancelled"))
+        return is_here
 
-    def drop(self, attempt_id: int, outcome: Outcome) -> Result:
-        """End a job that is here at once; its result is handed back instead of reported, its slot refilled next."""
-        departure = self._scheduler.cancel(attempt_id)
-        assert departure is not None, f"job {attempt_id} is not here"
-        return self._depart(departure, outcome, self._clock())
+    def drop(self, attempt_id: int, outcome: Outcome) -> Attempt:
+        """End an attempt that is here and return it at once; the next `step` refills its slot."""
+        attempt = self._scheduler.cancel(attempt_id)
+        assert attempt is not None, f"attempt {attempt_id} is not here"
+        return self._end(attempt, outcome, self._clock())
 
-    def look(self, attempt_id: int) -> Result | None:
-        """How a job in its slot would end if it were dropped now; None for one that is not in a slot."""
-        slot = self._scheduler.slot_of(attempt_id)
-        return None if slot is None else self._result(slot, "cancelled", self._clock())
+    def answer_of(self, attempt: Attempt) -> Int32:
+        """The answer after the last segment of an attempt that is in its slot."""
+        return self._answers_BT[attempt.slot].copy()
 
-    def step(self) -> list[Result]:
-        """Run one segment over all live puzzles and hand out every result since the last call."""
+    def step(self) -> list[Attempt]:
+        """Run one segment over all running attempts; returns every attempt that ended since the last call."""
         started = self._clock()
-        for departure in self._scheduler.expire(started):
-            self._results.append(self._depart(departure, "deadline", started))
+        for attempt in self._scheduler.expire(started):
+            self._ended.append(self._end(attempt, "deadline", started))
         self._prepare(self._scheduler.admit(), started)
         if num_active := self._scheduler.num_running:
             self._segment(num_active, started)
-        results, self._results = self._results, []
-        return results
+        ended, self._ended = self._ended, []
+        return ended
 
     def snapshot(self) -> LaneSnapshot:
-        """The lane as it stands; cheap enough to take after every step."""
-        counters = self._counters
+        """The lane at this moment; cheap enough to take after every step."""
+        counters, scheduler = self._counters, self._scheduler
         return LaneSnapshot(
-            num_slots=self._scheduler.num_slots,
-            num_active=self._scheduler.num_running,
-            num_queued=self._scheduler.num_waiting,
-            queue_limit=self._scheduler.queue_limit,
-            slots=tuple(self._view(slot, tenant) for slot, tenant in enumerate(self._scheduler.tenants())),
+            num_slots=scheduler.num_slots,
+            num_active=scheduler.num_running,
+            num_queued=scheduler.num_waiting,
+            queue_limit=scheduler.queue_limit,
+            slots=tuple(
+                _view(slot, generation, attempt)
+                for slot, (generation, attempt) in enumerate(zip(scheduler.generations, scheduler.slots, strict=True))
+            ),
             steps=counters.steps,
             slot_segments=counters.slot_segments,
             slot_segments_used=counters.slot_segments_used,
@@ -133,100 +136,85 @@ class Lane:
         )
 
     def _prepare(self, plan: Plan, now: float) -> None:
-        for tenant in plan.admissions:
-            self._seats.load(tenant.slot, tenant.job, now)
-            self._engine.load(tenant.slot, tenant.job.tokens_T, tenant.job.puzzle_vector_E)
+        for attempt in plan.admissions:
+            slot = attempt.slot
+            assert slot is not None
+            attempt.admitted_s = now
+            self._tokens_BT[slot] = attempt.tokens_T
+            self._answers_BT[slot] = NO_TOKEN
+            self._engine.load(slot, attempt.tokens_T, attempt.puzzle_vector_E)
         for move in plan.moves:
-            self._seats.move(move.source, move.target)
+            self._tokens_BT[move.target] = self._tokens_BT[move.source]
+            self._answers_BT[move.target] = self._answers_BT[move.source]
             self._engine.move(move.source, move.target)
 
     def _segment(self, num_active: int, started: float) -> None:
-        backlog = self._scheduler.num_waiting > 0
+        has_backlog = self._scheduler.num_waiting > 0
         before = self._clock()
         output = self._engine.step(num_active)
         after = self._clock()
-        self._commit(output, after)
+        self._commit(output, [attempt for attempt in self._scheduler.slots if attempt is not None], after)
         self._counters.count_step(
             num_active=num_active,
             num_slots=self._scheduler.num_slots,
-            backlog=backlog,
+            backlog=has_backlog,
             step_s=after - before,
             host_s=(before - started) + (self._clock() - after),
         )
 
-    def _commit(self, output: StepOutput, now: float) -> None:
-        seats, changed = self._seats.take(output)
-        failed = self._garbled(seats, output.answer_BT)
-        failed |= self._check(np.setdiff1d(changed, list(failed)) if failed else changed)
-        for slot, seat in enumerate(seats):
+    def _commit(self, output: StepOutput, attempts: list[Attempt], now: float) -> None:
+        """Take over what a segment said of the running attempts, which are a dense prefix, and end those that halt."""
+        answers_BT, answer_BT = self._answers_BT[: len(attempts)], output.answer_BT
+        changed = (answers_BT != answer_BT).any(axis=1).nonzero()[0].tolist()
+        answers_BT[:] = answer_BT
+        failed: set[int] = set()
+        rows = zip(attempts, output.halt_margin_B.tolist(), output.q_halt_B.tolist(), strict=True)
+        for slot, (attempt, margin, q_halt) in enumerate(rows):
+            attempt.segments, attempt.margin, attempt.q_halt = attempt.segments + 1, margin, q_halt
+            if not math.isfinite(margin + q_halt):
+                failed.add(slot)
+        if not self._are_known(answer_BT):
+            failed |= {slot for slot, answer_T in enumerate(answer_BT) if not self._are_known(answer_T)}
+        failed |= self._check([slot for slot in changed if slot not in failed], attempts)
+        for slot, attempt in enumerate(attempts):
             is_sound = slot not in failed
-            outcome = decide(seat.margin, seat.segments, seat.verdict, seat.job.policy) if is_sound else "failed"
+            outcome = (
+                decide(attempt.margin, attempt.segments, attempt.verdict, attempt.policy) if is_sound else "failed"
+            )
             if outcome is not None:
                 self._scheduler.release(slot)
-                self._results.append(self._finish(slot, outcome, now))
-
-    def _garbled(self, seats: list[Seat], answer_BT: Int32) -> set[int]:
-        """The slots with a number that is none or a token out of the vocabulary, mostly none at all."""
-        strange = {slot for slot, seat in enumerate(seats) if not math.isfinite(seat.margin + seat.q_halt)}
-        if not self._are_known(answer_BT):
-            strange |= {slot for slot, answer_T in enumerate(answer_BT) if not self._are_known(answer_T)}
-        return strange
+                self._ended.append(self._end(attempt, outcome, now))
 
     def _are_known(self, tokens: Int32) -> bool:
-        return bool(tokens.view(np.uint32).max() < self._vocab_size)  # a negative token becomes a large one
+        return bool(tokens.min() >= 0 and tokens.max() < self._vocab_size)
 
-    def _check(self, slots: Slots) -> set[int]:
-        """Renew the verdicts of some slots; gives those whose check raises."""
+    def _check(self, slots: list[int], attempts: list[Attempt]) -> set[int]:
+        """Renew the verdicts of these slots; returns those whose check raises."""
+        if not slots:
+            return set()
         try:
-            self._judge(slots)
+            verdict_B = self._puzzle.check_BT(self._tokens_BT[slots], self._answers_BT[slots])
         except Exception:  # one bad answer may not take its neighbours along, whatever a third-party check does with it
-            return {slot for slot in slots.tolist() if not self._bears_check(slot)}
+            if len(slots) == 1:
+                return set(slots)
+            return {slot for one in slots for slot in self._check([one], attempts)}
+        for slot, verdict in zip(slots, verdict_B.tolist(), strict=True):
+            attempts[slot].verdict = verdict
         return set()
 
-    def _judge(self, slots: Slots) -> None:
-        if not slots.size:
-            return
-        seats = self._seats
-        verdict_B = self._puzzle.check_BT(seats.tokens_BT.take(slots, axis=0), seats.answers_BT.take(slots, axis=0))
-        for slot, verdict in zip(slots.tolist(), verdict_B.tolist(), strict=True):
-            self._seats[slot].verdict = verdict
-
-    def _bears_check(self, slot: int) -> bool:
-        try:
-            self._judge(np.array([slot]))
-        except Exception:
-            return False
-        return True
-
-    def _depart(self, departure: Departure, outcome: Outcome, now: float) -> Result:
-        if departure.slot is not None:
-            return self._finish(departure.slot, outcome, now)
-        self._counters.count_outcome(outcome, 0)
-        return result_without_slot(departure.job, outcome, now)
-
-    def _finish(self, slot: int, outcome: Outcome, now: float) -> Result:
-        self._counters.count_outcome(outcome, self._seats[slot].segments)
-        return self._result(slot, outcome, now)
-
-    def _result(self, slot: int, outcome: Outcome, now: float) -> Result:
-        return result_of(self._seats[slot], self._seats.answers_BT[slot], outcome, now)
-
-    def _view(self, slot: int, tenant: Tenant | None) -> SlotView:
-        generation = self._scheduler.generation(slot)
-        if tenant is None:
-            return SlotView(slot=slot, generation=generation)
-        seat = self._seats[slot]
-        return SlotView(
-            slot=slot,
-            generation=generation,
-            job_id=tenant.job.attempt_id,
-            segments=seat.segments,
-            margin=seat.margin,
-        )
+    def _end(self, attempt: Attempt, outcome: Outcome, now: float) -> Attempt:
+        """Write an attempt's end; its slot is empty already but still holds its answer."""
+        attempt.halted_by, attempt.ended_s = outcome, now
+        if outcome == "failed":
+            attempt.verdict = UNKNOWN
+        elif attempt.segments:
+            attempt.answer_T = self._answers_BT[attempt.slot].copy()
+        self._counters.count_outcome(outcome, attempt.segments)
+        return attempt
 
 
-def run_all(lane: Lane, attempts: Iterable[Attempt]) -> Iterator[Result]:
-    """Run attempts through a lane that has no other work, taken as slots come free; yields results as they end.
+def run_all(lane: Lane, attempts: Iterable[Attempt]) -> Iterator[Attempt]:
+    """Run attempts through a lane that has no other work, taken as slots come free; yields them as they end.
 
     At most `num_slots` attempts wait in line, so the lane's queue limit must be at least that.
     """
@@ -237,3 +225,15 @@ def run_all(lane: Lane, attempts: Iterable[Attempt]) -> Iterator[Result]:
         if not lane.has_work:
             return
         yield from lane.step()
+
+
+def _view(slot: int, generation: int, attempt: Attempt | None) -> SlotView:
+    if attempt is None:
+        return SlotView(slot=slot, generation=generation)
+    return SlotView(
+        slot=slot,
+        generation=generation,
+        job_id=attempt.attempt_id,
+        segments=attempt.segments,
+        margin=attempt.margin,
+    )

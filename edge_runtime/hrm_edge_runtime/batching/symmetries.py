@@ -1,6 +1,6 @@
-"""The variants a question can be tried in: itself, then copies under the puzzle's symmetries.
+"""The variants of a task: the puzzle as it was asked, then copies under the puzzle's symmetries.
 
-Shapes: T tokens. A variant turns an answer back, so that whoever asked never sees that the question was turned.
+Shapes: T tokens. A variant transforms an answer back, so that the client never sees the copy.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +15,11 @@ from hrm_edge_runtime.batching.lane import Checker
 from hrm_edge_runtime.engines.engine import Int32
 from hrm_puzzles.puzzle import Grid, Symmetry
 
-DRAWS = 4  # for each variant asked for: a puzzle with few symmetries soon gives none that is new
+DRAWS = 4  # symmetries drawn for each variant wanted: a puzzle with few of them soon repeats itself
 
 
 class SymmetricPuzzle(Checker, Protocol):
-    """What attempts ask of a puzzle."""
+    """What attempts need of a puzzle."""
 
     @property
     def proof_exists(self) -> bool: ...
@@ -31,16 +31,16 @@ class SymmetricPuzzle(Checker, Protocol):
 
 @runtime_checkable
 class NamedVariants(Protocol):
-    """A puzzle whose turned copies are rows of the puzzle table with names of their own, as those of an ARC task."""
+    """A puzzle whose copies are rows of the puzzle table with names of their own, as those of an ARC task."""
 
     def variant_of(self, name: str) -> tuple[str, Symmetry]:
-        """The task behind a name, and the symmetry that makes this variant of its questions."""
+        """The task behind a name, and the symmetry that makes this variant of its puzzles."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TaskVariant:
-    """A copy of a question, its row of the puzzle table, and the way back for answers."""
+    """A copy of a puzzle, its row of the puzzle table, and the way back for answers."""
 
     tokens_T: Int32
     puzzle_id: int
@@ -48,45 +48,45 @@ class TaskVariant:
 
 
 class TaskVariants:
-    """Makes the variants of questions; the same question always gets the same ones, the first being itself."""
+    """Makes the variants of puzzles: always the same ones for the same puzzle, the puzzle itself first."""
 
     def __init__(self, puzzle: SymmetricPuzzle, identifiers: Sequence[str] = ()) -> None:
         self._puzzle = puzzle
         self._names = identifiers
-        self._variants = puzzle if isinstance(puzzle, NamedVariants) else None
-        self._ids_of = _ids_by_task(self._variants, identifiers) if self._variants else {}
+        self._named = puzzle if isinstance(puzzle, NamedVariants) else None
+        self._ids_of: dict[str, list[int]] = {}
+        if self._named is not None:
+            for puzzle_id, name in enumerate(identifiers):
+                self._ids_of.setdefault(self._named.variant_of(name)[0], []).append(puzzle_id)
         self._drawn: list[Symmetry] = []
 
     def variants(self, tokens_T: Int32, puzzle_id: int, count: int) -> list[TaskVariant]:
-        """Up to `count` different variants; fewer where the puzzle has no more symmetries, or its task no variants."""
+        """Up to `count` different variants; fewer where the puzzle has fewer symmetries, or its task fewer names."""
         itself = TaskVariant(tokens_T=tokens_T, puzzle_id=puzzle_id, turn_back=lambda answer_T: answer_T)
-        others = self._named(itself) if self._variants else self._turned(itself, count)
+        if count == 1:
+            return [itself]
+        others = self._transformed(itself, count) if self._named is None else self._by_name(itself, self._named)
         return [itself, *islice(others, count - 1)]
 
-    def _turned(self, itself: TaskVariant, count: int) -> Iterator[TaskVariant]:
+    def _transformed(self, itself: TaskVariant, count: int) -> Iterator[TaskVariant]:
         seen = {itself.tokens_T.tobytes()}
         for number in range(DRAWS * (count - 1)):
-            symmetry = self._symmetry(number)
+            if number == len(self._drawn):
+                self._drawn.append(self._puzzle.symmetry(np.random.default_rng(number)))
+            symmetry = self._drawn[number]
             tokens_T = symmetry.apply(itself.tokens_T[None])[0]
             if tokens_T.tobytes() not in seen:
                 seen.add(tokens_T.tobytes())
                 yield TaskVariant(tokens_T=tokens_T, puzzle_id=itself.puzzle_id, turn_back=_way_back(symmetry))
 
-    def _symmetry(self, number: int) -> Symmetry:
-        while len(self._drawn) <= number:
-            self._drawn.append(self._puzzle.symmetry(np.random.default_rng(len(self._drawn))))
-        return self._drawn[number]
-
-    def _named(self, itself: TaskVariant) -> Iterator[TaskVariant]:
-        assert self._variants is not None
-        task, asked = self._variants.variant_of(self._names[itself.puzzle_id])
+    def _by_name(self, itself: TaskVariant, puzzle: NamedVariants) -> Iterator[TaskVariant]:
+        task, asked = puzzle.variant_of(self._names[itself.puzzle_id])
         upright_BT = asked.invert(itself.tokens_T[None])
         for puzzle_id in self._ids_of[task]:
             if puzzle_id != itself.puzzle_id:
-                _, other = self._variants.variant_of(self._names[puzzle_id])
-                yield TaskVariant(
-                    tokens_T=other.apply(upright_BT)[0], puzzle_id=puzzle_id, turn_back=_way_back(other, then=asked)
-                )
+                _, other = puzzle.variant_of(self._names[puzzle_id])
+                tokens_T = other.apply(upright_BT)[0]
+                yield TaskVariant(tokens_T=tokens_T, puzzle_id=puzzle_id, turn_back=_way_back(other, then=asked))
 
 
 def _way_back(symmetry: Symmetry, then: Symmetry | None = None) -> Callable[[Int32], Int32]:
@@ -95,10 +95,3 @@ def _way_back(symmetry: Symmetry, then: Symmetry | None = None) -> Callable[[Int
         return (then.apply(upright_BT) if then else upright_BT)[0]
 
     return turn_back
-
-
-def _ids_by_task(puzzle: NamedVariants, names: Sequence[str]) -> dict[str, list[int]]:
-    ids: dict[str, list[int]] = {}
-    for puzzle_id, name in enumerate(names):
-        ids.setdefault(puzzle.variant_of(name)[0], []).append(puzzle_id)
-    return ids

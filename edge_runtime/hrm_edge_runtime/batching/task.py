@@ -1,21 +1,22 @@
-"""What goes into `Attempts` and what comes out: plain frozen data, fit to cross a pipe.
+"""The records of a request in the engine: a Task is tried as Attempts and ends in one Result.
 
-Shapes: T tokens.
+Shapes: T tokens, E puzzle-vector size. Times are seconds of the lane's clock; a greater `priority` is more urgent.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.result import Result
-from hrm_edge_runtime.engines.engine import Int32
+from hrm_edge_runtime.batching.stats import Outcome
+from hrm_edge_runtime.engines.engine import Float32, Int32
+from hrm_puzzles.puzzle import RIGHT, UNKNOWN
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """One puzzle and how hard to try; `streamed` asks for a `SegmentEvent` after each segment of each attempt.
+    """One puzzle to solve and how hard to try; fit to cross a pipe.
 
-    Times are seconds of the lane's clock; a greater `priority` is more urgent. With `best_so_far` a question that will
-    not be finished by its deadline ends with what its attempts have, in time for it, rather than with nothing.
+    With `best_effort` a task that will not finish by its deadline ends shortly before it with the best answer so far.
+    `streamed` asks for a `SegmentEvent` after each segment of each attempt.
     """
 
     task_id: int
@@ -26,13 +27,57 @@ class Task:
     priority: int = 0
     puzzle_id: int = 0
     num_attempts: int = 1
-    best_so_far: bool = False
+    best_effort: bool = False
     streamed: bool = False
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Attempt:
+    """One try at a puzzle: waiting, in a slot, or ended. It is submitted once; `dataclasses.replace` makes a new one.
+
+    `number` says which variant of its task it is; 0 is the puzzle as it was asked. The scheduler and the lane write the
+    other half: `slot` is the slot it holds or held last, and `answer_T`, `halted_by` and `ended_s` come with its end.
+    `answer_T` stays None where no segment ran or the engine returned garbage (halted by "failed").
+    """
+
+    attempt_id: int
+    tokens_T: Int32
+    puzzle_vector_E: Float32
+    policy: HaltingPolicy
+    arrival_s: float
+    priority: int = 0
+    deadline_s: float | None = None
+    number: int = 0
+
+    slot: int | None = field(default=None, init=False)
+    admitted_s: float = field(default=0.0, init=False)
+    segments: int = field(default=0, init=False)
+    verdict: int = field(default=UNKNOWN, init=False)
+    margin: float = field(default=0.0, init=False)
+    q_halt: float = field(default=0.0, init=False)
+    answer_T: Int32 | None = field(default=None, init=False)
+    halted_by: Outcome | None = field(default=None, init=False)
+    ended_s: float = field(default=0.0, init=False)
+
+    @property
+    def verified(self) -> bool | None:
+        """Whether the answer is proven right or wrong; None where nothing is proven."""
+        return None if self.verdict == UNKNOWN else self.verdict == RIGHT
+
+    @property
+    def queue_s(self) -> float:
+        """From arrival to a slot, or to the end of an attempt that never had one."""
+        return (self.ended_s if self.slot is None else self.admitted_s) - self.arrival_s
+
+    @property
+    def compute_s(self) -> float:
+        """From the slot to the end."""
+        return 0.0 if self.slot is None else self.ended_s - self.admitted_s
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SegmentEvent:
-    """What one attempt says after one segment, turned back into the variant of whoever asked."""
+    """What one attempt says after one segment, transformed back to the puzzle as it was asked."""
 
     task_id: int
     attempt: int
@@ -43,23 +88,21 @@ class SegmentEvent:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Conclusion:
-    """The one end of a question: the result of the attempt that answers, turned back.
+class Result:
+    """How a task ended: the attempt that answers it, and what all attempts cost together.
 
-    `num_attempts` ran at least one segment, and all of them together `total_segments`; `votes` is how many gave this
-    answer, None where answers can be proven or there is none.
+    `num_attempts` ran at least one segment. `votes` is how many attempts gave this answer, None where answers can be
+    proven or there is none.
     """
 
     task_id: int
-    result: Result
+    answer_T: Int32 | None
+    verified: bool | None
+    segments: int
+    halted_by: Outcome
+    margin: float
+    queue_s: float
+    compute_s: float
     num_attempts: int
     total_segments: int
     votes: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Turn:
-    """What one step brought: questions concluded, and what the streamed ones look like now."""
-
-    conclusions: tuple[Conclusion, ...] = ()
-    events: tuple[SegmentEvent, ...] = ()

@@ -15,14 +15,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hrm_edge_runtime.http.auth import KeyRing
-from hrm_edge_runtime.http.disconnects import ClientGoneError
-from hrm_edge_runtime.http.errors import ServiceError, invalid
+from hrm_edge_runtime.http.body import ClientGoneError
+from hrm_edge_runtime.http.errors import ServiceError, invalid, refusal_from
 from hrm_edge_runtime.http.middleware import RequestMiddleware
 from hrm_edge_runtime.http.models import Library, ServedModel
 from hrm_edge_runtime.http.responses import WebFiles, error_response
 from hrm_edge_runtime.http.routes import router, solve
 from hrm_edge_runtime.http.solve import SolveService
-from hrm_edge_runtime.worker.client import EngineClient
+from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
 
 if TYPE_CHECKING:  # needs the extra hrm-edge[otel]
     from hrm_edge_runtime.http.otel import RequestTracer
@@ -70,6 +70,7 @@ def create_app(
     app.include_router(router)
     app.mount("/web", WebFiles())
     app.add_exception_handler(ServiceError, _refuse)
+    app.add_exception_handler(NoAnswerError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_route)
     app.add_exception_handler(RequestValidationError, _refuse_query)
     app.add_exception_handler(ClientGoneError, _client_gone)
@@ -89,8 +90,8 @@ def _description(app: FastAPI, model: ServedModel) -> dict[str, Any]:
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ServiceError)
-    return error_response(error)
+    assert isinstance(error, ServiceError | NoAnswerError)
+    return error_response(refusal_from(error))
 
 
 async def _refuse_route(_: Request, error: Exception) -> Response:

@@ -1,18 +1,15 @@
 """Many puzzles over one connection: a line of JSON for each, and a line for each answer, while the lines still come.
 
-Memory is bounded whatever the length: no more lines are read than `window` whose answers have not been taken by the
-client yet, and a line that is too long is skipped, not kept. A bad line gives an error for that line alone. Lines wait
-for their places and stand behind single requests.
+Memory is bounded whatever the length: no more lines are under way than `window`, counted until the client has taken
+their answers, and a line that is too long is skipped, not kept. A bad line gives an error for that line alone. Lines
+wait to be admitted and rank behind single requests.
 """
-
-from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from typing import Any, Literal
 
 import anyio
@@ -21,20 +18,21 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from hrm_edge_runtime.http.auth import principal_of
-from hrm_edge_runtime.http.body import MAX_BODY_BYTES, solve_request_from
-from hrm_edge_runtime.http.disconnects import ClientGoneError, unless_client_leaves
-from hrm_edge_runtime.http.errors import ServiceError, deadline_missed
-from hrm_edge_runtime.http.prefetch import PrefetchingReceive
+from hrm_edge_runtime.http.body import MAX_BODY_BYTES, ClientGoneError, unless_client_leaves, validated
+from hrm_edge_runtime.http.errors import ServiceError, deadline_missed, refusal_from
 from hrm_edge_runtime.http.responses import as_json
-from hrm_edge_runtime.http.solve import Order, SolveService
+from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.http.solve import SolveService
+from hrm_edge_runtime.worker.client import NoAnswerError
 
 BatchOrder = Literal["as-finished", "kept"]
 
 MEDIA_TYPE = "application/x-ndjson"
 MEDIA_TYPES = (MEDIA_TYPE, "application/ndjson", "application/jsonl")
-PRIORITY_PENALTY = 1  # lines stand behind single requests of the same priority
+PRIORITY_PENALTY = 1  # lines rank behind single requests of the same priority
 IDLE_SECONDS = 60.0  # how long a client may neither send nor take anything
-PATIENCE_S = 60.0  # how long a line waits for its place, for instance while an engine is restarted
+ADMISSION_WAIT_S = 60.0  # how long a line waits to be admitted, for instance while an engine is restarted
+PREFETCH_BYTES = 64 * 1024
 
 Numbered = tuple[int, "bytes | ServiceError"]
 
@@ -48,11 +46,11 @@ class BatchStream(Response):
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._service = service
-        self._request = request
+        principal = principal_of(request.scope)
+        self._bucket = principal.bucket if principal else None
         self._keeps_order = order == "kept"
-        self._window = asyncio.Semaphore(
-            max(service.engine_client.places.batch_limit(model.lane) for model in service.models)
-        )
+        limits = service.engine_client.limits
+        self._window = asyncio.Semaphore(max(limits.batch_limit(model.lane) for model in service.models))
         self._answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[bytes]] = set()
 
@@ -63,7 +61,7 @@ class BatchStream(Response):
         with contextlib.suppress(ClientGoneError, TimeoutError):
             await unless_client_leaves(body.receive, self._answer_all(body, send))
 
-    async def _answer_all(self, body: PrefetchingReceive, send: Send) -> None:
+    async def _answer_all(self, body: "PrefetchingReceive", send: Send) -> None:
         reader = asyncio.ensure_future(self._read(body))
         try:
             await self._write(send)
@@ -73,63 +71,48 @@ class BatchStream(Response):
                 one.cancel()
             await asyncio.gather(reader, *self._tasks, return_exceptions=True)
 
-    async def _read(self, body: PrefetchingReceive) -> None:
-        """Begin a task for each line; the window and the places hold it back."""
+    async def _read(self, body: "PrefetchingReceive") -> None:
+        """Begin a task for each line; the window holds it back."""
         try:
             async for number, line in lines_of(body.pieces()):
                 await self._window.acquire()
-                await self._begin(number, line)
+                task = asyncio.ensure_future(self._answer(number, line))
+                self._tasks.add(task)
+                if self._keeps_order:
+                    self._answers.put_nowait(task)
+                else:
+                    task.add_done_callback(self._answers.put_nowait)
         finally:
             if not self._keeps_order:
                 await asyncio.wait(self._tasks) if self._tasks else None
             self._answers.put_nowait(None)
 
-    async def _begin(self, number: int, line: bytes | ServiceError) -> None:
-        order = line if isinstance(line, ServiceError) else await self._order(line)
-        task = asyncio.ensure_future(self._answer(number, order))
-        self._tasks.add(task)
-        if isinstance(order, Order) and order.place is not None:
-            task.add_done_callback(functools.partial(self._give_back, order.place))
-        if self._keeps_order:
-            self._answers.put_nowait(task)
-        else:
-            task.add_done_callback(self._answers.put_nowait)
+    async def _answer(self, number: int, line: bytes | ServiceError) -> bytes:
+        try:
+            if isinstance(line, ServiceError):
+                raise line
+            answer = await self._solve(line)
+        except (ServiceError, NoAnswerError) as error:
+            return _line({"line": number, **refusal_from(error).body()})
+        return _line({"line": number, "answer": answer.model_dump(mode="json")})
 
-    async def _order(self, line: bytes) -> Order | ServiceError:
-        """The order of a line, once there is a place for it; its deadline counts from here."""
+    async def _solve(self, line: bytes) -> SolveAnswer:
+        """Answer a line once it may ask and is admitted; its deadline counts from when it was read."""
         arrival_s = time.monotonic()
+        if self._bucket is not None:
+            await self._bucket.take()
+        request = validated(SolveRequest, line)
+        wait_s = ADMISSION_WAIT_S
+        if request.deadline_ms is not None:
+            wait_s = min(wait_s, max(0.0, arrival_s + request.deadline_ms / 1000 - time.monotonic()))
         try:
-            principal = principal_of(self._request.scope)
-            if principal is not None and principal.bucket is not None:
-                await principal.bucket.take()
-            order = Order(request=solve_request_from(line), arrival_s=arrival_s, priority_penalty=PRIORITY_PENALTY)
-            return replace(order, place=await self._place(order))
-        except ServiceError as refusal:
-            return refusal
-
-    async def _place(self, order: Order) -> str:
-        """Take a place, in the lane that is told."""
-        left_s = PATIENCE_S if order.deadline_s is None else max(0.0, order.deadline_s - time.monotonic())
-        try:
-            lane = self._service.likeliest_model(order.request).lane
-            await self._service.engine_client.take_place_for_batch(lane, min(PATIENCE_S, left_s))
-            return lane
-        except ServiceError:
-            if not order.is_in_time:
+            return await self._service.solve(
+                request, arrival_s=arrival_s, priority_penalty=PRIORITY_PENALTY, wait_s=wait_s
+            )
+        except NoAnswerError:
+            if request.deadline_ms is not None and time.monotonic() >= arrival_s + request.deadline_ms / 1000:
                 raise deadline_missed() from None
             raise
-
-    def _give_back(self, place: str, _: object) -> None:
-        self._service.engine_client.places.leave(place)
-
-    async def _answer(self, number: int, order: Order | ServiceError) -> bytes:
-        try:
-            if isinstance(order, ServiceError):
-                raise order
-            answer = await self._service.solve(order)
-        except ServiceError as refusal:
-            return _line({"line": number, **refusal.body()})
-        return _line({"line": number, "answer": answer.model_dump(mode="json")})
 
     async def _write(self, send: Send) -> None:
         while (task := await self._answers.get()) is not None:
@@ -150,6 +133,47 @@ class BatchStream(Response):
                 self._answers.put_nowait(None)
                 return
             yield task
+
+
+class PrefetchingReceive:
+    """A body read ahead of its reader, so that the client's departure behind it is seen while nothing is read.
+
+    `receive` fills it, awaited by what watches the client; `pieces` empties it. It keeps at most `PREFETCH_BYTES` and
+    one piece: a client that has sent more than that is not seen to leave before some of it is taken.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+        self._is_whole = False
+        self._filled, self._taken = asyncio.Event(), asyncio.Event()
+
+    async def receive(self) -> Message:
+        """The channel's next message, its piece of the body kept; waits while there is no room for one."""
+        while self._size > PREFETCH_BYTES:
+            self._taken.clear()
+            await self._taken.wait()
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._pieces.append(message.get("body", b""))
+            self._size += len(self._pieces[-1])
+            self._is_whole = not message.get("more_body", False)
+        self._filled.set()
+        return message
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The body, piece by piece, to its end."""
+        while True:
+            while self._pieces:
+                piece = self._pieces.popleft()
+                self._size -= len(piece)
+                self._taken.set()
+                yield piece
+            if self._is_whole:
+                return
+            self._filled.clear()
+            await self._filled.wait()
 
 
 async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[Numbered]:

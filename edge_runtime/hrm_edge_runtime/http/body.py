@@ -1,18 +1,18 @@
-"""A request's body, read as a stranger's words: bounded in bytes, time, depth and numbers before anyone looks at it.
+"""A request's body, untrusted: bounded in bytes, time, depth and numbers before it is interpreted.
 
 Read by hand rather than by the framework: its parser takes NaN and doubled keys, and says too little of what is wrong.
+Behind the body the same channel carries the client's departure.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
 import math
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
+from starlette.types import Receive
 
 from hrm_edge_runtime.http.errors import ServiceError, invalid
 from hrm_edge_runtime.http.schema import SolveRequest
@@ -24,6 +24,33 @@ MAX_DEPTH = 8
 MAX_DIGITS = 18
 
 Fields = TypeVar("Fields", bound=BaseModel)
+T = TypeVar("T")
+
+
+class ClientGoneError(Exception):
+    """The client closed its connection before the answer was there."""
+
+
+async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Do the work, but drop it (and raise ClientGoneError) the moment the client closes its connection.
+
+    The body must have been read: what comes after it can only be the disconnect.
+    """
+    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGoneError
+        return task.result()
+    finally:
+        task.cancel()
+        watch.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def solve_request(request: Request) -> SolveRequest:
@@ -42,10 +69,6 @@ async def body_of(request: Request) -> bytes:
         ) from None
 
 
-def solve_request_from(body: bytes) -> SolveRequest:
-    return validated(SolveRequest, body)
-
-
 def validated(fields: type[Fields], body: bytes) -> Fields:
     """Bytes to request; every refusal is a 422 that says where and why."""
     value = _json_from(body)
@@ -60,7 +83,8 @@ def validated(fields: type[Fields], body: bytes) -> Fields:
 
 def check_type(request: Request, media_types: Sequence[str]) -> None:
     """Refuse with 415 a body that is of none of these types, or compressed."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    headers = request.headers
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type not in media_types:
         raise ServiceError(
             415,
@@ -68,7 +92,7 @@ def check_type(request: Request, media_types: Sequence[str]) -> None:
             f"the content type is {media_type[:80]!r} where {media_types[0]!r} is expected",
             f"send it with the header 'content-type: {media_types[0]}'",
         )
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
+    if headers.get("content-encoding", "identity").lower() != "identity":
         raise ServiceError(415, "unsupported-encoding", "the body is compressed", "send it without content-encoding")
 
 
@@ -88,13 +112,7 @@ async def _read(request: Request) -> bytes:
 
 def _json_from(body: bytes) -> object:
     try:
-        value = json.loads(
-            body.decode("utf-8"),
-            object_pairs_hook=_without_twins,
-            parse_constant=_refuse_number,
-            parse_float=_finite,
-            parse_int=_short_int,
-        )
+        value = _DECODER.decode(body.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise invalid("not-utf-8", f"byte {error.start} of the body is not UTF-8", "send JSON in UTF-8") from None
     except json.JSONDecodeError as error:
@@ -102,7 +120,7 @@ def _json_from(body: bytes) -> object:
         raise invalid("not-json", f"the body is not JSON: {error.msg} at {where}", 'send {"puzzle": ...}') from None
     except RecursionError:
         raise _too_deep() from None
-    _check_strings_and_depth(value, MAX_DEPTH)
+    _check_strings_and_depth(value)
     return value
 
 
@@ -128,30 +146,34 @@ def _short_int(text: str) -> int:
     return int(text)
 
 
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_without_twins, parse_constant=_refuse_number, parse_float=_finite, parse_int=_short_int
+)
+
+
 def _too_deep() -> ServiceError:
     return invalid("too-deep", f"the JSON is nested deeper than {MAX_DEPTH} levels", "send the puzzle as rows or text")
 
 
-def _check_strings_and_depth(value: object, levels: int) -> None:
-    if isinstance(value, str) and not _encodes(value):
-        raise invalid("not-unicode", "a string holds half a surrogate pair", "send whole characters")
-    if isinstance(value, (list, dict)):
-        if not levels:
-            raise _too_deep()
-        for child in _children(value):
-            _check_strings_and_depth(child, levels - 1)
+def _check_strings_and_depth(value: object) -> None:
+    level: list[object] = [value]
+    for depth in range(MAX_DEPTH + 1):
+        below: list[object] = []
+        for one in level:
+            if isinstance(one, str):
+                _check_string(one)
+            elif isinstance(one, dict | list):
+                if depth == MAX_DEPTH:
+                    raise _too_deep()
+                below += [*one.keys(), *one.values()] if isinstance(one, dict) else one
+        level = below
 
 
-def _children(value: list[object] | dict[str, object]) -> Iterable[object]:
-    return [*value.keys(), *value.values()] if isinstance(value, dict) else value
-
-
-def _encodes(text: str) -> bool:
+def _check_string(text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        return False
-    return True
+        raise invalid("not-unicode", "a string holds half a surrogate pair", "send whole characters") from None
 
 
 def _from_validation(error: ValidationError, known: str) -> ServiceError:

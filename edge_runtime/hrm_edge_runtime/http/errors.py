@@ -1,17 +1,15 @@
 """The one error a client ever sees, whatever went wrong: a status and six keys that never change.
 
-`reason` is a stable word for machines; `field`, `rule` and `cell` say where a puzzle offends; `message` and `remedy`
-are for people. A 503 always carries Retry-After and a reason, so a balancer can tell overload from breakage.
+`reason` is a stable word for machines; `field`, `rule` and `cell` say where a puzzle breaks a rule; `message` and
+`remedy` are for people. A 503 always carries Retry-After and a reason, so a balancer can tell overload from breakage.
 """
-
-from __future__ import annotations
 
 import math
 from typing import Literal
 
+from hrm_edge_runtime.worker.client import NoAnswerError
 from hrm_puzzles.puzzle import PuzzleError
 
-State = Literal["loading", "ready", "draining", "engine-lost"]
 UnavailableReason = Literal[
     "queue-full", "loading", "draining", "engine-lost", "too-many-connections", "cannot-make-deadline"
 ]
@@ -68,6 +66,17 @@ class ServiceError(Exception):
                 "remedy": self.remedy,
             }
         }
+
+
+def refusal_from(error: ServiceError | NoAnswerError) -> ServiceError:
+    """The one translation of what the engine's client raises: 503, 504 or 500."""
+    if isinstance(error, ServiceError):
+        return error
+    if error.reason == "deadline-missed":
+        return deadline_missed()
+    if error.reason == "engine-failed":
+        return engine_failed()
+    return unavailable(error.reason, error.retry_after_s)
 
 
 def invalid(rule: str, message: str, remedy: str, *, field: str | None = None) -> ServiceError:

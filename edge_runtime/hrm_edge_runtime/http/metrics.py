@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from hrm_edge_runtime.batching.stats import LaneSnapshot
-from hrm_edge_runtime.batching.task import Conclusion
+from hrm_edge_runtime.batching.task import Result
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_host.board import Energy, Sensors
 
@@ -29,7 +29,7 @@ class Metrics:
         self._registry.register(BoardCollector(sensors or Sensors()))
         ProcessCollector(registry=self._registry)
         ProcessCollector(
-            namespace="hrm_engine", pid=lambda: engine_client.engine_pid or "none", registry=self._registry
+            namespace="hrm_engine", pid=lambda: engine_client.process.pid or "none", registry=self._registry
         )
         self._http_requests = Counter(
             "hrm_http_requests", "Answered requests.", ["route", "status"], registry=self._registry
@@ -58,8 +58,7 @@ class Metrics:
         if key is not None:
             self._key_requests.labels(key, str(status)).inc()
 
-    def note_solved(self, model: str, conclusion: Conclusion) -> None:
-        result = conclusion.result
+    def note_solved(self, model: str, result: Result) -> None:
         self._queue_seconds.labels(model).observe(result.queue_s)
         self._compute_seconds.labels(model).observe(result.compute_s)
         self._answers.labels(model, result.halted_by).inc()
@@ -90,9 +89,11 @@ class EngineCollector(Collector):
         yield _gauge("hrm_ready", "1 where new work is taken.", float(engine_client.state == "ready"))
         yield _gauge("hrm_requests_waiting", "Requests that wait for the engine.", engine_client.num_waiting)
         yield _gauge("hrm_step_age_seconds", "Since the last step while work waits.", engine_client.step_age_s)
-        yield _counter("hrm_engine_losses", "Engine processes that died.", engine_client.num_losses)
+        yield _counter("hrm_engine_losses", "Engine processes that died.", engine_client.process.num_losses)
         yield _gauge(
-            "hrm_engine_losses_in_a_row", "Those without a healthy time between.", engine_client.backoff.num_in_a_row
+            "hrm_engine_losses_in_a_row",
+            "Those without a healthy time between.",
+            engine_client.process.backoff.num_in_a_row,
         )
         snapshot = engine_client.snapshot
         age_s = time.monotonic() - snapshot.taken_s if snapshot else None

@@ -23,8 +23,7 @@ from hrm_edge_runtime.http.schema import ChangeAnswer
 from hrm_edge_runtime.manifest import BundleError
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lane_manager import LaneNotOpenedError
-from hrm_edge_runtime.worker.lanes import LaneOptions
-from hrm_edge_runtime.worker.opening import open_lane_later
+from hrm_edge_runtime.worker.lanes import LaneOptions, open_lane_later
 
 OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread
 
@@ -101,7 +100,7 @@ class ModelManager:
 
     def _new_key(self, name: str) -> str:
         """A key that no lane has: the name itself, or the name with a number."""
-        limits = self._engine_client.places.limits
+        limits = self._engine_client.limits
         keys = itertools.chain([name], (f"{name}#{number}" for number in self._numbers))
         return next(key for key in keys if key not in limits)
 
@@ -139,7 +138,7 @@ class ModelManager:
         """The idle models to remove, the longest unused first; none where all of them would not be enough."""
         by_lane = {model.lane: model for model in self._models.values()}
         chosen: list[ServedModel] = []
-        for lane in self._engine_client.places.idle():
+        for lane in self._engine_client.limits.idle():
             report = self._engine_client.lane_manager.reports.get(lane)
             if lacking_bytes > 0 and lane in by_lane and report is not None:
                 chosen.append(by_lane[lane])

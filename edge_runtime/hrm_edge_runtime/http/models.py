@@ -17,7 +17,7 @@ from hrm_edge_runtime.http.schema import HaltingView, ModelView
 from hrm_edge_runtime.manifest import BundleError, Manifest
 from hrm_edge_runtime.worker.lanes import LaneOptions, MakeLanes, open_lanes
 from hrm_edge_runtime.worker.memory_budget import MemoryBudget
-from hrm_edge_runtime.worker.reports import LaneReport
+from hrm_edge_runtime.worker.messages import LaneReport
 from hrm_puzzles.puzzle import Puzzle
 
 MAX_SLOTS_CPU = 8  # how many slots are tried where their number is measured
@@ -61,7 +61,7 @@ class ServedModel:
     def name(self) -> str:
         return self.manifest.name
 
-    @cached_property
+    @property
     def lane(self) -> str:
         """The key of its lane in the engine."""
         return self.lane_key or self.name

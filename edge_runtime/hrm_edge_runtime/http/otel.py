@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from hrm_edge_runtime.batching.task import Conclusion
+from hrm_edge_runtime.batching.task import Result
 from hrm_edge_runtime.logs import RequestContext
 
 MAX_PUZZLES = 100  # of a long batch only the first puzzles have their own spans
@@ -61,18 +61,18 @@ class RequestTracer:
         """Send what is left."""
         self._provider.shutdown()
 
-    def _add_puzzle(self, parent: Context, context: RequestContext, model: str, conclusion: Conclusion) -> None:
+    def _add_puzzle(self, parent: Context, context: RequestContext, model: str, result: Result) -> None:
         if context.num_puzzles > MAX_PUZZLES:
             return
         ended_ns = time.time_ns()
-        admitted_ns = ended_ns - round(1e9 * conclusion.result.compute_s)
-        arrived_ns = admitted_ns - round(1e9 * conclusion.result.queue_s)
+        admitted_ns = ended_ns - round(1e9 * result.compute_s)
+        arrived_ns = admitted_ns - round(1e9 * result.queue_s)
         queue = self._tracer.start_span("queue", parent, start_time=arrived_ns, attributes={"hrm.model": model})
         queue.end(admitted_ns)
         attributes: dict[str, str | int] = {
             "hrm.model": model,
-            "hrm.segments": conclusion.total_segments,
-            "hrm.attempts": conclusion.num_attempts,
-            "hrm.halted_by": conclusion.result.halted_by,
+            "hrm.segments": result.total_segments,
+            "hrm.attempts": result.num_attempts,
+            "hrm.halted_by": result.halted_by,
         }
         self._tracer.start_span("compute", parent, start_time=admitted_ns, attributes=attributes).end(ended_ns)

@@ -1,9 +1,7 @@
-"""Between notation and tokens: the one place where the server turns a request into a question, and a result back.
+"""Between notation and tokens: the one place where the server turns a request into a task, and a result back.
 
 Shapes: T tokens.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.task import Conclusion, Task
+from hrm_edge_runtime.batching.task import Result, Task
 from hrm_edge_runtime.http.errors import ServiceError, bad_puzzle, engine_failed, invalid
 from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
@@ -20,33 +18,15 @@ from hrm_puzzles.puzzle import Parsed, PuzzleError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Question:
-    """A puzzle ready for the engine; `parsed` remembers how it was asked, `puzzle_id` is its row in the table."""
+class ParsedRequest:
+    """A task, and what its answer is written with: the model, and the puzzle as it was sent."""
 
     model: ServedModel
     parsed: Parsed
-    tokens_T: NDArray[np.int32]
-    puzzle_id: int
-    policy: HaltingPolicy
-    num_attempts: int
-    best_so_far: bool = False
-
-    def ask(self, *, arrival_s: float, deadline_s: float | None = None, priority: int = 0, task_id: int = 0) -> Task:
-        """What a lane is given."""
-        return Task(
-            task_id=task_id,
-            tokens_T=self.tokens_T,
-            policy=self.policy,
-            arrival_s=arrival_s,
-            deadline_s=deadline_s,
-            priority=priority,
-            puzzle_id=self.puzzle_id,
-            num_attempts=self.num_attempts,
-            best_so_far=self.best_so_far,
-        )
+    task: Task
 
 
-def candidate_models(models: Sequence[ServedModel], request: SolveRequest) -> list[ServedModel]:
+def candidate_models(models: Sequence[ServedModel], request: SolveRequest) -> Sequence[ServedModel]:
     """The models a request may be for, the likeliest first: the named one, those of its kind, or one of each kind.
 
     Refuses with 404 a name that is not here, with 422 a kind that none of them solves.
@@ -73,7 +53,15 @@ def candidate_models(models: Sequence[ServedModel], request: SolveRequest) -> li
     return list({model.puzzle.name: model for model in reversed(of_kind)}.values())[::-1]
 
 
-def question_from(models: Sequence[ServedModel], request: SolveRequest) -> Question:
+def parse_request(
+    models: Sequence[ServedModel],
+    request: SolveRequest,
+    *,
+    task_id: int,
+    arrival_s: float,
+    priority_penalty: int = 0,
+    streamed: bool = False,
+) -> ParsedRequest:
     """Parse and encode for the first of these models that reads the puzzle.
 
     Refuses with 422 that names field, rule and cell: that of the model which got far enough to name a cell. Takes up
@@ -82,33 +70,35 @@ def question_from(models: Sequence[ServedModel], request: SolveRequest) -> Quest
     errors: list[PuzzleError] = []
     for model in models:
         try:
-            return _question(model, model.puzzle.parse(request.puzzle), request)
+            parsed = model.puzzle.parse(request.puzzle)
+            tokens_T = model.puzzle.encode(parsed.grid)
         except PuzzleError as error:
             errors.append(error)
+            continue
+        task = Task(
+            task_id=task_id,
+            tokens_T=tokens_T,
+            puzzle_id=_puzzle_id(model, parsed),
+            policy=_policy(model, request),
+            arrival_s=arrival_s,
+            deadline_s=None if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000,
+            priority=request.priority - priority_penalty,
+            num_attempts=_num_attempts(model, request),
+            best_effort=_best_effort(request),
+            streamed=streamed,
+        )
+        return ParsedRequest(model=model, parsed=parsed, task=task)
     raise bad_puzzle(max(errors, key=lambda error: error.cell is not None))
 
 
-def _question(model: ServedModel, parsed: Parsed, request: SolveRequest) -> Question:
-    return Question(
-        model=model,
-        parsed=parsed,
-        tokens_T=model.puzzle.encode(parsed.grid),
-        puzzle_id=_puzzle_id(model, parsed),
-        policy=_policy(model, request),
-        num_attempts=_num_attempts(model, request),
-        best_so_far=_best_so_far(request),
-    )
-
-
-def answer_from(question: Question, conclusion: Conclusion) -> SolveAnswer:
-    """The answer in the notation of the question."""
-    model, result = question.model, conclusion.result
+def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
+    """The answer in the notation of the request."""
     if result.answer_T is None:
         raise engine_failed()
-    proven = result.verified is True
+    model = parsed.model
     return SolveAnswer(
-        solution=solution_of(question, result.answer_T),
-        solved=proven if model.puzzle.proof_exists else result.halted_by == "learned",
+        solution=solution_of(parsed, result.answer_T),
+        solved=result.verified is True if model.puzzle.proof_exists else result.halted_by == "learned",
         verified=result.verified,
         segments=result.segments,
         halted_by=result.halted_by,
@@ -116,15 +106,15 @@ def answer_from(question: Question, conclusion: Conclusion) -> SolveAnswer:
         queue_ms=round(1000 * result.queue_s, 3),
         compute_ms=round(1000 * result.compute_s, 3),
         model=model.name,
-        attempts=conclusion.num_attempts,
-        total_segments=conclusion.total_segments,
-        votes=conclusion.votes,
+        attempts=result.num_attempts,
+        total_segments=result.total_segments,
+        votes=result.votes,
     )
 
 
-def solution_of(question: Question, answer_T: NDArray[np.int32]) -> object:
-    puzzle = question.model.puzzle
-    return puzzle.write(puzzle.decode(answer_T), question.parsed.notation)
+def solution_of(parsed: ParsedRequest, answer_T: NDArray[np.int32]) -> object:
+    puzzle = parsed.model.puzzle
+    return puzzle.write(puzzle.decode(answer_T), parsed.parsed.notation)
 
 
 def _puzzle_id(model: ServedModel, parsed: Parsed) -> int:
@@ -152,7 +142,7 @@ def _num_attempts(model: ServedModel, request: SolveRequest) -> int:
     return num_attempts
 
 
-def _best_so_far(request: SolveRequest) -> bool:
+def _best_effort(request: SolveRequest) -> bool:
     if request.best_so_far and request.deadline_ms is None:
         raise invalid(
             "no-deadline",

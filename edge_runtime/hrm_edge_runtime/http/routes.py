@@ -1,7 +1,5 @@
 """The routes: what each takes, and what it answers where nothing is refused."""
 
-from __future__ import annotations
-
 import time
 from typing import Annotated, cast
 
@@ -13,7 +11,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from hrm_edge_runtime.http import batch, stream
 from hrm_edge_runtime.http import body as intake
 from hrm_edge_runtime.http.auth import principal_of
-from hrm_edge_runtime.http.disconnects import unless_client_leaves
+from hrm_edge_runtime.http.body import unless_client_leaves
 from hrm_edge_runtime.http.errors import ServiceError, stalled, unavailable
 from hrm_edge_runtime.http.model_manager import ModelManager
 from hrm_edge_runtime.http.responses import AsciiJSON, page
@@ -31,7 +29,7 @@ from hrm_edge_runtime.http.schema import (
     request_body,
     stream_answer,
 )
-from hrm_edge_runtime.http.solve import Order, SolveService
+from hrm_edge_runtime.http.solve import SolveService
 
 ModelName = Annotated[str, Path(max_length=200, description="The model's name, which is its bundle's.")]
 
@@ -47,8 +45,8 @@ router = APIRouter()
 async def solve(request: Request) -> Response:
     """Solve one puzzle. An answer is the model's own, proven or not; it is never replaced by another solver's."""
     arrival_s = time.monotonic()
-    order = Order(request=await intake.solve_request(request), arrival_s=arrival_s)
-    answer = await unless_client_leaves(request.receive, service_of(request).solve(order))
+    asked = await intake.solve_request(request)
+    answer = await unless_client_leaves(request.receive, service_of(request).solve(asked, arrival_s=arrival_s))
     return AsciiJSON(answer.model_dump(mode="json"))
 
 
@@ -64,8 +62,8 @@ async def solve(request: Request) -> Response:
 async def solve_stream(request: Request) -> Response:
     """Solve one puzzle and tell the model's answer after every segment; closing the connection cancels it."""
     arrival_s = time.monotonic()
-    order = Order(request=await intake.solve_request(request), arrival_s=arrival_s)
-    return stream.EventStream(service_of(request).watch(order))
+    asked = await intake.solve_request(request)
+    return stream.EventStream(service_of(request).stream(asked, arrival_s=arrival_s))
 
 
 @router.post(

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hrm_edge_runtime.batching.halting import PolicyKind
 from hrm_edge_runtime.batching.stats import LaneSnapshot, Outcome
-from hrm_edge_runtime.http.errors import State
+from hrm_edge_runtime.worker.client import EngineState
 
 
 class SolveRequest(BaseModel):
@@ -176,7 +176,7 @@ class RemovedAnswer(BaseModel):
 class EngineView(BaseModel):
     """The engine process; `losses` in a row with a `last_error` are a crash loop."""
 
-    state: State
+    state: EngineState
     pid: int | None
     losses: int
     losses_in_a_row: int
@@ -211,7 +211,7 @@ class LiveAnswer(BaseModel):
 class ReadyAnswer(BaseModel):
     """New work is taken."""
 
-    state: State
+    state: EngineState
 
 
 ERRORS: dict[int, str] = {

@@ -27,8 +27,8 @@ from hrm_edge_runtime.http.models import Library, ServedModel
 from hrm_edge_runtime.http.solve import SolveService
 from hrm_edge_runtime.logs import LogForm
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.handles import SpawnedEngine
 from hrm_edge_runtime.worker.lanes import MakeLanes
+from hrm_edge_runtime.worker.process import SpawnedEngine
 
 if TYPE_CHECKING:  # needs the extra hrm-edge[otel]
     from hrm_edge_runtime.http.otel import RequestTracer
@@ -65,7 +65,7 @@ class DrainingServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Leaves where the engine refuses what it was started for."""
-        return await super().on_tick(counter) or self._engine_client.refusal is not None
+        return await super().on_tick(counter) or self._engine_client.process.refusal is not None
 
     def _hang_up(self) -> None:
         """A terminal that closes sends this signal too, and then it means goodbye."""
@@ -149,8 +149,8 @@ def run_server(
         ssl_keyfile=options.tls_key,
     )
     DrainingServer(config, engine_client, options.drain_s, options.keys).run()
-    if engine_client.refusal is not None:
-        raise EngineUnavailableError(engine_client.refusal)
+    if engine_client.process.refusal is not None:
+        raise EngineUnavailableError(engine_client.process.refusal)
 
 
 def reload_keys(keys: KeyRing) -> None:

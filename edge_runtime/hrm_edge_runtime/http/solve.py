@@ -1,21 +1,22 @@
-"""Where a request meets the engine: take a place, parse, solve, write the answer. One per application."""
+"""Where a request meets the engine: admit, parse, solve, write the answer. One service per application."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 
 from hrm_edge_runtime import logs
 from hrm_edge_runtime.batching.stats import LaneSnapshot
-from hrm_edge_runtime.batching.task import Task
+from hrm_edge_runtime.batching.task import SegmentEvent
 from hrm_edge_runtime.http.metrics import Metrics
 from hrm_edge_runtime.http.model_manager import ModelManager
 from hrm_edge_runtime.http.models import Library, ServedModel
-from hrm_edge_runtime.http.parse_task import Question, answer_from, candidate_models, question_from
-from hrm_edge_runtime.http.parsing import Parsers
+from hrm_edge_runtime.http.parse_task import ParsedRequest, answer_from, candidate_models, parse_request, solution_of
 from hrm_edge_runtime.http.schema import (
     EngineView,
     LaneView,
@@ -25,44 +26,22 @@ from hrm_edge_runtime.http.schema import (
     SolveAnswer,
     SolveRequest,
 )
-from hrm_edge_runtime.http.segment_events import Mailbox, Watcher
-from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.waiting import Watch
+from hrm_edge_runtime.worker.client import Admission, EngineClient, OnEvent
+from hrm_puzzles.puzzle import Grid
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Order:
-    """A request with the moment it came in; `priority_penalty` is taken from the priority it asks for.
-
-    `place` is the lane of one that whoever asks holds already, and gives back.
-    """
-
-    request: SolveRequest
-    arrival_s: float
-    priority_penalty: int = 0
-    place: str | None = None
-
-    @property
-    def deadline_s(self) -> float | None:
-        deadline_ms = self.request.deadline_ms
-        return None if deadline_ms is None else self.arrival_s + deadline_ms / 1000
-
-    @property
-    def is_in_time(self) -> bool:
-        return self.deadline_s is None or time.monotonic() < self.deadline_s
+NUM_PARSERS = 2  # a parser holds the interpreter most of its time: more threads would only starve the event loop
+BUFFER_SIZE = 256  # segments that a reader may fall behind
 
 
 class SolveService:
-    """The models, their supervised engine and the threads that parse."""
+    """The models, their engine and the threads that parse."""
 
-    def __init__(
-        self, models: Sequence[ServedModel], engine_client: EngineClient, library: Library | None = None
-    ) -> None:
+    def __init__(self, models: Sequence[ServedModel], engine_client: EngineClient, library: Library | None) -> None:
         self._models = {model.name: model for model in models}
         self.model_manager = ModelManager(self._models, engine_client, library) if library else None
         self.engine_client = engine_client
         self.metrics = Metrics(engine_client)
-        self._parsers = Parsers()
+        self._parsers = ThreadPoolExecutor(NUM_PARSERS, thread_name_prefix="hrm-parser")
 
     @property
     def models(self) -> tuple[ServedModel, ...]:
@@ -73,49 +52,50 @@ class SolveService:
         return model.view(self.engine_client.lane_manager.reports.get(model.lane))
 
     def close(self) -> None:
-        self._parsers.close()
+        self._parsers.shutdown(wait=False, cancel_futures=True)
         if self.model_manager is not None:
             self.model_manager.close()
 
-    async def solve(self, order: Order) -> SolveAnswer:
-        """The way of a request."""
-        with contextlib.ExitStack() as places:
-            return await self._answer(*await self._admitted(order, places))
+    async def solve(
+        self, request: SolveRequest, *, arrival_s: float, priority_penalty: int = 0, wait_s: float | None = None
+    ) -> SolveAnswer:
+        """Answer a request; with `wait_s` it waits so long to be admitted. Raises ServiceError or NoAnswerError."""
+        admit = self.engine_client.admit(lambda: candidate_models(self.models, request), wait_s=wait_s)
+        with await admit as admission:
+            return await self._answer(await self._parsed(admission, request, arrival_s, priority_penalty))
 
-    async def watch(self, order: Order) -> AsyncGenerator[SegmentView | SolveAnswer | None]:
+    async def stream(
+        self, request: SolveRequest, *, arrival_s: float
+    ) -> AsyncGenerator[SegmentView | SolveAnswer | None]:
         """The same, segment by segment: None once it is admitted, every segment of every attempt, and the answer."""
-        with contextlib.ExitStack() as places:
-            question, task = await self._admitted(order, places)
+        with await self.engine_client.admit(lambda: candidate_models(self.models, request)) as admission:
+            parsed = await self._parsed(admission, request, arrival_s, streamed=True)
             yield None
-            mailbox, watcher = Mailbox(), Watcher(question)
-            work = asyncio.ensure_future(self._answer(question, task, mailbox.put))
-            work.add_done_callback(lambda _: mailbox.close())
+            events, shown = EventBuffer(), dict[int, Grid]()
+            work = asyncio.ensure_future(self._answer(parsed, events.put))
+            work.add_done_callback(lambda _: events.put(None))
             try:
-                async for event in mailbox:
-                    yield watcher.view(event)
+                async for event in events:
+                    yield _segment_view(parsed, event, shown)
                 yield await work
             finally:
                 work.cancel()
                 await asyncio.gather(work, return_exceptions=True)
 
-    def likeliest_model(self, request: SolveRequest) -> ServedModel:
-        """The model a request is likeliest for."""
-        return candidate_models(self.models, request)[0]
-
     def slots(self) -> SlotsAnswer:
-        """The engine's last picture of itself; asks nobody, so it answers while the engine steps."""
-        engine_client, snapshot = self.engine_client, self.engine_client.snapshot
+        """The engine's last snapshot; it is not asked for another, so this answers while the engine steps."""
+        client, snapshot = self.engine_client, self.engine_client.snapshot
         engine = EngineView(
-            state=engine_client.state,
-            pid=engine_client.engine_pid,
-            losses=engine_client.num_losses,
-            losses_in_a_row=engine_client.backoff.num_in_a_row,
-            last_error=engine_client.last_error,
+            state=client.state,
+            pid=client.process.pid,
+            losses=client.process.num_losses,
+            losses_in_a_row=client.process.backoff.num_in_a_row,
+            last_error=client.process.last_error,
         )
         lanes = snapshot.lanes if snapshot else {}
         return SlotsAnswer(
             engine=engine,
-            waiting=engine_client.num_waiting,
+            waiting=client.num_waiting,
             snapshot_age_ms=1000 * (time.monotonic() - snapshot.taken_s) if snapshot else None,
             lanes=[self._lane(model, lanes.get(model.name)) for model in self.models],
         )
@@ -126,28 +106,81 @@ class SolveService:
             name=model.name,
             lane=lane,
             memory_bytes=report.memory_bytes if report else None,
-            requests=self.engine_client.places.num_taken(model.lane),
+            requests=self.engine_client.limits.num_taken(model.lane),
         )
 
-    async def _admitted(self, order: Order, places: contextlib.ExitStack) -> tuple[Question, Task]:
-        """The question, and a place; that is one of the likeliest model until parsing tells which one it is."""
-        candidates = candidate_models(self.models, order.request)
-        if order.place is None:
-            places.enter_context(self.engine_client.place(candidates[0].lane))
-        question = await self._parsers.do(lambda: question_from(candidates, order.request))
-        if question.model is not candidates[0]:
-            places.enter_context(self.engine_client.place(question.model.lane))
-        task = question.ask(
-            arrival_s=order.arrival_s,
-            deadline_s=order.deadline_s,
-            priority=order.request.priority - order.priority_penalty,
-        )
-        self.engine_client.check_deadline(question.model.lane, task)
-        return question, task
+    async def _parsed(
+        self,
+        admission: Admission[ServedModel],
+        request: SolveRequest,
+        arrival_s: float,
+        priority_penalty: int = 0,
+        *,
+        streamed: bool = False,
+    ) -> ParsedRequest:
+        """Parse in a thread, so that the event loop goes on, and settle on the model that reads the puzzle."""
 
-    async def _answer(self, question: Question, task: Task, watch: Watch | None = None) -> SolveAnswer:
-        conclusion = await self.engine_client.solve(question.model.lane, task, watch)
-        self.metrics.note_solved(question.model.name, conclusion)
+        def parse() -> ParsedRequest:
+            return parse_request(
+                admission.candidates,
+                request,
+                task_id=next(self.engine_client.task_ids),
+                arrival_s=arrival_s,
+                priority_penalty=priority_penalty,
+                streamed=streamed,
+            )
+
+        parsed = await asyncio.get_running_loop().run_in_executor(self._parsers, parse)
+        admission.settle(parsed.model.lane, parsed.task)
+        return parsed
+
+    async def _answer(self, parsed: ParsedRequest, on_event: OnEvent | None = None) -> SolveAnswer:
+        model = parsed.model
+        result = await self.engine_client.solve(model.lane, parsed.task, on_event)
+        self.metrics.note_solved(model.name, result)
         if (context := logs.request.get()) is not None:
-            context.add(question.model.name, conclusion)
-        return answer_from(question, conclusion)
+            context.add(model.name, result)
+        return answer_from(parsed, result)
+
+
+class EventBuffer:
+    """Segment events on their way to one reader, up to None; where it is too slow the oldest are left out."""
+
+    def __init__(self) -> None:
+        self._events: deque[SegmentEvent | None] = deque(maxlen=BUFFER_SIZE + 1)
+        self._is_filled = asyncio.Event()
+
+    def put(self, event: SegmentEvent | None) -> None:
+        self._events.append(event)
+        self._is_filled.set()
+
+    async def __aiter__(self) -> AsyncIterator[SegmentEvent]:
+        while True:
+            while not self._events:
+                self._is_filled.clear()
+                await self._is_filled.wait()
+            if (event := self._events.popleft()) is None:
+                return
+            yield event
+
+
+def _segment_view(parsed: ParsedRequest, event: SegmentEvent, shown: dict[int, Grid]) -> SegmentView:
+    """A segment in the notation of its request; `shown` holds the last grid of each attempt."""
+    grid = parsed.model.puzzle.decode(event.answer_T)
+    before = shown.get(event.attempt, parsed.parsed.grid)
+    shown[event.attempt] = grid
+    return SegmentView(
+        segment=event.segment,
+        attempt=event.attempt,
+        solution=solution_of(parsed, event.answer_T),
+        changed=_changed(before, grid),
+        margin=event.margin,
+        verified=event.verified,
+    )
+
+
+def _changed(before: Grid, now: Grid) -> list[int]:
+    """The cells of `now` that differ; all of them where the board has another shape."""
+    if before.shape != now.shape:
+        return list(range(now.size))
+    return np.flatnonzero(before.reshape(-1) != now.reshape(-1)).tolist()

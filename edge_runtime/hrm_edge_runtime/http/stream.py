@@ -1,10 +1,8 @@
 """Server-sent events: the answer after every segment, and at last the answer or the error.
 
-A refusal before the question is admitted is an ordinary HTTP error; after that the status is 200 and an error is an
+A refusal before the request is admitted is an ordinary HTTP error; after that the status is 200 and an error is an
 event. A client that closes its connection cancels the puzzle.
 """
-
-from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator
@@ -13,10 +11,11 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from hrm_edge_runtime.http.disconnects import ClientGoneError, unless_client_leaves
-from hrm_edge_runtime.http.errors import ServiceError
+from hrm_edge_runtime.http.body import ClientGoneError, unless_client_leaves
+from hrm_edge_runtime.http.errors import ServiceError, refusal_from
 from hrm_edge_runtime.http.responses import as_json
 from hrm_edge_runtime.http.schema import SegmentView, SolveAnswer
+from hrm_edge_runtime.worker.client import NoAnswerError
 
 MEDIA_TYPE = "text/event-stream"
 ADMITTED = b": admitted\n\n"  # a comment: it lets proxies and clients see the headers before the first segment
@@ -50,8 +49,8 @@ class EventStream(Response):
         try:
             async for view in self._views:
                 await send(_piece(_event(view)))
-        except ServiceError as error:
-            await send(_piece(event("error", error.body())))
+        except (ServiceError, NoAnswerError) as error:
+            await send(_piece(event("error", refusal_from(error).body())))
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -60,7 +59,7 @@ def event(name: str, data: Any) -> bytes:
 
 
 def _event(view: SegmentView | SolveAnswer | None) -> bytes:
-    assert view is not None, "a question is admitted once"
+    assert view is not None, "a request is admitted once"
     return event("answer" if isinstance(view, SolveAnswer) else "segment", view.model_dump(mode="json"))
 
 

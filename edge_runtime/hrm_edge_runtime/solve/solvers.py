@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.factory import Choice, engine_for
-from hrm_edge_runtime.http.body import solve_request_from
+from hrm_edge_runtime.http.body import validated
 from hrm_edge_runtime.http.errors import ServiceError
 from hrm_edge_runtime.http.models import ServedModel
-from hrm_edge_runtime.http.parse_task import Question, answer_from, question_from
+from hrm_edge_runtime.http.parse_task import ParsedRequest, answer_from, parse_request
 from hrm_edge_runtime.http.schema import ModelView, SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.client import NOT_NOW, Client, KeyRefusedError, ServerError, UnreachableError
 from hrm_edge_runtime.solve.reading import Entry, SolvingError
@@ -121,26 +121,28 @@ class OfflineSolver:
         model = ServedModel.of(
             self.bundle, precision=self.choice.precision, num_slots=self.num_slots, max_attempts=MAX_ATTEMPTS
         )
-        asked: dict[int, Question] = {}
+        asked: dict[int, ParsedRequest] = {}
         for position, request in enumerate(requests):
             while len(asked) >= 2 * self.num_slots:  # a full lane with its successors in line
                 yield from _step(lane, asked)
             try:
-                asked[position] = question_from([model], request)
+                parsed = parse_request([model], request, task_id=position, arrival_s=time.monotonic())
             except ServiceError as refusal:
                 yield position, refusal
             else:
-                lane.submit(asked[position].ask(task_id=position, arrival_s=time.monotonic()))
+                asked[position] = parsed
+                lane.submit(parsed.task)
         while asked:
             yield from _step(lane, asked)
 
 
-def _step(lane: Attempts, asked: dict[int, Question]) -> Iterator[tuple[int, SolveAnswer | ServiceError]]:
-    for conclusion in lane.step().conclusions:
+def _step(lane: Attempts, asked: dict[int, ParsedRequest]) -> Iterator[tuple[int, SolveAnswer | ServiceError]]:
+    results, _ = lane.step()
+    for result in results:
         try:
-            yield conclusion.task_id, answer_from(asked.pop(conclusion.task_id), conclusion)
+            yield result.task_id, answer_from(asked.pop(result.task_id), result)
         except ServiceError as failure:
-            yield conclusion.task_id, failure
+            yield result.task_id, failure
 
 
 def options_of(fields: Options) -> Options:
@@ -184,7 +186,7 @@ class _Line:
         for place, entry in enumerate(self._entries):
             self._waiting[place] = entry
             try:
-                request = solve_request_from(json.dumps({**self._options, **entry.fields}).encode())
+                request = validated(SolveRequest, json.dumps({**self._options, **entry.fields}).encode())
             except ServiceError as refusal:
                 self._replies[place] = refusal
                 continue

@@ -1,7 +1,7 @@
-"""The HTTP process's side of the engine: it admits work to it, waits for its answers, and changes its lanes.
+"""The HTTP process's side of the engine: admits requests to it, waits for its answers, and changes its lanes.
 
-Everything here runs in the event loop. A request takes a place (bounded, checked before anything is queued), sends its
-question and waits for one future. Whatever ends the wait early, an answer that is no longer wanted is cancelled.
+Everything here runs in the event loop. A request is admitted (bounded, before anything is queued), sends its task and
+waits for one future. Whatever ends the wait early, a task whose answer is no longer wanted is cancelled.
 """
 
 from __future__ import annotations
@@ -11,207 +11,277 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Generic, Literal, Protocol, TypeVar
 
 from hrm_edge_runtime import logs
-from hrm_edge_runtime.batching.heap import Key
-from hrm_edge_runtime.batching.scheduler import rank
+from hrm_edge_runtime.batching.scheduler import Key, rank
 from hrm_edge_runtime.batching.stats import LaneSnapshot
-from hrm_edge_runtime.batching.task import Conclusion, Task
-from hrm_edge_runtime.http.errors import ServiceError, State, UnavailableReason, unavailable
-from hrm_edge_runtime.worker.admission import AdmissionLimits
-from hrm_edge_runtime.worker.backoff import BackOff
-from hrm_edge_runtime.worker.handles import EngineHandle
-from hrm_edge_runtime.worker.lane_manager import LaneManager
-from hrm_edge_runtime.worker.messages import Cancel, Ended, FromEngine, Ready, Rejected, Seen, Snapshot, Solve
-from hrm_edge_runtime.worker.process import EngineProcess
-from hrm_edge_runtime.worker.waiting import Waiting, Watch, conclusion_of
+from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
+from hrm_edge_runtime.worker.lane_manager import AdmissionLimits, LaneManager
+from hrm_edge_runtime.worker.messages import Cancel, Ended, FromEngine, Ready, Rejected, Snapshot, Solve, Streamed
+from hrm_edge_runtime.worker.process import EngineHandle, EngineProcess
 
-LOOK_AGAIN_S = 0.05  # how long a batch that waits for its place sleeps where nobody leaves one
-GRACE_S = 0.1  # how much later than its deadline, beside a segment, a best answer so far may come
+LOOK_AGAIN_S = 0.05  # how often a waiting admission looks again where no place is given back
+GRACE_S = 0.1  # how much later than its deadline, beside a segment, a best-effort answer may come
+
+EngineState = Literal["loading", "ready", "draining", "engine-lost"]
+NoAnswerReason = Literal[
+    "queue-full", "loading", "draining", "engine-lost", "cannot-make-deadline", "deadline-missed", "engine-failed"
+]
+OnEvent = Callable[[SegmentEvent], None]
 
 _log = logging.getLogger("hrm_edge_runtime.worker")
 
 
-class EngineClient:
-    """One engine process with its lanes, kept alive: an async context manager. A request takes a `place` and `solve`s.
+class NoAnswerError(Exception):
+    """A request that the engine does not answer: a machine-readable reason, and when to try again."""
 
-    `limits` says how many requests each lane may hold at once, until the engine tells. Readers may look at `state`,
-    `snapshot` (by the names of models), `num_losses`, `last_error` and `backoff` at any time.
+    def __init__(self, reason: NoAnswerReason, retry_after_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.reason: NoAnswerReason = reason
+        self.retry_after_s = retry_after_s
+
+
+class HasLane(Protocol):
+    @property
+    def lane(self) -> str: ...
+
+
+Model = TypeVar("Model", bound=HasLane)
+
+
+class Admission(Generic[Model]):
+    """A request's place in a lane, held until the context ends: that of the first candidate, until one is chosen."""
+
+    def __init__(self, client: EngineClient, candidates: Sequence[Model]) -> None:
+        self._client = client
+        self.candidates = candidates
+        self.lane = candidates[0].lane
+        client.limits.take(self.lane)
+
+    def __enter__(self) -> Admission[Model]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._client.limits.leave(self.lane)
+
+    def settle(self, lane: str, task: Task) -> None:
+        """Move the place to the lane of the model that reads the puzzle.
+
+        Refuses where that lane is full, and what cannot begin before its deadline however well the lane gets on.
+        """
+        if lane != self.lane:
+            self._client.check_room(lane)
+            self._client.limits.take(lane)
+            self._client.limits.leave(self.lane)
+            self.lane = lane
+        if task.deadline_s is not None:
+            self._client.check_deadline(lane, task)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Pending:
+    future: asyncio.Future[Result]
+    lane: str
+    task: Task
+    on_event: OnEvent | None
+
+
+class EngineClient:
+    """One engine process with its lanes, kept alive: an async context manager. A request is admitted, then solved.
+
+    `limits` says how many requests each lane may hold at once until the engine reports its own numbers. Readers may
+    look at `state`, `snapshot` (by the names of models) and `process` at any time.
     """
 
     def __init__(
         self, start_engine: Callable[[], EngineHandle], limits: Mapping[str, int], *, stall_s: float = 60.0
     ) -> None:
         self._stall_s = stall_s
-        self._ids = itertools.count(1)
-        self._waiting = Waiting()
-        self._keeper = EngineProcess(start_engine, on_message=self._deliver, on_lost=self._note_loss)
-        self._draining = self._drained = False
-        self.places = AdmissionLimits(limits)
-        self.lane_manager = LaneManager(self._keeper.send, self.places)
+        self._pending: dict[int, _Pending] = {}
+        self._progress_s = 0.0
+        self._is_draining = self._is_drained = False
+        self.task_ids = itertools.count(1)
+        self.process = EngineProcess(start_engine, on_message=self._deliver, on_lost=self._note_loss)
+        self.limits = AdmissionLimits(limits)
+        self.lane_manager = LaneManager(self.process.send, self.limits)
         self.snapshot: Snapshot | None = None
 
     async def __aenter__(self) -> EngineClient:
-        self._keeper.start()
-        self._watcher = asyncio.create_task(self._kill_when_stalled(), name="engine-watcher")
+        self.process.start()
+        self._watchdog = asyncio.create_task(self._kill_when_stalled(), name="engine-watchdog")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._draining = self._drained = True
-        self._watcher.cancel()
-        self._waiting.end_all(self._refusal("draining"))
-        await self._keeper.stop()
+        self._is_draining = self._is_drained = True
+        self._watchdog.cancel()
+        self._end_all("draining")
+        await self.process.stop()
 
     @property
-    def state(self) -> State:
-        """Where the engine stands; only `ready` takes new work."""
-        if self._draining:
+    def state(self) -> EngineState:
+        """Only a `ready` engine takes new work."""
+        if self._is_draining:
             return "draining"
-        if self._keeper.is_ready:
+        if self.process.link is not None:
             return "ready"
-        return "engine-lost" if self.num_losses else "loading"
-
-    @property
-    def engine_pid(self) -> int | None:
-        return self._keeper.pid
-
-    @property
-    def num_losses(self) -> int:
-        return self._keeper.num_losses
-
-    @property
-    def last_error(self) -> str | None:
-        return self._keeper.last_error
-
-    @property
-    def refusal(self) -> str | None:
-        """Why the engine cannot be had at all, so that waiting for it is in vain."""
-        return self._keeper.refusal
-
-    @property
-    def backoff(self) -> BackOff:
-        return self._keeper.backoff
+        return "engine-lost" if self.process.num_losses else "loading"
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        """Requests that wait for an answer."""
+        return len(self._pending)
 
     @property
     def step_age_s(self) -> float:
         """Seconds since the last sign of a step while work waits; 0 where none waits."""
-        return self._waiting.progress_age_s
+        return time.monotonic() - self._progress_s if self._pending else 0.0
 
     @property
     def stalled(self) -> bool:
         return self.step_age_s > self._stall_s
 
-    @contextlib.contextmanager
-    def place(self, lane: str) -> Generator[None]:
-        """Take one of a lane's bounded places for the whole of a request; refuses with 503 where none is to be had."""
-        if (refusal := self._why_not(lane)) is not None:
-            raise refusal
-        self.places.take(lane)
-        try:
-            yield
-        finally:
-            self.places.leave(lane)
+    async def admit(
+        self, candidates: Callable[[], Sequence[Model]], *, wait_s: float | None = None
+    ) -> Admission[Model]:
+        """Take a place in the lane of the first candidate, or raise NoAnswerError.
 
-    async def take_place_for_batch(self, lane: str, patience_s: float) -> None:
-        """Wait for a place that a batch may take, and take it; the caller leaves it. 503 after `patience_s`."""
-        give_up_s = time.monotonic() + patience_s
-        while (refusal := self._why_not(lane, for_batch=True)) is not None:
-            if self._draining or lane not in self.places.limits or time.monotonic() > give_up_s:
-                raise refusal
-            await self.places.freed(LOOK_AGAIN_S)
-        self.places.take(lane)  # at once: many lines come in one turn of the event loop
+        With `wait_s` wait so long for a place that a batch may take. Candidates and place are taken in the same turn of
+        the event loop, so the lane of a model that is reloaded meanwhile takes no more requests.
+        """
+        give_up_s = 0.0 if wait_s is None else time.monotonic() + wait_s
+        while True:
+            models = candidates()
+            try:
+                self.check_room(models[0].lane, for_batch=wait_s is not None)
+                return Admission(self, models)
+            except NoAnswerError:
+                if self._is_draining or time.monotonic() > give_up_s:
+                    raise
+            await self.limits.freed(LOOK_AGAIN_S)
+
+    def check_room(self, lane: str, *, for_batch: bool = False) -> None:
+        """Refuse where a lane takes no request now."""
+        if (state := self.state) != "ready":
+            raise NoAnswerError(state, self.process.backoff.delay_s)
+        if self.limits.is_full(lane, for_batch=for_batch):
+            raise self._full(lane)
 
     def check_deadline(self, lane: str, task: Task) -> None:
-        """Refuse with 503 what cannot even begin before its deadline, however well the lane gets on from here."""
+        """Refuse a task that cannot begin before its deadline, however well the lane gets on from here."""
         seen = self._seen(lane)
         if seen is None or task.deadline_s is None:
             return
-        least_wait_s = seen.least_wait_s(self._waiting.num_ahead(lane, rank_of(task)))
+        place = _rank(task)
+        num_ahead = sum(other.lane == lane and _rank(other.task) < place for other in self._pending.values())
+        least_wait_s = seen.least_wait_s(num_ahead)
         if least_wait_s and time.monotonic() + least_wait_s > task.deadline_s:
-            raise self._refusal("cannot-make-deadline", lane)
+            raise NoAnswerError("cannot-make-deadline", seen.expected_wait_s)
 
-    async def solve(self, lane: str, task: Task, watch: Watch | None = None) -> Conclusion:
-        """Have one question answered (from within a place); refuses with 503 or 504, and cancels what nobody awaits.
+    async def solve(self, lane: str, task: Task, on_event: OnEvent | None = None) -> Result:
+        """Have a task solved while its admission is held; `on_event` gets every segment of a streamed one.
 
-        The task gets its id here. `watch` sees every segment of every attempt.
+        Raises NoAnswerError; a task that is no longer waited for is cancelled.
         """
-        link = self._keeper.link
-        if self._drained or link is None or lane not in self.lane_manager.reports:
-            raise self._refusal("draining" if self._drained else "engine-lost", lane)
-        request_id = next(self._ids)
-        with self._waiting.place(request_id, lane, rank_of(task), watch) as future:
-            numbered = replace(task, task_id=request_id, streamed=watch is not None)
-            context = logs.request.get()
-            link.send(Solve(lane=lane, task=numbered, request=context.request_id if context else ""))
-            try:
-                return await conclusion_of(task, future, self._grace_s(lane))
-            finally:
-                if not future.done() or future.cancelled():
-                    link.send(Cancel(lane=lane, request_id=request_id))
+        link = self.process.link
+        if self._is_drained:
+            raise NoAnswerError("draining")
+        if link is None or lane not in self.lane_manager.reports:
+            raise NoAnswerError("engine-lost", self.process.backoff.delay_s)
+        if not self._pending:
+            self._progress_s = time.monotonic()
+        future = asyncio.get_running_loop().create_future()
+        self._pending[task.task_id] = _Pending(future=future, lane=lane, task=task, on_event=on_event)
+        context = logs.request.get()
+        link.send(Solve(lane=lane, task=task, request=context.request_id if context else ""))
+        try:
+            result = await asyncio.wait_for(future, self._timeout_s(lane, task))
+        except asyncio.TimeoutError:
+            raise NoAnswerError("deadline-missed") from None
+        finally:
+            if self._pending.pop(task.task_id, None) is not None:
+                link.send(Cancel(lane=lane, task_id=task.task_id))
+        if result.halted_by == "deadline" and not (task.best_effort and result.answer_T is not None):
+            raise NoAnswerError("deadline-missed")
+        if result.answer_T is None:
+            raise NoAnswerError("engine-failed")
+        return result
 
     async def drain(self, limit_s: float) -> None:
-        """Take no more work and wait until what was admitted is answered; after `limit_s` the rest gets 503."""
-        self._draining = True
+        """Take no more work and wait until what was admitted is answered; after `limit_s` the rest is refused."""
+        self._is_draining = True
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.places.empty(), limit_s)
-        self._drained = True
-        self._waiting.end_all(self._refusal("draining"))
+            await asyncio.wait_for(self.limits.vacant(), limit_s)
+        self._is_drained = True
+        self._end_all("draining")
+
+    def _timeout_s(self, lane: str, task: Task) -> float | None:
+        """A best-effort answer comes before the deadline, or a little after it where the segment took long."""
+        if task.deadline_s is None:
+            return None
+        seen = self._seen(lane)
+        grace_s = GRACE_S + (seen.mean_step_s if seen else 0.0) if task.best_effort else 0.0
+        return max(0.0, task.deadline_s + grace_s - time.monotonic())
+
+    def _full(self, lane: str) -> NoAnswerError:
+        seen = self._seen(lane)
+        return NoAnswerError("queue-full", seen.expected_wait_s if seen else 0.0)
+
+    def _seen(self, lane: str) -> LaneSnapshot | None:
+        return self.snapshot.lanes.get(self.lane_manager.model_of(lane)) if self.snapshot else None
 
     async def _kill_when_stalled(self) -> None:
         while True:
             await asyncio.sleep(min(1.0, self._stall_s / 4))
             if self.stalled:
                 _log.error("the engine made no step for %.0f s while work waits, so it is killed", self.step_age_s)
-                self._keeper.kill()
+                self.process.kill()
 
     def _note_loss(self) -> None:
-        self._waiting.end_all(self._refusal("draining" if self._draining else "engine-lost"))
-        self.lane_manager.note_loss(self._refusal("engine-lost"))
+        reason: NoAnswerReason = "draining" if self._is_draining else "engine-lost"
+        self._end_all(reason)
+        self.lane_manager.note_loss(NoAnswerError("engine-lost", self.process.backoff.delay_s))
 
     def _deliver(self, message: FromEngine) -> None:
-        if isinstance(message, Ready):
-            self.lane_manager.note_ready(message.reports)
+        if isinstance(message, Ended):
+            self._progress_s = time.monotonic()
+            for result in message.results:
+                self._end(result.task_id, result)
+        elif isinstance(message, Snapshot):
+            self._progress_s = time.monotonic()
+            self.snapshot = replace(message, lanes=self.lane_manager.by_model(message.lanes))
+        elif isinstance(message, Streamed):
+            for event in message.events:
+                pending = self._pending.get(event.task_id)
+                if pending is not None and pending.on_event is not None:
+                    pending.on_event(event)
         elif isinstance(message, Rejected):
             _log.warning("the engine refuses a request: %s", message.message)
-            self._waiting.end(message.request_id, self._refusal("queue-full"))
-        elif isinstance(message, Snapshot):
-            self._waiting.note_progress()
-            self.snapshot = replace(message, lanes=self.lane_manager.by_model(message.lanes))
-        elif isinstance(message, Seen):
-            for event in message.events:
-                self._waiting.show(event)
-        elif isinstance(message, Ended):
-            self._waiting.note_progress()
-            for conclusion in message.conclusions:
-                self._waiting.end(conclusion.task_id, conclusion)
+            if (pending := self._pending.get(message.task_id)) is not None:
+                self._end(message.task_id, self._full(pending.lane))
+        elif isinstance(message, Ready):
+            self.lane_manager.note_ready(message.reports)
         else:
             self.lane_manager.take(message)
 
-    def _seen(self, lane: str) -> LaneSnapshot | None:
-        return self.snapshot.lanes.get(self.lane_manager.model_of(lane)) if self.snapshot else None
+    def _end(self, task_id: int, outcome: Result | NoAnswerError) -> None:
+        """End a wait; one that is not here (any more) has been left by its client."""
+        pending = self._pending.pop(task_id, None)
+        if pending is None or pending.future.done():
+            return
+        if isinstance(outcome, NoAnswerError):
+            pending.future.set_exception(outcome)
+        else:
+            pending.future.set_result(outcome)
 
-    def _grace_s(self, lane: str) -> float:
-        seen = self._seen(lane)
-        return GRACE_S + (seen.mean_step_s if seen else 0.0)
-
-    def _why_not(self, lane: str, *, for_batch: bool = False) -> ServiceError | None:
-        if (state := self.state) != "ready":
-            return self._refusal(state, lane)
-        return self._refusal("queue-full", lane) if self.places.is_full(lane, for_batch=for_batch) else None
-
-    def _refusal(self, reason: UnavailableReason, lane: str | None = None) -> ServiceError:
-        if reason not in ("queue-full", "cannot-make-deadline"):
-            return unavailable(reason, self.backoff.delay_s)
-        seen = self._seen(lane) if lane else None
-        return unavailable(reason, seen.expected_wait_s if seen else 0.0)
+    def _end_all(self, reason: NoAnswerReason) -> None:
+        for task_id in tuple(self._pending):
+            self._end(task_id, NoAnswerError(reason, self.process.backoff.delay_s))
 
 
-def rank_of(task: Task) -> Key:
-    """Where the first attempt at a question stands in its lane's line."""
+def _rank(task: Task) -> Key:
+    """Where the first attempt at a task stands in its lane's line."""
     return rank(task.priority, task.deadline_s, task.arrival_s)

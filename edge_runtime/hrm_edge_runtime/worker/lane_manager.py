@@ -1,23 +1,99 @@
-"""The lanes of the running engine: what it told of each, and having it open and close more of them.
+"""The lanes of the running engine, seen from the event loop: how many requests each may hold, and which are open.
 
-Everything here runs in the event loop. A model that is loaded again gets a lane of another key; the old one is closed
-when the last request that was admitted to it has ended.
+A model that is loaded again gets a lane of another key; the old one is closed when the last request that was admitted
+to it has ended.
 """
-
-from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 
+import anyio
+
 from hrm_edge_runtime.batching.stats import LaneSnapshot
-from hrm_edge_runtime.http.errors import ServiceError
-from hrm_edge_runtime.worker.admission import AdmissionLimits
-from hrm_edge_runtime.worker.lanes import MakeLane
-from hrm_edge_runtime.worker.messages import Failed, Load, Loaded, LoadFailed, Retire, Retired, ToEngine
-from hrm_edge_runtime.worker.reports import LaneReport
+from hrm_edge_runtime.worker.messages import (
+    Failed,
+    LaneReport,
+    Load,
+    Loaded,
+    LoadFailed,
+    MakeLane,
+    Retire,
+    Retired,
+    ToEngine,
+)
+
+LOOK_AGAIN_S = 1.0
+BATCH_SHARE = 0.5  # batches leave the other half of the places to requests for one answer
 
 _log = logging.getLogger("hrm_edge_runtime.worker")
+
+
+class AdmissionLimits:
+    """The bounded places for requests: how many each lane has, and how many are taken.
+
+    A request holds one from before its parsing to its answer.
+    """
+
+    def __init__(self, limits: Mapping[str, int]) -> None:
+        self._limits = dict(limits)
+        self._taken = dict.fromkeys(limits, 0)
+        self._used_s = dict.fromkeys(limits, time.monotonic())
+        self._freed = asyncio.Event()
+
+    def __contains__(self, lane: str) -> bool:
+        """Whether a lane has places at all."""
+        return lane in self._limits
+
+    def take(self, lane: str) -> None:
+        """Take a place, to be given back with `leave`; the caller has made sure that one is free."""
+        self._taken[lane] += 1
+        self._used_s[lane] = time.monotonic()
+
+    def leave(self, lane: str) -> None:
+        self._taken[lane] -= 1
+        self._used_s[lane] = time.monotonic()
+        self._freed.set()
+
+    def is_full(self, lane: str, *, for_batch: bool = False) -> bool:
+        """True as well where a lane has been closed."""
+        limit = self._limits.get(lane, 0)
+        return self._taken.get(lane, 0) >= (self.batch_limit(lane) if for_batch and limit else limit)
+
+    def open(self, lane: str, limit: int) -> None:
+        """Give a lane so many places, whether it had some before or not."""
+        self._limits[lane] = limit
+        self._taken.setdefault(lane, 0)
+        self._used_s.setdefault(lane, time.monotonic())
+
+    def close(self, lane: str) -> None:
+        """Take all places away from a lane of which none is taken."""
+        assert not self._taken.get(lane), f"{self._taken[lane]} requests hold places of {lane}"
+        for by_lane in (self._limits, self._taken, self._used_s):
+            by_lane.pop(lane, None)
+
+    def num_taken(self, lane: str) -> int:
+        return self._taken.get(lane, 0)
+
+    def idle(self) -> list[str]:
+        """The lanes without a request, the longest unused first."""
+        return sorted((lane for lane, taken in self._taken.items() if not taken), key=self._used_s.__getitem__)
+
+    def batch_limit(self, lane: str) -> int:
+        """How many places of a lane may be taken for a batch to take another."""
+        return max(1, int(BATCH_SHARE * self._limits[lane]))
+
+    async def freed(self, wait_s: float) -> None:
+        """Wait until a place is given back, but no longer than `wait_s`."""
+        self._freed.clear()
+        with anyio.move_on_after(wait_s):  # never loses a cancel, unlike wait_for before Python 3.12
+            await self._freed.wait()
+
+    async def vacant(self, lane: str | None = None) -> None:
+        """Wait until no place of a lane is taken, or of any lane."""
+        while self._taken.get(lane, 0) if lane is not None else any(self._taken.values()):
+            await self.freed(LOOK_AGAIN_S)
 
 
 class LaneNotOpenedError(Exception):
@@ -29,11 +105,11 @@ class LaneNotOpenedError(Exception):
 
 
 class LaneManager:
-    """The lanes by their keys; `reports` of those that are open."""
+    """Opens and closes lanes of the engine; `reports` holds the report of each open lane by its key."""
 
-    def __init__(self, send: Callable[[ToEngine], None], places: AdmissionLimits) -> None:
+    def __init__(self, send: Callable[[ToEngine], None], limits: AdmissionLimits) -> None:
         self._send = send
-        self._places = places
+        self._limits = limits
         self._loads: dict[str, asyncio.Future[LaneReport]] = {}
         self._retirements: dict[str, asyncio.Future[None]] = {}
         self._models: dict[str, str] = {}
@@ -48,7 +124,7 @@ class LaneManager:
         return {self.model_of(lane): snapshot for lane, snapshot in lanes.items()}
 
     async def load(self, lane: str, model: str, make_lane: MakeLane, *, beside: bool) -> LaneReport:
-        """Have a lane opened; raises LaneNotOpenedError, or 503 where the engine is lost meanwhile."""
+        """Open a lane; raises LaneNotOpenedError, or the error given to `note_loss` where the engine is lost."""
         future = self._loads[lane] = asyncio.get_running_loop().create_future()
         self._models[lane] = model
         self._send(Load(lane=lane, make_lane=make_lane, beside=beside))
@@ -58,18 +134,24 @@ class LaneManager:
             del self._loads[lane]
 
     async def retire(self, lane: str) -> None:
-        """Have a lane closed when the last request in it has ended; returns when its memory is given back."""
-        await self._places.vacant(lane)
+        """Close a lane when the last request in it has ended; returns when its memory is given back."""
+        await self._limits.vacant(lane)
+        self._limits.close(lane)
         if self.reports.pop(lane, None) is not None:
             future = self._retirements[lane] = asyncio.get_running_loop().create_future()
             self._send(Retire(lane=lane))
             await future
             del self._retirements[lane]
-        self._places.close(lane)
 
     def take(self, message: Loaded | LoadFailed | Retired | Failed) -> None:
+        """Take note of what the engine says of its lanes."""
         if isinstance(message, Loaded):
-            self._take_loaded(message)
+            load = self._loads.get(message.lane)
+            if load is None or load.done():  # its caller has gone
+                self._send(Retire(lane=message.lane))
+                return
+            self._open(message.lane, message.report)
+            load.set_result(message.report)
         elif isinstance(message, LoadFailed):
             if (load := self._loads.get(message.lane)) is not None and not load.done():
                 load.set_exception(LaneNotOpenedError(message.message, message.lacking_bytes))
@@ -78,30 +160,22 @@ class LaneManager:
 
     def note_ready(self, reports: Mapping[str, LaneReport]) -> None:
         """A new engine has opened its lanes."""
-        self.reports = dict(reports)
+        self.reports = {}
         for lane, report in reports.items():
             self._open(lane, report)
 
-    def note_loss(self, refusal: ServiceError) -> None:
+    def note_loss(self, error: Exception) -> None:
         """The engine has gone, and every lane with it."""
         self.reports = {}
         for load in self._loads.values():
             if not load.done():
-                load.set_exception(refusal)
+                load.set_exception(error)
         for retirement in self._retirements.values():
             _finish(retirement)
 
-    def _take_loaded(self, message: Loaded) -> None:
-        load = self._loads.get(message.lane)
-        if load is None or load.done():  # whoever asked for it has gone
-            self._send(Retire(lane=message.lane))
-            return
-        self.reports[message.lane] = message.report
-        self._open(message.lane, message.report)
-        load.set_result(message.report)
-
     def _open(self, lane: str, report: LaneReport) -> None:
-        self._places.open(lane, report.num_slots + report.queue_limit)
+        self.reports[lane] = report
+        self._limits.open(lane, report.num_slots + report.queue_limit)
         _log.info("lane %s: %s", lane, report)
 
 

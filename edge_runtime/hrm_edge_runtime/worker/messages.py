@@ -1,23 +1,51 @@
 """What crosses the pipe between the HTTP process and its engine process: plain frozen data, nothing else.
 
 Both ends are our own two processes on one machine: pickling is safe here, and `time.monotonic` means the same to both.
-A lane is known by its key, which is the name of its model until that is loaded again. Request ids are the HTTP
-process's own, one count for all lanes.
+A lane is known by its key, which is its model's name until that model is loaded again. Task ids are the HTTP process's
+own, one count for all lanes.
 """
 
-from __future__ import annotations
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from dataclasses import dataclass
-
+from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.batching.stats import LaneSnapshot
-from hrm_edge_runtime.batching.task import Conclusion, SegmentEvent, Task
-from hrm_edge_runtime.worker.lanes import MakeLane
-from hrm_edge_runtime.worker.reports import LaneReport
+from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
+from hrm_edge_runtime.worker.memory_budget import in_mib
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneReport:
+    """A lane that is ready: its slots and the rule that chose them, its memory, and how long its steps take.
+
+    `step_s` is the time of a segment over so many slots, as far as it was measured.
+    """
+
+    num_slots: int
+    queue_limit: int
+    slots_rule: str = "given"
+    memory_bytes: int = 0
+    step_s: dict[int, float] = field(default_factory=dict[int, float])
+
+    def __str__(self) -> str:
+        times = ", ".join(f"{size}: {1000 * seconds:.1f} ms" for size, seconds in self.step_s.items())
+        return f"{self.num_slots} slots ({self.slots_rule}; steps {times}), {in_mib(self.memory_bytes)}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OpenedLane:
+    """A lane that has run its warm-up, and its report. It stays in the engine process; only its maker crosses."""
+
+    lane: Attempts
+    report: LaneReport
+
+
+MakeLane = Callable[[], OpenedLane]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Solve:
-    """Take this question in a lane; its times are moments of `time.monotonic`, `request` is its HTTP request's id."""
+    """Solve a task in a lane; its times are moments of `time.monotonic`, `request` is its HTTP request's id."""
 
     lane: str
     task: Task
@@ -26,18 +54,18 @@ class Solve:
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
-    """Nobody waits for this request any more."""
+    """Drop a task: its client has gone."""
 
     lane: str
-    request_id: int
+    task_id: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Load:
     """Open one more lane beside those that run; answered by Loaded or LoadFailed.
 
-    `beside` says whether a thread of its own may open it, so that the others go on stepping; some engines must be
-    opened where they are used.
+    `beside` says whether a thread may open it while the other lanes step; some engines must be opened in the thread
+    that uses them.
     """
 
     lane: str
@@ -47,14 +75,14 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Retire:
-    """Close a lane that nobody waits for any more; answered by Retired."""
+    """Close a lane that has no tasks left; answered by Retired."""
 
     lane: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Leave at once; what is unfinished is dropped (the HTTP process drains before it says this)."""
+    """Leave at once; what is unfinished is dropped (the HTTP process drains before it sends this)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +95,7 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """The lane asked for takes questions."""
+    """The lane takes tasks."""
 
     lane: str
     report: LaneReport
@@ -75,7 +103,7 @@ class Loaded:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadFailed:
-    """The lane asked for was not opened, and nothing else has changed; `lacking_bytes` where memory was the reason."""
+    """The lane was not opened, and nothing else has changed; `lacking_bytes` where memory was the reason."""
 
     lane: str
     message: str
@@ -91,23 +119,23 @@ class Retired:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ended:
-    """Every question that ended in one step, cancelled and expired ones too; an `task_id` is the request's id."""
+    """Every task that ended in one step, cancelled and expired ones too."""
 
-    conclusions: tuple[Conclusion, ...]
+    results: list[Result]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Seen:
-    """What the streamed questions looked like after one step; sent before the step's ends."""
+class Streamed:
+    """The streamed tasks after one step; sent before the results of that step."""
 
-    events: tuple[SegmentEvent, ...]
+    events: list[SegmentEvent]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rejected:
-    """A lane would not take a request, with its reason in one sentence."""
+    """A lane did not take a task, with its reason in one sentence."""
 
-    request_id: int
+    task_id: int
     message: str
 
 
@@ -124,11 +152,11 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
-    """The lanes as they stood at `taken_s`, a moment of `time.monotonic`."""
+    """The lanes at `taken_s`, a moment of `time.monotonic`."""
 
     lanes: dict[str, LaneSnapshot]
     taken_s: float
 
 
 ToEngine = Solve | Cancel | Load | Retire | Stop
-FromEngine = Ready | Loaded | LoadFailed | Retired | Ended | Seen | Rejected | Failed | Snapshot
+FromEngine = Ready | Loaded | LoadFailed | Retired | Ended | Streamed | Rejected | Failed | Snapshot

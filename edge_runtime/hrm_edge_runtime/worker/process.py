@@ -1,31 +1,181 @@
-"""Keeps one engine process running: starts it, notices its death, waits, and starts it again.
-
-Everything here runs in the event loop.
-"""
-
-from __future__ import annotations
+"""Keeps one engine process running: starts it, exchanges messages with it, notices its death, and starts it again."""
 
 import asyncio
+import atexit
 import contextlib
 import logging
+import multiprocessing
+import os
+import queue
+import signal
+import socket
+import threading
 import time
 from collections.abc import Callable
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
 
-from hrm_edge_runtime.worker.backoff import BackOff
-from hrm_edge_runtime.worker.handles import EngineHandle
-from hrm_edge_runtime.worker.link import EngineLink
+from hrm_edge_runtime.logs import LogForm
+from hrm_edge_runtime.worker import loop
+from hrm_edge_runtime.worker.lanes import MakeLanes
 from hrm_edge_runtime.worker.messages import Failed, FromEngine, Ready, Stop, ToEngine
 
 STOP_S = 5.0  # how long an engine may take to leave when asked, before it is killed
+FIRST_BACKOFF_S = 0.1
+BACKOFF_CAP_S = 30.0
+HEALTHY_S = 10.0  # an engine that was ready this long has proved that it can run
 
 _log = logging.getLogger("hrm_edge_runtime.worker")
 
 
-class EngineProcess:
-    """`on_message` gets what the engine says, `on_lost` is called once for every engine that has gone.
+class EngineHandle(Protocol):
+    """A running engine, seen from the HTTP process. `connection` reads to its end when the engine has gone."""
 
-    Readers may look at `is_ready`, `num_losses`, `last_error`, `refusal` and `backoff` at any time. An engine that
-    refuses before one was ever ready is not started again: `refusal` says why. Later it may lack memory, which passes.
+    connection: Connection[Any, Any]
+    pid: int | None
+
+    def kill(self) -> None:
+        """End it now, whatever it does; safe to call again."""
+        ...
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for its end; false where it is still there."""
+        ...
+
+
+class SpawnedEngine:
+    """The engine in a process of its own; a crash, a kill for memory or a stuck driver takes nothing else along.
+
+    Spawned, never forked: a forked child of a process that has loaded ONNX Runtime can hang.
+
+    Ctrl-C in a terminal, its closing and a service manager's SIGTERM reach every process of the group. Only the HTTP
+    process may act on them (it drains), so the engine is born with all of them blocked and ends by message, by a closed
+    pipe or by SIGKILL.
+    """
+
+    def __init__(self, make_lanes: MakeLanes, log: LogForm = "text") -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=loop.process_main, args=(make_lanes, theirs, log), name="hrm-engine")
+        resource_tracker.ensure_running()  # it unblocks the signals when it starts, so it must have started before
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            theirs.close()  # else the pipe would not read to its end when the engine dies
+        self.pid = self._process.pid
+        atexit.register(self.kill)  # multiprocessing waits for its children at exit, and this one ignores SIGTERM
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def join(self, timeout_s: float) -> bool:
+        self._process.join(timeout_s)
+        if self._process.exitcode is None:
+            return False
+        atexit.unregister(self.kill)
+        return True
+
+
+class ThreadEngine:
+    """The engine in a thread, for tests and very small devices; it ends after its segment, not in the middle of it."""
+
+    pid: int | None = None
+
+    def __init__(self, make_lanes: MakeLanes) -> None:
+        self.connection, self._theirs = multiprocessing.Pipe()
+        self._thread = threading.Thread(
+            target=loop.run, args=(make_lanes, self._theirs), name="hrm-engine", daemon=True
+        )
+        self._thread.start()
+
+    def kill(self) -> None:
+        """Cut its pipe, which wakes the readers at both ends; the thread leaves when it next reads."""
+        closed_already = contextlib.suppress(OSError)
+        with closed_already, socket.socket(fileno=os.dup(self._theirs.fileno())) as pipe:
+            pipe.shutdown(socket.SHUT_RDWR)
+
+    def join(self, timeout_s: float) -> bool:
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+
+class EngineLink:
+    """Two threads that carry messages between the event loop and one engine, so that the loop never waits on a pipe.
+
+    Writing needs its own thread too: an engine in a long segment does not read, and a full pipe would stop every
+    request. Waking a thread costs more than a message, so all messages of one turn of the event loop go in one piece.
+    Both callbacks run in the event loop; `on_lost` comes once, and last.
+    """
+
+    def __init__(
+        self, handle: EngineHandle, *, on_message: Callable[[FromEngine], None], on_lost: Callable[[], None]
+    ) -> None:
+        self._connection = handle.connection
+        self._loop = asyncio.get_running_loop()
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._unsent: list[ToEngine] = []
+        self._outbox: queue.SimpleQueue[list[ToEngine] | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name="engine-writer", daemon=True)
+        self._writer.start()
+        threading.Thread(target=self._read, name="engine-reader", daemon=True).start()
+
+    def send(self, message: ToEngine) -> None:
+        """Send a message; one to an engine that has gone is dropped."""
+        self._unsent.append(message)
+        if len(self._unsent) == 1:
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        messages, self._unsent = self._unsent, []
+        self._outbox.put(messages)
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._call(self._on_message, self._connection.recv())
+        except (EOFError, OSError):
+            pass  # the engine has gone, perhaps in the middle of a message
+        except Exception:  # bytes that are no message can raise anything; an engine that sends them is lost
+            _log.exception("the engine sends what is no message")
+        self._call(self._on_lost)
+        self._outbox.put(None)
+        self._writer.join()  # closing while it still writes could hand its descriptor to another file
+        self._connection.close()
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):  # the reading thread notices the same and tells the loop
+            while (messages := self._outbox.get()) is not None:
+                self._connection.send(messages)
+
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop has closed
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+
+class BackOff:
+    """How long to wait before an engine is started again: doubles with every loss in a row, up to a cap."""
+
+    def __init__(self) -> None:
+        self.num_in_a_row = 0
+        self.delay_s = 0.0
+
+    def after(self, ready_s: float) -> float:
+        """The wait after an engine that was ready for `ready_s` seconds (0 where it never was)."""
+        self.num_in_a_row = 1 if ready_s > HEALTHY_S else self.num_in_a_row + 1
+        self.delay_s = min(BACKOFF_CAP_S, FIRST_BACKOFF_S * 2 ** (self.num_in_a_row - 1))
+        return self.delay_s
+
+
+class EngineProcess:
+    """The engine, started again whenever it is lost. Everything here runs in the event loop.
+
+    `on_message` gets every message, `on_lost` is called once for every engine that has gone. Readers may look at the
+    public attributes at any time; `link` is there while an engine is ready. An engine that refuses before one was ever
+    ready is not started again: `refusal` says why. Later it may lack memory, which passes.
     """
 
     def __init__(
@@ -40,12 +190,17 @@ class EngineProcess:
         self._on_lost = on_lost
         self._handle: EngineHandle | None = None
         self._link: EngineLink | None = None
-        self._ready_at_s = 0.0
+        self._ready_at_s: float | None = None
         self._was_ready = False
+        self.link: EngineLink | None = None
         self.backoff = BackOff()
         self.num_losses = 0
         self.last_error: str | None = None
         self.refusal: str | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._handle.pid if self._handle else None
 
     def start(self) -> None:
         self._closing = asyncio.Event()
@@ -54,30 +209,18 @@ class EngineProcess:
     async def stop(self) -> None:
         """Stop the engine for good: by asking, or by killing it where it does not leave in time."""
         self._closing.set()
-        if self._link is not None and self.is_ready:
-            self._link.send(Stop())
+        if self.link is not None:
+            self.link.send(Stop())
             await asyncio.wait({self._runner}, timeout=STOP_S)
         self.kill()
         await asyncio.wait({self._runner}, timeout=STOP_S)
-
-    @property
-    def is_ready(self) -> bool:
-        return bool(self._ready_at_s)
-
-    @property
-    def pid(self) -> int | None:
-        return self._handle.pid if self._handle else None
-
-    @property
-    def link(self) -> EngineLink | None:
-        """The way to the engine that is ready; what is sent over it later than its end is dropped."""
-        return self._link if self.is_ready else None
 
     def kill(self) -> None:
         if self._handle is not None:
             self._handle.kill()
 
     def send(self, message: ToEngine) -> None:
+        """Send a message to the engine that is ready; without one it is dropped."""
         if self.link is not None:
             self.link.send(message)
 
@@ -92,15 +235,15 @@ class EngineProcess:
             await self._pause_after_loss(ready_s)
 
     async def _run_engine(self) -> float:
-        """Start an engine and stay with it to its end; how long it was ready."""
+        """Start an engine and wait for its end; returns how long it was ready."""
         lost = asyncio.Event()
         self._handle = handle = await asyncio.to_thread(self._start_engine)
         if self._closing.is_set():
             handle.kill()
         self._link = EngineLink(handle, on_message=self._deliver, on_lost=lost.set)
         await lost.wait()
-        ready_s = time.monotonic() - self._ready_at_s if self.is_ready else 0.0
-        self._link, self._ready_at_s = None, 0.0
+        ready_s = 0.0 if self._ready_at_s is None else time.monotonic() - self._ready_at_s
+        self.link = self._link = self._ready_at_s = None
         self.num_losses += not self._closing.is_set()
         self._on_lost()
         await asyncio.to_thread(_reap, handle)
@@ -116,8 +259,7 @@ class EngineProcess:
 
     def _deliver(self, message: FromEngine) -> None:
         if isinstance(message, Ready):
-            self._ready_at_s = time.monotonic()
-            self._was_ready = True
+            self.link, self._ready_at_s, self._was_ready = self._link, time.monotonic(), True
             _log.info("engine ready after %.1f s", message.load_s)
         elif isinstance(message, Failed):
             self.last_error = message.message

@@ -30,7 +30,7 @@ FILE_NAME = "steps.json"
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
-Curve = dict[int, float]
+StepTimes = dict[int, float]
 
 
 def warm_up(lane: Attempts) -> None:
@@ -40,24 +40,24 @@ def warm_up(lane: Attempts) -> None:
     lane.engine.step(lane.engine.num_slots)
 
 
-def measure(engine: Engine, puzzle_vector_E: Float32, *, limit_s: float = MEASURING_S) -> Curve:
+def measure(engine: Engine, puzzle_vector_E: Float32, *, limit_s: float = MEASURING_S) -> StepTimes:
     """Seconds of a segment over 1, 2, 4 ... slots of an engine, as many as the time allows.
 
     The least of a few steps that take turns: whatever else the machine does can only make a step longer.
     """
     load_blanks(engine, puzzle_vector_E)
     end_s = time.monotonic() + limit_s
-    curve: Curve = {}
+    step_s: StepTimes = {}
     size, expected_s = 1, 0.0
     while size <= engine.num_slots and time.monotonic() + 2 * expected_s < end_s:
         engine.step(size)  # the first allocates
-        curve[size] = step_seconds(engine, size)
-        size, expected_s = 2 * size, 2 * curve[size]
+        step_s[size] = step_seconds(engine, size)
+        size, expected_s = 2 * size, 2 * step_s[size]
     for _ in range(MAX_ROUNDS):
-        for size, seconds in curve.items():
+        for size, seconds in step_s.items():
             if time.monotonic() + seconds < end_s:
-                curve[size] = min(seconds, step_seconds(engine, size))
-    return curve
+                step_s[size] = min(seconds, step_seconds(engine, size))
+    return step_s
 
 
 class StepTimesFile:
@@ -67,8 +67,8 @@ class StepTimesFile:
         self._file = engine_dir(bundle) / FILE_NAME
         self._key = _key(bundle, choice, num_threads)
 
-    def curve(self) -> Curve:
-        """The kept curve; empty where there is none."""
+    def step_times(self) -> StepTimes:
+        """The kept times; empty where there is none."""
         kept = self._entries().get(self._key, {}).get("step_s", {})
         return {int(size): float(seconds) for size, seconds in kept.items()}
 
@@ -76,10 +76,10 @@ class StepTimesFile:
         """What a lane of so many slots was last seen to take; 0 where none was seen."""
         return int(self._entries().get(self._key, {}).get("memory_bytes", {}).get(str(num_slots), 0))
 
-    def keep_curve(self, curve: Curve) -> None:
-        """Keep a curve, unless the machine had more to do than it can: such figures say little, and would stay."""
+    def keep_step_times(self, step_s: StepTimes) -> None:
+        """Keep step times, unless the machine had more to do than it can: such figures say little, and would stay."""
         if is_calm():
-            self._keep({"step_s": curve})
+            self._keep({"step_s": step_s})
         else:
             _log.info("the step times were measured on a busy machine, so they are not kept")
 

@@ -14,7 +14,7 @@ from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.scheduler import QueueFull
 from hrm_edge_runtime.batching.symmetries import TaskVariants
-from hrm_edge_runtime.batching.task import Conclusion, SegmentEvent, Task
+from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
 from hrm_puzzles import registry
 from hrm_puzzles.arc.canvas import Variant, canvas_T, grid_at
 from hrm_puzzles.voting import Ballot
@@ -44,16 +44,16 @@ def attempts_over(
     )
 
 
-def run_out(attempts: Attempts) -> tuple[dict[int, Conclusion], list[SegmentEvent]]:
-    conclusions: dict[int, Conclusion] = {}
+def run_out(attempts: Attempts) -> tuple[dict[int, Result], list[SegmentEvent]]:
+    results: dict[int, Result] = {}
     events: list[SegmentEvent] = []
     while attempts.has_work:
-        turn = attempts.step()
-        for conclusion in turn.conclusions:
-            assert conclusion.task_id not in conclusions, "a question was concluded twice"
-            conclusions[conclusion.task_id] = conclusion
-        events += turn.events
-    return conclusions, events
+        ended, seen = attempts.step()
+        for result in ended:
+            assert result.task_id not in results, "a task ended twice"
+            results[result.task_id] = result
+        events += seen
+    return results, events
 
 
 def course_of(question: int, segments: int, answer: int) -> dict[int, Course]:
@@ -71,11 +71,11 @@ def test_the_first_proven_answer_wins_turned_back_and_stops_the_others_at_once()
     engine = Seer(courses, num_slots=3)
     attempts = attempts_over(engine)
     attempts.submit(ask(7, 3, 3))
-    conclusion = run_out(attempts)[0][7]
-    assert conclusion.result.answer_T is not None
-    assert conclusion.result.answer_T.tolist() == [53, 53, 53]
-    assert (conclusion.result.verified, conclusion.result.halted_by, conclusion.votes) == (True, "proven", None)
-    assert (conclusion.num_attempts, conclusion.total_segments) == (3, 6)
+    result = run_out(attempts)[0][7]
+    assert result.answer_T is not None
+    assert result.answer_T.tolist() == [53, 53, 53]
+    assert (result.verified, result.halted_by, result.votes) == (True, "proven", None)
+    assert (result.num_attempts, result.total_segments) == (3, 6)
     assert len(engine.steps) == 2
 
 
@@ -83,9 +83,9 @@ def test_without_any_proof_all_attempts_run_out_and_the_answer_is_disproven() ->
     engine = Seer(dict.fromkeys(range(100), NEVER), num_slots=2)
     attempts = attempts_over(engine)
     attempts.submit(ask(1, 3, 4))
-    conclusion = run_out(attempts)[0][1]
-    assert (conclusion.result.verified, conclusion.result.halted_by) == (False, "max_segments")
-    assert (conclusion.num_attempts, conclusion.total_segments) == (4, 4 * MAX_SEGMENTS)
+    result = run_out(attempts)[0][1]
+    assert (result.verified, result.halted_by) == (False, "max_segments")
+    assert (result.num_attempts, result.total_segments) == (4, 4 * MAX_SEGMENTS)
 
 
 def test_a_vote_is_closed_when_those_to_come_cannot_change_it() -> None:
@@ -96,8 +96,8 @@ def test_a_vote_is_closed_when_those_to_come_cannot_change_it() -> None:
     engine = Seer(courses, num_slots=5)
     attempts = attempts_over(engine, proof_exists=False)
     attempts.submit(ask(1, 3, 5))
-    conclusion = run_out(attempts)[0][1]
-    assert (conclusion.votes, conclusion.result.verified, conclusion.total_segments) == (3, None, 5)
+    result = run_out(attempts)[0][1]
+    assert (result.votes, result.verified, result.total_segments) == (3, None, 5)
     assert len(engine.steps) == 1
 
 
@@ -116,8 +116,8 @@ def test_a_deadline_ends_a_question_with_what_it_has() -> None:
     engine = Seer(dict.fromkeys(range(100), NEVER), num_slots=1)
     attempts = attempts_over(engine)
     attempts.submit(ask(1, 3, 3, deadline_s=2.0))
-    conclusion = run_out(attempts)[0][1]
-    assert (conclusion.result.halted_by, conclusion.num_attempts, conclusion.total_segments) == ("deadline", 1, 2)
+    result = run_out(attempts)[0][1]
+    assert (result.halted_by, result.num_attempts, result.total_segments) == ("deadline", 1, 2)
 
 
 def test_a_full_queue_counts_questions_and_refuses_one_as_a_whole() -> None:
@@ -154,8 +154,8 @@ def test_a_proof_that_does_not_hold_for_the_question_is_no_proof() -> None:
     engine = Seer({variant: Course(segments=1, answer=(variant + 50) % 100) for variant in range(10, 100)} | {3: NEVER}, num_slots=2)  # fmt: skip # noqa: E501
     attempts = Attempts(engine, CrookedTens(proof_exists=True), TABLE, queue_limit=1, max_attempts=2)
     attempts.submit(ask(1, 3, 2))
-    conclusion = run_out(attempts)[0][1]
-    assert (conclusion.result.verified, conclusion.total_segments) == (False, 1 + MAX_SEGMENTS)
+    result = run_out(attempts)[0][1]
+    assert (result.verified, result.total_segments) == (False, 1 + MAX_SEGMENTS)
 
 
 def test_frames_differ_and_a_puzzle_with_few_symmetries_gives_what_it_has() -> None:
@@ -206,23 +206,23 @@ def scenes(draw: st.DrawFn) -> tuple[dict[int, Course], list[Task], list[tuple[i
 
 def play(
     attempts: Attempts, engine: Seer, asks: Sequence[Task], cancels: Sequence[tuple[int, int]]
-) -> tuple[dict[int, Conclusion], set[int]]:
+) -> tuple[dict[int, Result], set[int]]:
     """Run a scene to its end, holding the engine to "no work for a question that is concluded"."""
-    conclusions: dict[int, Conclusion] = {}
+    results: dict[int, Result] = {}
     cancelled: set[int] = set()
     for one in asks:
         attempts.submit(one)
     for number in range(200):
         cancelled |= {task_id for at, task_id in cancels if at == number and attempts.cancel(task_id)}
-        over = set(conclusions) | cancelled
+        over = set(results) | cancelled
         num_steps = len(engine.steps)
-        turn = attempts.step()
+        ended, _ = attempts.step()
         assert not {value % 10 for row in engine.steps[num_steps:] for value in row} & over, "work past the answer"
-        for conclusion in turn.conclusions:
-            assert conclusion.task_id not in conclusions, "a question was concluded twice"
-            conclusions[conclusion.task_id] = conclusion
+        for result in ended:
+            assert result.task_id not in results, "a task ended twice"
+            results[result.task_id] = result
         if not attempts.has_work:
-            return conclusions, cancelled
+            return results, cancelled
     raise AssertionError("it never ended")
 
 
@@ -231,10 +231,10 @@ def play(
 def test_every_question_is_concluded_once_and_a_verified_answer_is_right(scene: tuple) -> None:
     courses, asks, cancels, num_slots = scene
     engine = Seer(courses, num_slots=num_slots)
-    conclusions, cancelled = play(attempts_over(engine), engine, asks, cancels)
-    assert set(conclusions) == {one.task_id for one in asks}
+    results, cancelled = play(attempts_over(engine), engine, asks, cancels)
+    assert set(results) == {one.task_id for one in asks}
     for one in asks:
-        result = conclusions[one.task_id].result
+        result = results[one.task_id]
         assert (result.halted_by == "cancelled") == (one.task_id in cancelled)
         if result.verified:
             assert result.answer_T is not None
@@ -244,7 +244,7 @@ def test_every_question_is_concluded_once_and_a_verified_answer_is_right(scene: 
             assert not [
                 f for f in variants if courses[f].segments <= MAX_SEGMENTS and courses[f].answer == (f + 50) % 100
             ]
-    spent = sum(conclusion.total_segments for conclusion in conclusions.values())
+    spent = sum(result.total_segments for result in results.values())
     assert spent == sum(map(len, engine.steps))
 
 
@@ -254,13 +254,13 @@ def test_closing_a_vote_early_never_changes_the_winner(scene: tuple) -> None:
     courses, asks, _, num_slots = scene
     engine = Seer(courses, num_slots=num_slots)
     asks = [ask(one.task_id, one.task_id, one.num_attempts) for one in asks]
-    conclusions, _ = play(attempts_over(engine, proof_exists=False), engine, asks, [])
+    results, _ = play(attempts_over(engine, proof_exists=False), engine, asks, [])
     for one in asks:
         full = Ballot()
         for variant in frames_of(one.task_id, one.num_attempts, proof_exists=False):
             halts = courses[variant].segments <= MAX_SEGMENTS
             answer = courses[variant].answer - variant if halts else 0
             full.cast((one.task_id + answer) % 100, 1.0 if halts else -1.0)
-        answer_T = conclusions[one.task_id].result.answer_T
+        answer_T = results[one.task_id].answer_T
         assert answer_T is not None
         assert full.rank(int(answer_T[0])) == full.rank(full.leader())

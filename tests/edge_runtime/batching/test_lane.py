@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Lane, Result
-from hrm_edge_runtime.batching.scheduler import Attempt, QueueFull
+from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.batching.scheduler import QueueFull
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN, WRONG
@@ -85,8 +86,8 @@ def lane_of(num_slots: int, puzzle: Tens | None = None, queue_limit: int = 50) -
     return Lane(engine, puzzle or Tens(), queue_limit=queue_limit, clock=clock), engine, clock
 
 
-def run_out(lane: Lane) -> dict[int, Result]:
-    results: list[Result] = []
+def run_out(lane: Lane) -> dict[int, Attempt]:
+    results: list[Attempt] = []
     while lane.has_work:
         results += lane.step()
     assert len({result.attempt_id for result in results}) == len(results), "a job ended twice"

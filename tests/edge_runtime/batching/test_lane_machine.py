@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Lane, Result
-from hrm_edge_runtime.batching.scheduler import Attempt, QueueFull, Scheduler
+from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.batching.scheduler import QueueFull, Scheduler
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.puzzle import RIGHT, WRONG
@@ -58,7 +59,7 @@ class AnyLane(RuleBasedStateMachine):
         self.lane = Lane(self.engine, PlusOne(), queue_limit=queue_limit, clock=lambda: self.now)
         self.ids = count(1)
         self.alive: dict[int, Attempt] = {}
-        self.results: dict[int, Result] = {}
+        self.results: dict[int, Attempt] = {}
         self.cancelled: set[int] = set()
         self.generations = [0] * num_slots
         self.seated: set[int] = set()
@@ -118,7 +119,7 @@ class AnyLane(RuleBasedStateMachine):
             assert self.engine.widths[-1] == min(self.num_slots, len(before) - len(late)), "an idle row, or a slot idle"
         self.check_ageing()
 
-    def take(self, result: Result, began: float) -> None:
+    def take(self, result: Attempt, began: float) -> None:
         assert result.attempt_id not in self.results, "a job ended twice"
         self.results[result.attempt_id] = result
         one = self.alive.pop(result.attempt_id, None)

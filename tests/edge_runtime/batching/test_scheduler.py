@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.scheduler import Attempt, Plan, QueueFull, Scheduler
+from hrm_edge_runtime.batching.scheduler import Plan, QueueFull, Scheduler
+from hrm_edge_runtime.batching.task import Attempt
 
 NO_TOKENS = np.zeros(0, np.int32)
 NO_VECTOR = np.zeros(0, np.float32)
 
 
-def job(attempt_id: int, arrival_s: float = 0.0, priority: int = 0, deadline_s: float | None = None) -> Attempt:
+def attempt_of(attempt_id: int, arrival_s: float = 0.0, priority: int = 0, deadline_s: float | None = None) -> Attempt:
     return Attempt(
         attempt_id=attempt_id,
         tokens_T=NO_TOKENS,
@@ -27,62 +28,62 @@ def job(attempt_id: int, arrival_s: float = 0.0, priority: int = 0, deadline_s: 
     )
 
 
-def order_of(*jobs: Attempt, ageing_s: float = 10.0) -> list[int]:
+def order_of(*attempts: Attempt, ageing_s: float = 10.0) -> list[int]:
     """The order in which a single slot takes these jobs."""
-    scheduler = Scheduler(1, len(jobs), ageing_s=ageing_s)
-    for one in jobs:
+    scheduler = Scheduler(1, len(attempts), ageing_s=ageing_s)
+    for one in attempts:
         scheduler.submit(one)
     taken: list[int] = []
     while admissions := scheduler.admit().admissions:
-        taken.append(admissions[0].job.attempt_id)
+        taken.append(admissions[0].attempt_id)
         scheduler.release(0)
     return taken
 
 
 def test_a_higher_priority_goes_first() -> None:
-    assert order_of(job(1), job(2, priority=1), job(3, priority=-1)) == [2, 1, 3]
+    assert order_of(attempt_of(1), attempt_of(2, priority=1), attempt_of(3, priority=-1)) == [2, 1, 3]
 
 
 def test_inside_a_priority_the_nearest_deadline_goes_first() -> None:
-    assert order_of(job(1), job(2, deadline_s=9.0), job(3, deadline_s=5.0)) == [3, 2, 1]
+    assert order_of(attempt_of(1), attempt_of(2, deadline_s=9.0), attempt_of(3, deadline_s=5.0)) == [3, 2, 1]
 
 
 def test_inside_a_priority_arrivals_keep_their_order_even_at_the_same_instant() -> None:
-    assert order_of(job(9), job(4), job(7)) == [9, 4, 7]
+    assert order_of(attempt_of(9), attempt_of(4), attempt_of(7)) == [9, 4, 7]
 
 
 def test_a_waiting_job_ages_past_a_higher_priority() -> None:
-    assert order_of(job(1, arrival_s=0.0), job(2, arrival_s=9.9, priority=1)) == [2, 1]
-    assert order_of(job(1, arrival_s=0.0), job(2, arrival_s=20.1, priority=1)) == [1, 2]
+    assert order_of(attempt_of(1, arrival_s=0.0), attempt_of(2, arrival_s=9.9, priority=1)) == [2, 1]
+    assert order_of(attempt_of(1, arrival_s=0.0), attempt_of(2, arrival_s=20.1, priority=1)) == [1, 2]
 
 
 def test_a_deadline_cannot_starve_those_without_one() -> None:
-    assert order_of(job(1, arrival_s=0.0), job(2, arrival_s=10.1, deadline_s=11.0)) == [1, 2]
+    assert order_of(attempt_of(1, arrival_s=0.0), attempt_of(2, arrival_s=10.1, deadline_s=11.0)) == [1, 2]
 
 
 def test_a_full_queue_refuses_and_says_its_limit() -> None:
     scheduler = Scheduler(1, 2)
     for attempt_id in range(3):
-        scheduler.submit(job(attempt_id))
+        scheduler.submit(attempt_of(attempt_id))
     with pytest.raises(QueueFull, match="limit of 2") as refusal:
-        scheduler.submit(job(3))
+        scheduler.submit(attempt_of(3))
     assert refusal.value.limit == 2
 
 
 def test_an_id_that_is_alive_is_refused() -> None:
     scheduler = Scheduler(1, 2)
-    scheduler.submit(job(5))
-    with pytest.raises(ValueError, match="job 5 is already here"):
-        scheduler.submit(job(5))
+    scheduler.submit(attempt_of(5))
+    with pytest.raises(ValueError, match="attempt 5 is already here"):
+        scheduler.submit(attempt_of(5))
 
 
 def test_an_id_may_come_back_when_its_job_has_ended() -> None:
     scheduler = Scheduler(1, 2)
     for _ in range(3):
-        scheduler.submit(job(5))
+        scheduler.submit(attempt_of(5))
         scheduler.cancel(5)
-        scheduler.submit(job(5))
-        assert [tenant.job.attempt_id for tenant in scheduler.admit().admissions] == [5]
+        scheduler.submit(attempt_of(5))
+        assert [attempt.attempt_id for attempt in scheduler.admit().admissions] == [5]
         scheduler.release(0)
         assert scheduler.admit() == Plan()
 
@@ -90,18 +91,18 @@ def test_an_id_may_come_back_when_its_job_has_ended() -> None:
 def test_a_freed_slot_goes_to_the_next_in_line_without_a_move() -> None:
     scheduler = Scheduler(2, 2)
     for attempt_id in range(3):
-        scheduler.submit(job(attempt_id))
+        scheduler.submit(attempt_of(attempt_id))
     scheduler.admit()
     scheduler.release(0)
     plan = scheduler.admit()
-    assert [(tenant.slot, tenant.job.attempt_id) for tenant in plan.admissions] == [(0, 2)]
+    assert [(attempt.slot, attempt.attempt_id) for attempt in plan.admissions] == [(0, 2)]
     assert plan.moves == ()
 
 
-def test_with_nobody_in_line_the_last_tenant_closes_the_gap() -> None:
+def test_with_nobody_in_line_the_last_running_attempt_closes_the_gap() -> None:
     scheduler = Scheduler(3, 0)
     for attempt_id in range(3):
-        scheduler.submit(job(attempt_id))
+        scheduler.submit(attempt_of(attempt_id))
     scheduler.admit()
     scheduler.release(0)
     assert [(move.source, move.target) for move in scheduler.admit().moves] == [(2, 0)]
@@ -109,11 +110,11 @@ def test_with_nobody_in_line_the_last_tenant_closes_the_gap() -> None:
 
 def test_an_expired_job_leaves_the_line_or_its_slot() -> None:
     scheduler = Scheduler(1, 2)
-    scheduler.submit(job(1, deadline_s=3.0))
+    scheduler.submit(attempt_of(1, deadline_s=3.0))
     scheduler.admit()
-    scheduler.submit(job(2, deadline_s=2.0))
-    scheduler.submit(job(3, deadline_s=3.1))
-    assert [(gone.job.attempt_id, gone.slot) for gone in scheduler.expire(3.0)] == [(2, None), (1, 0)]
+    scheduler.submit(attempt_of(2, deadline_s=2.0))
+    scheduler.submit(attempt_of(3, deadline_s=3.1))
+    assert [(gone.attempt_id, gone.slot) for gone in scheduler.expire(3.0)] == [(2, None), (1, 0)]
     assert scheduler.num_waiting == 1
 
 
@@ -145,7 +146,7 @@ class AnyOrder(RuleBasedStateMachine):
     def submit(self, priority: int, patience: float | None, pause: float) -> None:
         self.now += pause
         deadline_s = None if patience is None else self.now + patience
-        one = job(next(self.ids), self.now, priority, deadline_s)
+        one = attempt_of(next(self.ids), self.now, priority, deadline_s)
         room = self.scheduler.num_slots + self.scheduler.queue_limit - len(self.alive)
         try:
             self.scheduler.submit(one)
@@ -171,22 +172,22 @@ class AnyOrder(RuleBasedStateMachine):
             one.attempt_id for one in self.alive.values() if one.deadline_s is not None and one.deadline_s <= self.now
         }
         departures = self.scheduler.expire(self.now)
-        assert {departure.job.attempt_id for departure in departures} == late
+        assert {departure.attempt_id for departure in departures} == late
         for departure in departures:
-            self.depart(departure.job.attempt_id, departure.slot)
+            self.depart(departure.attempt_id, departure.slot)
 
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
         plan = self.scheduler.admit()
-        for tenant in plan.admissions:
-            assert self.engine[tenant.slot] not in self.alive, "an occupied slot was given away"
-            self.check_first_in_line(tenant.job)
-            self.settle(tenant.slot, tenant.job.attempt_id)
+        for attempt in plan.admissions:
+            assert self.engine[attempt.slot] not in self.alive, "an occupied slot was given away"
+            self.check_first_in_line(attempt)
+            self.settle(attempt.slot, attempt.attempt_id)
         for move in plan.moves:
             self.settle(move.target, self.engine[move.source])
             self.engine[move.source] = None
         self.dense = True
-        running = [tenant for tenant in self.scheduler.tenants() if tenant is not None]
+        running = [attempt for attempt in self.scheduler.slots if attempt is not None]
         assert len(running) == self.scheduler.num_slots or self.scheduler.num_waiting == 0, "a slot idles in a backlog"
         halted = data.draw(st.lists(st.sampled_from(range(len(running))), unique=True)) if running else []
         for slot in halted:
@@ -194,11 +195,12 @@ class AnyOrder(RuleBasedStateMachine):
 
     def settle(self, slot: int, attempt_id: int | None) -> None:
         self.engine[slot] = attempt_id
-        tenant = self.scheduler.tenants()[slot]
-        assert tenant is not None
-        assert tenant.job.attempt_id == attempt_id
-        assert tenant.generation > self.generations[slot], "a slot's generation must rise with every tenant"
-        self.generations[slot] = tenant.generation
+        attempt = self.scheduler.slots[slot]
+        assert attempt is not None
+        assert attempt.attempt_id == attempt_id
+        generation = self.scheduler.generations[slot]
+        assert generation > self.generations[slot], "a slot's generation must rise with every attempt"
+        self.generations[slot] = generation
 
     def depart(self, attempt_id: int, slot: int | None) -> None:
         if slot is not None:
@@ -219,7 +221,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def each_slot_holds_at_most_one_live_job_and_each_job_one_place(self) -> None:
-        seated = [tenant.job.attempt_id for tenant in self.scheduler.tenants() if tenant is not None]
+        seated = [attempt.attempt_id for attempt in self.scheduler.slots if attempt is not None]
         assert len(seated) == len(set(seated)) == self.scheduler.num_running
         assert set(seated) <= set(self.alive)
         assert len(self.alive) == self.scheduler.num_running + self.scheduler.num_waiting
@@ -231,7 +233,7 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def the_prefix_is_dense_when_a_step_may_run(self) -> None:
         if self.dense:
-            taken = [tenant is not None for tenant in self.scheduler.tenants()]
+            taken = [attempt is not None for attempt in self.scheduler.slots]
             assert taken == sorted(taken, reverse=True)
 
     def teardown(self) -> None:
@@ -239,9 +241,9 @@ class AnyOrder(RuleBasedStateMachine):
         while self.alive:
             plan = self.scheduler.admit()
             assert plan.admissions or plan.moves or self.scheduler.num_running
-            for tenant in self.scheduler.tenants():
-                if tenant is not None:
-                    del self.alive[self.scheduler.release(tenant.slot).attempt_id]
+            for attempt in tuple(self.scheduler.slots):
+                if attempt is not None:
+                    del self.alive[self.scheduler.release(attempt.slot).attempt_id]
 
 
 TestAnyOrder = AnyOrder.TestCase

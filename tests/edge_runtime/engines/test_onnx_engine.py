@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Lane, Result
-from hrm_edge_runtime.batching.scheduler import Attempt
+from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.manifest import BundleError
 from hrm_puzzles.puzzle import RIGHT, WRONG
@@ -141,7 +141,7 @@ def job(puzzle: int, policy: HaltingPolicy) -> Attempt:
     )
 
 
-def said(result: Result) -> tuple[object, ...]:
+def said(result: Attempt) -> tuple[object, ...]:
     assert result.answer_T is not None
     return (result.answer_T.tobytes(), result.segments, result.halted_by, result.margin, result.q_halt, result.verified)
 
@@ -170,7 +170,7 @@ def test_a_puzzle_gets_the_same_answer_whatever_its_neighbours_arrival_and_cance
 ) -> None:
     policy_of = {puzzle: POLICIES[puzzle % 3] for puzzle in order}
     lane = Lane(engine_of(tiny_graph, num_slots), Remainder(), queue_limit=NUM_PUZZLES)
-    arriving, results = list(order), list[Result]()
+    arriving, results = list(order), list[Attempt]()
     for step in range(200):
         num_arriving = bursts[step] if step < len(bursts) else NUM_PUZZLES
         for puzzle in arriving[:num_arriving]:

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane
-from hrm_edge_runtime.batching.scheduler import Attempt
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import Engine, EngineLostError, EngineUnavailableError

@@ -12,8 +12,8 @@ from asgi_tools import QUICK, app_over, client_of, until
 from scripted_server import NAME, examples
 
 from hrm_edge_runtime.http import body
-from hrm_edge_runtime.worker.backoff import CAP_S, HEALTHY_S, BackOff
 from hrm_edge_runtime.worker.lanes import LaneSet
+from hrm_edge_runtime.worker.process import BACKOFF_CAP_S, HEALTHY_S, BackOff
 
 STATUSES = {200, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 503, 504}
 
@@ -84,7 +84,7 @@ def test_engine_that_never_loads_is_tried_again_and_again() -> None:
         app, engine_client = app_over(broken)
         async with client_of(app) as http:
             assert (await http.get("/readyz")).json()["error"]["reason"] == "loading"
-            await until(lambda: engine_client.num_losses >= 3)
+            await until(lambda: engine_client.process.num_losses >= 3)
             refused = await http.get("/readyz")
             assert (refused.status_code, refused.json()["error"]["reason"]) == (503, "engine-lost")
             assert (await http.get("/livez")).status_code == 200
@@ -123,7 +123,7 @@ def test_engine_that_raises_in_a_step_fails_its_requests_and_is_replaced() -> No
             body = {"puzzle": next(iter(examples()))}
             refused = await http.post("/solve", json=body)
             assert (refused.status_code, refused.json()["error"]["reason"]) == (503, "engine-lost")
-            assert engine_client.last_error == "MemoryGoneError: out of memory"
+            assert engine_client.process.last_error == "MemoryGoneError: out of memory"
             await until(lambda: engine_client.state == "ready")
             assert (await http.post("/solve", json=body)).json()["solved"]
 
@@ -163,5 +163,5 @@ def test_waiting_grows_with_losses_in_a_row_and_starts_over_after_health() -> No
     backoff = BackOff()
     waits = [backoff.after(0.0) for _ in range(12)]
     assert waits[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
-    assert waits[-1] == CAP_S
+    assert waits[-1] == BACKOFF_CAP_S
     assert backoff.after(HEALTHY_S + 1) == pytest.approx(0.1)

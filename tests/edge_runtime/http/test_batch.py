@@ -11,10 +11,9 @@ from asgi_tools import QUICK, Call, app_over, client_of, until
 from scripted_server import examples as scripted_examples
 from service_tools import Server, running, wait_for
 
-from hrm_edge_runtime.http.batch import lines_of
+from hrm_edge_runtime.http.batch import PREFETCH_BYTES, lines_of
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES
 from hrm_edge_runtime.http.errors import ServiceError
-from hrm_edge_runtime.http.prefetch import LIMIT
 
 NDJSON = {"content-type": "application/x-ndjson"}
 BAD_LINES = [
@@ -91,18 +90,18 @@ def test_no_more_is_read_than_the_client_takes(order: str) -> None:
     async def run() -> None:
         app, engine_client = app_over(QUICK)
         async with client_of(app, engine_client):
-            window = engine_client.places.batch_limit("scripted")
+            window = engine_client.limits.batch_limit("scripted")
             question = next(iter(scripted_examples()))
             call = Call(app, "/solve/batch", NDJSON, query=f"order={order}")
             await until(lambda: call.status == 200)
             call.may_send.clear()
-            line = json.dumps({"puzzle": question}).encode() + b" " * (LIMIT // 4) + b"\n"
+            line = json.dumps({"puzzle": question}).encode() + b" " * (PREFETCH_BYTES // 4) + b"\n"
             for _ in range(50):
                 call.give(line)
             call.give(b"", more=False)
             await until(lambda: call.num_taken > window)
             await asyncio.sleep(0.3)
-            assert call.num_taken <= window + 1 + LIMIT // len(line) + 2
+            assert call.num_taken <= window + 1 + PREFETCH_BYTES // len(line) + 2
             call.may_send.set()
             await asyncio.wait_for(call.task, 60)
             assert sorted(line["line"] for line in lines_in(call.body)) == list(range(1, 51))
@@ -123,7 +122,7 @@ def test_a_client_that_leaves_ends_its_batch_and_frees_the_places() -> None:
             call.leave()
             await asyncio.wait_for(call.task, 60)
             assert engine_client.num_waiting == 0
-            assert not engine_client.places.is_full("scripted", for_batch=True)
+            assert not engine_client.limits.is_full("scripted", for_batch=True)
 
     asyncio.run(run())
 
@@ -153,6 +152,6 @@ def test_batches_that_come_at_once_share_their_half_of_the_places_and_no_line_is
             await asyncio.wait_for(asyncio.gather(*(call.task for call in calls)), 60)
             assert [len(lines_in(call.body)) for call in calls] == [32] * 4
             assert all("answer" in line for call in calls for line in lines_in(call.body))
-            assert engine_client.places.num_taken("scripted") == 0
+            assert engine_client.limits.num_taken("scripted") == 0
 
     asyncio.run(run())

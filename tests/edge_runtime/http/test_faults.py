@@ -34,8 +34,8 @@ from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.handles import ThreadEngine
 from hrm_edge_runtime.worker.lanes import LaneSet
+from hrm_edge_runtime.worker.process import ThreadEngine
 
 RUNTIME = Path(__file__).parents[3] / "edge_runtime" / "hrm_edge_runtime"
 CGROUP = Path("/sys/fs/cgroup/memory")
@@ -94,7 +94,7 @@ def test_an_engine_whose_answers_have_another_shape_is_lost_not_believed() -> No
     async def run() -> None:
         app, engine_client = app_over(bench)
         async with client_of(app) as http:
-            await until(lambda: engine_client.state == "ready" or engine_client.num_losses > 0)
+            await until(lambda: engine_client.state == "ready" or engine_client.process.num_losses > 0)
             answer = await asyncio.wait_for(http.post("/solve", json={"puzzle": QUESTION}), 10)
             assert (answer.status_code, answer.json()["error"]["reason"]) == (503, "engine-lost")
             await until(lambda: engine_client.state == "ready")

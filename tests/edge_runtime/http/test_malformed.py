@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scripted_server import examples
 from service_tools import Server
 
-from hrm_edge_runtime.http.body import MAX_BODY_BYTES, solve_request_from
+from hrm_edge_runtime.http.body import MAX_BODY_BYTES, validated
 from hrm_edge_runtime.http.errors import ServiceError
+from hrm_edge_runtime.http.schema import SolveRequest
 
 pytestmark = pytest.mark.process
 
@@ -148,7 +149,7 @@ JSON_LIKE = st.recursive(
 def test_any_body_is_either_a_request_or_a_refusal(body: bytes | dict[str, Any]) -> None:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     with contextlib.suppress(ServiceError):
-        assert solve_request_from(raw).model_dump_json()
+        assert validated(SolveRequest, raw).model_dump_json()
 
 
 def _checked_error(response: httpx.Response) -> dict[str, Any]:

@@ -27,10 +27,9 @@ from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_keys
 from hrm_edge_runtime.http.models import LaneDefaults, Library, ServedModel, models_and_library
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.handles import ThreadEngine
-from hrm_edge_runtime.worker.lanes import LaneSet
+from hrm_edge_runtime.worker.lanes import LaneSet, open_lane
 from hrm_edge_runtime.worker.memory_budget import MemoryBudget, Meter, OverBudgetError
-from hrm_edge_runtime.worker.opening import open_lane
+from hrm_edge_runtime.worker.process import ThreadEngine
 
 SOLVED, OPEN = "1234341221434321", "123434122143432."
 MANY = 2000  # segments of the echo model, which take about a second
@@ -145,7 +144,7 @@ def test_what_does_not_open_or_run_leaves_the_old_one_serving(tmp_path: Path) ->
         assert await house.names() == ["slow"]
         assert (await house.solve(SOLVED, "slow"))["solved"]
         assert list(house.engine_client.lane_manager.reports) == ["slow"]
-        assert house.engine_client.num_losses == 0
+        assert house.engine_client.process.num_losses == 0
 
     in_house(tmp_path, check)
 
@@ -216,12 +215,13 @@ def test_the_longest_unused_idle_models_make_room_and_no_more_of_them_than_neede
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def check(house: House) -> None:
-        with house.engine_client.place("b"):  # at work, so it stays whatever happens
-            for _ in range(2):
-                await house.solve(SOLVED, "c")
-                await house.solve(SOLVED, "a")
-            added = await house.put("maze-8x8", "maze-8x8")
-            assert (added.status_code, added.json()["evicted"]) == (201, ["c"])
+        house.engine_client.limits.take("b")  # at work, so it stays whatever happens
+        for _ in range(2):
+            await house.solve(SOLVED, "c")
+            await house.solve(SOLVED, "a")
+        added = await house.put("maze-8x8", "maze-8x8")
+        assert (added.status_code, added.json()["evicted"]) == (201, ["c"])
+        house.engine_client.limits.leave("b")
         assert await house.names() == ["a", "b", "maze-8x8"]
         assert set(house.engine_client.lane_manager.reports) == {"a", "b", "maze-8x8"}
 

@@ -31,7 +31,7 @@ def test_no_task_place_or_slot_outlives_its_request() -> None:
             await asyncio.wait_for(asyncio.gather(*(call.task for call in calls)), 60)
             await until(lambda: _tasks() <= before)
             assert engine_client.num_waiting == 0
-            assert engine_client.places.num_taken("scripted") == 0
+            assert engine_client.limits.num_taken("scripted") == 0
             await until(lambda: _lane(engine_client) == (0, 0))
 
     asyncio.run(run())

@@ -16,7 +16,7 @@ from scripted_server import NAME
 from service_tools import PATIENCE_S, Server, running, wait_for
 
 from hrm_edge_runtime.batching.task import SegmentEvent
-from hrm_edge_runtime.http.segment_events import MAILBOX_SIZE, Mailbox
+from hrm_edge_runtime.http.solve import BUFFER_SIZE, EventBuffer
 
 pytestmark = pytest.mark.process
 
@@ -124,16 +124,14 @@ def test_a_client_that_leaves_while_it_waits_for_a_slot_is_not_solved_for() -> N
     asyncio.run(run())
 
 
-def test_a_mailbox_leaves_out_the_oldest_when_nobody_reads() -> None:
+def test_an_event_buffer_leaves_out_the_oldest_when_nobody_reads() -> None:
     async def run() -> None:
-        mailbox = Mailbox()
-        for number in range(MAILBOX_SIZE + 5):
+        buffer = EventBuffer()
+        for number in range(BUFFER_SIZE + 5):
             answer_T = np.zeros(1, np.int32)
-            mailbox.put(
-                SegmentEvent(task_id=1, attempt=0, segment=number, answer_T=answer_T, margin=0.0, verified=None)
-            )
-        mailbox.close()
-        assert [event.segment async for event in mailbox] == list(range(5, MAILBOX_SIZE + 5))
+            buffer.put(SegmentEvent(task_id=1, attempt=0, segment=number, answer_T=answer_T, margin=0.0, verified=None))
+        buffer.put(None)
+        assert [event.segment async for event in buffer] == list(range(5, BUFFER_SIZE + 5))
 
     asyncio.run(run())
 

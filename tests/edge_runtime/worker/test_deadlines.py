@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -23,7 +24,7 @@ from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.task import Task
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_edge_runtime.http.parse_task import question_from
+from hrm_edge_runtime.http.parse_task import parse_request
 from hrm_edge_runtime.http.schema import SolveRequest
 from hrm_edge_runtime.solve.cli import app as solve_app
 from hrm_edge_runtime.solve.client import Client, DeadlineMissedError
@@ -198,7 +199,7 @@ def test_the_least_wait_is_never_longer_than_the_wait(segments: list[int], num_s
         for task_id in [todo.pop(0) for _ in range(min(num_at_once, len(todo)))]:
             bound_s[task_id] = lane.snapshot().least_wait_s(len(bound_s) - len(waited_s))
             lane.submit(_ask(task_id, now[0]))
-        waited_s.update({one.task_id: one.result.queue_s for one in lane.step().conclusions})
+        waited_s.update({one.task_id: one.queue_s for one in lane.step()[0]})
     assert all(bound_s[task_id] <= waited_s[task_id] for task_id in range(len(segments)))
 
 
@@ -212,11 +213,11 @@ def test_the_best_so_far_of_several_attempts_is_told_in_time() -> None:
         return engine_step(num_active)
 
     lane.engine.step = step  # type: ignore[method-assign]
-    lane.submit(_ask(0, 0.0, deadline_s=4.5, best_so_far=True))
+    lane.submit(_ask(0, 0.0, deadline_s=4.5, best_effort=True))
     lane.submit(_ask(1, 0.0, deadline_s=4.5))
     ends = {}
     while lane.has_work:
-        ends.update({one.task_id: (one.result, now[0]) for one in lane.step().conclusions})
+        ends.update({one.task_id: (one, now[0]) for one in lane.step()[0]})
     assert (ends[0][0].halted_by, ends[0][0].segments, ends[0][1]) == ("deadline", 4, 5.0)
     assert ends[0][0].queue_s + ends[0][0].compute_s <= 4.5
     assert ends[1][0].halted_by == "deadline"
@@ -231,6 +232,8 @@ def _lane(num_slots: int, segments: list[int], clock: Any) -> Attempts:
 
 
 def _ask(task_id: int, arrival_s: float, **fields: Any) -> Task:
-    question = question_from([scripted_model(num_slots=1)], SolveRequest(puzzle=QUESTION))
+    parsed = parse_request(
+        [scripted_model(num_slots=1)], SolveRequest(puzzle=QUESTION), task_id=task_id, arrival_s=arrival_s
+    )
     policy = HaltingPolicy(kind="learned", max_segments=16)
-    return Task(task_id=task_id, tokens_T=question.tokens_T, policy=policy, arrival_s=arrival_s, **fields)
+    return replace(parsed.task, policy=policy, **fields)

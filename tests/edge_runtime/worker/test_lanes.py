@@ -14,7 +14,7 @@ from scripted_server import NAME, examples
 
 from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
 from hrm_edge_runtime.http.models import ServedModel
-from hrm_edge_runtime.http.parse_task import question_from
+from hrm_edge_runtime.http.parse_task import parse_request
 from hrm_edge_runtime.http.schema import SolveRequest
 from hrm_edge_runtime.manifest import CurvePoint, HaltingCurve
 
@@ -85,14 +85,13 @@ def test_models_slots_and_metrics_list_every_lane() -> None:
 
 def test_a_full_lane_refuses_and_the_other_answers() -> None:
     async def check(http: httpx.AsyncClient, engine_client: Any) -> None:
-        places = [engine_client.place(NAME) for _ in range(10)]
-        for place in places:
-            place.__enter__()
+        for _ in range(10):
+            engine_client.limits.take(NAME)
         refused = await answer_to(http, next(iter(examples())))
         assert refused["error"]["reason"] == "queue-full"
         assert (await answer_to(http, MAZE_QUESTION, kind="maze-8x8"))["model"] == "mazes"
-        for place in places:
-            place.__exit__(None, None, None)
+        for _ in range(10):
+            engine_client.limits.leave(NAME)
 
     with_two(check)
 
@@ -101,13 +100,13 @@ def test_a_full_lane_refuses_and_the_other_answers() -> None:
 def test_the_sample_of_a_shipped_model_is_a_held_out_puzzle_that_it_reads(path: Path) -> None:
     bundle = Bundle.open(path)
     model = ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1)
-    question = question_from([model], SolveRequest(puzzle=model.sample))
+    task = parse_request([model], SolveRequest(puzzle=model.sample), task_id=0, arrival_s=0.0).task
     golden = bundle.golden()
-    task, variants = bundle.identifiers[question.puzzle_id], [bundle.identifiers[row] for row in golden.puzzle_ids_B]
+    name, variants = bundle.identifiers[task.puzzle_id], [bundle.identifiers[row] for row in golden.puzzle_ids_B]
     if model.puzzle.name.startswith("arc"):  # the golden traces hold variants, a person asks for the task
-        assert task in {name.split("_")[0] for name in variants}
+        assert name in {variant.split("_")[0] for variant in variants}
     else:
-        assert question.tokens_T.tolist() in golden.tokens_BT.tolist()
+        assert task.tokens_T.tolist() in golden.tokens_BT.tolist()
 
 
 def test_a_model_without_golden_traces_has_a_sample_of_its_kind() -> None:
