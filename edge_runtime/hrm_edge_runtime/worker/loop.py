@@ -5,6 +5,8 @@ next segment, and publishes a snapshot of itself at most ten times a second, so 
 leaves when it is told to, when its pipe closes, and when its parent dies in whatever way, even inside a long segment.
 """
 
+from __future__ import annotations
+
 import logging
 import multiprocessing
 import os

@@ -68,23 +68,23 @@ def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(
     monkeypatch.setattr("os.access", lambda *_: False)  # as for an installed package: the user's cache is taken
     bundle, choice = Bundle.open(find_bundle("sudoku-6x6")), Choice(engine="cpu", precision="fp32")
     monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
-    StepTimesFile(bundle, choice, 1).keep_curve({1: 0.02, 2: 0.09})
+    StepTimesFile(bundle, choice, 1).keep_step_times({1: 0.02, 2: 0.09})
     StepTimesFile(bundle, choice, 1).keep_memory(2, 1000)
-    assert StepTimesFile(bundle, choice, 1).curve() == {}  # measured on a busy machine
+    assert StepTimesFile(bundle, choice, 1).step_times() == {}  # measured on a busy machine
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
-    StepTimesFile(bundle, choice, 1).keep_curve({1: 0.01, 2: 0.02})
+    StepTimesFile(bundle, choice, 1).keep_step_times({1: 0.01, 2: 0.02})
     StepTimesFile(bundle, choice, 1).keep_memory(4, 2000)
     kept = StepTimesFile(bundle, choice, 1)
-    assert kept.curve() == {1: 0.01, 2: 0.02}
+    assert kept.step_times() == {1: 0.01, 2: 0.02}
     assert (kept.memory_bytes(2), kept.memory_bytes(4), kept.memory_bytes(8)) == (1000, 2000, 0)
     for other in (
         StepTimesFile(bundle, choice, 2),
         StepTimesFile(bundle, Choice(engine="cpu", precision="int8"), 1),
         StepTimesFile(Bundle.open(find_bundle("maze-8x8")), choice, 1),
     ):
-        assert (other.curve(), other.memory_bytes(2)) == ({}, 0)
+        assert (other.step_times(), other.memory_bytes(2)) == ({}, 0)
     file = next(tmp_path.rglob(FILE_NAME))
     file.write_text("no json")
-    assert StepTimesFile(bundle, choice, 1).curve() == {}
-    StepTimesFile(bundle, choice, 1).keep_curve({1: 0.5})
-    assert StepTimesFile(bundle, choice, 1).curve() == {1: 0.5}
+    assert StepTimesFile(bundle, choice, 1).step_times() == {}
+    StepTimesFile(bundle, choice, 1).keep_step_times({1: 0.5})
+    assert StepTimesFile(bundle, choice, 1).step_times() == {1: 0.5}
