@@ -82,7 +82,7 @@ class Stages:
             shown.next_line_s = now_s + self.line_every_s
             left_s = None if total is None else shown.left_s(done, total)
             of_total = "" if total is None else f" of {total}"
-            _print(console, f"{stage}: {done}{of_total}", note, "" if left_s is None else f"{_duration(left_s)} left")
+            _print(console, f"{stage}: {done}{of_total}", note, "" if left_s is None else f"{duration(left_s)} left")
 
 
 @contextmanager
@@ -106,7 +106,8 @@ def _print(console: Console, *parts: str) -> None:
     console.print(", ".join(filter(None, parts)), markup=False, highlight=False, soft_wrap=True)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """In the unit that a person would use."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -10,6 +10,7 @@ import json
 import sys
 import threading
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -101,7 +102,9 @@ def train(
         if (plan.run / "latest").exists():
             trainer.restore(checkpoint.resolve(plan.run / "latest"))
         if profile:
-            _profile(trainer, plan.run)
+            console.print(profiling.table(profiling.profile_steps(trainer, plan.run)))
+            written = f"{plan.run / profiling.TABLE}, {plan.run / profiling.TRACE}"
+            _say(f"written: {written}; train with hrm-train --run {plan.run} --resume")
         else:
             _drive(_run_of(plan, trainer, intervals, validation_puzzles, wandb))
 
@@ -114,14 +117,9 @@ def status(
     """Show how a run stands: speed, validations, checkpoints, where time goes, and whether a process writes it."""
     found = run_status.read_status(run)
     if as_json:
-        print(run_status.to_json(found))
+        print(json.dumps(asdict(found), indent=2))
     else:
         run_status.show(found, Console())
-
-
-def _profile(trainer: Trainer, run: Path) -> None:
-    console.print(profiling.table(profiling.profile_steps(trainer, run)))
-    _say(f"written: {run / profiling.TABLE}, {run / profiling.TRACE}; train with hrm-train --run {run} --resume")
 
 
 def _run_of(plan: RunPlan, trainer: Trainer, intervals: Intervals, validation_puzzles: int, wandb: bool) -> TrainingRun:
@@ -168,7 +166,7 @@ def main() -> None:
 
 
 def _pass_over_disk_errors(failure: threading.ExceptHookArgs) -> None:
-    """TensorBoard's thread writes for us, and what it could not write is raised again at our next call."""
+    """What TensorBoard's own thread could not write is raised again at our next call."""
     if not isinstance(failure.exc_value, OSError):
         threading.__excepthook__(failure)
 

@@ -3,8 +3,6 @@
 Shapes: B batch, T tokens, S segments.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +26,14 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 SHOWN_TRIALS = 2
 """ARC allows two attempts; scores with more, as published, are in the record only."""
+
+
+Kind = Literal["fast", "whole"]
+VALIDATIONS = "validation.ndjson"
+FAST_SHARE = 10  # one puzzle in ten
+LEAST_FAST = 128  # fewer say too little; a test split smaller than this is evaluated whole each time
+CURVES = ("exact", "proven", "accuracy", "cells", "halting")
+FIGURES = ("segments", "halted_exact", "loss", "score", "num_puzzles", "proof_exists")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +67,7 @@ class Evaluation:
 
     def at(self, segments: int) -> dict[str, float]:
         index = min(segments, len(self.exact)) - 1
-        return {name: getattr(self, name)[index] for name in ("exact", "proven", "accuracy", "cells", "halting")}
+        return {name: getattr(self, name)[index] for name in CURVES}
 
     def summary(self) -> str:
         counts = sorted({1, min(4, len(self.exact)), len(self.exact)})
@@ -156,15 +162,24 @@ def _rollout(model: HRM, puzzle: Puzzle, rows: Batch, loss: LossKind) -> _Rollou
     device = model.high_init.device
     tokens_BT, labels_BT, ids_B = (torch.from_numpy(part).to(device) for part in rows)
     carry = model.start(len(tokens_BT))
-    verdicts = _Verdicts(puzzle, rows.tokens_BT)
+    proven_B = np.zeros(len(tokens_BT), dtype=np.bool_)
+    last_BT = np.full(rows.tokens_BT.shape, -1)
     segments: list[_Rollout] = []
     for _ in range(model.config.max_segments):
         output = model.segment(carry, tokens_BT, ids_B)
         carry = output.carry
         answers_BT = output.logits_BTV.argmax(-1).cpu().numpy().astype(np.int32)
+        new_B = ~proven_B & (answers_BT != last_BT).any(1)  # a check can be costly: only an answer that is new
+        if puzzle.proof_exists and new_B.any():
+            proven_B[new_B] = puzzle.check_BT(rows.tokens_BT[new_B], answers_BT[new_B]) == RIGHT
+        last_BT = answers_BT
+        exact_B, accuracy_B, cells_B = _compared(answers_BT, rows)
         segments.append(
             _Rollout(
-                *_compared(answers_BT, rows, verdicts),
+                exact_SB=exact_B,
+                proven_SB=proven_B.copy(),
+                accuracy_SB=accuracy_B,
+                cells_SB=cells_B,
                 margin_SB=_floats(model.margin(output)),
                 q_halt_SB=_floats(output.q_halt_B),
                 loss_1B=_floats(answer_loss_B(output.logits_BTV, labels_BT, loss)),
@@ -176,12 +191,12 @@ def _rollout(model: HRM, puzzle: Puzzle, rows: Batch, loss: LossKind) -> _Rollou
     return stacked._replace(loss_1B=last.loss_1B[None], answers_1BT=last.answers_1BT[None])
 
 
-def _compared(answers_BT: NDArray[np.int32], rows: Batch, verdicts: _Verdicts) -> tuple[Bools, Bools, Floats, Floats]:
+def _compared(answers_BT: NDArray[np.int32], rows: Batch) -> tuple[Bools, Floats, Floats]:
+    """Which rows are exact, and the shares of right cells among those counted and among those that were open."""
     counted_BT = rows.labels_BT != IGNORE
     open_BT = (rows.tokens_BT != rows.labels_BT) & counted_BT
     right_BT = answers_BT == rows.labels_BT
-    proven_B = verdicts.see(answers_BT)
-    return (right_BT | ~counted_BT).all(1), proven_B, _share_B(right_BT, counted_BT), _share_B(right_BT, open_BT)
+    return (right_BT | ~counted_BT).all(1), _share_B(right_BT, counted_BT), _share_B(right_BT, open_BT)
 
 
 def _share_B(right_BT: Bools, among_BT: Bools) -> Floats:
@@ -192,33 +207,6 @@ def _share_B(right_BT: Bools, among_BT: Bools) -> Floats:
 
 def _floats(values_B: Tensor) -> Floats:
     return values_B.double().cpu().numpy()
-
-
-class _Verdicts:
-    """Which rows are proven so far; a check can be costly, so an answer is checked only when it is new."""
-
-    def __init__(self, puzzle: Puzzle, tokens_BT: NDArray[np.int32]) -> None:
-        self._puzzle, self._tokens_BT = puzzle, tokens_BT
-        self._proven_B = np.zeros(len(tokens_BT), dtype=np.bool_)
-        self._last_BT: NDArray[np.int32] | None = None
-
-    def see(self, answers_BT: NDArray[np.int32]) -> Bools:
-        """The proven rows after these answers, bool [B]."""
-        new_B = ~self._proven_B
-        if self._last_BT is not None:
-            new_B &= (answers_BT != self._last_BT).any(1)
-        self._last_BT = answers_BT
-        if self._puzzle.proof_exists and new_B.any():
-            self._proven_B[new_B] = self._puzzle.check_BT(self._tokens_BT[new_B], answers_BT[new_B]) == RIGHT
-        return self._proven_B.copy()
-
-
-Kind = Literal["fast", "whole"]
-VALIDATIONS = "validation.ndjson"
-FAST_SHARE = 10  # one puzzle in ten
-LEAST_FAST = 128  # fewer say too little; a test split smaller than this is looked at whole each time
-CURVES = ("exact", "proven", "accuracy", "cells", "halting")
-FIGURES = ("segments", "halted_exact", "loss", "score", "num_puzzles", "proof_exists")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,9 +252,8 @@ class History:
 
     def best(self, kind: Kind, until_step: int | None = None) -> dict[str, Any] | None:
         """The first row with the highest score."""
-        return max(
-            (row for row in self.rows(until_step) if row["kind"] == kind), key=lambda row: row["score"], default=None
-        )
+        of_kind = [row for row in self.rows(until_step) if row["kind"] == kind]
+        return max(of_kind, key=lambda row: row["score"], default=None)
 
     def lowest_loss(self, until_step: int) -> dict[str, Any] | None:
         whole = [row for row in self.rows(until_step) if row["kind"] == "whole"]

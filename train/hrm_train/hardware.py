@@ -188,29 +188,31 @@ SETTABLE = (
 def hardware_from_name(name: str) -> Hardware:
     """A preset, or the machine's own for `auto`; refuses unknown names, a missing GPU and what cannot train."""
     if name == "auto":
-        name = _detected() if torch.cuda.is_available() else "cpu"
+        name = "cpu"
+        if torch.cuda.is_available():
+            found = torch.cuda.get_device_properties(torch.cuda.current_device())
+            name = preset_for_gpu(found.name, found.total_memory / 1e9)
     if name not in PRESETS:
         raise ValueError(f"--hw {name!r} is unknown; choose auto, {', '.join(PRESETS)}")
     hardware = PRESETS[name]
     if hardware.refusal:
         raise ValueError(f"--hw {name}: {hardware.refusal}")
     prepare(hardware)
-    return _this_cpu() if name == "cpu" else hardware
+    # bfloat16 pays only where the CPU multiplies it in hardware (AMX); elsewhere it is ten times slower
+    if name == "cpu" and torch.cpu._is_amx_tile_supported():  # pyright: ignore[reportPrivateUsage]
+        return replace(hardware, precision="bf16", compile=True, why="AMX multiplies bfloat16")
+    return hardware
 
 
 def prepare(hardware: Hardware) -> None:
     """Refuses a missing device; gives a CPU its threads, also at a resume, since their number decides the rounding."""
     if hardware.device == "cpu":
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", _num_cores())))
+        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", usable)))
     if hardware.device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             f"--hw {hardware.name} needs a CUDA device and this PyTorch sees none; use --hw cpu or install a CUDA build"
         )
-
-
-def _detected() -> str:
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return preset_for_gpu(properties.name, properties.total_memory / 1e9)
 
 
 def preset_for_gpu(gpu: str, memory_gb: float) -> str:
@@ -225,15 +227,3 @@ def preset_for_gpu(gpu: str, memory_gb: float) -> str:
             f"{gpu} has {memory_gb:.0f} GB, less than any preset; use --hw rtx3070ti --set rows_81=64 --set rows_900=4"
         )
     return max(fitting, key=lambda preset: preset.memory_gb).name
-
-
-def _this_cpu() -> Hardware:
-    """bfloat16 pays only where the CPU multiplies it in hardware (AMX); elsewhere it is ten times slower."""
-    if not torch.cpu._is_amx_tile_supported():  # pyright: ignore[reportPrivateUsage]
-        return PRESETS["cpu"]
-    return replace(PRESETS["cpu"], precision="bf16", compile=True, why="AMX multiplies bfloat16")
-
-
-def _num_cores() -> int:
-    """Those this process may use, where the system can say so (not on Windows)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

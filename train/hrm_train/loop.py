@@ -167,8 +167,7 @@ class Trainer:
             total.backward()
         slots.halt(window.margin_B, self.max_segments)
         solved_B = window.exact_B & slots.halted_B
-        counts = (count_B.sum().to(total.dtype) for count_B in (window.exact_B, solved_B, slots.halted_B))
-        sums = StepSums(total.detach(), *counts)
+        sums = StepSums(total.detach(), window.exact_B.sum(), solved_B.sum(), slots.halted_B.sum())
         gradient_BE = puzzle_vector_BE.grad
         return sums, torch.zeros_like(puzzle_vector_BE) if gradient_BE is None else gradient_BE
 

@@ -62,18 +62,15 @@ def estimate(
         model = HRM(config)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     table = model.puzzle_table.numel() * 4
+    slot_bytes = 2 * config.num_positions * config.hidden_size * dtype.itemsize + 8 * config.seq_len
     return Estimate(
         weights=weights + table,
         gradients=weights * (2 if world > 1 else 1),  # the sum over ranks is taken of a flat copy
         optimiser=2 * weights,
         average=weights,
-        slots=2 * slots * _slot_bytes(config, dtype),  # of this step, and before it, should it have to be repeated
+        slots=2 * slots * slot_bytes,  # of this step, and before it, should it have to be repeated
         activations=_activations(config, recipe, dtype, micro_batch, recompute),
     )
-
-
-def _slot_bytes(config: HRMConfig, dtype: torch.dtype) -> int:
-    return 2 * config.num_positions * config.hidden_size * dtype.itemsize + 8 * config.seq_len
 
 
 def _activations(config: HRMConfig, recipe: Recipe, dtype: torch.dtype, rows: int, recompute: bool) -> int:

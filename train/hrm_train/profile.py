@@ -3,7 +3,6 @@
 The first steps are left out (compilation, caches); nothing that was learnt is kept.
 """
 
-import io
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,10 +55,11 @@ def profile_steps(trainer: Trainer, run: Path) -> Profile:
             if number == ACTIVE - 1:
                 step_ms = 1000 * (_now_s(trainer) - begin_s) / ACTIVE  # before the profiler gathers what it has seen
             window.step()
-    found = summarised(window.key_averages(), step_ms, on_cuda=on_cuda)
+    found = _summarised(window.key_averages(), step_ms, on_cuda=on_cuda)
     run.mkdir(parents=True, exist_ok=True)
     window.export_chrome_trace(str(run / TRACE))
-    (run / TABLE).write_text(text_of(found), encoding="utf-8")
+    with (run / TABLE).open("w", encoding="utf-8") as file:
+        Console(file=file, width=110).print(table(found))
     return found
 
 
@@ -69,25 +69,20 @@ def _now_s(trainer: Trainer) -> float:
     return time.perf_counter()
 
 
-def summarised(events: Sequence[FunctionEventAvg], step_ms: float, *, on_cuda: bool) -> Profile:
+def _summarised(events: Sequence[FunctionEventAvg], step_ms: float, *, on_cuda: bool) -> Profile:
     """Per step of the window; on CUDA device time counts, elsewhere the CPU's."""
-    phases = [event for event in events if _name(event).startswith(PHASE)]
-    operators = [event for event in events if not _name(event).startswith((PHASE, "ProfilerStep"))]
-    own = [_share(event, event.self_device_time_total if on_cuda else event.self_cpu_time_total) for event in operators]
-    whole = [_share(event, event.device_time_total if on_cuda else event.cpu_time_total) for event in phases]
-    return Profile(
-        step_ms=step_ms,
-        phases=tuple(sorted(whole, key=lambda share: -share.ms)),
-        operators=tuple(sorted(own, key=lambda share: -share.ms)[:TOP]),
-    )
-
-
-def _name(event: FunctionEventAvg) -> str:
-    return event.key or ""
-
-
-def _share(event: FunctionEventAvg, microseconds: float) -> Share:
-    return Share(name=_name(event).removeprefix(PHASE), ms=microseconds / 1000 / ACTIVE, calls=event.count / ACTIVE)
+    phases: list[Share] = []
+    operators: list[Share] = []
+    for event in events:
+        name, calls = event.key or "", event.count / ACTIVE
+        if name.startswith(PHASE):
+            total_us = event.device_time_total if on_cuda else event.cpu_time_total
+            phases.append(Share(name=name.removeprefix(PHASE), ms=total_us / 1000 / ACTIVE, calls=calls))
+        elif not name.startswith("ProfilerStep"):
+            own_us = event.self_device_time_total if on_cuda else event.self_cpu_time_total
+            operators.append(Share(name=name, ms=own_us / 1000 / ACTIVE, calls=calls))
+    longest = [tuple(sorted(shares, key=lambda share: -share.ms)) for shares in (phases, operators)]
+    return Profile(step_ms=step_ms, phases=longest[0], operators=longest[1][:TOP])
 
 
 def table(found: Profile) -> Table:
@@ -101,9 +96,3 @@ def table(found: Profile) -> Table:
             grid.add_row(share.name, f"{share.ms:.2f}", f"{share.ms / found.step_ms:.1%}", f"{share.calls:.0f}")
         grid.add_section()
     return grid
-
-
-def text_of(found: Profile) -> str:
-    stream = io.StringIO()
-    Console(file=stream, width=110).print(table(found))
-    return stream.getvalue()

@@ -7,18 +7,20 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from hrm_host.progress import duration
 from hrm_train.checkpoints import writer_of
 from hrm_train.evaluate import History
 from hrm_train.telemetry import METRICS
 
-SETTINGS = "run.json"
+SETTINGS, PROGRESS, SEGMENTS = "run.json", "curve.png", "segments.png"
 TAIL_BYTES = 1 << 16
 
 
@@ -82,10 +84,8 @@ def last_line(file: Path) -> dict[str, Any] | None:
         stream.seek(max(0, file.stat().st_size - TAIL_BYTES))
         lines = stream.read().decode(errors="replace").splitlines()
     for line in reversed(lines):
-        try:
+        with suppress(ValueError):
             return json.loads(line)
-        except ValueError:
-            continue
     return None
 
 
@@ -121,10 +121,6 @@ def show(status: Status, console: Console) -> None:
     console.print(table)
 
 
-def to_json(status: Status) -> str:
-    return json.dumps(asdict(status), indent=2)
-
-
 def _rows(status: Status) -> dict[str, str]:
     done = 100 * status.samples / status.total_samples
     writing = f"process {status.process} writes it" if status.process else "no process writes it"
@@ -134,8 +130,8 @@ def _rows(status: Status) -> dict[str, str]:
         "samples": f"{status.samples:,} of {status.total_samples:,} ({done:.1f} %)",
     }
     if status.samples_per_s and status.age_s is not None:
-        rows["speed"] = f"{status.samples_per_s:.0f} samples/s, {_duration(status.age_s)} ago"
-        rows["remaining"] = _duration(status.eta_s or 0) + (" from then" if status.process else " once it goes on")
+        rows["speed"] = f"{status.samples_per_s:.0f} samples/s, {duration(status.age_s)} ago"
+        rows["remaining"] = duration(status.eta_s or 0) + (" from then" if status.process else " once it goes on")
     if status.train:
         rows["loss"] = f"{status.train['loss']:.4f}, {100 * status.train['exact']:.1f} % exact in training"
     if status.phase_share:
@@ -154,14 +150,6 @@ def _validation(row: Mapping[str, Any] | None) -> str:
         return "none yet"
     proven = f", {100 * row['proven']:.1f} % proven" if row["proof_exists"] else ""
     return f"{100 * row['exact']:.1f} % exact{proven} of {row['num_puzzles']} puzzles at step {row['step']:,}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, hours = seconds / 60, seconds / 3600
-    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if hours < 2 else f"{hours:.1f} h"
-
-
-PROGRESS, SEGMENTS = "curve.png", "segments.png"
 
 
 def draw_run(run: Path) -> None:

@@ -214,20 +214,21 @@ class AnomalyMonitor:
 
     def see(self, reading: Reading, losses: Sequence[float], throttled: Sequence[str]) -> list[str]:
         """The warnings that are new after this reading; `throttled` holds keys of THROTTLED."""
-        warnings = [self._starved(reading), self._spiked(losses)]
-        for name, sentence in THROTTLED.items():
-            warnings.append(self._once(name, self._lasts(name, name in throttled), sentence))
-        return [warning for warning in warnings if warning]
-
-    def _starved(self, reading: Reading) -> str | None:
-        share = reading.share("data")
-        sentence = (
-            f"training waits for rows during {100 * share:.0f} % of each step; give more threads to them "
+        wait = reading.share("data")
+        starved = (
+            f"training waits for rows during {100 * wait:.0f} % of each step; give more threads to them "
             "(--set workers=N), or put the data set on a faster disk"
         )
-        return self._once("data", self._lasts("data", share > STARVED), sentence)
+        states = {"data": (wait > STARVED, starved)}
+        states |= {name: (name in throttled, sentence) for name, sentence in THROTTLED.items()}
+        found = {name: sentence for name, (now, sentence) in states.items() if self._lasts(name, now)}
+        if (jump := self._jump(losses)) is not None:
+            found["jump"] = jump
+        new = [sentence for name, sentence in found.items() if name not in self._said]
+        self._said |= found.keys()
+        return new
 
-    def _spiked(self, losses: Sequence[float]) -> str | None:
+    def _jump(self, losses: Sequence[float]) -> str | None:
         sentence = None
         for loss in losses:
             height = spike_height(loss, self._losses)
@@ -237,17 +238,11 @@ class AnomalyMonitor:
                     f"the loss jumped to {loss:.4g}, {height:.0f} robust deviations above its median; "
                     "if it does not fall back, go on from an earlier checkpoint with a lower lr (--init, --set lr=...)"
                 )
-        return self._once("spike", sentence is not None, sentence or "")
+        return sentence
 
     def _lasts(self, name: str, now: bool) -> bool:
         self._lasted[name] = self._lasted.get(name, 0) + 1 if now else 0
         return self._lasted[name] >= LASTING
-
-    def _once(self, name: str, now: bool, sentence: str) -> str | None:
-        if not now or name in self._said:
-            return None
-        self._said.add(name)
-        return sentence
 
 
 def spike_height(loss: float, before: Sequence[float] | deque[float]) -> float:
