@@ -67,7 +67,9 @@ def quantise(
         raise QuantisationError(f"weights of {weight_bits} bits are not made; choose 7 or 8.")
     sites = call_sites(graph)
     weights = {site.weight for site in sites}
-    _require_known(weight_only, weights)
+    unknown = sorted(set(weight_only) - weights)
+    if unknown:
+        raise QuantisationError(f"{unknown[0]} is no matrix of a linear layer; choose among {sorted(weights)}.")
     chosen = {site.name: site for site in sites if site.weight not in weight_only}
     missing = [name for name in chosen if not scales.get(name, 0) > 0]
     if missing:
@@ -142,7 +144,7 @@ def _tensors(
 
 
 def _weight_only(graph: onnx.ModelProto) -> set[str]:
-    """The matrices whose products read a tensor that nobody rounded."""
+    """The matrices whose products read a tensor that was not rounded."""
     stored = {tensor.name for tensor in graph.graph.initializer}
     made_by = {node.output[0]: node.op_type for node in graph.graph.node}
     return {
@@ -169,12 +171,6 @@ def _moved(tensor: TensorProto) -> Iterator[TensorProto]:
     matrix_IO = numpy_helper.to_array(tensor).astype(np.int16) + MIDDLE
     yield numpy_helper.from_array(matrix_IO.astype(np.uint8), tensor.name)
     yield numpy_helper.from_array(np.full(matrix_IO.shape[1], MIDDLE, np.uint8), f"{tensor.name}/zero")
-
-
-def _require_known(weight_only: Collection[str], weights: set[str]) -> None:
-    unknown = sorted(set(weight_only) - weights)
-    if unknown:
-        raise QuantisationError(f"{unknown[0]} is no matrix of a linear layer; choose among {sorted(weights)}.")
 
 
 def _is_matrix(tensor: TensorProto) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from hrm_edge_runtime.parity.measures import HOW, How, Measure, SolveCounts
 from hrm_edge_runtime.parity.report import ParityReport
@@ -30,10 +30,9 @@ class GateError(ValueError):
     """A file of gates that cannot be used; the text is one sentence with the remedy."""
 
 
-class SegmentLimits(BaseModel):
+class SegmentLimits(BaseModel, extra="forbid", frozen=True):
     """Limits for the mean over the rows of a segment, and for its worst row."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     mean: dict[Measure, Limit] = {}
     worst: dict[Measure, Limit] = {}
 
@@ -41,27 +40,24 @@ class SegmentLimits(BaseModel):
         return self.mean if how == "mean" else self.worst
 
 
-class EndLimits(BaseModel):
+class EndLimits(BaseModel, extra="forbid", frozen=True):
     """A share of puzzles, a share of the reference's mean segments, and percentage points of solves."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     different_halts: Limit | None = None
     more_segments: Limit | None = None
     exact_loss: Limit | None = None
     proven_loss: Limit | None = None
 
 
-class Gates(BaseModel):
+class Gates(BaseModel, extra="forbid", frozen=True):
     """The limits of one comparison."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     every_segment: SegmentLimits = SegmentLimits()
     first_segment: SegmentLimits = SegmentLimits()
     end: EndLimits = EndLimits()
 
 
-class _PrecisionGates(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class _PrecisionGates(BaseModel, extra="forbid", frozen=True):
     golden: Gates
     live: Gates
 

@@ -3,8 +3,6 @@
 Shapes: B rows, S segments, T tokens, V vocabulary, N positions, D hidden, X everything else in one axis.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -108,25 +106,15 @@ def _sound(value_B: NDArray[np.floating]) -> Float64:
     return np.where(np.isfinite(value_B), value_B, np.inf).astype(np.float64)
 
 
-@dataclass(kw_only=True, eq=False)
 class Column:
     """One measure by segment, index 0 being segment 1: mean and worst over the rows that ran it, and whose worst."""
 
-    count_S: NDArray[np.int64]
-    sum_S: Float64
-    worst_S: Float64
-    question_S: NDArray[np.int64]
-    puzzle_id_S: NDArray[np.int64]
-
-    @classmethod
-    def empty(cls, num_segments: int) -> Column:
-        return cls(
-            count_S=np.zeros(num_segments, np.int64),
-            sum_S=np.zeros(num_segments),
-            worst_S=np.full(num_segments, -np.inf),
-            question_S=np.full(num_segments, -1, np.int64),
-            puzzle_id_S=np.full(num_segments, -1, np.int64),
-        )
+    def __init__(self, num_segments: int) -> None:
+        self.count_S = np.zeros(num_segments, np.int64)
+        self.sum_S = np.zeros(num_segments)
+        self.worst_S = np.full(num_segments, -np.inf)
+        self.question_S = np.full(num_segments, -1, np.int64)
+        self.puzzle_id_S = np.full(num_segments, -1, np.int64)
 
     @property
     def mean_S(self) -> Float64:
@@ -135,8 +123,11 @@ class Column:
     def by(self, how: How) -> Float64:
         return self.mean_S if how == "mean" else self.worst_S
 
-    def first(self, num_segments: int) -> Column:
-        return Column(**{name: values_S[:num_segments] for name, values_S in vars(self).items()})
+    def first(self, num_segments: int) -> "Column":
+        cut = Column(num_segments)
+        for name, values_S in vars(self).items():
+            getattr(cut, name)[:] = values_S[:num_segments]
+        return cut
 
     def take(
         self,

@@ -46,7 +46,7 @@ class ParityReport:
         measures: Mapping[str, Float64],
     ) -> None:
         for name, value_B in measures.items():
-            column = self.columns.setdefault(name, Column.empty(self.num_segments))
+            column = self.columns.setdefault(name, Column(self.num_segments))
             column.take(segment_B - 1, question_B, puzzle_id_B, value_B)
 
     def add_end(self, reference: End, candidate: End) -> None:

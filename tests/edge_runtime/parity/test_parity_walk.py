@@ -49,6 +49,11 @@ class Begun:
         self.inner.close()
 
 
+@pytest.fixture
+def bundle(tiny_bundle: Path) -> Bundle:
+    return Bundle.open(tiny_bundle)
+
+
 def side(bundle: Bundle, num_slots: int = 3, name: str = "engine") -> Side:
     engine = engine_from_bundle(bundle, num_slots=num_slots, num_threads=1, want_logits=True)
     return Side(name=name, engine=engine, puzzle_table=bundle.puzzle_table, policy=bundle.manifest.halting_policy())
@@ -64,8 +69,7 @@ def report_on(
     return walk(reference, candidate, questions, bundle.puzzle, num_segments=MAX_SEGMENTS, to_the_end=to_the_end)
 
 
-def test_the_report_does_not_depend_on_the_number_of_slots(tiny_bundle: Path) -> None:
-    bundle = Bundle.open(tiny_bundle)
+def test_the_report_does_not_depend_on_the_number_of_slots(bundle: Bundle) -> None:
     source = questions_made(bundle.puzzle, 7, seed=3)
     reports = []
     for num_slots in (1, 2, 7):
@@ -78,8 +82,7 @@ def test_the_report_does_not_depend_on_the_number_of_slots(tiny_bundle: Path) ->
         assert np.array_equal(other.candidate_halts_S, reports[0].candidate_halts_S)
 
 
-def test_an_engine_beside_itself_differs_in_nothing(tiny_bundle: Path) -> None:
-    bundle = Bundle.open(tiny_bundle)
+def test_an_engine_beside_itself_differs_in_nothing(bundle: Bundle) -> None:
     report = report_on(side(bundle), side(bundle), questions_made(bundle.puzzle, 8, seed=0), bundle, to_the_end=False)
     assert report.num_puzzles == 8
     assert report.num_different_halts == report.num_different_answers == report.max_logit_gap == 0
@@ -87,8 +90,7 @@ def test_an_engine_beside_itself_differs_in_nothing(tiny_bundle: Path) -> None:
     assert np.array_equal(report.reference_halts_S, report.candidate_halts_S)
 
 
-def test_fresh_puzzles_run_until_both_sides_have_halted(tiny_bundle: Path) -> None:
-    bundle = Bundle.open(tiny_bundle)
+def test_fresh_puzzles_run_until_both_sides_have_halted(bundle: Bundle) -> None:
     learned = replace(bundle.manifest.halting_policy(), kind="learned")
     early, late = replace(side(bundle), policy=learned), replace(side(bundle), policy=replace(learned, threshold=2.0))
     source = questions_made(bundle.puzzle, 20, seed=0)
@@ -99,8 +101,7 @@ def test_fresh_puzzles_run_until_both_sides_have_halted(tiny_bundle: Path) -> No
     assert report.num_different_halts > 0
 
 
-def test_the_golden_traces_stand_in_for_an_engine(tiny_bundle: Path) -> None:
-    bundle = Bundle.open(tiny_bundle)
+def test_the_golden_traces_stand_in_for_an_engine(bundle: Bundle) -> None:
     source = golden_questions(bundle.golden())
     report = report_on(golden_of(bundle, 2), side(bundle, 2), source, bundle, to_the_end=True)
     assert passes(report)
@@ -108,8 +109,7 @@ def test_the_golden_traces_stand_in_for_an_engine(tiny_bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("segment", [2, 4])
-def test_a_carry_begun_anew_is_named_by_its_segment(tiny_bundle: Path, segment: int) -> None:
-    bundle = Bundle.open(tiny_bundle)
+def test_a_carry_begun_anew_is_named_by_its_segment(bundle: Bundle, segment: int) -> None:
     source, reference, candidate = golden_questions(bundle.golden()), golden_of(bundle), side(bundle)
     candidate = replace(candidate, engine=Begun(candidate.engine, at=segment))
     report = report_on(reference, candidate, source, bundle, to_the_end=True)
@@ -119,8 +119,7 @@ def test_a_carry_begun_anew_is_named_by_its_segment(tiny_bundle: Path, segment: 
     assert f"in segment {segment} the candidate says again what it said in segment 1" in reason
 
 
-def test_a_carry_begun_anew_shows_as_a_jump_of_its_drift(tiny_bundle: Path) -> None:
-    bundle = Bundle.open(tiny_bundle)
+def test_a_carry_begun_anew_shows_as_a_jump_of_its_drift(bundle: Bundle) -> None:
     faulty = Handing(side(bundle).engine, at=3)
     report = report_on(
         side(bundle),
@@ -140,8 +139,7 @@ class Handing(Begun):
         return self.inner.read_carry(num_active)  # type: ignore[attr-defined]
 
 
-def test_a_puzzle_vector_from_the_wrong_row_is_named_by_puzzle_and_row(tiny_bundle: Path) -> None:
-    bundle = Bundle.open(tiny_bundle)
+def test_a_puzzle_vector_from_the_wrong_row_is_named_by_puzzle_and_row(bundle: Bundle) -> None:
     golden = bundle.golden()
     shifted = np.array(bundle.puzzle_table)
     shifted[[1, 2]] = shifted[[2, 1]]
@@ -157,8 +155,7 @@ def test_a_puzzle_vector_from_the_wrong_row_is_named_by_puzzle_and_row(tiny_bund
     assert f"given row {other} of the puzzle table (task-{other}) instead of row {first.puzzle_id}" in reason
 
 
-def test_a_fault_of_another_kind_is_blamed_on_neither(tiny_bundle: Path) -> None:
-    bundle = Bundle.open(tiny_bundle)
+def test_a_fault_of_another_kind_is_blamed_on_neither(bundle: Bundle) -> None:
     source, reference = golden_questions(bundle.golden()), golden_of(bundle)
     candidate = replace(side(bundle), puzzle_table=np.array(bundle.puzzle_table) * 3)
     report = report_on(reference, candidate, source, bundle, to_the_end=True)
@@ -168,7 +165,7 @@ def test_a_fault_of_another_kind_is_blamed_on_neither(tiny_bundle: Path) -> None
 
 
 def test_the_worst_row_of_a_segment_is_kept_with_its_puzzle() -> None:
-    column = Column.empty(2)
+    column = Column(2)
     index_B, ids_B = np.array([0, 0, 1, 0]), np.zeros(4, np.int64)
     column.take(index_B, np.array([7, 8, 9, 10]), ids_B, np.array([2.0, 5.0, np.nan, 3.0]))
     column.take(index_B[:1], np.array([11]), ids_B[:1], np.array([4.0]))
@@ -195,9 +192,8 @@ def test_a_loss_is_counted_in_pairs_and_its_interval_narrows_with_their_number()
     [(100, 3, False), (100, 20, True), (2000, 9, False), (2000, 11, True)],
 )
 def test_a_loss_breaks_its_gate_once_it_is_certain_or_measured_on_enough(
-    tiny_bundle: Path, num_puzzles: int, lost: int, is_broken: bool
+    bundle: Bundle, num_puzzles: int, lost: int, is_broken: bool
 ) -> None:
-    bundle = Bundle.open(tiny_bundle)
     report = report_on(side(bundle), side(bundle), golden_questions(bundle.golden()), bundle, to_the_end=True)
     report = replace(report, exact=paired(num_puzzles, lost, 0))
     gates = GOLDEN_FP32.model_copy(update={"end": GOLDEN_FP32.end.model_copy(update={"exact_loss": 0.5})})
@@ -210,8 +206,7 @@ def test_a_break_says_gate_segment_puzzle_value_and_limit() -> None:
     assert told == "worst logit_gap in segment 3, puzzle 5 (row 2 of the puzzle table): 0.25 where 0.0001 is allowed"
 
 
-def test_no_puzzle_is_no_comparison(tiny_bundle: Path) -> None:
-    bundle = Bundle.open(tiny_bundle)
+def test_no_puzzle_is_no_comparison(bundle: Bundle) -> None:
     with pytest.raises(ValueError, match="no puzzle"):
         report_on(
             side(bundle), side(bundle), golden_questions(bundle.golden()).at(np.arange(0)), bundle, to_the_end=False
@@ -227,8 +222,7 @@ class Broken(Handing):
         return high_BND, low_BND
 
 
-def test_a_carry_that_is_not_finite_counts_as_infinitely_far(tiny_bundle: Path) -> None:
-    bundle = Bundle.open(tiny_bundle)
+def test_a_carry_that_is_not_finite_counts_as_infinitely_far(bundle: Bundle) -> None:
     candidate = replace(side(bundle), engine=Broken(side(bundle).engine, at=2))
     source = questions_made(bundle.puzzle, 4, seed=0)
     report = report_on(side(bundle), candidate, source, bundle, to_the_end=True)
