@@ -4,13 +4,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
+from step_bundle import step_graph, write_step_bundle
 from typer.testing import CliRunner, Result
 
 from hrm_calibration.cli import app
-from hrm_edge_runtime.manifest import write_manifest
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
 
@@ -46,21 +44,8 @@ CONSTANTS = {
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bundles") / "echo.bundle"
-    path.mkdir()
-    model = onnx.parser.parse_model(ECHO)
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in CONSTANTS.items())
-    onnx.save(model, path / "step.fp32.onnx")
-    np.save(path / "puzzle_table.npy", np.zeros((1, 4), np.float32))
-    (path / "identifiers.json").write_text('["<blank>"]')
-    sizes = {"seq_len": 16, "vocab_size": 6, "num_positions": 17, "hidden_size": 4, "puzzle_vector_size": 4}
-    write_manifest(
-        path,
-        **{"name": "echo", "puzzle": "sudoku-4x4", "num_puzzle_ids": 1, "max_segments": 4, **sizes},
-        halting={"policy": "verified"},
-        precisions={"fp32": "step.fp32.onnx"},
-    )
-    return path
+    path, table_PE = tmp_path_factory.mktemp("bundles") / "echo.bundle", np.zeros((1, 4), np.float32)
+    return write_step_bundle(path, step_graph(ECHO, CONSTANTS), name="echo", table_PE=table_PE, max_segments=4)
 
 
 @pytest.fixture(scope="module")

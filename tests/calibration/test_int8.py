@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from calibration_tools import SUDOKU, questions, random_inputs, run, small_graph, table
+from step_bundle import write_step_bundle
 from typer.testing import CliRunner
 
 from hrm_calibration import int8_report as kept
@@ -27,7 +27,6 @@ from hrm_calibration.int8_report import MethodScore, Paired, Solves, StaleCacheE
 from hrm_calibration.quantise import call_sites, quantise, unsigned
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.manifest import write_manifest
 from hrm_host.progress import Stages
 from hrm_puzzles.data.held_out import Questions
 
@@ -244,25 +243,7 @@ def test_too_few_puzzles_and_unknown_tasks_are_refused() -> None:
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bundles") / "small.bundle"
-    path.mkdir()
-    onnx.save(GRAPH, path / "step.fp32.onnx")
-    np.save(path / "puzzle_table.npy", table(1))
-    (path / "identifiers.json").write_text('["<blank>"]\n')
-    write_manifest(
-        path,
-        name="small",
-        puzzle="sudoku-4x4",
-        seq_len=16,
-        vocab_size=6,
-        num_positions=17,
-        hidden_size=32,
-        puzzle_vector_size=32,
-        num_puzzle_ids=1,
-        max_segments=3,
-        halting={"policy": "verified"},
-        precisions={"fp32": "step.fp32.onnx"},
-    )
-    return path
+    return write_step_bundle(path, GRAPH, name="small", table_PE=table(1), max_segments=3)
 
 
 def test_the_command_writes_graphs_report_and_pictures(bundle: Path, tmp_path: Path) -> None:

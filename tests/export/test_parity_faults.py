@@ -17,10 +17,10 @@ import onnxruntime as ort
 import pytest
 from export_tools import random_inputs, random_questions, small_model
 from onnx import TensorProto, helper, numpy_helper
+from step_bundle import write_step_bundle
 from typer.testing import CliRunner
 
 from hrm_calibration.quantise import call_sites, quantise
-from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.manifest import read_manifest, write_manifest
 from hrm_edge_runtime.parity.cli import app
 from hrm_export.golden import golden_traces
@@ -53,25 +53,17 @@ def scales_of(graph: onnx.ModelProto, model: HRM) -> dict[str, float]:
 
 
 def write_bundle(path: Path, model: HRM) -> None:
-    path.mkdir()
     graph = segment_graph(model)
-    graphs = {"fp32": graph, "fp16": half_graph(graph, ()), "int8": quantise(graph, scales_of(graph, model))}
-    for precision, one in graphs.items():
-        (path / f"step.{precision}.onnx").write_bytes(one.SerializeToString())
-    np.save(path / "puzzle_table.npy", model.puzzle_table.numpy())
-    (path / "identifiers.json").write_text('["<blank>", "one", "two"]')
     golden, _ = golden_traces(model, random_questions(model, 24), 0.0, 6)
-    np.savez(path / "golden.npz", allow_pickle=False, **vars(golden))
-    config = model.config
-    policy = HaltingPolicy(kind="learned", max_segments=config.max_segments)
-    write_manifest(
+    write_step_bundle(
         path,
+        *(graph, half_graph(graph, ()), quantise(graph, scales_of(graph, model))),
         name="small",
-        puzzle="sudoku-4x4",
-        **{name: getattr(config, name) for name in ("seq_len", "vocab_size", "num_positions", "hidden_size")},
-        **{name: getattr(config, name) for name in ("puzzle_vector_size", "num_puzzle_ids", "max_segments")},
-        halting={"policy": policy.kind, "threshold": policy.threshold},
-        precisions={precision: f"step.{precision}.onnx" for precision in graphs},
+        table_PE=model.puzzle_table.numpy(),
+        max_segments=model.config.max_segments,
+        policy="learned",
+        tasks=["one", "two"],
+        golden=vars(golden),
     )
 
 

@@ -4,16 +4,10 @@ It learned nothing; it gives an answer that changes, a margin that rises and a h
 Shapes: B slots, T = 49 cells, N = 50, D = E = 4, V = 12.
 """
 
-from __future__ import annotations
-
-import json
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnx.parser
-
-from hrm_edge_runtime.manifest import write_manifest
+from step_bundle import step_graph, write_step_bundle
 
 TASKS = ("shift-colours", "shift-again")
 
@@ -59,25 +53,14 @@ CONSTANTS = {
 
 
 def write_arc_bundle(path: Path) -> Path:
-    path.mkdir()
-    model = onnx.parser.parse_model(ARC_STEP)
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in CONSTANTS.items())
-    onnx.checker.check_model(model, full_check=True)
-    onnx.save(model, path / "step.fp32.onnx")
-    np.save(path / "puzzle_table.npy", np.zeros((1 + len(TASKS), 4), np.float32))
-    (path / "identifiers.json").write_text(json.dumps(["<blank>", *TASKS]))
-    write_manifest(
+    table_PE = np.zeros((1 + len(TASKS), 4), np.float32)
+    return write_step_bundle(
         path,
+        step_graph(ARC_STEP, CONSTANTS),
         name="arc-colours",
-        puzzle="arc-7x7",
-        seq_len=49,
-        vocab_size=12,
-        num_positions=50,
-        hidden_size=4,
-        puzzle_vector_size=4,
-        num_puzzle_ids=1 + len(TASKS),
+        table_PE=table_PE,
         max_segments=8,
-        halting={"policy": "learned", "threshold": 0.0},
-        precisions={"fp32": "step.fp32.onnx"},
+        puzzle="arc-7x7",
+        policy="learned",
+        tasks=TASKS,
     )
-    return path

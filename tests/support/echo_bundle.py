@@ -3,15 +3,10 @@
 So it solves exactly the boards that are complete already. Shapes: B slots, T = 16, N = 17, D = E = 4, V = 6.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnx.parser
-
-from hrm_edge_runtime.manifest import write_manifest
+from step_bundle import step_graph, write_step_bundle
 
 ECHO_STEP = """
 <ir_version: 10, opset_import: ["" : 20]>
@@ -32,28 +27,11 @@ echo (int32[B,16] tokens_BT, float[B,4] puzzle_vector_BE, bool[B] fresh_B,
 """
 
 
+CONSTANTS = {"axis_1": np.array([1]), "axis_2": np.array([2]), "ones_V": np.ones(6, np.float32)}
+
+
 def write_echo_bundle(path: Path, *, name: str = "echo", max_segments: int = 3, step: str = ECHO_STEP) -> Path:
-    path.mkdir()
-    model = onnx.parser.parse_model(step)
-    constants = {"axis_1": np.array([1]), "axis_2": np.array([2]), "ones_V": np.ones(6, np.float32)}
-    constants |= {"wrong_shape": np.array([3, 16, 1])} if "wrong_shape" in step else {}
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
-    onnx.checker.check_model(model, full_check=True)
-    onnx.save(model, path / "step.fp32.onnx")
-    np.save(path / "puzzle_table.npy", np.zeros((1, 4), np.float32))
-    (path / "identifiers.json").write_text('["<blank>"]')
-    write_manifest(
-        path,
-        name=name,
-        puzzle="sudoku-4x4",
-        seq_len=16,
-        vocab_size=6,
-        num_positions=17,
-        hidden_size=4,
-        puzzle_vector_size=4,
-        num_puzzle_ids=1,
-        max_segments=max_segments,
-        halting={"policy": "verified", "threshold": 0.0},
-        precisions={"fp32": "step.fp32.onnx"},
-    )
-    return path
+    extra = {"wrong_shape": np.array([3, 16, 1])} if "wrong_shape" in step else {}
+    table_PE = np.zeros((1, 4), np.float32)
+    graph = step_graph(step, {**CONSTANTS, **extra})
+    return write_step_bundle(path, graph, name=name, table_PE=table_PE, max_segments=max_segments)

@@ -3,15 +3,14 @@
 Shapes: B slots, S segments, T = 16 tokens, N = 17 positions, D = 8 width, E = 8, V = 6 (the 4x4 Sudoku).
 """
 
-import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
-import onnx.parser
+from step_bundle import step_graph, write_step_bundle
 
 from hrm_edge_runtime.engines.onnx import OnnxEngine
-from hrm_edge_runtime.manifest import write_manifest
 
 SEQ_LEN, VOCAB_SIZE, NUM_POSITIONS, WIDTH, NUM_PUZZLE_IDS, MAX_SEGMENTS = 16, 6, 17, 8, 3, 6
 
@@ -85,38 +84,18 @@ def _constants() -> dict[str, np.ndarray]:
 
 
 def write_tiny_graph(path: Path) -> Path:
-    model = onnx.parser.parse_model(TINY_STEP)
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in _constants().items())
-    onnx.checker.check_model(model, full_check=True)
-    onnx.save(model, path)
+    onnx.save(step_graph(TINY_STEP, _constants()), path)
     return path
 
 
 def write_tiny_bundle(path: Path) -> Path:
     """The graph with a random puzzle table and golden traces of its own."""
-    path.mkdir()
     rng = np.random.default_rng(11)
-    table = rng.normal(size=(NUM_PUZZLE_IDS, WIDTH)).astype(np.float32)
-    np.save(path / "puzzle_table.npy", table)
-    names = ["<blank>", *(f"task-{row}" for row in range(1, len(table)))]
-    (path / "identifiers.json").write_text(json.dumps(names))
-    graph = write_tiny_graph(path / "step.fp32.onnx")
-    np.savez(path / "golden.npz", allow_pickle=False, **_traces(graph, table, rng))
-    write_manifest(
-        path,
-        name="tiny",
-        puzzle="sudoku-4x4",
-        seq_len=SEQ_LEN,
-        vocab_size=VOCAB_SIZE,
-        num_positions=NUM_POSITIONS,
-        hidden_size=WIDTH,
-        puzzle_vector_size=WIDTH,
-        num_puzzle_ids=NUM_PUZZLE_IDS,
-        max_segments=MAX_SEGMENTS,
-        halting={"policy": "verified", "threshold": 0.0},
-        precisions={"fp32": "step.fp32.onnx"},
-    )
-    return path
+    table_PE = rng.normal(size=(NUM_PUZZLE_IDS, WIDTH)).astype(np.float32)
+    graph = step_graph(TINY_STEP, _constants())
+    with TemporaryDirectory() as directory:
+        golden = _traces(write_tiny_graph(Path(directory) / "step.onnx"), table_PE, rng)
+    return write_step_bundle(path, graph, name="tiny", table_PE=table_PE, max_segments=MAX_SEGMENTS, golden=golden)
 
 
 def _traces(graph: Path, table_IE: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
