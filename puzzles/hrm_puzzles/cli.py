@@ -110,8 +110,8 @@ def build(
             built = build_arc(arc_recipe, kind, out, num_workers=workers, progress=partial(stages.show, "tasks"))
     else:
         csv_files = downloaded(source) if source is not None else (csv_train, csv_test)
-        counts = zip((train, test), usual_counts(kind), csv_files, strict=True)
-        num_train, num_test = (_count(*values) for values in counts)
+        usual = (0 if file else count for file, count in zip(csv_files, usual_counts(kind), strict=True))
+        num_train, num_test = (n if asked is None else asked for asked, n in zip((train, test), usual, strict=True))
         recipe = DataRecipe(
             puzzle=puzzle,
             num_train=num_train,
@@ -127,7 +127,8 @@ def build(
         )
         with stages_on() as stages:
             built = build_dataset(recipe, out, num_workers=workers, progress=partial(stages.show, "puzzles"))
-    _say_built(out, built, time.perf_counter() - start, as_json=as_json)
+    cost = _cost_of(built.num_train + built.num_test, time.perf_counter() - start)
+    print(json.dumps({**asdict(built), **cost}) if as_json else f"{out}: {_built_text(built)}")
 
 
 @app.command(name="import")
@@ -196,12 +197,6 @@ def show(
     print("\n\n".join(example.text() for example in examples))
 
 
-def _count(asked: int | None, usual: int, csv_file: Path | None) -> int:
-    if asked is not None:
-        return asked
-    return usual if csv_file is None else 0
-
-
 def _refuse_options(context: typer.Context, puzzle: Puzzle) -> None:
     """What was given but would be without effect."""
     idle = OF_OTHERS if isinstance(puzzle, Arc) else OF_ARC
@@ -210,11 +205,6 @@ def _refuse_options(context: typer.Context, puzzle: Puzzle) -> None:
     if given:
         option = f"--{given[0].replace('_', '-')}"
         raise DatasetError(f"{option} says nothing about {puzzle.name}; leave it away.")
-
-
-def _say_built(out: Path, built: BuildResult | ArcBuild, seconds: float, *, as_json: bool) -> None:
-    cost = _cost_of(built.num_train + built.num_test, seconds)
-    print(json.dumps({**asdict(built), **cost}) if as_json else f"{out}: {_built_text(built)}")
 
 
 def _built_text(built: BuildResult | ArcBuild) -> str:

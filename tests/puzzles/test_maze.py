@@ -127,16 +127,6 @@ def test_of_all_sets_of_marks_just_the_shortest_paths_are_right() -> None:
     assert set(compress(sets, verdict_B == RIGHT)) == shortest
 
 
-@given(maze=mazes, seed=seeds, data=st.data())
-@quick
-def test_answer_with_any_one_cell_changed_is_wrong(maze: Maze, seed: int, data: st.DataObject) -> None:
-    inputs_BT, labels_BT = examples(maze, seed, 1)
-    assert maze.check_BT(inputs_BT, labels_BT).tolist() == [RIGHT]
-    cell = data.draw(st.integers(0, maze.seq_len - 1))
-    labels_BT[0, cell] = data.draw(st.integers(-1, 7).filter(lambda token: token != labels_BT[0, cell]))
-    assert maze.check_BT(inputs_BT, labels_BT).tolist() == [WRONG]
-
-
 def test_path_through_a_wall_is_wrong() -> None:
     maze = Maze(name="maze", rows=5, cols=5)
     question = maze.parse(WITH_RINGS).grid
@@ -154,39 +144,6 @@ def test_shortest_path_with_a_ring_beside_it_is_wrong() -> None:
     assert verdict(maze, question, answer) == WRONG
 
 
-def test_check_judges_each_row_by_itself() -> None:
-    inputs_BT, labels_BT = examples(MAZE, 2, 4)
-    answers_BT = labels_BT[[0, 0, 2, 1]]
-    verdict_B = MAZE.check_BT(inputs_BT, answers_BT)
-    assert verdict_B.dtype == np.int8
-    assert verdict_B.tolist() == [RIGHT, WRONG, RIGHT, WRONG]
-
-
-def test_rows_of_padding_are_wrong() -> None:
-    assert MAZE.check_BT(np.zeros((2, 100), dtype=int), np.zeros((2, 100), dtype=int)).tolist() == [WRONG, WRONG]
-
-
-@given(maze=mazes, seed=seeds)
-@quick
-def test_inverse_of_a_symmetry_undoes_it(maze: Maze, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    tokens_BT = rng.integers(0, maze.vocab_size, (3, maze.seq_len))
-    symmetry = maze.symmetry(rng)
-    assert (symmetry.invert(symmetry.apply(tokens_BT)) == tokens_BT).all()
-    assert (symmetry.apply(symmetry.invert(tokens_BT)) == tokens_BT).all()
-
-
-@given(maze=mazes, seed=seeds)
-@quick
-def test_verdicts_do_not_change_under_symmetry(maze: Maze, seed: int) -> None:
-    inputs_BT, labels_BT = examples(maze, seed, 3)
-    answers_BT = labels_BT[[0, 1, 0]]
-    symmetry = maze.symmetry(np.random.default_rng(seed))
-    verdict_B = maze.check_BT(inputs_BT, answers_BT)
-    assert verdict_B[:2].tolist() == [RIGHT, RIGHT]
-    assert (maze.check_BT(symmetry.apply(inputs_BT), symmetry.apply(answers_BT)) == verdict_B).all()
-
-
 @pytest.mark.parametrize(("maze", "count"), [(MAZES[1], 4), (MAZES[2], 8)])
 def test_squares_have_eight_symmetries_and_other_boards_four(maze: Maze, count: int) -> None:
     cells_BT = np.tile(np.arange(maze.seq_len), (300, 1))
@@ -196,42 +153,11 @@ def test_squares_have_eight_symmetries_and_other_boards_four(maze: Maze, count: 
     assert len(np.unique(turned_BT, axis=0)) == count
 
 
-@given(maze=mazes, seed=seeds)
-@quick
-def test_augmented_questions_keep_right_labels(maze: Maze, seed: int) -> None:
-    pair = maze.augment_BT(np.random.default_rng(seed), *examples(maze, seed, 4))
-    assert (maze.check_BT(*pair) == RIGHT).all()
-
-
-@given(maze=mazes, seed=seeds, data=st.data())
-@quick
-def test_reveal_marks_that_many_cells_of_the_path(maze: Maze, seed: int, data: st.DataObject) -> None:
-    inputs_BT, labels_BT = examples(maze, seed, 3)
-    wanted_B = np.array(data.draw(st.lists(st.integers(0, 20), min_size=3, max_size=3)))
-    shown_BT = maze.reveal_BT(np.random.default_rng(seed), inputs_BT, labels_BT, wanted_B)
-    is_new_BT = shown_BT != inputs_BT
-    assert (is_new_BT.sum(axis=1) == np.minimum(wanted_B, (labels_BT == 5).sum(axis=1))).all()
-    assert (shown_BT[is_new_BT] == 5).all()
-    assert (maze.check_BT(shown_BT, labels_BT) == RIGHT).all()
-
-
-@given(maze=mazes, seed=seeds)
-@quick
-def test_equivalence_hash_is_the_same_for_all_symmetric_copies(maze: Maze, seed: int) -> None:
-    inputs_BT, labels_BT = examples(maze, seed, 4)
-    rng = np.random.default_rng(seed)
-    turned_BT, turned_labels_BT = maze.augment_BT(rng, inputs_BT, labels_BT)
-    hash_B = maze.equivalence_hash_B(inputs_BT, labels_BT)
-    assert (hash_B == maze.equivalence_hash_B(turned_BT, turned_labels_BT)).all()
-    shown_BT = maze.reveal_BT(rng, turned_BT, turned_labels_BT, np.full(4, 2))
-    assert (hash_B == maze.equivalence_hash_B(shown_BT, turned_labels_BT)).all()
+def test_a_maze_walked_backwards_is_equivalent() -> None:
+    inputs_BT, labels_BT = examples(MAZE, 0, 4)
     backwards_BT = np.where(inputs_BT == 3, 4, np.where(inputs_BT == 4, 3, inputs_BT))
-    assert (hash_B == maze.equivalence_hash_B(backwards_BT, labels_BT)).all()
-
-
-def test_equivalence_hash_tells_different_mazes_apart() -> None:
-    inputs_BT, labels_BT = examples(MAZE, 0, 60)
-    assert len(set(MAZE.equivalence_hash_B(inputs_BT, labels_BT).tolist())) == 60
+    hash_B = MAZE.equivalence_hash_B(inputs_BT, labels_BT)
+    assert (hash_B == MAZE.equivalence_hash_B(backwards_BT, labels_BT)).all()
 
 
 def test_heads_look_at_the_four_neighbours() -> None:

@@ -5,10 +5,11 @@ from collections import deque
 import numpy as np
 import pytest
 
-from hrm_puzzles import registry
+from hrm_puzzles.grid.board import GridShape, bit_at, bits_from, flags_from
 from hrm_puzzles.maze.generator import lengths
 from hrm_puzzles.maze.maze import Maze
-from hrm_puzzles.puzzle import RIGHT, Example, Grid, PuzzleError
+from hrm_puzzles.maze.paths import cells_between, num_moves
+from hrm_puzzles.puzzle import RIGHT, Example, Grid
 
 MAZES = [Maze(name=f"maze-{rows}x{cols}", rows=rows, cols=cols) for rows, cols in [(4, 4), (5, 9), (10, 10), (30, 30)]]
 WALL, START, GOAL, PATH = 1, 2, 3, 4
@@ -79,20 +80,26 @@ def test_hard_mazes_of_30x30_are_those_of_the_published_set() -> None:
     assert starts == [2, 13, 26]
 
 
-def test_same_seed_gives_the_same_mazes() -> None:
-    one, other = (MAZES[2].generate(np.random.default_rng(9), "medium") for _ in range(2))
-    assert (one.question == other.question).all()
-    assert (one.answer == other.answer).all()
-
-
-def test_unknown_difficulty_is_refused_with_the_known_names() -> None:
-    with pytest.raises(PuzzleError, match="use one of easy, medium, hard") as caught:
-        registry.get("maze-10x10").generate(np.random.default_rng(0), "extreme")
-    assert caught.value.rule == "unknown-difficulty"
-
-
 def test_hard_mazes_of_30x30_are_not_trees_alone() -> None:
     rng = np.random.default_rng(3)
     boards = [MAZES[3].generate(rng, "hard").question != WALL for _ in range(12)]
     has_squares = [(board[:-1, :-1] & board[1:, :-1] & board[:-1, 1:] & board[1:, 1:]).any() for board in boards]
     assert len(set(has_squares)) == 2  # corridors of trees are one cell wide, between random walls there are squares
+
+
+def test_what_lies_beyond_an_edge_is_no_neighbour() -> None:
+    shape = GridShape(rows=3, cols=4)
+    end_of_first_row, start_of_second = bit_at(shape, 0, 3), bit_at(shape, 1, 0)
+    only_these = end_of_first_row | start_of_second
+    assert num_moves(shape, only_these, end_of_first_row, start_of_second) is None
+    assert cells_between(shape, only_these, end_of_first_row, start_of_second) == []
+
+
+def test_the_cells_between_two_corners_are_those_of_every_shortest_path() -> None:
+    shape = GridShape(rows=3, cols=4)
+    everywhere = bits_from(shape, np.ones((1, 12), dtype=np.bool_))
+    levels = cells_between(shape, everywhere, bit_at(shape, 0, 0), bit_at(shape, 2, 3))
+    assert [np.flatnonzero(flags_from(shape, level)).tolist() for level in levels] == [
+        *([0], [1, 4], [2, 5, 8]),
+        *([3, 6, 9], [7, 10], [11]),
+    ]

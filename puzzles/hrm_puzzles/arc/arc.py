@@ -139,14 +139,7 @@ class Arc:
         answers_NT: IntArray,
         q_halt_N: NDArray[np.floating],
     ) -> dict[int, float]:
-        """Published scoring of answers to the variants `names` of test inputs, see `voting`."""
-        answered = zip(names, inputs_NT, answers_NT, q_halt_N.tolist(), strict=True)
-        predictions = (
-            voting.Prediction(name=name, question_T=question_T, answer_T=answer_T, q_halt=q_halt)
-            for name, question_T, answer_T, q_halt in answered
-        )
-        answers = voting.answers_of(names, inputs_NT, labels_NT, self.side)
-        return voting.pass_at(voting.votes(predictions, self.side), answers)
+        return voting.pass_at(names, inputs_NT, labels_NT, answers_NT, q_halt_N, self.side)
 
     def render(self, grid: Grid, question: Grid | None = None) -> str:  # noqa: ARG002
         """A text board of digits, a point for colour 0; an answer is not laid over its question."""

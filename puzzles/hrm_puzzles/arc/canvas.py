@@ -27,6 +27,7 @@ VOCAB = FIRST_COLOUR + NUM_COLOURS
 INVERSE_TURN = (0, 3, 2, 1, 4, 5, 6, 7)
 NUM_TURNS = len(INVERSE_TURN)
 TRANSPOSING = (1, 3, 6, 7)  # turns that exchange height and width
+FLIPS_OF_TURN = (0, 6, 3, 5, 2, 1, 4, 7)  # each turn as rows reversed (1), columns reversed (2), then transposed (4)
 TRIES = 5  # draws for each variant wanted, as published: few colours and symmetric grids have few variants
 _NAME = re.compile(r"(?P<task>.+?)(?:_|\|\|\|)t(?P<turn>[0-7])(?:_|\|\|\|)(?P<colours>[0-9]{10})")
 
@@ -183,7 +184,13 @@ def variants_of(pairs: Sequence[Pair], count: int, rng: np.random.Generator) -> 
     turns_V, colours_VC = _drawn(rng, TRIES * count)
     turns_V = np.concatenate([[0], turns_V])
     colours_VC = np.concatenate([np.arange(NUM_COLOURS)[None], colours_VC])
-    _, first = np.unique(_hashes_V(pairs, turns_V, colours_VC), return_index=True)
+    side = max(length for pair in pairs for grid in pair for length in grid.shape)
+    rows = (np.stack([canvas_T(grid, side) for grid in grids]) for grids in zip(*pairs, strict=True))
+    key_C = mixed(np.arange(NUM_COLOURS, dtype=np.uint64), salt=1)
+    # Place x colour, summed over cells once for each turn and colour: a thousand variants cost hardly more than eight.
+    sums_PTC = _sums_TBC(next(rows), next(rows), side).swapaxes(0, 1)
+    hashes_V = sum((mixed((sums_TC[turns_V] * key_C[colours_VC]).sum(axis=1)) for sums_TC in sums_PTC), np.uint64(0))
+    _, first = np.unique(hashes_V, return_index=True)
     chosen = np.sort(first)[: count + 1]
     return [
         Variant(turn=turn, colours=tuple(colours))
@@ -197,35 +204,7 @@ def _drawn(rng: np.random.Generator, count: int) -> tuple[NDArray[np.int64], NDA
     return turns_V, np.concatenate([np.zeros((count, 1), dtype=np.int64), others_VC], axis=1)
 
 
-def _hashes_V(pairs: Sequence[Pair], turns_V: NDArray[np.int64], colours_VC: NDArray[np.int64]) -> UInt64Array:
-    """A number for what each variant makes of the pairs, whatever their order: the sum over cells of place x colour.
-
-    That sum is taken once for each turn and colour, so a thousand variants cost hardly more than eight.
-    """
-    key_C = mixed(np.arange(NUM_COLOURS, dtype=np.uint64), salt=1)
-    hashes_V = np.zeros(len(turns_V), dtype=np.uint64)
-    for pair in pairs:
-        sums_TC = np.stack([_colour_sums_C(pair, turn) for turn in range(NUM_TURNS)])
-        hashes_V += mixed((sums_TC[turns_V] * key_C[colours_VC]).sum(axis=1))
-    return hashes_V
-
-
-def _colour_sums_C(pair: Pair, turn: int) -> UInt64Array:
-    """For each colour the sum of the numbers of its places, once the pair is turned."""
-    sums_C = np.zeros(NUM_COLOURS, dtype=np.uint64)
-    for grid, numbers in zip(pair, _place_numbers(), strict=True):
-        image = turned(grid, turn)
-        np.add.at(sums_C, image, numbers[: image.shape[0], : image.shape[1]])
-    return sums_C
-
-
-@cache
-def _place_numbers() -> UInt64Array:
-    """A random number for each place of a question [0] and of an answer [1], on any canvas up to 64 x 64."""
-    return mixed(np.arange(2 * 64 * 64, dtype=np.uint64), salt=2).reshape(2, 64, 64)
-
-
-# A hash that no variant and no move on the canvas changes
+# Hashes
 
 
 def equivalence_hash_B(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Array:
@@ -235,34 +214,35 @@ def equivalence_hash_B(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> U
     sums over colours and turns follow. The reverse is not proven: two pairs may share a number, which errs on the safe
     side.
     """
-    sums_TBC = _sums_TBC(inputs_BT, side, part=0) + _sums_TBC(labels_BT, side, part=1)
-    by_colour_TBC = mixed(sums_TBC.astype(np.uint64))
+    by_colour_TBC = mixed(_sums_TBC(inputs_BT, labels_BT, side))
     by_turn_TB = mixed(by_colour_TBC[..., 0], salt=1) + by_colour_TBC[..., 1:].sum(axis=2)
     return mixed(mixed(by_turn_TB, salt=2).sum(axis=0))
 
 
-def _sums_TBC(tokens_BT: IntArray, side: int, part: int) -> NDArray[np.float64]:
-    """For each turn, canvas and colour the sum of the numbers of its places; exact, since it stays below 2 ** 53.
+def _sums_TBC(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Array:
+    """For each turn, pair and colour the sum of the numbers of the colour's places once the pair is turned.
 
     K cells hold a colour, of all canvases of a batch together.
     """
-    boxes = boxes_of_B(tokens_BT, side)
-    canvas_K, place_K = np.nonzero(_is_colour(np.asarray(tokens_BT)))
-    row_K, col_K = place_K // side - boxes.top_B[canvas_K], place_K % side - boxes.left_B[canvas_K]
-    last_row_K, last_col_K = boxes.height_B[canvas_K] - 1, boxes.width_B[canvas_K] - 1
-    bin_K = canvas_K * NUM_COLOURS + np.asarray(tokens_BT)[canvas_K, place_K] - FIRST_COLOUR
-    sums: list[NDArray[np.float64]] = []
-    for turn in range(NUM_TURNS):
-        up_K = last_row_K - row_K if turn & 1 else row_K
-        across_K = last_col_K - col_K if turn & 2 else col_K
-        pair = (across_K, up_K) if turn & 4 else (up_K, across_K)
-        totals = np.bincount(bin_K, weights=_place_weights(part)[pair], minlength=len(tokens_BT) * NUM_COLOURS)
-        sums.append(totals.astype(np.float64).reshape(-1, NUM_COLOURS))
-    return np.stack(sums)
+    sums_TBC = np.zeros((NUM_TURNS, len(inputs_BT), NUM_COLOURS))
+    for tokens_BT, numbers in zip((inputs_BT, labels_BT), _place_numbers(), strict=True):
+        boxes = boxes_of_B(tokens_BT, side)
+        canvas_K, place_K = np.nonzero(_is_colour(np.asarray(tokens_BT)))
+        row_K, col_K = place_K // side - boxes.top_B[canvas_K], place_K % side - boxes.left_B[canvas_K]
+        last_row_K, last_col_K = boxes.height_B[canvas_K] - 1, boxes.width_B[canvas_K] - 1
+        bin_K = canvas_K * NUM_COLOURS + np.asarray(tokens_BT)[canvas_K, place_K] - FIRST_COLOUR
+        for turn, flips in enumerate(FLIPS_OF_TURN):
+            up_K = last_row_K - row_K if flips & 1 else row_K
+            across_K = last_col_K - col_K if flips & 2 else col_K
+            weights_K = numbers[(across_K, up_K) if flips & 4 else (up_K, across_K)]
+            sums = np.bincount(bin_K, weights=weights_K, minlength=len(tokens_BT) * NUM_COLOURS)
+            sums_TBC[turn] += sums.reshape(-1, NUM_COLOURS)
+    return sums_TBC.astype(np.uint64)  # exact, since sums stay below 2 ** 53
 
 
 @cache
-def _place_weights(part: int) -> NDArray[np.float64]:
-    """A random number below 2 ** 42 for each place of the questions (part 0) or of the answers (part 1)."""
-    numbers = mixed(np.arange(64 * 64, dtype=np.uint64), salt=3 + part) >> np.uint64(22)
-    return numbers.astype(np.float64).reshape(64, 64)
+def _place_numbers() -> NDArray[np.float64]:
+    """A random number below 2 ** 42 for each place of a question [0] and of an answer [1], up to 64 x 64."""
+    places = np.arange(64 * 64, dtype=np.uint64)
+    numbers = np.stack([mixed(places, salt=3 + part) >> np.uint64(22) for part in range(2)])
+    return numbers.astype(np.float64).reshape(2, 64, 64)

@@ -11,7 +11,7 @@ Shapes: N examples, T tokens.
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
@@ -36,7 +36,7 @@ from hrm_puzzles.data.sources import (
     read_chunks,
     read_csv,
 )
-from hrm_puzzles.puzzle import WRONG, Grid, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import WRONG, Puzzle, PuzzleError
 
 USUAL_COUNTS = {"maze": (1000, 1000), "logistics": (960, 400)}  # as the published Maze-Hard, and the city set
 FORM = 'write {"puzzle": ..., "solution": ...}'
@@ -167,15 +167,6 @@ def _with_copies(puzzle: Puzzle, rows: Examples, recipe: DataRecipe) -> Examples
 # Exported puzzles
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ImportedPuzzle:
-    """One good object: its tokens, and the name of its row in the puzzle table where the puzzle has many."""
-
-    inputs_T: NDArray[np.uint8]
-    labels_T: NDArray[np.uint8]
-    identifier: str | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class ImportResult:
     """`faults` names each object that was left out, and why."""
@@ -193,7 +184,7 @@ def import_file(path: Path, puzzle: Puzzle, out: Path, *, split: str | None = No
     training question is a copy of a test question of any. Refuses a file without a good object.
     """
     require_free(out)
-    found: list[ImportedPuzzle] = []
+    found: list[tuple[str, NDArray[np.uint8], NDArray[np.uint8]]] = []
     faults: list[str] = []
     for place, value in _objects(path):
         try:
@@ -202,13 +193,23 @@ def import_file(path: Path, puzzle: Puzzle, out: Path, *, split: str | None = No
             faults.append(f"{place}: {error}")
     if not found:
         raise DatasetError(f"{path} holds no good puzzle ({'; '.join(faults[:1]) or 'it is empty'}); {FORM}.")
-    parts = _parts(puzzle, found, split)
+    names_N, inputs, labels = zip(*sorted(found, key=lambda one: one[0]), strict=True)
+    inputs_NT, labels_NT = np.stack(inputs), np.stack(labels)
+    identifiers = sorted({*names_N} - {""})
+    number_of = {name: number for number, name in enumerate(["", *identifiers])}
+    ids_N = np.array([number_of[name] for name in names_N], dtype=np.int32)
+    is_test_N = np.full(len(ids_N), split == "test") if split else is_held_out_N(puzzle, inputs_NT, labels_NT)
     with new_directory(out) as directory:
-        _write_imported(puzzle, parts, directory, path.name)
-    counts = {name: len(part) for name, part in parts.items()}
+        for part, chosen_N in (("train", ~is_test_N), ("test", is_test_N)):
+            if chosen_N.any():
+                layout = _layout(ids_N[chosen_N], len(identifiers) + 1)
+                rows = inputs_NT[chosen_N], labels_NT[chosen_N]
+                datasets.write_split(directory, part, *rows, puzzle=puzzle, layout=layout)
+        datasets.write_identifiers(directory, identifiers)
+        datasets.write_recipe(directory, puzzle, {"imported": path.name})
     return ImportResult(
-        num_train=counts.get("train", 0),
-        num_test=counts.get("test", 0),
+        num_train=int((~is_test_N).sum()),
+        num_test=int(is_test_N.sum()),
         faults=faults,
         fingerprint=datasets.fingerprint(out),
     )
@@ -236,51 +237,21 @@ def _json_or_text(line: str) -> object:
         return line
 
 
-def _imported(puzzle: Puzzle, value: object) -> ImportedPuzzle:
+def _imported(puzzle: Puzzle, value: object) -> tuple[str, NDArray[np.uint8], NDArray[np.uint8]]:
+    """The identifier (empty without one) and the tokens of question and solution.
+
+    A solution is read like a question; one of a named task may leave the name to its question.
+    """
     if not isinstance(value, dict) or not {"puzzle", "solution"} <= set(cast("dict[str, object]", value)):
         raise PuzzleError("there is no object with puzzle and solution", "wrong-keys", FORM)
     values = cast("dict[str, object]", value)
-    parsed = puzzle.parse(values["puzzle"])
-    answer = _answer(puzzle, values["solution"], parsed.identifier)
-    inputs_T, labels_T = (puzzle.encode(grid).astype(np.uint8) for grid in (parsed.grid, answer))
+    parsed, solution = puzzle.parse(values["puzzle"]), values["solution"]
+    if parsed.identifier is not None and not isinstance(solution, dict):
+        solution = {"task": parsed.identifier, "input": solution}
+    inputs_T, labels_T = (puzzle.encode(grid).astype(np.uint8) for grid in (parsed.grid, puzzle.parse(solution).grid))
     if puzzle.check_BT(inputs_T[None], labels_T[None])[0] == WRONG:
         raise PuzzleError("the solution does not solve the puzzle", "wrong-solution", "correct or remove it")
-    return ImportedPuzzle(inputs_T=inputs_T, labels_T=labels_T, identifier=parsed.identifier)
-
-
-def _answer(puzzle: Puzzle, solution: object, identifier: str | None) -> Grid:
-    """A solution is read like a question; one of a named task may leave the name to its question."""
-    if identifier is not None and not isinstance(solution, dict):
-        solution = {"task": identifier, "input": solution}
-    return puzzle.parse(solution).grid
-
-
-def _parts(puzzle: Puzzle, found: list[ImportedPuzzle], split: str | None) -> dict[str, list[ImportedPuzzle]]:
-    """The puzzles of each split that has any, those of one identifier in a row."""
-    in_order = sorted(found, key=lambda one: one.identifier or "")
-    if split is not None:
-        return {split: in_order}
-    is_test_N = is_held_out_N(puzzle, *_stacked(in_order)).tolist()
-    parts = {
-        name: [one for one, is_test in zip(in_order, is_test_N, strict=True) if is_test == wanted]
-        for name, wanted in (("train", False), ("test", True))
-    }
-    return {name: part for name, part in parts.items() if part}
-
-
-def _stacked(part: Sequence[ImportedPuzzle]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    return np.stack([one.inputs_T for one in part]), np.stack([one.labels_T for one in part])
-
-
-def _write_imported(puzzle: Puzzle, parts: dict[str, list[ImportedPuzzle]], directory: Path, source: str) -> None:
-    names = sorted({one.identifier for part in parts.values() for one in part if one.identifier is not None})
-    number_of = {name: number for number, name in enumerate(names, start=1)}
-    for split, part in parts.items():
-        ids_N = np.array([number_of.get(one.identifier or "", 0) for one in part], dtype=np.int32)
-        layout = _layout(ids_N, len(names) + 1)
-        datasets.write_split(directory, split, *_stacked(part), puzzle=puzzle, layout=layout)
-    datasets.write_identifiers(directory, names)
-    datasets.write_recipe(directory, puzzle, {"imported": source})
+    return parsed.identifier or "", inputs_T, labels_T
 
 
 def _layout(ids_N: NDArray[np.int32], num_puzzle_ids: int) -> Layout:

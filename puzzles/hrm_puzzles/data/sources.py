@@ -95,12 +95,11 @@ def generate_chunks(chunks: list[Chunk], directory: Path, *, num_workers: int, p
 
 
 def read_chunks(chunks: list[Chunk], directory: Path) -> list[Examples]:
-    return [_read_chunk(directory / chunk.file_name) for chunk in chunks]
-
-
-def _read_chunk(file: Path) -> Examples:
-    with np.load(file, allow_pickle=False) as arrays:
-        return Examples(inputs_NT=arrays["inputs"], labels_NT=arrays["labels"], ratings_N=arrays["ratings"])
+    parts: list[Examples] = []
+    for chunk in chunks:
+        with np.load(directory / chunk.file_name, allow_pickle=False) as file:
+            parts.append(Examples(inputs_NT=file["inputs"], labels_NT=file["labels"], ratings_N=file["ratings"]))
+    return parts
 
 
 def difficulties_of(puzzle: Puzzle, difficulty: str) -> list[str]:

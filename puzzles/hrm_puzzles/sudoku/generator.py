@@ -4,34 +4,21 @@ Clues are taken out of a random full grid in random order, each only while the s
 givens that the difficulty asks for is reached or every given is needed. Questions outside its ratings are discarded.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from hrm_puzzles.puzzle import Example, Grid, require_difficulty
+from hrm_puzzles.puzzle import Example, require_difficulty
 from hrm_puzzles.sudoku.board import SudokuBoard
 from hrm_puzzles.sudoku.solver import SudokuSolver, rating, solver_of
 
-
-@dataclass(frozen=True, kw_only=True)
-class Difficulty:
-    """What a question must be: the share of cells given (0: every given is needed) and the range of its rating."""
-
-    given_share: float = 0.0
-    least_rating: int = 0
-    greatest_rating: int | None = None
-
-    def accepts(self, rating: int) -> bool:
-        return self.least_rating <= rating and (self.greatest_rating is None or rating <= self.greatest_rating)
-
-
-# Givens and ratings on 9x9; the smaller boards have no question that needs guesses often enough to look for.
+ANY = range(10**9)
+# Share of cells given (0: every given is needed) and ratings, on 9x9; the smaller boards have no question that needs
+# guesses often enough to look for.
 DIFFICULTIES = {
-    "easy": Difficulty(given_share=0.5, greatest_rating=0),  # 40 givens, solved by singles alone
-    "medium": Difficulty(given_share=0.37),  # 30 givens, rating nearly always 0
-    "minimal": Difficulty(),  # 20 to 28 givens, any rating, two of three are 0
-    "hard": Difficulty(least_rating=1),  # minimal, and singles alone do not solve it
-    "extreme": Difficulty(least_rating=10),  # minimal, about one of forty; half a second of work each
+    "easy": (0.5, range(1)),  # 40 givens, solved by singles alone
+    "medium": (0.37, ANY),  # 30 givens, rating nearly always 0
+    "minimal": (0.0, ANY),  # 20 to 28 givens, two of three are rated 0
+    "hard": (0.0, ANY[1:]),  # minimal, and singles alone do not solve it
+    "extreme": (0.0, ANY[10:]),  # minimal, about one of forty; half a second of work each
 }
 
 
@@ -42,16 +29,18 @@ def difficulties(board: SudokuBoard) -> tuple[str, ...]:
 def generate(board: SudokuBoard, rng: np.random.Generator, difficulty: str) -> Example:
     """A question of one of the `difficulties` of the board, its answer and its rating."""
     require_difficulty(difficulty, difficulties(board))
-    wanted = DIFFICULTIES[difficulty]
+    given_share, ratings = DIFFICULTIES[difficulty]
     while True:
-        example = _example(board, rng, num_givens=round(wanted.given_share * board.num_cells))
-        if wanted.accepts(example.rating):
+        example = _example(board, rng, num_givens=round(given_share * board.num_cells))
+        if example.rating in ratings:
             return example
 
 
 def _example(board: SudokuBoard, rng: np.random.Generator, *, num_givens: int) -> Example:
     solver = solver_of(board)
-    answer = _full_grid(solver, rng)
+    nothing_given = solver.given([0] * board.num_cells)
+    found = solver.search(nothing_given, max_solutions=1, order=lambda bits: rng.permutation(bits).tolist())
+    answer = found.grids[0]
     cells: list[int] = answer.reshape(-1).tolist()
     order: list[int] = rng.permutation(board.num_cells).tolist()
     num_spare = board.num_cells - num_givens
@@ -62,11 +51,6 @@ def _example(board: SudokuBoard, rng: np.random.Generator, *, num_givens: int) -
             _take_out(solver, cells, [cell])
     question = np.array(cells, dtype=np.int8).reshape(answer.shape)
     return Example(question=question, answer=answer, rating=rating(board, question))
-
-
-def _full_grid(solver: SudokuSolver, rng: np.random.Generator) -> Grid:
-    nothing_given = solver.given([0] * solver.num_cells)
-    return solver.search(nothing_given, max_solutions=1, order=lambda bits: rng.permutation(bits).tolist()).grids[0]
 
 
 def _take_out(solver: SudokuSolver, cells: list[int], block: list[int]) -> None:

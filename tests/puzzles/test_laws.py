@@ -1,0 +1,125 @@
+"""What holds for every puzzle with a proof: the check, symmetries, the curriculum, equivalence and generation."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hrm_puzzles import registry
+from hrm_puzzles.logistics.logistics import Logistics
+from hrm_puzzles.maze.maze import Maze
+from hrm_puzzles.puzzle import RIGHT, WRONG, Puzzle, PuzzleError
+
+PUZZLES: list[Puzzle] = [
+    *(registry.get(name) for name in ("sudoku-4x4", "sudoku-6x6", "sudoku")),
+    *(Maze(name=f"maze-{rows}x{cols}", rows=rows, cols=cols) for rows, cols in ((4, 4), (6, 9), (10, 10))),
+    *(Logistics(name=f"logistics-{rows}x{cols}", rows=rows, cols=cols) for rows, cols in ((5, 5), (5, 8), (10, 10))),
+]
+LARGEST = PUZZLES[2::3]  # of each kind
+each = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
+largest = pytest.mark.parametrize("puzzle", LARGEST, ids=lambda puzzle: puzzle.name)
+seeds = st.integers(min_value=0, max_value=2**32 - 1)
+quick = settings(deadline=None, max_examples=8)
+
+
+def examples(puzzle: Puzzle, seed: int, count: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    rng = np.random.default_rng(seed)
+    made = [puzzle.generate(rng, str(rng.choice(["easy", "medium"]))) for _ in range(count)]
+    questions, answers = ([getattr(example, part) for example in made] for part in ("question", "answer"))
+    return np.stack([puzzle.encode(grid) for grid in questions]), np.stack([puzzle.encode(grid) for grid in answers])
+
+
+@each
+@given(seed=seeds, data=st.data())
+@quick
+def test_answer_with_any_one_cell_changed_is_wrong(puzzle: Puzzle, seed: int, data: st.DataObject) -> None:
+    inputs_BT, labels_BT = examples(puzzle, seed, 1)
+    assert puzzle.check_BT(inputs_BT, labels_BT).tolist() == [RIGHT]
+    cell = data.draw(st.integers(0, puzzle.seq_len - 1))
+    token = data.draw(st.integers(-1, puzzle.vocab_size + 1).filter(lambda value: value != labels_BT[0, cell]))
+    labels_BT[0, cell] = token
+    assert puzzle.check_BT(inputs_BT, labels_BT).tolist() == [WRONG]
+
+
+@each
+def test_check_judges_each_row_by_itself(puzzle: Puzzle) -> None:
+    inputs_BT, labels_BT = (np.resize(rows_BT, (70, puzzle.seq_len)) for rows_BT in examples(puzzle, 2, 4))
+    answers_BT = labels_BT[[row ^ (row % 3 == 0) for row in range(70)]]
+    verdict_B = puzzle.check_BT(inputs_BT, answers_BT)
+    assert verdict_B.dtype == np.int8
+    assert verdict_B.tolist() == [WRONG if row % 3 == 0 else RIGHT for row in range(70)]
+    assert [puzzle.check_BT(inputs_BT[[row]], answers_BT[[row]])[0] for row in range(4)] == verdict_B[:4].tolist()
+
+
+@each
+def test_rows_of_padding_are_wrong(puzzle: Puzzle) -> None:
+    padding = np.zeros((2, puzzle.seq_len), dtype=int)
+    assert puzzle.check_BT(padding, padding).tolist() == [WRONG, WRONG]
+
+
+@each
+@given(seed=seeds)
+@quick
+def test_inverse_of_a_symmetry_undoes_it(puzzle: Puzzle, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tokens_BT = rng.integers(0, puzzle.vocab_size, (3, puzzle.seq_len))
+    symmetry = puzzle.symmetry(rng)
+    assert (symmetry.invert(symmetry.apply(tokens_BT)) == tokens_BT).all()
+    assert (symmetry.apply(symmetry.invert(tokens_BT)) == tokens_BT).all()
+
+
+@each
+@given(seed=seeds)
+@quick
+def test_verdicts_do_not_change_under_symmetry(puzzle: Puzzle, seed: int) -> None:
+    inputs_BT, labels_BT = examples(puzzle, seed, 3)
+    answers_BT = labels_BT[[0, 1, 0]]
+    symmetry = puzzle.symmetry(np.random.default_rng(seed))
+    verdict_B = puzzle.check_BT(inputs_BT, answers_BT)
+    assert verdict_B[:2].tolist() == [RIGHT, RIGHT]
+    assert (puzzle.check_BT(symmetry.apply(inputs_BT), symmetry.apply(answers_BT)) == verdict_B).all()
+
+
+@each
+@given(seed=seeds, num_revealed=st.lists(st.integers(0, 99), min_size=3, max_size=3))
+@quick
+def test_turned_and_revealed_questions_keep_right_labels_and_their_number(
+    puzzle: Puzzle, seed: int, num_revealed: list[int]
+) -> None:
+    inputs_BT, labels_BT = examples(puzzle, seed, 3)
+    rng = np.random.default_rng(seed)
+    turned_BT, turned_labels_BT = puzzle.augment_BT(rng, inputs_BT, labels_BT)
+    assert turned_BT.dtype == turned_labels_BT.dtype == np.int32
+    assert (puzzle.check_BT(turned_BT, turned_labels_BT) == RIGHT).all()
+    num_open_B = (inputs_BT != labels_BT).sum(axis=1)
+    assert ((turned_BT != turned_labels_BT).sum(axis=1) == num_open_B).all()
+    hash_B = puzzle.equivalence_hash_B(inputs_BT, labels_BT)
+    assert (hash_B == puzzle.equivalence_hash_B(turned_BT, turned_labels_BT)).all()
+    shown_BT = puzzle.reveal_BT(rng, turned_BT, turned_labels_BT, np.array(num_revealed))
+    is_new_BT = shown_BT != turned_BT
+    assert (is_new_BT.sum(axis=1) == np.minimum(num_revealed, num_open_B)).all()
+    assert (shown_BT[is_new_BT] == turned_labels_BT[is_new_BT]).all()
+    assert (puzzle.check_BT(shown_BT, turned_labels_BT) == RIGHT).all()
+    if not puzzle.name.startswith("sudoku"):  # of a Sudoku the number of givens counts
+        assert (hash_B == puzzle.equivalence_hash_B(shown_BT, turned_labels_BT)).all()
+
+
+@largest
+def test_equivalence_hash_tells_different_puzzles_apart(puzzle: Puzzle) -> None:
+    assert len(set(puzzle.equivalence_hash_B(*examples(puzzle, 0, 60)).tolist())) == 60
+
+
+@largest
+def test_same_seed_gives_the_same_puzzles(puzzle: Puzzle) -> None:
+    one, other = (puzzle.generate(np.random.default_rng(9), "medium") for _ in range(2))
+    assert (one.question == other.question).all()
+    assert (one.answer == other.answer).all()
+    assert one.rating == other.rating
+
+
+@each
+def test_unknown_difficulty_is_refused_with_the_known_names(puzzle: Puzzle) -> None:
+    with pytest.raises(PuzzleError, match=f"use one of {', '.join(puzzle.difficulties)}") as caught:
+        puzzle.generate(np.random.default_rng(0), "absurd")
+    assert caught.value.rule == "unknown-difficulty"
