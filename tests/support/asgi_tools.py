@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import numpy as np
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
 from scripted_server import NAME, scripted_lanes, scripted_model
 
-from hrm_benchmarks import scripted_server as serving
+from hrm_benchmarks import scripted_server as scripted
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
@@ -46,7 +48,7 @@ def app_of_two() -> tuple[FastAPI, EngineClient]:
 
 
 def maze_model() -> ServedModel:
-    return serving.scripted_model(MAZE, name="mazes", num_slots=2, max_segments=3)
+    return scripted.scripted_model(MAZE, name="mazes", num_slots=2, max_segments=3)
 
 
 @contextlib.asynccontextmanager
@@ -59,6 +61,31 @@ async def client_of(app: FastAPI, engine_client: EngineClient | None = None) -> 
         if engine_client is not None:
             await until(lambda: engine_client.state == "ready")
         yield http
+
+
+@dataclass(frozen=True, kw_only=True)
+class Http:
+    """A client of an application in this process, without `await`."""
+
+    engine_client: EngineClient
+    portal: BlockingPortal
+    http: httpx.AsyncClient
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.portal.call(functools.partial(self.http.get, path, **options))
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return self.portal.call(functools.partial(self.http.post, path, **options))
+
+
+@contextlib.contextmanager
+def serving(app: FastAPI, engine_client: EngineClient, *, until_ready: bool = True) -> Iterator[Http]:
+    """The application runs in a thread of its own."""
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(client_of(app, engine_client if until_ready else None)) as http,
+    ):
+        yield Http(engine_client=engine_client, portal=portal, http=http)
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from asgi_tools import QUICK, Call, app_over, client_of, until
+from asgi_tools import QUICK, Call, app_over, client_of, serving, until
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import examples
@@ -32,6 +32,7 @@ from hrm_edge_runtime.key_cli import app as key_app
 GOOD = next(iter(examples()))
 ROUTES = ("/", "/docs", "/models", "/slots", "/metrics", "/readyz", "/openapi.json", "/web/css/base.css", "/nothing")
 USER, ADMIN = new_secret(), new_secret()
+SLOW = Key(label="slow", sha256=hash_of("slow"), rate=0.01, burst=2)
 
 
 def ring(folder: Path, *more: Key) -> KeyRing:
@@ -55,70 +56,45 @@ def test_with_keys_every_route_but_livez_needs_one(tmp_path: Path) -> None:
         *({"x-api-key": USER}, {"authorization": f"Bearer {USER}"}, {"authorization": f"bearer {ADMIN}"}),
         *({"authorization": basic("", USER)}, {"authorization": basic("anybody", ADMIN)}),
     )
-
-    async def run() -> None:
-        app, engine_client = app_over(QUICK, ring(tmp_path))
-        async with client_of(app, engine_client) as http:
-            for headers in wrong:
-                answers = [await http.get(path, headers=headers) for path in ROUTES]
-                answers.append(await http.post("/solve", headers=headers, json={"puzzle": "1"}))
-                assert {answer.status_code for answer in answers} == {401}
-                assert {answer.json()["error"]["reason"] for answer in answers} == {"bad-key"}
-                challenges = answers[0].headers.get_list("www-authenticate")
-                assert [challenge.split()[0] for challenge in challenges] == ["Basic", "Bearer"]
-            assert (await http.get("/livez")).status_code == 200
-            for headers in right:
-                assert (await http.get("/models", headers=headers)).status_code == 200
-                answer = await http.post("/solve", headers=headers, json={"puzzle": GOOD})
-                assert answer.json()["solved"]
-
-    asyncio.run(run())
+    with serving(*app_over(QUICK, ring(tmp_path))) as http:
+        for headers in wrong:
+            answers = [http.get(path, headers=headers) for path in ROUTES]
+            answers.append(http.post("/solve", headers=headers, json={"puzzle": "1"}))
+            assert {answer.status_code for answer in answers} == {401}
+            assert {answer.json()["error"]["reason"] for answer in answers} == {"bad-key"}
+            challenges = answers[0].headers.get_list("www-authenticate")
+            assert [challenge.split()[0] for challenge in challenges] == ["Basic", "Bearer"]
+        assert http.get("/livez").status_code == 200
+        for headers in right:
+            assert http.get("/models", headers=headers).status_code == 200
+            assert http.post("/solve", headers=headers, json={"puzzle": GOOD}).json()["solved"]
 
 
 def test_requests_are_counted_by_the_label_of_their_key(tmp_path: Path) -> None:
-    async def run() -> None:
-        app, engine_client = app_over(QUICK, ring(tmp_path))
-        async with client_of(app, engine_client) as http:
-            for _ in range(3):
-                await http.get("/models", headers={"x-api-key": USER})
-            await http.get("/models", headers={"x-api-key": "wrong"})
-            page = (await http.get("/metrics", headers={"x-api-key": ADMIN})).text
-        counted = [line for line in page.splitlines() if line.startswith("hrm_key_requests_total")]
-        assert counted == ['hrm_key_requests_total{key="kitchen",status="200"} 3.0']
-        assert USER not in page
-
-    asyncio.run(run())
+    with serving(*app_over(QUICK, ring(tmp_path))) as http:
+        for key in (USER, USER, USER, "wrong"):
+            http.get("/models", headers={"x-api-key": key})
+        page = http.get("/metrics", headers={"x-api-key": ADMIN}).text
+    counted = [line for line in page.splitlines() if line.startswith("hrm_key_requests_total")]
+    assert counted == ['hrm_key_requests_total{key="kitchen",status="200"} 3.0']
+    assert USER not in page
 
 
 def test_key_that_asks_too_often_is_refused_and_others_are_not(tmp_path: Path) -> None:
-    slow = new_secret()
-
-    async def run() -> None:
-        app, engine_client = app_over(
-            QUICK, ring(tmp_path, Key(label="slow", sha256=hash_of(slow), rate=0.01, burst=2))
-        )
-        async with client_of(app, engine_client) as http:
-            asked = [await http.post("/solve", headers={"x-api-key": slow}, json={"puzzle": GOOD}) for _ in range(3)]
-            assert [answer.status_code for answer in asked] == [200, 200, 429]
-            assert asked[2].json()["error"]["reason"] == "rate-limited"
-            assert 90 <= int(asked[2].headers["retry-after"]) <= 100
-            assert (await http.get("/slots", headers={"x-api-key": slow})).status_code == 200
-            other = await http.post("/solve", headers={"x-api-key": USER}, json={"puzzle": GOOD})
-            assert other.status_code == 200
-
-    asyncio.run(run())
+    with serving(*app_over(QUICK, ring(tmp_path, SLOW))) as http:
+        asked = [http.post("/solve", headers={"x-api-key": "slow"}, json={"puzzle": GOOD}) for _ in range(3)]
+        assert [answer.status_code for answer in asked] == [200, 200, 429]
+        assert asked[2].json()["error"]["reason"] == "rate-limited"
+        assert 90 <= int(asked[2].headers["retry-after"]) <= 100
+        assert http.get("/slots", headers={"x-api-key": "slow"}).status_code == 200
+        assert http.post("/solve", headers={"x-api-key": USER}, json={"puzzle": GOOD}).status_code == 200
 
 
 def test_each_line_of_a_batch_takes_from_the_bucket_of_its_key(tmp_path: Path) -> None:
-    slow = new_secret()
-
     async def run() -> None:
-        app, engine_client = app_over(
-            QUICK, ring(tmp_path, Key(label="slow", sha256=hash_of(slow), rate=0.01, burst=2))
-        )
+        app, engine_client = app_over(QUICK, ring(tmp_path, SLOW))
         async with client_of(app, engine_client):
-            headers = {"content-type": "application/x-ndjson", "x-api-key": slow}
-            batch = Call(app, "/solve/batch", headers)
+            batch = Call(app, "/solve/batch", {"content-type": "application/x-ndjson", "x-api-key": "slow"})
             batch.give(b"\n".join([json.dumps({"puzzle": GOOD}).encode()] * 3), more=False)
             await until(lambda: batch.body.count(b"\n") == 2)
             await asyncio.sleep(0.2)
@@ -154,31 +130,23 @@ def test_bucket_gives_no_more_than_its_rate_and_burst(rate: float, burst: int, g
 
 @pytest.mark.parametrize("origin", ["https://elsewhere.example", "null", "http://test.elsewhere.example", "http://"])
 def test_pages_of_other_origins_may_not_ask(origin: str) -> None:
-    async def run() -> None:
-        app, engine_client = app_over(QUICK)
-        async with client_of(app, engine_client) as http:
-            body = {"puzzle": GOOD}
-            refused = await http.post("/solve", headers={"origin": origin}, json=body)
-            assert (refused.status_code, refused.json()["error"]["reason"]) == (403, "foreign-page")
-            assert (await http.post("/solve", headers={"origin": "http://TEST"}, json=body)).status_code == 200
-
-    asyncio.run(run())
+    with serving(*app_over(QUICK)) as http:
+        refused = http.post("/solve", headers={"origin": origin}, json={"puzzle": GOOD})
+        assert (refused.status_code, refused.json()["error"]["reason"]) == (403, "foreign-page")
+        own = http.post("/solve", headers={"origin": "http://TEST"}, json={"puzzle": GOOD})
+        assert own.status_code == 200
 
 
 def test_every_answer_carries_the_headers_that_keep_browsers_from_guessing(tmp_path: Path) -> None:
-    async def run() -> None:
-        app, engine_client = app_over(QUICK, ring(tmp_path))
-        async with client_of(app, engine_client) as http:
-            for path in (*ROUTES, "/livez"):
-                for headers in ({}, {"x-api-key": USER}):
-                    answer = await http.get(path, headers=headers)
-                    assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
-                    assert answer.headers.get_list("cross-origin-resource-policy") == ["same-origin"]
-                    assert "server" not in answer.headers
-            page = await http.get("/", headers={"x-api-key": USER})
-            assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
-
-    asyncio.run(run())
+    with serving(*app_over(QUICK, ring(tmp_path))) as http:
+        for path in (*ROUTES, "/livez"):
+            for headers in ({}, {"x-api-key": USER}):
+                answer = http.get(path, headers=headers)
+                assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
+                assert answer.headers.get_list("cross-origin-resource-policy") == ["same-origin"]
+                assert "server" not in answer.headers
+        page = http.get("/", headers={"x-api-key": USER})
+        assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
 
 
 def line(**changed: object) -> str:
@@ -229,11 +197,10 @@ def test_new_key_leaves_the_file_to_those_who_may_read_it(tmp_path: Path) -> Non
 
 
 def test_reading_again_takes_what_is_new_and_keeps_buckets_and_what_is_unusable(tmp_path: Path) -> None:
-    slow = Key(label="slow", sha256=hash_of("slow"), rate=0.01, burst=2)
-    keys = ring(tmp_path, slow)
+    keys = ring(tmp_path, SLOW)
     holder = keys.find("slow")
     assert holder is not None
-    write_keys(tmp_path / "keys", [slow, Key(label="new", sha256=hash_of("new"))])
+    write_keys(tmp_path / "keys", [SLOW, Key(label="new", sha256=hash_of("new"))])
     keys.reload()
     assert keys.find("slow") is holder
     assert keys.find(USER) is None

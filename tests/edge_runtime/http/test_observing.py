@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import io
 import json
 import logging
 import re
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import numpy as np
 import pytest
-from asgi_tools import QUICK, app_of_two, app_over, client_of
+from asgi_tools import QUICK, app_of_two, app_over, serving
 from scripted_server import NAME, PUZZLE, examples, scripted_model
 from service_tools import running, wait_for
 
@@ -37,25 +38,17 @@ def access_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     [("job-17.a_B", True), ("x" * 64, True), ("x" * 65, False), ("two words", False), ("a\u00e4", False), ("", False)],
 )
 def test_a_sane_request_id_is_kept_and_another_is_replaced(asked: str, is_kept: bool) -> None:
-    async def ask() -> str:
-        async with client_of(*app_over(QUICK)) as http:
-            headers = [(b"x-request-id", asked.encode("utf-8"))]
-            return (await http.get("/models", headers=headers)).headers["x-request-id"]
-
-    told = asyncio.run(ask())
+    with serving(*app_over(QUICK)) as http:
+        told = http.get("/models", headers=[(b"x-request-id", asked.encode("utf-8"))]).headers["x-request-id"]
     assert (told == asked) == is_kept
     assert re.fullmatch(r"[A-Za-z0-9._-]{1,64}", told)
 
 
 def test_an_answer_leaves_one_line_that_says_what_it_cost(caplog: pytest.LogCaptureFixture) -> None:
-    async def ask() -> str:
-        async with client_of(*app_over(QUICK)) as http:
-            headers = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", "x-request-id": "mine"}
-            answer = await http.post("/solve", json={"puzzle": QUESTION}, headers=headers)
-            return str(answer.json()["solution"])
-
-    with caplog.at_level(logging.INFO):
-        assert asyncio.run(ask()) == SOLUTION
+    headers = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", "x-request-id": "mine"}
+    with caplog.at_level(logging.INFO), serving(*app_over(QUICK)) as http:
+        answer = http.post("/solve", json={"puzzle": QUESTION}, headers=headers)
+    assert answer.json()["solution"] == SOLUTION
     (line,) = access_lines(caplog)
     assert {name: line[name] for name in ("method", "route", "status", "model", "segments", "halted_by", "trace")} == {
         "method": "POST", "route": "/solve", "status": 200, "model": NAME, "segments": 2, "halted_by": "proven",
@@ -65,15 +58,11 @@ def test_an_answer_leaves_one_line_that_says_what_it_cost(caplog: pytest.LogCapt
 
 
 def test_a_refusal_says_why_and_a_batch_adds_its_puzzles_up(caplog: pytest.LogCaptureFixture) -> None:
-    async def ask() -> None:
-        async with client_of(*app_over(QUICK)) as http:
-            await http.post("/solve", json={"puzzle": "11.............."})
-            body = "".join(json.dumps({"puzzle": question}) + "\n" for question in list(examples())[:3])
-            await http.post("/solve/batch", content=body, headers={"content-type": "application/x-ndjson"})
-            await http.get("/nothing/secret-path")
-
-    with caplog.at_level(logging.INFO):
-        asyncio.run(ask())
+    with caplog.at_level(logging.INFO), serving(*app_over(QUICK)) as http:
+        http.post("/solve", json={"puzzle": "11.............."})
+        body = "".join(json.dumps({"puzzle": question}) + "\n" for question in list(examples())[:3])
+        http.post("/solve/batch", content=body, headers={"content-type": "application/x-ndjson"})
+        http.get("/nothing/secret-path")
     refused, batch, nothing = access_lines(caplog)
     assert (refused["status"], refused["refused"]) == (422, "bad-puzzle")
     assert (batch["puzzles"], batch["segments"], batch["model"]) == (3, 6, NAME)
@@ -81,27 +70,19 @@ def test_a_refusal_says_why_and_a_batch_adds_its_puzzles_up(caplog: pytest.LogCa
 
 
 def test_no_line_holds_a_puzzle_a_path_or_a_header(caplog: pytest.LogCaptureFixture) -> None:
-    async def ask() -> None:
-        async with client_of(*app_over(QUICK)) as http:
-            for puzzle in (QUESTION, "11..............", {"deep": [QUESTION]}, f"{QUESTION}9"):
-                await http.post("/solve", json={"puzzle": puzzle}, headers={"authorization": "Bearer a-secret-key"})
-            await http.get(f"/{QUESTION}?key=a-secret-key")
-
-    with caplog.at_level(logging.DEBUG):
-        asyncio.run(ask())
+    with caplog.at_level(logging.DEBUG), serving(*app_over(QUICK)) as http:
+        for puzzle in (QUESTION, "11..............", {"deep": [QUESTION]}, f"{QUESTION}9"):
+            http.post("/solve", json={"puzzle": puzzle}, headers={"authorization": "Bearer a-secret-key"})
+        http.get(f"/{QUESTION}?key=a-secret-key")
     said = "\n".join(JsonLines().format(record) for record in caplog.records if record.name.startswith("hrm"))
     assert "bad-puzzle" in said
     assert all(secret not in said for secret in (QUESTION, SOLUTION, "a-secret-key", "11......", "deep"))
 
 
 def test_probes_that_succeed_are_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
-    async def ask() -> None:
-        async with client_of(*app_over(QUICK)) as http:
-            for path in ("/livez", "/readyz", "/metrics", "/models"):
-                await http.get(path)
-
-    with caplog.at_level(logging.INFO):
-        asyncio.run(ask())
+    with caplog.at_level(logging.INFO), serving(*app_over(QUICK)) as http:
+        for path in ("/livez", "/readyz", "/metrics", "/models"):
+            http.get(path)
     assert [line["route"] for line in access_lines(caplog)] == ["/models"]
 
 
@@ -146,12 +127,9 @@ def test_both_processes_of_a_server_write_json() -> None:
 
 
 def test_metrics_tell_models_apart() -> None:
-    async def ask() -> str:
-        async with client_of(*app_of_two()) as http:
-            await http.post("/solve", json={"puzzle": QUESTION})
-            return (await http.get("/metrics")).text
-
-    page = asyncio.run(ask())
+    with serving(*app_of_two()) as http:
+        http.post("/solve", json={"puzzle": QUESTION})
+        page = http.get("/metrics").text
     assert f'hrm_answers_total{{halted_by="proven",model="{NAME}"}} 1.0' in page
     assert f'hrm_solve_compute_seconds_count{{model="{NAME}"}} 1.0' in page
     assert 'hrm_solve_compute_seconds_count{model="mazes"}' not in page
@@ -169,13 +147,9 @@ def test_a_request_is_traced_with_its_queue_and_compute_under_the_clients_span()
     tracer = RequestTracer(SimpleSpanProcessor(collected))
     app = create_app(engine_client, [scripted_model(num_slots=2)], tracer=tracer)
 
-    async def ask() -> None:
-        async with client_of(app, engine_client) as http:
-            headers = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
-            await http.post("/solve", json={"puzzle": QUESTION}, headers=headers)
-            await http.get("/nothing")
-
-    asyncio.run(ask())
+    with serving(app, engine_client) as http:
+        http.post("/solve", json={"puzzle": QUESTION}, headers={"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"})
+        http.get("/nothing")
     spans = {span.name: span for span in collected.get_finished_spans()}
     assert set(spans) == {"POST /solve", "queue", "compute", "GET other"}
     request, queue, compute = spans["POST /solve"], spans["queue"], spans["compute"]
@@ -220,9 +194,6 @@ def test_spans_reach_a_collector_over_http() -> None:
 
 @pytest.mark.process
 def test_the_server_never_loads_opentelemetry_unasked() -> None:
-    import subprocess
-    import sys
-
     program = "import sys; from hrm_edge_runtime import cli; from hrm_edge_runtime.http import server; "
     program += "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -237,13 +208,9 @@ def test_the_engine_names_the_request_it_could_not_answer(caplog: pytest.LogCapt
         engine = ScriptedEngine(num_slots=2, seq_len=16, play=play)
         return LaneSet(lanes={NAME: Attempts(engine, PUZZLE, np.zeros((1, 4), np.float32), queue_limit=8)})
 
-    async def ask() -> int:
-        async with client_of(*app_over(garbled)) as http:
-            headers = {"x-request-id": "job-9"}
-            return (await http.post("/solve", json={"puzzle": QUESTION}, headers=headers)).status_code
-
-    with caplog.at_level(logging.INFO):
-        assert asyncio.run(ask()) == 500
+    with caplog.at_level(logging.INFO), serving(*app_over(garbled)) as http:
+        answer = http.post("/solve", json={"puzzle": QUESTION}, headers={"x-request-id": "job-9"})
+    assert answer.status_code == 500
     (record,) = [record for record in caplog.records if record.name == "hrm_edge_runtime.engine"]
     assert (record.request, record.levelname) == ("job-9", "ERROR")  # type: ignore[attr-defined]
     (line,) = access_lines(caplog)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import re
 from pathlib import Path
 
 import pytest
-from asgi_tools import QUICK, app_over, client_of
+from asgi_tools import QUICK, app_over, serving
 from prometheus_client import Metric
 from scripted_server import examples
 from service_tools import Server, wait_for
@@ -74,13 +73,9 @@ def test_the_dashboard_check_can_fail() -> None:
 
 
 def test_the_line_in_the_page_is_one_that_the_server_writes(caplog: pytest.LogCaptureFixture) -> None:
-    async def ask() -> None:
-        async with client_of(*app_over(QUICK)) as http:
-            headers = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
-            await http.post("/solve", json={"puzzle": QUESTION}, headers=headers)
-
-    with caplog.at_level(logging.INFO):
-        asyncio.run(ask())
+    with caplog.at_level(logging.INFO), serving(*app_over(QUICK)) as http:
+        headers = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+        http.post("/solve", json={"puzzle": QUESTION}, headers=headers)
     (record,) = [record for record in caplog.records if record.name.endswith(".access")]
     written = json.loads(re.findall(r"^\{.*\}$", (DOCS / "observing.md").read_text(), re.MULTILINE)[0])
     assert set(json.loads(JsonLines().format(record))) | {"request", "key"} == set(written)
