@@ -92,6 +92,35 @@ def test_the_reader_of_imports_can_fail(package: str, source: str, names: set[st
     assert forbidden(package, source) == names
 
 
+def modules_imported_by(source: str) -> set[str]:
+    """Full names of every import statement, of the names taken from a module too."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def imports_http(source: str) -> bool:
+    return any(name.startswith("hrm_edge_runtime.http") for name in modules_imported_by(source))
+
+
+def test_the_engine_process_knows_no_http() -> None:
+    runtime = ROOT / "edge_runtime" / "hrm_edge_runtime"
+    files = [file for folder in ("batching", "engines", "worker") for file in runtime.glob(f"{folder}/**/*.py")]
+    assert files
+    assert [file.name for file in files if imports_http(file.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize(
+    "source", ["import hrm_edge_runtime.http.app", "def f():\n    from hrm_edge_runtime import http"]
+)
+def test_the_reader_of_http_imports_can_fail(source: str) -> None:
+    assert imports_http(source)
+
+
 SERVE_AND_LIST = """
 import asyncio, sys
 from pathlib import Path

@@ -34,10 +34,10 @@ class DeficitRoundRobin:
         for name in self._ring:
             if name not in busy:
                 self._credit_s[name] = 0.0
+        if len(busy) == 1:
+            self._credit_s[busy[0]] = self._cost_s.get(busy[0], _LEAST_S)  # alone it owes no other lane anything
+            return busy[0]
         line = [name for name in self._ring if name in busy]
-        if len(line) == 1:
-            self._credit_s[line[0]] = self._cost(line[0])  # alone it owes no other lane anything
-            return line[0]
         quantum_s = min(self._cost(name) for name in line)
         rounds = {name: self._rounds(name, quantum_s) for name in line}
         chosen = min(line, key=rounds.__getitem__)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.halting import decide
-from hrm_edge_runtime.batching.scheduler import Plan, Scheduler
+from hrm_edge_runtime.batching.scheduler import NOTHING, Plan, Scheduler
 from hrm_edge_runtime.batching.stats import LaneCounters, LaneSnapshot, Outcome, SlotView
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.engine import Engine, Int32, StepOutput
@@ -103,9 +103,11 @@ class Lane:
         started = self._clock()
         for attempt in self._scheduler.expire(started):
             self._ended.append(self._end(attempt, "deadline", started))
-        self._prepare(self._scheduler.admit(), started)
-        if num_active := self._scheduler.num_running:
-            self._segment(num_active, started)
+        plan = self._scheduler.admit()
+        if plan is not NOTHING:
+            self._prepare(plan, started)
+        if attempts := self._scheduler.dense:
+            self._segment(attempts, started)
         ended, self._ended = self._ended, []
         return ended
 
@@ -148,14 +150,14 @@ class Lane:
             self._answers_BT[move.target] = self._answers_BT[move.source]
             self._engine.move(move.source, move.target)
 
-    def _segment(self, num_active: int, started: float) -> None:
+    def _segment(self, attempts: list[Attempt], started: float) -> None:
         has_backlog = self._scheduler.num_waiting > 0
         before = self._clock()
-        output = self._engine.step(num_active)
+        output = self._engine.step(len(attempts))
         after = self._clock()
-        self._commit(output, [attempt for attempt in self._scheduler.slots if attempt is not None], after)
+        self._commit(output, attempts, after)
         self._counters.count_step(
-            num_active=num_active,
+            num_active=len(attempts),
             num_slots=self._scheduler.num_slots,
             backlog=has_backlog,
             step_s=after - before,
@@ -175,7 +177,7 @@ class Lane:
                 failed.add(slot)
         if not self._are_known(answer_BT):
             failed |= {slot for slot, answer_T in enumerate(answer_BT) if not self._are_known(answer_T)}
-        failed |= self._check([slot for slot in changed if slot not in failed], attempts)
+        failed |= self._check([slot for slot in changed if slot not in failed] if failed else changed, attempts)
         for slot, attempt in enumerate(attempts):
             is_sound = slot not in failed
             outcome = (

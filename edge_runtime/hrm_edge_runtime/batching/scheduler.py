@@ -72,6 +72,7 @@ class Scheduler:
         self.ageing_s = ageing_s
         self.slots: list[Attempt | None] = [None] * num_slots
         self.generations = [0] * num_slots
+        self.dense: list[Attempt] = []  # the occupied slots after the last `admit`
         self._running: dict[int, Attempt] = {}
         self._waiting: dict[int, Attempt] = {}
         self._line = _Heap()
@@ -119,6 +120,8 @@ class Scheduler:
     def expire(self, now: float) -> list[Attempt]:
         """Take out every attempt, waiting or running, whose deadline is `now` or earlier, the earliest first."""
         expired: list[Attempt] = []
+        if not self._deadlines.entries:
+            return expired
         while (first := self._deadlines.first()) is not None and first[0][0] <= now:
             attempt = self.cancel(first[1])
             assert attempt is not None  # an attempt takes its deadline along when it leaves
@@ -127,7 +130,7 @@ class Scheduler:
 
     def admit(self) -> Plan:
         """Fill free slots from the line, lowest slot first, and close the gaps that remain with the last running."""
-        if self._is_settled or len(self._running) == self.num_slots:
+        if self._is_settled:
             return NOTHING
         self._is_settled = True
         free = [slot for slot, attempt in enumerate(self.slots) if attempt is None]
@@ -138,7 +141,9 @@ class Scheduler:
             self._place(attempt, free[len(admissions)])
             admissions.append(attempt)
         gaps = [slot for slot in free[len(admissions) :] if slot < len(self._running)]
-        return Plan(admissions=tuple(admissions), moves=tuple(self._close(gap) for gap in gaps))
+        moves = tuple([self._close(gap) for gap in gaps])
+        self.dense = [attempt for attempt in self.slots if attempt is not None]
+        return Plan(admissions=tuple(admissions), moves=moves)
 
     def release(self, slot: int) -> Attempt:
         """Empty a slot whose attempt has halted."""
@@ -177,22 +182,22 @@ class _Heap:
     """
 
     def __init__(self) -> None:
-        self._entries: list[tuple[Key, int]] = []
+        self.entries: list[tuple[Key, int]] = []
         self._key_of: dict[int, Key] = {}
 
     def push(self, member: int, key: Key) -> None:
         """Add an id that is not here."""
         self._key_of[member] = key
-        heapq.heappush(self._entries, (key, member))
+        heapq.heappush(self.entries, (key, member))
 
     def remove(self, member: int) -> None:
         """Take a member out, wherever it stands; one that is not here is no error."""
-        if self._key_of.pop(member, None) is not None and len(self._entries) > 2 * len(self._key_of) + 8:
-            self._entries = [(key, living) for living, key in self._key_of.items()]
-            heapq.heapify(self._entries)
+        if self._key_of.pop(member, None) is not None and len(self.entries) > 2 * len(self._key_of) + 8:
+            self.entries = [(key, living) for living, key in self._key_of.items()]
+            heapq.heapify(self.entries)
 
     def first(self) -> tuple[Key, int] | None:
         """The smallest key and its id, or None where the heap is empty."""
-        while self._entries and self._key_of.get(self._entries[0][1]) != self._entries[0][0]:
-            heapq.heappop(self._entries)
-        return self._entries[0] if self._entries else None
+        while self.entries and self._key_of.get(self.entries[0][1]) != self.entries[0][0]:
+            heapq.heappop(self.entries)
+        return self.entries[0] if self.entries else None

@@ -111,10 +111,12 @@ class EngineLoop:
         self._request_of: dict[int, str] = {}
 
     def run(self) -> None:
-        while self._take_messages():
+        busy: list[str] = []
+        while self._take_messages(may_sleep=not busy):
             if self._loader.num_under_way:
                 self._take_lanes()
-            if busy := self._busy():
+            busy = [key for key, lane in self._lanes.items() if lane.has_work]
+            if busy:
                 self._step(self._turns.next(busy))
             if self._is_stale and time.monotonic() >= self._publish_at_s:
                 self._publish()
@@ -122,9 +124,6 @@ class EngineLoop:
     def close(self) -> None:
         for lane in self._lanes.values():
             lane.engine.close()
-
-    def _busy(self) -> list[str]:
-        return [key for key, lane in self._lanes.items() if lane.has_work]
 
     def _step(self, key: str) -> None:
         began_s = time.monotonic()
@@ -144,9 +143,9 @@ class EngineLoop:
             if result.halted_by == "failed":
                 _log.error("%s gave no usable answer", key, extra={"request": request, "fields": {"model": key}})
 
-    def _take_messages(self) -> bool:
-        """Take all messages that have come, sleeping only when idle; false when told to stop."""
-        timeout_ms = 0.0 if self._busy() else self._idle_ms()
+    def _take_messages(self, *, may_sleep: bool) -> bool:
+        """Take all messages that have come, or wait for the first; false when told to stop."""
+        timeout_ms = self._idle_ms() if may_sleep else 0.0
         while self._arrivals.poll(timeout_ms):
             messages: list[ToEngine] = self._connection.recv()
             for message in messages:
