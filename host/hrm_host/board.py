@@ -97,14 +97,14 @@ class Host:
         """The names of the power modes this board offers, from its nvpmodel.conf."""
         return {int(number): name for number, name in POWER_MODEL.findall(self.text("etc/nvpmodel.conf") or "")}
 
-    def set_power_mode(self) -> str | None:
+    def recorded_power_mode(self) -> str | None:
         """The name of the mode in force, as "MAXN_SUPER", from the status file that nvpmodel leaves."""
         set_to = re.search(r"pmode:(\d+)", self.text("var/lib/nvpmodel/status") or "")
         return None if set_to is None else self.power_modes().get(int(set_to[1]), f"mode {int(set_to[1])}")
 
     def power_mode(self) -> str:
         """The mode in force; without a status file nvpmodel itself is asked, and without nvpmodel it is "none"."""
-        if (mode := self.set_power_mode()) is not None:
+        if (mode := self.recorded_power_mode()) is not None:
             return mode
         if shutil.which("nvpmodel") is None:
             return "none"
@@ -119,7 +119,7 @@ class Host:
                 yield GpuClock(now_hz=now, min_hz=low, max_hz=high, offered_hz=tuple(map(int, offered)))
 
     def facts(self) -> dict[str, str]:
-        """Everything that decides how fast it is, for a report."""
+        """What decides how fast the machine is, for a report."""
         found = {"model": self.model, "release": self.jetson_release}
         facts = {"power_mode": self.power_mode(), "cpu_cores": str(os.cpu_count() or 1)}
         for clock in self.gpu_clocks():
@@ -138,12 +138,12 @@ class Zone:
 
 @dataclass(frozen=True, kw_only=True)
 class Sensors:
-    """Readings by name, as far as this machine has them."""
+    """Readings by name; what the machine does not have is left out."""
 
     machine: Host = field(default_factory=Host)
 
     def power_w(self) -> dict[str, float]:
-        """Of each supply rail now. On an Orin module VDD_IN feeds the others: do not add them up."""
+        """Of each supply rail. On an Orin module VDD_IN feeds the others: do not add them up."""
         return dict(self._rails())
 
     def zones(self) -> Iterator[Zone]:

@@ -17,8 +17,6 @@ from hrm_host.memory import GIB
 from hrm_train import doctor
 from hrm_train.doctor import TrainingSoftware
 
-pytestmark = pytest.mark.process
-
 JETPACK_62 = ServingSoftware(python=(3, 10, 12), onnxruntime=None, providers=(), tensorrt="10.3.0", pycuda="2024.1.2")
 PC = ServingSoftware(
     python=(3, 12, 1), onnxruntime="1.23.0", providers=("CPUExecutionProvider",), tensorrt=None, pycuda=None
@@ -208,6 +206,7 @@ def test_kernels_serve_their_own_generation_and_what_is_newer_through_ptx(
     assert doctor.architecture(replace(TRAINER, architectures=architectures), capability).level == level
 
 
+@pytest.mark.process
 def test_a_missing_or_failing_command_gives_no_answer() -> None:
     assert answer_of(["no-such-command-at-all"]) is None
     assert answer_of([sys.executable, "-c", "raise SystemExit(3)"]) is None
@@ -283,6 +282,7 @@ def test_the_zone_nearest_to_its_own_limit_is_told(tmp_path: Path) -> None:
     assert finding.text == "gpu-thermal 52 °C, slowed down from 85 °C"  # 33 degrees left; the CPU's has 48
 
 
+@pytest.mark.process
 def test_one_command_shows_serving_and_training_and_its_status_tells_of_failures() -> None:
     command = [sys.executable, "-c", "from hrm_host.doctor.cli import main; main()", "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -293,6 +293,7 @@ def test_one_command_shows_serving_and_training_and_its_status_tells_of_failures
     assert all(finding["remedy"] for finding in found if finding["level"] != "ok")
 
 
+@pytest.mark.process
 def test_the_serving_part_needs_no_server_and_no_torch() -> None:
     program = "import sys; from hrm_host.doctor import cli; "
     program += "print({'torch', 'fastapi', 'prometheus_client', 'onnxruntime'} & set(sys.modules))"

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hrm_host.atomic import new_directory
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError, Layout, fingerprint, open_split, write_identifiers, write_split
 
@@ -156,22 +155,3 @@ def test_fingerprint_changes_with_any_byte_and_not_with_the_place(tmp_path: Path
         stream.seek(-1, 2)
         stream.write(b"\x05")
     assert fingerprint(one) != fingerprint(other)
-
-
-def _stop_within(target: Path) -> None:
-    with new_directory(target) as directory:
-        (directory / "file").write_text("half")
-        raise RuntimeError("stopped")
-
-
-def test_new_directory_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    target = tmp_path / "deep" / "target"
-    with pytest.raises(RuntimeError, match="stopped"):
-        _stop_within(target)
-    assert list(target.parent.iterdir()) == []
-    with new_directory(target) as directory:
-        (directory / "file").write_text("whole")
-        assert not target.exists()
-    assert (target / "file").read_text() == "whole"
-    with pytest.raises(FileExistsError, match="choose another path"), new_directory(target):
-        pass

@@ -51,6 +51,7 @@ def on_two_ranks(*arguments: Path) -> str:
 
 
 @pytest.mark.process
+@pytest.mark.process
 def test_two_ranks_with_micro_batches_equal_one_rank_with_the_whole_batch(
     data: Path, expected: dict[str, Any], tmp_path: Path
 ) -> None:

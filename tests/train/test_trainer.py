@@ -48,6 +48,7 @@ def test_resuming_under_another_recipe_is_refused(data: Path, tmp_path: Path) ->
         trainer_on(data, lr=2e-3).restore(tmp_path / "step_1")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [

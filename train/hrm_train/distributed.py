@@ -26,7 +26,7 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """The one that writes checkpoints and speaks."""
+        """The one that writes checkpoints and prints."""
         return self.rank == 0
 
     def slots(self, batch_size: int) -> range:
@@ -65,7 +65,7 @@ class Ranks:
         return torch.cat([part.cpu() for part in parts]) if parts else tensor_B
 
     def any(self, flag: bool) -> bool:
-        """Whether it holds on any rank: the same answer everywhere, so that all stop or save together."""
+        """Whether the flag is set on any rank: the same answer everywhere, so that all stop or save together."""
         if self.world == 1:
             return flag
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
@@ -74,13 +74,13 @@ class Ranks:
         return bool(votes)
 
     def wait(self) -> None:
-        """Until all ranks are here."""
+        """Returns once every rank has called it."""
         if self.world > 1:
             dist.barrier()
 
 
 def ranks() -> Ranks:
-    """This process's place; alone where no process group was joined."""
+    """This process among the ranks; the only one where no process group was joined."""
     if not (dist.is_available() and dist.is_initialized()):
         return Ranks()
     return Ranks(rank=dist.get_rank(), world=dist.get_world_size())

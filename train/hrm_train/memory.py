@@ -1,7 +1,7 @@
-"""What a run needs of the device's memory, said before it begins.
+"""An estimate of the device memory that a run needs, and the peak that it really takes.
 
-The activations are not derived but probed: one row and two rows of a short sequence run on the CPU, and what autograd
-keeps for them is counted and scaled up. So the estimate follows the network whatever it is made of.
+Activations are probed: one row and two rows of a short sequence run on the CPU, and the bytes that autograd keeps for
+them are counted and scaled up. So the estimate follows every change of the network.
 """
 
 import sys

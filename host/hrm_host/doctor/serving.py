@@ -146,7 +146,7 @@ def board(machine: Host) -> Iterator[Finding]:
     if machine.jetson_release is not None:
         yield ok("board", machine.model or "an unnamed Jetson")
         yield release(machine.jetson_release)
-        yield power_mode(machine.set_power_mode(), machine.power_modes())
+        yield power_mode(machine.recorded_power_mode(), machine.power_modes())
         yield from map(gpu_clock, machine.gpu_clocks())
         yield from throttling(Sensors(machine=machine).throttle_events())
     yield from heat(machine)

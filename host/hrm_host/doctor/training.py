@@ -82,7 +82,7 @@ def findings(machine: Host, work: Path) -> Iterator[Finding]:
 
 
 def cards(machine: Host) -> Iterator[Finding]:
-    """One part for each card; without an answer of nvidia-smi, whether a driver is loaded."""
+    """The findings of each card; without an answer of nvidia-smi, whether a driver is loaded."""
     answer = machine.command("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
     found = read_cards(answer or "")
     if not found:

@@ -1,0 +1,53 @@
+"""Whole files: what a reader sees is the old content or the new one, and nothing stays beside it."""
+
+from pathlib import Path
+
+import pytest
+
+from hrm_host import atomic
+
+
+def test_a_file_is_replaced_and_nothing_stays_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "settings.json"
+    atomic.write_text(file, "old")
+    atomic.write_text(file, "größer")
+    assert file.read_bytes() == "größer".encode()
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def _fail_within(file: Path) -> None:
+    with atomic.new_file(file) as unfinished:
+        unfinished.write_bytes(b"half of the n")
+        raise OSError("disk full")
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    file = tmp_path / "plan"
+    atomic.write_bytes(file, b"old")
+    with pytest.raises(OSError, match="disk full"):
+        _fail_within(file)
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def _stop_within(target: Path) -> None:
+    with atomic.new_directory(target) as directory:
+        (directory / "file").write_text("half")
+        raise RuntimeError("stopped")
+
+
+def test_new_directory_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "target"
+    with pytest.raises(RuntimeError, match="stopped"):
+        _stop_within(target)
+    assert list(target.parent.iterdir()) == []
+    with atomic.new_directory(target) as directory:
+        (directory / "file").write_text("whole")
+        assert not target.exists()
+    assert (target / "file").read_text() == "whole"
+    with pytest.raises(FileExistsError, match="choose another path"), atomic.new_directory(target):
+        pass
+    with atomic.new_directory(target, replace=True) as directory:
+        (directory / "file").write_text("another")
+    assert (target / "file").read_text() == "another"
+    assert list(target.parent.iterdir()) == [target]
