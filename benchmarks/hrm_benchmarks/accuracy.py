@@ -32,6 +32,10 @@ COLUMNS = [
     ("a solve", "{cpu_s_per_solve:,.2f}"),
     ("x first", "{solved_ratio:,.2f} / {segments_ratio:.2f} / {cpu_ratio:.2f}"),
 ]
+PROGRESS = (
+    "{attempts} attempts: {solved} of {puzzles} solved, {wrong} wrong, {segments_per_puzzle:.1f} segments and "
+    "{cpu_s_per_puzzle:.2f} CPU s a puzzle"
+)
 LEGEND = """\
 solved:  proven answers; wrong: those that differ from the known solution, of those compared
 segments, CPU s:  all attempts together, for each puzzle and for each solve
@@ -44,33 +48,6 @@ class KnownPuzzle:
 
     puzzle: object
     solution: Grid | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Level:
-    """One number of attempts over all puzzles; lists hold a value for each puzzle.
-
-    `num_wrong` counts answers that were called proven and differ from the known solution; `cpu_s` is of the whole
-    process, with opening the engine.
-    """
-
-    attempts: int
-    is_solved: list[bool]
-    segments: list[int]
-    num_wrong: int
-    num_compared: int
-    cpu_s: float
-
-    @property
-    def num_solved(self) -> int:
-        return sum(self.is_solved)
-
-    def text(self) -> str:
-        num_puzzles = len(self.segments)
-        return (
-            f"{self.attempts} attempts: {self.num_solved} of {num_puzzles} solved, {self.num_wrong} wrong, "
-            f"{sum(self.segments) / num_puzzles:.1f} segments and {self.cpu_s / num_puzzles:.2f} CPU s a puzzle"
-        )
 
 
 def puzzles_from_file(path: Path, puzzle: Puzzle, num_puzzles: int) -> list[KnownPuzzle]:
@@ -119,8 +96,13 @@ def measure(
     puzzles: Sequence[KnownPuzzle],
     attempts: Sequence[int],
     max_segments: int | None,
-) -> Iterator[Level]:
-    """Solve every puzzle with each number of attempts, one after the other."""
+) -> Iterator[Row]:
+    """A row for each number of attempts, measured one after the other; ratios are to the first row.
+
+    `wrong` counts answers that were called proven and differ from the known solution. CPU seconds are of the whole
+    process, with opening the engine.
+    """
+    first: Row | None = None
     for num_attempts in attempts:
         requests = [SolveRequest(puzzle=p.puzzle, attempts=num_attempts, max_segments=max_segments) for p in puzzles]
         began_s = time.process_time()
@@ -132,14 +114,35 @@ def measure(
             for known, answer in zip(puzzles, answers, strict=True)
             if answer.verified is True and known.solution is not None
         ]
-        yield Level(
-            attempts=num_attempts,
-            is_solved=[answer.verified is True for answer in answers],
-            segments=[answer.total_segments for answer in answers],
-            num_wrong=is_right.count(False),
-            num_compared=len(is_right),
-            cpu_s=cpu_s,
-        )
+        row = _row(num_attempts, answers, is_right, cpu_s)
+        first = first or row
+        yield {**row, **_ratios(row, first)}
+
+
+def _row(num_attempts: int, answers: Sequence[SolveAnswer], is_right: Sequence[bool], cpu_s: float) -> Row:
+    solved = sum(answer.verified is True for answer in answers)
+    segments = [answer.total_segments for answer in answers]
+    return {
+        "attempts": num_attempts,
+        "solved": solved,
+        "puzzles": len(answers),
+        "wrong": is_right.count(False),
+        "compared": len(is_right),
+        "segments_per_puzzle": sum(segments) / len(answers),
+        "segments_per_solve": sum(segments) / solved if solved else None,
+        "cpu_s_per_puzzle": cpu_s / len(answers),
+        "cpu_s_per_solve": cpu_s / solved if solved else None,
+        "is_solved": [answer.verified is True for answer in answers],
+        "segments": segments,
+    }
+
+
+def _ratios(row: Row, first: Row) -> Row:
+    return {
+        "solved_ratio": row["solved"] / first["solved"] if first["solved"] else None,
+        "segments_ratio": row["segments_per_puzzle"] / first["segments_per_puzzle"],
+        "cpu_ratio": row["cpu_s_per_puzzle"] / first["cpu_s_per_puzzle"],
+    }
 
 
 def _answer(reply: Reply) -> SolveAnswer:
@@ -147,31 +150,6 @@ def _answer(reply: Reply) -> SolveAnswer:
         return reply
     refusal = reply.detail if isinstance(reply, ServerError) else reply
     raise ValueError(f"a puzzle is refused: {refusal.message}; {refusal.remedy}.")
-
-
-def figures(levels: Sequence[Level]) -> list[Row]:
-    """Every level beside the first."""
-    return [_figures(level, levels[0]) for level in levels]
-
-
-def _figures(level: Level, first: Level) -> Row:
-    num_puzzles, solved, segments = len(level.segments), level.num_solved, sum(level.segments)
-    return {
-        "attempts": level.attempts,
-        "solved": solved,
-        "puzzles": num_puzzles,
-        "wrong": level.num_wrong,
-        "compared": level.num_compared,
-        "segments_per_puzzle": segments / num_puzzles,
-        "segments_per_solve": segments / solved if solved else None,
-        "cpu_s_per_puzzle": level.cpu_s / num_puzzles,
-        "cpu_s_per_solve": level.cpu_s / solved if solved else None,
-        "solved_ratio": solved / first.num_solved if first.num_solved else None,
-        "segments_ratio": segments / sum(first.segments),
-        "cpu_ratio": level.cpu_s / first.cpu_s,
-        "is_solved": level.is_solved,
-        "segments": level.segments,
-    }
 
 
 def save_picture(path: Path, title: str, rows: Sequence[Row]) -> None:

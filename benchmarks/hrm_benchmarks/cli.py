@@ -16,9 +16,8 @@ from hrm_benchmarks import accuracy as accuracy_bench
 from hrm_benchmarks import load as load_bench
 from hrm_benchmarks import policies, processes, segments
 from hrm_benchmarks import soak as soak_bench
-from hrm_benchmarks.report import print_json, print_table, tell
-from hrm_benchmarks.scripted import Cost
-from hrm_benchmarks.scripted_server import Scripted
+from hrm_benchmarks.report import Row, print_json, print_table, tell
+from hrm_benchmarks.scripted import Cost, Scripted
 from hrm_benchmarks.server import running
 from hrm_benchmarks.targets import bundle_target, scripted_target
 from hrm_edge_runtime.batching.halting import PolicyKind
@@ -33,6 +32,7 @@ SHARES = (0.5, 0.8, 0.95)
 PROMISED = ("sudoku", "sudoku-6x6 --engine cpu:int8")
 ATTEMPTS = (1, 4, 16, 64)
 
+BundleName = Annotated[str | None, typer.Option(help="Bundle's directory or shipped name; else the default.")]
 Csv = Annotated[Path | None, typer.Option(help="Bundle: puzzles in Sudoku-Extreme form; else generated.")]
 Difficulty = Annotated[str | None, typer.Option(help="Bundle: of generated puzzles; else the easiest.")]
 Segments = Annotated[str, typer.Option(help="Script: geo3 geo5 geo8 bim3 bim5 bim8, or a recorded JSON.")]
@@ -75,15 +75,10 @@ def serve(
     settings = dict[str, object](locals())
     with refusals_in_one_sentence():
         if bundle is None:
-            made = policies.scripted_bench(
-                segments=segments,
-                num_puzzles=puzzles,
-                num_slots=slots,
-                step_ms=step_ms,
-                cost=cost,
-                virtual=virtual_time,
-                seed=seed,
+            scripted = Scripted(
+                segments=segments, num_puzzles=puzzles, num_slots=slots, step_ms=step_ms, cost=cost, seed=seed
             )
+            made = policies.scripted_bench(scripted, virtual=virtual_time)
         else:
             opened = Bundle.open(find_bundle(bundle))
             rule = opened.manifest.halting_policy()
@@ -106,7 +101,7 @@ def serve(
 
 @app.command(epilog="Example: hrm-bench segment --checkpoint model/checkpoints/sudoku --batch 1 --batch 8")
 def segment(
-    bundle: Annotated[str | None, typer.Option(help="Bundle's directory or shipped name; else the default.")] = None,
+    bundle: BundleName = None,
     engine: Annotated[
         list[str] | None, typer.Option(help="ENGINE[:PRECISION], may be repeated; else cpu in each precision.")
     ] = None,
@@ -174,7 +169,7 @@ def train(
     epilog="Example: hrm-bench accuracy --puzzles hard.txt --attempts 1 --attempts 16 --max-segments 128 --png hard.png"
 )
 def accuracy(
-    bundle: Annotated[str | None, typer.Option(help="Bundle's directory or shipped name; else the default.")] = None,
+    bundle: BundleName = None,
     puzzles: Annotated[
         Path | None, typer.Option(help="One in each line, CSV in the published form, or NDJSON; else generated.")
     ] = None,
@@ -192,7 +187,7 @@ def accuracy(
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with every puzzle, in place of the table.")] = False,
 ) -> None:
     """Solve the same puzzles with more and more attempts; proven answers are compared with the known solutions."""
-    settings, levels = dict[str, object](locals()), list[accuracy_bench.Level]()
+    settings, found = dict[str, object](locals()), list[Row]()
     with refusals_in_one_sentence():
         opened = Bundle.open(find_bundle(bundle))
         accuracy_bench.require_proofs(opened)
@@ -204,9 +199,8 @@ def accuracy(
         )
         solver = OfflineSolver(bundle=opened, choice=choice, num_slots=slots, num_threads=threads)
         for level in accuracy_bench.measure(solver.solve_all, puzzle, known, attempts or ATTEMPTS, max_segments):
-            levels.append(level)
-            tell(level.text())
-        found = accuracy_bench.figures(levels)
+            found.append(level)
+            tell(accuracy_bench.PROGRESS.format(**level))
         title = f"{opened.manifest.name} {choice}, {len(known)} puzzles, up to {max_segments or 'all'} segments"
         if png is not None:
             accuracy_bench.save_picture(png, title, found)

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_benchmarks.report import Row, print_table
-from hrm_benchmarks.scripted import COST_OF, MAX_SEGMENTS, Cost, VirtualClock, draw_segments, made_up, scripts
+from hrm_benchmarks.scripted import MAX_SEGMENTS, Scripted, VirtualClock
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Checker, Lane, run_all
 from hrm_edge_runtime.batching.stats import LaneSnapshot
@@ -32,7 +32,6 @@ from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_puzzles import registry
 from hrm_puzzles.data.held_out import Questions, questions_from_csv, questions_made
 from hrm_puzzles.data.sources import MIXED
@@ -90,31 +89,17 @@ class Bench:
     title: str
 
 
-def scripted_bench(
-    *, segments: str, num_puzzles: int, num_slots: int, step_ms: float, cost: Cost, virtual: bool, seed: int
-) -> Bench:
-    """A scripted engine with 9x9 Sudoku questions, whose steps cost time but no work."""
-    rng = np.random.default_rng(seed)
-    puzzle = registry.get("sudoku")
-    asked = made_up(puzzle, num_puzzles, rng)
-    segments_N = draw_segments(segments, rng, num_puzzles)
-    script_of = scripts(asked, segments_N)
-    virtual_clock = VirtualClock()
-    engine = ScriptedEngine(
-        num_slots=num_slots,
-        seq_len=puzzle.seq_len,
-        play=lambda tokens_T: script_of[tokens_T.tobytes()],
-        step_s=lambda num_rows: step_ms / 1e3 * COST_OF[cost](num_rows),
-        sleep=virtual_clock.sleep if virtual else time.sleep,
-    )
+def scripted_bench(one: Scripted, *, virtual: bool) -> Bench:
+    """A scripted engine whose steps cost time but no work."""
+    asked, clock = one.questions(), VirtualClock()
+    policy = HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS)
     return Bench(
-        engine=engine,
-        puzzle=puzzle,
-        attempts=attempts_of(asked, HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS), np.zeros(1, np.float32)),
+        engine=one.engine(sleep=clock.sleep if virtual else time.sleep),
+        puzzle=registry.get(one.puzzle),
+        attempts=attempts_of(asked, policy, np.zeros(1, np.float32)),
         labels_NT=asked.labels_NT,
-        clock=virtual_clock if virtual else time.perf_counter,
-        title=f"scripted engine, {segments} (mean {segments_N.mean():.2f}), {asked.title}, {num_slots} slots, "
-        f"{cost} cost of {step_ms:g} ms a step",
+        clock=clock if virtual else time.perf_counter,
+        title=f"{one.title}, mean {one.segments_N().mean():.2f} segments, {asked.title}",
     )
 
 

@@ -5,6 +5,7 @@ step (`step_s_B[b]` is the cost of b + 1 rows).
 """
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
+from hrm_puzzles import registry
 from hrm_puzzles.data.held_out import Questions
 from hrm_puzzles.puzzle import UNKNOWN, Puzzle
 
@@ -130,6 +132,46 @@ def scripts(questions: Questions, segments_N: NDArray[np.int64]) -> dict[bytes, 
         asked.tokens_T.tobytes(): Script(answer_T=asked.labels_T, segments=int(segments))
         for asked, segments in zip(questions, segments_N, strict=True)
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scripted:
+    """A scripted engine and its work; a step over B rows sleeps `step_ms` times the cost of B.
+
+    The puzzles are made up from the seed, so it tells every question, its answer and its segments.
+    """
+
+    puzzle: str = "sudoku"
+    num_puzzles: int = 1000
+    seed: int = 0
+    segments: str = "geo5"
+    step_ms: float = 0.0
+    cost: Cost = "flat"
+    num_slots: int = 8
+    queue_limit: int = 64
+
+    @property
+    def title(self) -> str:
+        step = f"{self.cost} cost of {self.step_ms:g} ms a step"
+        return f"scripted engine, {self.segments}, {self.num_slots} slots, {step}"
+
+    def questions(self) -> Questions:
+        return made_up(registry.get(self.puzzle), self.num_puzzles, np.random.default_rng(self.seed))
+
+    def segments_N(self) -> NDArray[np.int64]:
+        return draw_segments(self.segments, np.random.default_rng(self.seed), self.num_puzzles)
+
+    def engine(self, *, sleep: Callable[[float], object] = time.sleep) -> ScriptedEngine:
+        """Plays every question's label after its number of segments; any other question is its own answer."""
+        asked = self.questions()
+        script_of = scripts(asked, self.segments_N())
+        return ScriptedEngine(
+            num_slots=self.num_slots,
+            seq_len=asked.tokens_NT.shape[1],
+            play=lambda tokens_T: script_of.get(tokens_T.tobytes()) or Script(answer_T=tokens_T),
+            step_s=lambda num_rows: self.step_ms / 1e3 * COST_OF[self.cost](num_rows),
+            sleep=sleep,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,57 +9,32 @@ import argparse
 import functools
 import logging
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from hrm_benchmarks.scripted import COST_OF, MAX_SEGMENTS, Cost, draw_segments, made_up, scripts
+from hrm_benchmarks.scripted import MAX_SEGMENTS, Scripted
 from hrm_edge_runtime.batching.attempts import Attempts
-from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.manifest import Halting, Manifest
 from hrm_edge_runtime.worker.lanes import LaneSet
 from hrm_puzzles import registry
-from hrm_puzzles.data.held_out import Questions
 from hrm_puzzles.puzzle import Puzzle
 
 NAME = "scripted"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scripted:
-    """Everything a scripted server is made of; a step over B rows sleeps `step_ms` times the cost of B."""
-
-    puzzle: str = "sudoku"
-    num_puzzles: int = 1000
-    seed: int = 0
-    segments: str = "geo5"
-    step_ms: float = 0.0
-    cost: Cost = "flat"
-    num_slots: int = 8
-    queue_limit: int = 64
-
-    def command(self) -> list[str]:
-        """How to start it, less the port."""
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in asdict(self).items()]
-        return [sys.executable, "-m", "hrm_benchmarks.scripted_server", *flags]
-
-    def questions(self) -> Questions:
-        return made_up(registry.get(self.puzzle), self.num_puzzles, np.random.default_rng(self.seed))
-
-
 def scripted_lanes(one: Scripted) -> LaneSet:
     """Made in the engine process."""
-    puzzle, asked = registry.get(one.puzzle), one.questions()
-    script_of = scripts(asked, draw_segments(one.segments, np.random.default_rng(one.seed), len(asked)))
-    engine = ScriptedEngine(
-        num_slots=one.num_slots,
-        seq_len=puzzle.seq_len,
-        play=lambda tokens_T: script_of.get(tokens_T.tobytes()) or Script(answer_T=tokens_T),
-        step_s=lambda num_rows: one.step_ms / 1e3 * COST_OF[one.cost](num_rows),
-    )
-    return LaneSet(lanes={NAME: Attempts(engine, puzzle, np.zeros((1, 4), np.float32), queue_limit=one.queue_limit)})
+    lane = Attempts(one.engine(), registry.get(one.puzzle), np.zeros((1, 4), np.float32), queue_limit=one.queue_limit)
+    return LaneSet(lanes={NAME: lane})
+
+
+def command_of(one: Scripted) -> list[str]:
+    """How to start it, less the port."""
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in asdict(one).items()]
+    return [sys.executable, "-m", "hrm_benchmarks.scripted_server", *flags]
 
 
 def scripted_model(

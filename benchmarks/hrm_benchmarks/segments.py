@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime
 
 from hrm_benchmarks.report import Row, print_table
-from hrm_benchmarks.turns import RATIO, Step, Turn, beside_first, step_seconds, take_turns
+from hrm_benchmarks.turns import RATIO, Lap, Step, beside_first, step_seconds, take_turns
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose, engine_for
 
@@ -27,7 +27,7 @@ COLUMNS = [("batch", "{batch}"), ("engine", "{engine}"), ("ms a segment", "{segm
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine:
+class EngineAtBatch:
     """An engine (spelled ENGINE[:PRECISION], or one of PYTORCH) at one batch."""
 
     bundle: Path
@@ -39,20 +39,20 @@ class Engine:
 
 def engines_of(
     bundle: Path, names: Sequence[str], batches: Sequence[int], *, num_threads: int, checkpoint: Path | None
-) -> list[Engine]:
+) -> list[EngineAtBatch]:
     """Every engine at every batch; refuses (ValueError) engines the bundle cannot run."""
     opened = Bundle.open(bundle)
     for name in names:
         choose(opened, name)
     return [
-        Engine(bundle=bundle, name=name, batch=batch, num_threads=num_threads, checkpoint=checkpoint)
+        EngineAtBatch(bundle=bundle, name=name, batch=batch, num_threads=num_threads, checkpoint=checkpoint)
         for batch in batches
         for name in (*names, *(PYTORCH if checkpoint else ()))
     ]
 
 
 def measure(
-    engines: Sequence[Engine], *, rounds: int, turn_s: float, cpu_clock: bool, tell: Callable[[str], object]
+    engines: Sequence[EngineAtBatch], *, rounds: int, turn_s: float, cpu_clock: bool, tell: Callable[[str], object]
 ) -> list[Row]:
     """A row for each engine, batch by batch; the others are compared with the first engine of their batch."""
     rows: list[Row] = []
@@ -63,7 +63,7 @@ def measure(
     return rows
 
 
-def rows_of(engines: Sequence[Engine], turns: Sequence[Sequence[Turn]], cpu_clock: bool) -> list[Row]:
+def rows_of(engines: Sequence[EngineAtBatch], turns: Sequence[Sequence[Lap]], cpu_clock: bool) -> list[Row]:
     """The figures of engines that took turns at one batch."""
     seconds_RC = step_seconds(turns, cpu_clock=cpu_clock)
     medians_ms = (1e3 * np.median(seconds_RC, axis=0)).tolist()
@@ -73,7 +73,7 @@ def rows_of(engines: Sequence[Engine], turns: Sequence[Sequence[Turn]], cpu_cloc
     ]
 
 
-def _prepared(engine: Engine) -> tuple[None, Step]:
+def _prepared(engine: EngineAtBatch) -> tuple[None, Step]:
     """Runs in a child process: every slot holds a puzzle, and a step is one more segment of all."""
     bundle = Bundle.open(engine.bundle)
     tokens_BT = np.resize(bundle.golden().tokens_BT, (engine.batch, bundle.manifest.seq_len))

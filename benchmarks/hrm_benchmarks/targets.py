@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_benchmarks.policies import questions_for
-from hrm_benchmarks.scripted import MAX_SEGMENTS
-from hrm_benchmarks.scripted_server import Scripted
+from hrm_benchmarks.scripted import MAX_SEGMENTS, Scripted
+from hrm_benchmarks.scripted_server import command_of
 from hrm_benchmarks.server import serve_command
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_puzzles import registry
@@ -58,11 +58,8 @@ def bundle_target(
 def scripted_target(one: Scripted) -> Target:
     """The server over a scripted engine."""
     asked = one.questions()
-    title = (
-        f"scripted engine, {one.segments}, {one.num_slots} slots, {one.cost} cost of {one.step_ms:g} ms a step, "
-        f"{one.puzzle}, {asked.title}"
-    )
-    return _target(title, one.command(), registry.get(one.puzzle), asked, MAX_SEGMENTS)
+    title = f"{one.title}, {one.puzzle}, {asked.title}"
+    return _target(title, command_of(one), registry.get(one.puzzle), asked, MAX_SEGMENTS)
 
 
 def _target(title: str, command: Sequence[str], puzzle: Puzzle, asked: Questions, max_segments: int) -> Target:

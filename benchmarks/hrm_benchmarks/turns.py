@@ -20,7 +20,7 @@ Make = Callable[..., tuple[Any, Step]]
 RATIO = "{ratio:.2f} ({ratio_low:.2f} to {ratio_high:.2f})"
 
 
-class Turn(NamedTuple):
+class Lap(NamedTuple):
     """The steps that one contestant took in its turn."""
 
     steps: int
@@ -36,21 +36,21 @@ def take_turns(
     turn_s: float,
     tell: Callable[[str], object],
     greeted: Callable[[list[Any]], object] = lambda _: None,
-) -> list[list[Turn]]:
+) -> list[list[Lap]]:
     """Turns by round and contestant; `greeted` sees all greetings first, and what it raises ends the contest."""
     with ExitStack() as stack:
         workers = [stack.enter_context(closing(_Worker(make, one))) for one in contestants]
         greeted([worker.greeting() for worker in workers])
         for worker in workers:
             worker.turn(0)  # what the first steps allocate and tune is not counted
-        turns: list[list[Turn]] = []
+        turns: list[list[Lap]] = []
         for number in range(1, rounds + 1):
             tell(f"round {number} of {rounds}")
             turns.append([worker.turn(turn_s) for worker in workers])
         return turns
 
 
-def step_seconds(turns: Sequence[Sequence[Turn]], *, cpu_clock: bool) -> NDArray[np.float64]:
+def step_seconds(turns: Sequence[Sequence[Lap]], *, cpu_clock: bool) -> NDArray[np.float64]:
     """Seconds of one step, [R, C]."""
     return np.array([[(turn.cpu_s if cpu_clock else turn.wall_s) / turn.steps for turn in one] for one in turns])
 
@@ -74,7 +74,7 @@ class _Worker:
     def greeting(self) -> Any:
         return self._pipe.recv()
 
-    def turn(self, seconds: float) -> Turn:
+    def turn(self, seconds: float) -> Lap:
         self._pipe.send(seconds)
         return self._pipe.recv()
 
@@ -96,10 +96,10 @@ def _serve(pipe: Connection, make: Make, contestant: object) -> None:
         pipe.send(_turn(step, seconds))
 
 
-def _turn(step: Step, seconds: float) -> Turn:
+def _turn(step: Step, seconds: float) -> Lap:
     """Step until the time is over, at least once."""
     steps, wall_s, cpu_s = 0, time.perf_counter(), time.process_time()
     while steps == 0 or time.perf_counter() - wall_s < seconds:
         step()
         steps += 1
-    return Turn(steps, time.perf_counter() - wall_s, time.process_time() - cpu_s)
+    return Lap(steps, time.perf_counter() - wall_s, time.process_time() - cpu_s)

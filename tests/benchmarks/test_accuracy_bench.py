@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from hrm_benchmarks.accuracy import figures, generated, measure, puzzles_from_file
+from hrm_benchmarks.accuracy import generated, measure, puzzles_from_file
 from hrm_benchmarks.cli import app
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.solvers import Reply
@@ -49,7 +49,7 @@ def test_solves_wrong_answers_and_compute_are_counted_beside_the_first_level(tmp
     assert ["".join(map(str, known.solution.flat)) for known in questions if known.solution is not None] == [
         SOLUTION
     ] * 3
-    one, four = figures(list(measure(solve_all, PUZZLE, questions, [1, 4], None)))
+    one, four = measure(solve_all, PUZZLE, questions, [1, 4], None)
     counts = ("solved", "wrong", "compared", "segments_per_puzzle", "segments_per_solve")
     assert [one[name] for name in counts] == [2, 1, 2, 10, 15]
     assert [four[name] for name in counts] == [3, 1, 3, 40, 40]

@@ -22,7 +22,15 @@ from hrm_benchmarks.policies import (
     scripted_bench,
     serve,
 )
-from hrm_benchmarks.scripted import DistributionError, VirtualClock, made_up, mean_segments, scripts, segment_shares
+from hrm_benchmarks.scripted import (
+    DistributionError,
+    Scripted,
+    VirtualClock,
+    made_up,
+    mean_segments,
+    scripts,
+    segment_shares,
+)
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
@@ -113,10 +121,8 @@ def test_synthetic_shapes_have_the_mean_in_their_name(name: str, mean: int) -> N
 @pytest.mark.parametrize(("segments", "fixed", "slowest"), [("geo5", 3.19, 2.26), ("bim5", 3.19, 2.71)])
 def test_throughput_agrees_with_the_closed_form(segments: str, fixed: float, slowest: float) -> None:
     """E[T] and E[max of 8] give the ratios; a finite sample and its drain stay within a tenth of them."""
-    bench = scripted_bench(
-        segments=segments, num_puzzles=600, num_slots=8, step_ms=1, cost="flat", virtual=True, seed=1
-    )
-    seen = measure(bench, rounds=1, tell=str)
+    scripted = Scripted(segments=segments, num_puzzles=600, num_slots=8, step_ms=1, cost="flat", seed=1)
+    seen = measure(scripted_bench(scripted, virtual=True), rounds=1, tell=str)
     assert seen["fixed"]["refill_ratio"] == pytest.approx(fixed, rel=0.1)
     assert seen["slowest"]["refill_ratio"] == pytest.approx(slowest, rel=0.1)
     assert seen["refill"]["occupancy"] >= 0.98

@@ -19,7 +19,7 @@ from hrm_benchmarks.desktop.training import (
     speeds,
     stepper,
 )
-from hrm_benchmarks.turns import Turn
+from hrm_benchmarks.turns import Lap
 
 TINY = {"hidden_size": 32, "num_heads": 2, "puzzle_vector_size": 32}
 
@@ -57,7 +57,7 @@ def test_other_work_under_the_name_of_equal_work_is_refused() -> None:
 def test_a_ratio_is_taken_inside_its_round_and_counts_samples_not_steps() -> None:
     plain, same, own = tiny()
     assert own.samples_per_step == 4 * plain.samples_per_step
-    turns = [[Turn(2, 1.0, 1.0), Turn(4, 1.0, 2.0), Turn(1, 1.0, 1.0)], [Turn(1, 1.0, 1.0), Turn(2, 1.0, 1.0)] * 2]
+    turns = [[Lap(2, 1.0, 1.0), Lap(4, 1.0, 2.0), Lap(1, 1.0, 1.0)], [Lap(1, 1.0, 1.0), Lap(2, 1.0, 1.0)] * 2]
     found = speeds([plain, same, own], [row[:3] for row in turns], cpu_clock=False)
     assert [row["ratio"] for row in found] == [1.0, 2.0, pytest.approx((2.0 + 4.0) / 2)]
     assert [row["equal_work"] for row in found] == [True, True, False]

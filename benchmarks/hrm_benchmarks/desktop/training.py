@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hrm_benchmarks.desktop.plain import PlainHRM, PlainTrainer
 from hrm_benchmarks.report import Row, print_table
-from hrm_benchmarks.turns import RATIO, Turn, beside_first, step_seconds, take_turns
+from hrm_benchmarks.turns import RATIO, Lap, beside_first, step_seconds, take_turns
 from hrm_edge_runtime.engines.engine import Int32
 from hrm_host import memory
 from hrm_model import checkpoint
@@ -94,7 +94,7 @@ def contestants(
 
 def measure(
     all_of: Sequence[TrainerUnderTest], *, rounds: int, turn_s: float, tell: Callable[[str], object]
-) -> list[list[Turn]]:
+) -> list[list[Lap]]:
     """Turns by round and contestant. Refuses (ValueError) where equal work does not give equal losses."""
     tell(f"starting {len(all_of)} trainers and comparing their first {CHECKED_STEPS} losses")
     return take_turns(
@@ -117,7 +117,7 @@ def _require_equal_losses(all_of: Sequence[TrainerUnderTest], losses: Sequence[S
             )
 
 
-def speeds(all_of: Sequence[TrainerUnderTest], turns: Sequence[Sequence[Turn]], *, cpu_clock: bool) -> list[Row]:
+def speeds(all_of: Sequence[TrainerUnderTest], turns: Sequence[Sequence[Lap]], *, cpu_clock: bool) -> list[Row]:
     """A row for each trainer: medians over the rounds, and ratios to the first one taken inside a round."""
     seconds_RC = step_seconds(turns, cpu_clock=cpu_clock)
     rates_RC = np.array([one.samples_per_step for one in all_of]) / seconds_RC

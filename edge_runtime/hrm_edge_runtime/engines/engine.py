@@ -6,6 +6,7 @@ is numpy; the carry never leaves it.
 
 import statistics
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,6 +39,22 @@ OUTPUTS: dict[str, Any] = {
     "z_low_BND_next": np.float32,
 }
 FED = ("tokens_BT", "puzzle_vector_BE", "fresh_B")  # the inputs that the host writes
+AXES: dict[str, tuple[str, ...]] = {
+    "tokens_BT": ("seq_len",),
+    "puzzle_vector_BE": ("puzzle_vector_size",),
+    "fresh_B": (),
+    "answer_BT": ("seq_len",),
+    "halt_margin_B": (),
+    "q_halt_B": (),
+    "logits_BTV": ("seq_len", "vocab_size"),
+    **{f"{name}{suffix}": ("num_positions", "hidden_size") for name in CARRIES for suffix in ("", "_next")},
+}
+"""The sizes of each tensor after the batch axis, by their names in the manifest."""
+
+
+def shapes_of(names: Iterable[str], manifest: Manifest, num_rows: int) -> dict[str, Shape]:
+    """The shape of these tensors at a batch of `num_rows`."""
+    return {name: (num_rows, *(getattr(manifest, axis) for axis in AXES[name])) for name in names}
 
 
 class EngineUnavailableError(ValueError):
@@ -109,26 +126,3 @@ def load_blanks(engine: Engine, puzzle_vector_E: Float32) -> None:
     blank_T = np.zeros(engine.seq_len, np.int32)
     for slot in range(engine.num_slots):
         engine.load(slot, blank_T, puzzle_vector_E)
-
-
-def input_shapes(manifest: Manifest, num_rows: int) -> dict[str, Shape]:
-    """The shape of each input of a step graph at a batch of `num_rows`."""
-    carry = (num_rows, manifest.num_positions, manifest.hidden_size)
-    return {
-        "tokens_BT": (num_rows, manifest.seq_len),
-        "puzzle_vector_BE": (num_rows, manifest.puzzle_vector_size),
-        "fresh_B": (num_rows,),
-        **dict.fromkeys(CARRIES, carry),
-    }
-
-
-def output_shapes(manifest: Manifest, num_rows: int) -> dict[str, Shape]:
-    """The shape of each output of a step graph at a batch of `num_rows`."""
-    carry = (num_rows, manifest.num_positions, manifest.hidden_size)
-    return {
-        "answer_BT": (num_rows, manifest.seq_len),
-        "halt_margin_B": (num_rows,),
-        "q_halt_B": (num_rows,),
-        "logits_BTV": (num_rows, manifest.seq_len, manifest.vocab_size),
-        **{f"{name}_next": carry for name in CARRIES},
-    }

@@ -12,10 +12,9 @@ not been run on a GPU yet.
 """
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import (
     ANSWERS,
+    AXES,
     CARRIES,
     FED,
     INPUTS,
@@ -35,7 +35,7 @@ from hrm_edge_runtime.engines.engine import (
     Int32,
     Shape,
     StepOutput,
-    input_shapes,
+    shapes_of,
 )
 from hrm_edge_runtime.manifest import BundleError, Manifest
 
@@ -91,7 +91,7 @@ def tensorrt_provider(manifest: Manifest, precision: str, *, num_slots: int, cac
 
 
 def _profile(manifest: Manifest, num_rows: int) -> str:
-    shapes = input_shapes(manifest, num_rows)
+    shapes = shapes_of(INPUTS, manifest, num_rows)
     return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
 
 
@@ -134,7 +134,7 @@ class OnnxEngine:
         self.num_slots = num_slots
         self._session = _open_session(Path(graph_path), provider, num_threads)
         shapes = _row_shapes(self._session, Path(graph_path))
-        self.sizes = _sizes(shapes)
+        self.sizes = {axis: size for name in shapes for axis, size in zip(AXES[name], shapes[name], strict=True)}
         self.seq_len = self.sizes["seq_len"]
         self._on_host = provider.device is None
         wanted = (*ANSWERS, LOGITS) if want_logits else ANSWERS
@@ -207,24 +207,8 @@ class OnnxEngine:
             binding.bind_input(name, *_address(rows[:num_active]))
 
 
-class CarryRows(Protocol):
-    """One of the two carries: `num_slots` rows of one tensor."""
-
-    def address(self, num_rows: int) -> Address:
-        """Where the first rows lie."""
-        ...
-
-    def move(self, source: int, target: int) -> None:
-        """Copy a row over another."""
-        ...
-
-    def read(self, num_rows: int) -> NDArray[Any]:
-        """The first rows; a view or a copy."""
-        ...
-
-
 class HostRows:
-    """Rows in a numpy array."""
+    """`num_slots` rows of one tensor of the carry, in a numpy array; `read` gives a view."""
 
     def __init__(self, shape: Shape) -> None:
         self.array = np.zeros(shape, np.float32)
@@ -240,7 +224,7 @@ class HostRows:
 
 
 class DeviceRows:
-    """Rows that ONNX Runtime allocated on a device and that stay there from segment to segment.
+    """Rows that ONNX Runtime allocated on a device and that stay there from segment to segment; `read` gives a copy.
 
     Its Python interface copies whole tensors only, so a move goes through the host: it happens when a puzzle halts and
     none waits in line.
@@ -263,7 +247,7 @@ class DeviceRows:
         return self._value.numpy()[:num_rows]
 
 
-def _carry_rows(shape: Shape, device: str | None) -> CarryRows:
+def _carry_rows(shape: Shape, device: str | None) -> HostRows | DeviceRows:
     return HostRows(shape) if device is None else DeviceRows(shape, device)
 
 
@@ -305,21 +289,10 @@ def _row_shapes(session: ort.InferenceSession, path: Path) -> dict[str, tuple[in
             if name not in stated or stated[name].type != type_name:
                 raise BundleError(f"{path} has no {name} of type {type_name}, so it is no step graph: export it again.")
             shapes[name] = list(stated[name].shape)
-    if any(not _only_batch_is_open(shape) for shape in shapes.values()):
+    if any(not _only_batch_is_open(name, shape) for name, shape in shapes.items()):
         raise BundleError(f"{path} must leave the batch axis open and no other ({shapes}): export it again.")
     return {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
 
 
-def _only_batch_is_open(shape: list[object]) -> bool:
-    return bool(shape) and not isinstance(shape[0], int) and all(isinstance(size, int) for size in shape[1:])
-
-
-def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    (num_positions, hidden_size), (seq_len, vocab_size) = shapes["z_high_BND"], shapes[LOGITS]
-    return {
-        "seq_len": seq_len,
-        "vocab_size": vocab_size,
-        "num_positions": num_positions,
-        "hidden_size": hidden_size,
-        "puzzle_vector_size": shapes["puzzle_vector_BE"][0],
-    }
+def _only_batch_is_open(name: str, shape: list[object]) -> bool:
+    return [isinstance(size, int) for size in shape] == [False, *(True for _ in AXES[name])]

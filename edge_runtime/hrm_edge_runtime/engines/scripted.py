@@ -1,11 +1,11 @@
-"""An engine that plays a script: whoever builds it chooses the answers, the halting segments and the cost of a step.
+"""An engine that plays a script: its maker chooses the answers, the halting segments and the cost of a step.
 
 Shapes: B slots, T tokens, E puzzle-vector size.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,17 +18,6 @@ class Script:
 
     answer_T: Int32
     segments: int = 1
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Playing:
-    script: Script
-    tokens_T: Int32
-    segment: int = 0
-
-    @property
-    def done(self) -> bool:
-        return self.segment >= self.script.segments
 
 
 Play = Callable[[Int32], Script]
@@ -54,33 +43,30 @@ class ScriptedEngine:
         self._play: Play = play or (lambda tokens_T: Script(answer_T=tokens_T))
         self._step_s = step_s
         self._sleep = sleep
-        self._playing: list[_Playing | None] = [None] * num_slots
+        self._slots: list[tuple[Script, Int32, int] | None] = [None] * num_slots
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
         del puzzle_vector_E  # a script knows its puzzle by the tokens alone
-        self._playing[slot] = _Playing(script=self._play(tokens_T), tokens_T=tokens_T)
+        self._slots[slot] = (self._play(tokens_T), tokens_T, 0)
 
     def move(self, source: int, target: int) -> None:
-        self._playing[target] = self._playing[source]
+        self._slots[target] = self._slots[source]
 
     def step(self, num_active: int) -> StepOutput:
         seconds = self._step_s(num_active) if callable(self._step_s) else self._step_s
         if seconds:
             self._sleep(seconds)
-        playing = [self._advance(slot) for slot in range(num_active)]
-        margin_B = np.array([1.0 if one.done else -1.0 for one in playing], np.float32)
-        return StepOutput(
-            answer_BT=np.stack([one.script.answer_T if one.done else one.tokens_T for one in playing]),
-            halt_margin_B=margin_B,
-            q_halt_B=margin_B.copy(),
-        )
+        answers, margins = zip(*(self._advance(slot) for slot in range(num_active)), strict=True)
+        margin_B = np.array(margins, np.float32)
+        return StepOutput(answer_BT=np.stack(answers), halt_margin_B=margin_B, q_halt_B=margin_B.copy())
 
     def close(self) -> None:
-        self._playing = [None] * self.num_slots
+        self._slots = [None] * self.num_slots
 
-    def _advance(self, slot: int) -> _Playing:
-        before = self._playing[slot]
-        assert before is not None, f"slot {slot} was never loaded"
-        now = replace(before, segment=before.segment + 1)
-        self._playing[slot] = now
-        return now
+    def _advance(self, slot: int) -> tuple[Int32, float]:
+        """Answer and margin of the slot's next segment."""
+        playing = self._slots[slot]
+        assert playing is not None, f"slot {slot} was never loaded"
+        script, tokens_T, segment = playing
+        self._slots[slot] = (script, tokens_T, segment + 1)
+        return (script.answer_T, 1.0) if segment + 1 >= script.segments else (tokens_T, -1.0)

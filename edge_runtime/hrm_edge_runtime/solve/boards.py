@@ -4,24 +4,16 @@ A Sudoku has boxes, the other puzzles a `palette` of colours by value.
 """
 
 from collections.abc import Mapping
-from typing import Protocol, cast, runtime_checkable
+from typing import cast
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import Coloured, Grid, Puzzle, PuzzleError
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
 GIVEN, FOUND = "bold", "cyan"
-
-
-@runtime_checkable
-class Coloured(Protocol):
-    """A puzzle whose cells have colours."""
-
-    @property
-    def palette(self) -> Mapping[int, str]: ...
 
 
 def board(puzzle: Puzzle, question: object, solution: object) -> RenderableType | None:

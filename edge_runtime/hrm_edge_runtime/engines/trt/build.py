@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 
 from hrm_edge_runtime.bundle import Bundle, find_bundle
-from hrm_edge_runtime.engines.engine import EngineUnavailableError, input_shapes, load_blanks, median_step_ms
+from hrm_edge_runtime.engines.engine import INPUTS, EngineUnavailableError, load_blanks, median_step_ms, shapes_of
 from hrm_edge_runtime.engines.trt import api, cache
 from hrm_edge_runtime.engines.trt.api import BuildSettings
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
@@ -134,7 +134,7 @@ def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, stage
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     timing_cache = folder / f"timing-sm{key.compute_capability}-trt{key.tensorrt}.cache"
-    profiles = [input_shapes(bundle.manifest, bucket) for bucket in key.buckets]
+    profiles = [shapes_of(INPUTS, bundle.manifest, bucket) for bucket in key.buckets]
     plan = api.plan_from_onnx(graph, profiles, settings=settings, stages=stages, timing_cache=timing_cache)
     built = Built(
         key=key,

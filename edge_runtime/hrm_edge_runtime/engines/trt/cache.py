@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.trt import api
-from hrm_edge_runtime.engines.trt.cuda import Gpu, PycudaGpu
+from hrm_edge_runtime.engines.trt.cuda import PycudaGpu
 from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
 from hrm_edge_runtime.manifest import sha256_of
 from hrm_host import atomic
@@ -43,13 +43,9 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineKey:
+class EngineKey(Machine):
     """What makes one engine differ from another."""
 
-    gpu: str
-    compute_capability: str
-    tensorrt: str
-    power_mode: str
     onnx_sha256: str
     precision: str
     buckets: tuple[int, ...]
@@ -88,7 +84,7 @@ class Built(BaseModel):
     step_ms: dict[int, float] | None = None
 
 
-def this_machine(gpu: Gpu | None = None) -> Machine:
+def this_machine(gpu: PycudaGpu | None = None) -> Machine:
     """What engines are bound to here; opens the GPU for a moment where none is given."""
     version = api.version()
     info = PycudaGpu.look() if gpu is None else gpu.info
@@ -98,7 +94,7 @@ def this_machine(gpu: Gpu | None = None) -> Machine:
 
 
 def open_engine(
-    bundle: Bundle, *, precision: str, num_slots: int, want_logits: bool = False, gpu: Gpu | None = None
+    bundle: Bundle, *, precision: str, num_slots: int, want_logits: bool = False, gpu: PycudaGpu | None = None
 ) -> TensorRTEngine:
     """Open the built engine; raises EngineUnavailableError with the command that builds it where there is none."""
     api.version()

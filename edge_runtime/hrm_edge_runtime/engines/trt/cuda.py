@@ -1,4 +1,4 @@
-"""CUDA as an engine needs it, through PyCUDA behind one small interface: memory, copies, one stream, graphs.
+"""CUDA as an engine needs it, through PyCUDA: memory, copies, one stream, graphs.
 
 Memory comes in two kinds. Device memory holds what stays there: the carry and scratch. A `Shared` tensor is what the
 host writes or reads: on an integrated GPU the very same pinned memory, which Orin's GPU reads uncached and its CPU
@@ -16,7 +16,7 @@ import importlib.util
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,50 +49,10 @@ class CaptureError(RuntimeError):
     """Work that cannot be recorded; it can still be run one by one."""
 
 
-class Gpu(Protocol):
-    """One device, one stream; everything is ordered on that stream, and `wait` waits for all of it."""
-
-    @property
-    def info(self) -> GpuInfo: ...
-
-    @property
-    def stream(self) -> int: ...
-
-    def allocate(self, num_bytes: int) -> int:
-        """Device memory, zeroed; its address."""
-        ...
-
-    def share(self, shape: tuple[int, ...], dtype: Any) -> Shared:
-        """A tensor that both sides see, zeroed."""
-        ...
-
-    def upload(self, tensor: Shared) -> None:
-        """Send what the host wrote to the GPU; nothing to do where the memory is the same."""
-        ...
-
-    def download(self, tensor: Shared) -> None:
-        """Fetch what the GPU wrote."""
-        ...
-
-    def copy(self, source: int, target: int, num_bytes: int) -> None:
-        """Copy inside device memory."""
-        ...
-
-    def read(self, address: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """A copy of device memory, once all work before it is done."""
-        ...
-
-    def wait(self) -> None: ...
-
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Record what `work` puts on the stream, without running it; returns the replay. Raises CaptureError."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class PycudaGpu:
-    """The first CUDA device through PyCUDA, in the primary context that TensorRT uses as well.
+    """The first CUDA device through PyCUDA, in the primary context that TensorRT uses as well, and one stream.
+
+    Everything is ordered on that stream, and `wait` waits for all of it.
 
     The thread that makes it holds the context, so the same thread uses and closes it. `library` is the driver's C
     library, which PyCUDA has no graphs of. Raises EngineUnavailableError where there is no PyCUDA or no device.
@@ -124,6 +84,7 @@ class PycudaGpu:
         return int(self._stream.handle)
 
     def allocate(self, num_bytes: int) -> int:
+        """The address of new device memory, zeroed."""
         with self._refusing_no_memory(num_bytes):
             memory = self._cuda.mem_alloc(max(1, num_bytes))
             self._cuda.memset_d8(int(memory), 0, max(1, num_bytes))
@@ -131,6 +92,7 @@ class PycudaGpu:
         return int(memory)
 
     def share(self, shape: tuple[int, ...], dtype: Any) -> Shared:
+        """A tensor that both sides see, zeroed."""
         flags = self._cuda.host_alloc_flags.DEVICEMAP if self.info.is_integrated else 0
         with self._refusing_no_memory(int(np.prod(shape)) * np.dtype(dtype).itemsize):
             array = self._cuda.pagelocked_empty(shape, dtype, mem_flags=flags)
@@ -140,20 +102,24 @@ class PycudaGpu:
         return Shared(array=array, address=self.allocate(array.nbytes))
 
     def upload(self, tensor: Shared) -> None:
+        """Send what the host wrote to the GPU; nothing to do where the memory is the same."""
         if not self.info.is_integrated:
             with self._reporting_loss():
                 self._cuda.memcpy_htod_async(tensor.address, tensor.array, self._stream)
 
     def download(self, tensor: Shared) -> None:
+        """Fetch what the GPU wrote."""
         if not self.info.is_integrated:
             with self._reporting_loss():
                 self._cuda.memcpy_dtoh_async(tensor.array, tensor.address, self._stream)
 
     def copy(self, source: int, target: int, num_bytes: int) -> None:
+        """Copy inside device memory."""
         with self._reporting_loss():
             self._cuda.memcpy_dtod_async(target, source, num_bytes, self._stream)
 
     def read(self, address: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """A copy of device memory, once all work before it is done."""
         array = np.empty(shape, dtype)
         with self._reporting_loss():
             self._cuda.memcpy_dtoh_async(array, address, self._stream)
@@ -165,6 +131,7 @@ class PycudaGpu:
             self._stream.synchronize()
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Record what `work` puts on the stream, without running it; returns the replay. Raises CaptureError."""
         self._library = self._library or _open_library()
         return _capture(self._library, self.stream, work)
 

@@ -30,11 +30,10 @@ from hrm_edge_runtime.engines.engine import (
     Float32,
     Int32,
     StepOutput,
-    input_shapes,
-    output_shapes,
+    shapes_of,
 )
 from hrm_edge_runtime.engines.trt import api
-from hrm_edge_runtime.engines.trt.cuda import CaptureError, Gpu
+from hrm_edge_runtime.engines.trt.cuda import CaptureError, PycudaGpu
 from hrm_edge_runtime.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class TensorRTEngine:
         *,
         num_slots: int,
         buckets: tuple[int, ...],
-        gpu: Gpu,
+        gpu: PycudaGpu,
         want_logits: bool = False,
     ) -> None:
         self.num_slots = num_slots
@@ -127,12 +126,12 @@ class TensorRTEngine:
         return engine
 
     def _allocate(self, num_rows: int) -> None:
-        fed, read = input_shapes(self._manifest, num_rows), output_shapes(self._manifest, num_rows)
+        shapes = shapes_of((*INPUTS, *OUTPUTS), self._manifest, num_rows)
         outputs = (*ANSWERS, LOGITS) if self._wants_logits else ANSWERS
-        self._fed = {name: self._gpu.share(fed[name], INPUTS[name]) for name in FED}
-        self._read = {name: self._gpu.share(read[name], OUTPUTS[name]) for name in outputs}
-        self._unread = 0 if self._wants_logits else self._gpu.allocate(int(np.prod(read[LOGITS])) * 4)
-        self._row_shape = fed[CARRIES[0]][1:]
+        self._fed = {name: self._gpu.share(shapes[name], INPUTS[name]) for name in FED}
+        self._read = {name: self._gpu.share(shapes[name], OUTPUTS[name]) for name in outputs}
+        self._unread = 0 if self._wants_logits else self._gpu.allocate(int(np.prod(shapes[LOGITS])) * 4)
+        self._row_shape = shapes[CARRIES[0]][1:]
         self._row_bytes = int(np.prod(self._row_shape)) * 4
         self._carries = [
             {name: self._gpu.allocate(num_rows * self._row_bytes) for name in CARRIES} for _parity in range(2)
@@ -141,7 +140,7 @@ class TensorRTEngine:
 
     def _context(self, profile: int, bucket: int) -> tensorrt.IExecutionContext:
         context = api.context_for(self._engine, profile=profile, scratch=self._scratch, stream=self._gpu.stream)
-        for name, shape in input_shapes(self._manifest, bucket).items():
+        for name, shape in shapes_of(INPUTS, self._manifest, bucket).items():
             if not context.set_input_shape(name, shape):
                 raise EngineUnavailableError(f"the engine takes no {name} of shape {shape}: build it again.")
         return context
