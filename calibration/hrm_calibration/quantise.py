@@ -8,7 +8,7 @@ are made in float: its inputs are not rounded, which is most of what rounding do
 Shapes: I inputs and O outputs of a linear layer.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,9 +74,8 @@ def quantise(
     missing = [name for name in chosen if not scales.get(name, 0) > 0]
     if missing:
         raise QuantisationError(f"call site {missing[0]} has no scale above 0; calibrate this very graph again.")
-    nodes = list(_nodes(graph, chosen, weights))
     site_scales = {name: scales[name] for name in chosen}
-    return _with(graph, nodes, list(_tensors(graph, weights, site_scales, LIMITS[weight_bits])))
+    return with_nodes(graph, _nodes(graph, chosen, weights), _tensors(graph, weights, site_scales, LIMITS[weight_bits]))
 
 
 def unsigned(graph: onnx.ModelProto) -> onnx.ModelProto:
@@ -100,7 +99,7 @@ def unsigned(graph: onnx.ModelProto) -> onnx.ModelProto:
             node.input.append(f"{node.input[0]}/zero")
     stored = [part for tensor in tensors for part in (_moved(tensor) if tensor.name in matrices else [tensor])]
     zero = [numpy_helper.from_array(np.array(MIDDLE, np.uint8), UNSIGNED_ZERO)] if SIGNED_ZERO in given else []
-    return _with(graph, nodes, [*stored, *zero])
+    return with_nodes(graph, nodes, [*stored, *zero])
 
 
 def quantised_matrix(weight_IO: NDArray[np.float32], limit: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -185,10 +184,15 @@ def _scale(name: str) -> str:
     return f"{name}/scale"
 
 
-def _with(graph: onnx.ModelProto, nodes: list[onnx.NodeProto], tensors: list[TensorProto]) -> onnx.ModelProto:
-    """The graph with other insides; what it takes, gives and is written in stays."""
-    old = graph.graph
-    inner = helper.make_graph(nodes, old.name, old.input, old.output, initializer=tensors)
-    return helper.make_model(
-        inner, opset_imports=graph.opset_import, ir_version=graph.ir_version, producer_name=graph.producer_name
-    )
+def with_nodes(
+    model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], tensors: Iterable[TensorProto]
+) -> onnx.ModelProto:
+    """The model with other nodes and stored arrays; arrays that no node uses are left out."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for field in ("node", "initializer", "value_info"):
+        changed.graph.ClearField(field)
+    changed.graph.node.extend(nodes)
+    used = {name for node in changed.graph.node for name in node.input}
+    changed.graph.initializer.extend(tensor for tensor in tensors if tensor.name in used)
+    return changed

@@ -19,8 +19,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
+from hrm_calibration.quantise import with_nodes
 from hrm_edge_runtime.engines.engine import CARRIES, Float32, Int32
-from hrm_export.onnx_graph import element_types, with_nodes
+from hrm_export.onnx_graph import element_types
 from hrm_export.segment import segment_graph
 from hrm_model import checkpoint
 

@@ -18,8 +18,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from hrm_calibration.quantise import with_nodes
 from hrm_calibration.rollouts import ServedGraph
-from hrm_export.onnx_graph import element_types, with_nodes
+from hrm_export.onnx_graph import element_types
 from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles.data.held_out import Questions
 

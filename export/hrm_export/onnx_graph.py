@@ -118,20 +118,6 @@ def stored_sizes(model: onnx.ModelProto) -> dict[str, int]:
     return {tensor.name: size for tensor in floats if (size := math.prod(tensor.dims)) > 1}
 
 
-def with_nodes(
-    model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], tensors: Iterable[TensorProto]
-) -> onnx.ModelProto:
-    """The model with other nodes and stored arrays; arrays that no node uses are left out."""
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
-    for field in ("node", "initializer", "value_info"):
-        changed.graph.ClearField(field)
-    changed.graph.node.extend(nodes)
-    used = {name for node in changed.graph.node for name in node.input}
-    changed.graph.initializer.extend(tensor for tensor in tensors if tensor.name in used)
-    return changed
-
-
 class GraphError(ValueError):
     """A graph that must not leave this program; the message names the rule it breaks."""
 

@@ -1,4 +1,4 @@
-"""Float16 with float32 islands: the same function within float16's rounding, in a file of half the size.
+"""Float16 with some nodes in float32: the same function within float16's rounding, in a file of half the size.
 
 Shapes: B puzzles, S segments, T tokens, V vocabulary.
 """
@@ -56,7 +56,7 @@ def test_every_weight_is_stored_once_in_half_the_bytes(positions: str) -> None:
     assert saved == pytest.approx(weights_bytes / 2, rel=0.05)
 
 
-def test_without_islands_every_node_computes_in_half() -> None:
+def test_without_float32_nodes_every_node_computes_in_half() -> None:
     assert computed_in_float(half_graph(segment_graph(small_model()), ())) == set()
 
 
@@ -78,19 +78,19 @@ def test_it_says_nearly_what_pytorch_says_after_every_segment(tmp_path: Path) ->
         assert np.abs(output.logits_BTV - logits_BTV).max() <= LOGIT_TOLERANCE
 
 
-def test_ranges_within_half_need_no_island() -> None:
+def test_ranges_within_half_need_no_float32_node() -> None:
     model = small_model()
     assert float32_nodes(segment_graph(model), ranges_of(model)) == frozenset()
 
 
-def test_squares_beyond_half_make_their_normalisation_an_island() -> None:
+def test_squares_beyond_half_keep_their_normalisation_in_float32() -> None:
     model = large_model()
     found = float32_nodes(segment_graph(model), ranges_of(model))
     assert {name.rpartition("/")[2] for name in found} == NORMS
     assert {name.rpartition("/")[0].rpartition("/")[2] for name in found} == {"mlp"}
 
 
-def test_an_island_keeps_finite_what_would_overflow() -> None:
+def test_a_float32_node_keeps_finite_what_would_overflow() -> None:
     model = large_model()
     graph, inputs = segment_graph(model), random_inputs(model, 2)
     truth = ReferenceEvaluator(graph).run(["logits_BTV"], inputs)[0]
@@ -101,7 +101,7 @@ def test_an_island_keeps_finite_what_would_overflow() -> None:
     assert np.abs(kept - truth).max() <= LOGIT_TOLERANCE
 
 
-def test_a_constant_that_half_would_lose_makes_an_island_where_it_matters() -> None:
+def test_a_constant_that_half_would_lose_stays_float32_where_it_matters() -> None:
     model = small_model()
     graph, ranges = segment_graph(model), ranges_of(model)
     scope = "low_1/layer_0/mlp"
@@ -124,6 +124,6 @@ def test_a_scale_too_small_for_half_stays_float() -> None:
     assert float32_nodes(signed, {}) == {f"{sites[0]}/quantize", f"{sites[0]}/dequantize"}
 
 
-def test_an_island_that_is_no_node_is_refused() -> None:
+def test_a_float32_node_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="no node 'nowhere'"):
         half_graph(segment_graph(small_model()), {"nowhere"})
