@@ -1,13 +1,11 @@
-"""Builds depend on the recipe alone, keep splits apart, continue where they stopped; the command tells the truth."""
+"""Builds depend on the recipe alone, keep splits apart, continue where they stopped."""
 
-import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hrm_puzzles import cli, registry
+from hrm_puzzles import registry
 from hrm_puzzles.data import sources
 from hrm_puzzles.data.build import DataRecipe, build
 from hrm_puzzles.data.datasets import DatasetError, fingerprint, open_split, write_split
@@ -16,13 +14,6 @@ from hrm_puzzles.data.sources import chunks_of, generate_chunks
 from hrm_puzzles.puzzle import PuzzleError
 
 SMALL = DataRecipe(puzzle="sudoku-6x6", num_train=130, num_test=20, seed=3)
-
-
-def run_cli(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["hrm-data", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return int(ended.value.code or 0)
 
 
 @pytest.mark.process
@@ -103,31 +94,3 @@ def test_inspection_finds_wrong_labels_and_shared_questions(tmp_path: Path) -> N
     report = inspect(tmp_path / "bad")
     assert (report.num_shared, report.splits[0].num_wrong, report.splits[0].first_wrong) == (3, 1, 1)
     assert len(report.faults) == 2
-
-
-def test_command_builds_inspects_and_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = str(tmp_path / "data")
-    build_it = ("build", "sudoku-4x4", "--out", out, "--train", "9", "--test", "4", "--json")
-    assert run_cli(monkeypatch, *build_it) == 0
-    assert json.loads(capsys.readouterr().out)["num_train"] == 9
-    assert run_cli(monkeypatch, "inspect", out, "--json") == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["puzzle"], report["faults"], report["num_shared"]) == ("sudoku-4x4", [], 0)
-    assert run_cli(monkeypatch, "show", out, "--split", "train", "--index", "8") == 0
-    assert "------+------" in capsys.readouterr().out
-    assert run_cli(monkeypatch, *build_it) == 2
-    assert "exists already" in capsys.readouterr().err
-    assert run_cli(monkeypatch, "show", out, "--index", "4") == 2
-    assert run_cli(monkeypatch, "build", "chess", "--out", str(tmp_path / "chess")) == 2
-    assert "use one of sudoku" in capsys.readouterr().err
-
-
-def test_inspect_command_ends_with_1_on_a_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tokens_NT = np.full((2, 16), 2)
-    write_split(tmp_path, "train", tokens_NT, tokens_NT, puzzle=registry.get("sudoku-4x4"))
-    assert run_cli(monkeypatch, "inspect", str(tmp_path)) == 1
-    assert "FAULT: 2 labels of train are wrong, the first at index 0." in capsys.readouterr().out

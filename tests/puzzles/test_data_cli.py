@@ -214,3 +214,31 @@ def test_import_tells_what_it_left_out_and_ends_with_1(
     assert "1 training and 0 test examples" in said.out
     assert "line 2: there is no object" in said.err
     assert run(monkeypatch, *asked[:-1], "half", "--out", tmp_path / "other") == 2
+
+
+def test_command_builds_inspects_and_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "data"
+    build_it = ("build", "sudoku-4x4", "--out", out, "--train", 9, "--test", 4, "--json")
+    assert run(monkeypatch, *build_it) == 0
+    assert json.loads(capsys.readouterr().out)["num_train"] == 9
+    assert run(monkeypatch, "inspect", out, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["puzzle"], report["faults"], report["num_shared"]) == ("sudoku-4x4", [], 0)
+    assert run(monkeypatch, "show", out, "--split", "train", "--index", "8") == 0
+    assert "------+------" in capsys.readouterr().out
+    assert run(monkeypatch, *build_it) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert run(monkeypatch, "show", out, "--index", "4") == 2
+    assert run(monkeypatch, "build", "chess", "--out", tmp_path / "chess") == 2
+    assert "use one of sudoku" in capsys.readouterr().err
+
+
+def test_inspect_command_ends_with_1_on_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens_NT = np.full((2, 16), 2)
+    write_split(tmp_path, "train", tokens_NT, tokens_NT, puzzle=registry.get("sudoku-4x4"))
+    assert run(monkeypatch, "inspect", tmp_path) == 1
+    assert "FAULT: 2 labels of train are wrong, the first at index 0." in capsys.readouterr().out

@@ -181,30 +181,6 @@ def test_question_too_hard_to_judge_is_let_through_in_bounded_time() -> None:
     assert time.process_time() - began < 1.0  # some 20 ms on an idle core
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=90),
-    lambda inner: st.lists(inner, max_size=12) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=30,
-)
-board_text = st.text(alphabet="123456789.0*_- |+\n\t,x٣²[#\u2028", max_size=200)
-almost_text = st.lists(st.sampled_from("0123456789.-"), min_size=79, max_size=83).map("".join)
-almost_lists = st.lists(
-    st.lists(st.integers(-1, 10) | st.none() | st.booleans(), min_size=8, max_size=10), min_size=8, max_size=10
-)
-
-
-@given(notation=json_values | board_text | almost_text | almost_lists, puzzle=st.sampled_from(registry.names()))
-@settings(deadline=None, max_examples=200)
-def test_no_input_causes_anything_but_a_puzzle_error(notation: object, puzzle: str) -> None:
-    kind = registry.get(puzzle)
-    outcome = parsed_or_refused(kind, notation)
-    if isinstance(outcome, Parsed):
-        assert (kind.parse(kind.write(outcome.grid, outcome.notation)).grid == outcome.grid).all()
-    else:
-        assert outcome.rule
-        assert outcome.remedy
-
-
 @given(
     cells=st.lists(st.sampled_from(range(81)), min_size=1, max_size=3), digits=st.lists(st.integers(0, 9), min_size=3)
 )

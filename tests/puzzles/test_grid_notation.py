@@ -1,0 +1,229 @@
+"""Every notation of mazes and cities is read and answered alike; everything else is refused in one sentence."""
+
+import json
+import pickle
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hrm_puzzles.grid.puzzle import GridPuzzle
+from hrm_puzzles.logistics.logistics import Logistics
+from hrm_puzzles.maze.maze import Maze
+from hrm_puzzles.puzzle import PuzzleError
+
+MAZE = Maze(name="maze-5x4", rows=5, cols=4)
+MAZE_DOTS = ["S..#", ".##.", ".#..", "...#", "#.G."]
+MAZE_LINES = ["S  #", " ## ", " #  ", "   #", "# G "]
+MAZE_ANSWER = ["S  #", "o## ", "o#  ", "ooo#", "# G "]
+MAZE_MATRIX = [[0, 0, 0, 1], [0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0]]
+MAZE_ANSWER_NUMBERS = [[2, 0, 0, 1], [4, 1, 1, 0], [4, 1, 0, 0], [4, 4, 4, 1], [1, 0, 3, 0]]
+MAZE_NUMBERS = [[2, 0, 0, 1], [0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1], [1, 0, 3, 0]]
+MAZE_OBJECT: dict[str, object] = {"grid": MAZE_MATRIX, "start": [0, 0], "goal": [4, 2]}
+MAZE_WALK = [[0, 0], [1, 0], [2, 0], [3, 0], [3, 1], [3, 2], [4, 2]]
+
+CITY = Logistics(name="logistics-5x6", rows=5, cols=6)
+CITY_LINES = ["D.2C#.", "..#.#.", "#.4..C", "#.....", "######"]
+CITY_ANSWER = ["DotC#.", "..#o#.", "#.4ooC", "#.....", "######"]
+CITY_NUMBERS = [[5, 1, 2, 6, 0, 1], [1, 1, 0, 1, 0, 1], [0, 1, 4, 1, 1, 6], [0, 1, 1, 1, 1, 1], [0] * 6]
+CITY_ANSWER_NUMBERS = [[5, 11, 12, 6, 0, 1], [1, 1, 0, 11, 0, 1], [0, 1, 4, 11, 11, 6], [0, 1, 1, 1, 1, 1], [0] * 6]
+CITY_COSTS = [[1, 1, 2, 1, 0, 1], [1, 1, 0, 1, 0, 1], [0, 1, 4, 1, 1, 1], [0, 1, 1, 1, 1, 1], [0] * 6]
+CITY_OBJECT: dict[str, object] = {"grid": CITY_COSTS, "depot": [0, 0], "customers": [[0, 3], [2, 5]]}
+CITY_TOUR = [[0, 0], [0, 1], [0, 2], [0, 3], [1, 3], [2, 3], [2, 4], [2, 5]]
+
+MAZE_NOTATIONS: dict[str, tuple[object, object]] = {
+    "lines": ("\n".join(MAZE_LINES), "\n".join(MAZE_ANSWER)),
+    "dots": ("\n".join(MAZE_LINES).replace(" ", "."), "\n".join(MAZE_ANSWER).replace(" ", ".")),
+    "blocks": ("\n".join(MAZE_LINES).replace("#", "█"), "\n".join(MAZE_ANSWER).replace("#", "█")),
+    "carriage returns": ("\r\n".join(MAZE_LINES) + "\r\n", "\n".join(MAZE_ANSWER)),
+    "quoted block": ("\n" + "\n".join(MAZE_LINES) + "\n", "\n".join(MAZE_ANSWER)),
+    "cut ends": ("\n".join(line.rstrip() for line in MAZE_LINES), "\n".join(MAZE_ANSWER)),
+    "one string": ("".join(MAZE_LINES), "".join(MAZE_ANSWER)),
+    "one string with a line end": ("".join(MAZE_LINES) + "\n", "".join(MAZE_ANSWER)),
+    "list of lines": (MAZE_LINES, MAZE_ANSWER),
+    "list of cut lines": ([line.rstrip() for line in MAZE_LINES], MAZE_ANSWER),
+    "rows": ([list(line) for line in MAZE_LINES], [list(line) for line in MAZE_ANSWER]),
+    "rows of dots": ([list(line) for line in MAZE_DOTS], [list(line.replace(" ", ".")) for line in MAZE_ANSWER]),
+    "numbers": (MAZE_NUMBERS, MAZE_ANSWER_NUMBERS),
+    "object": (MAZE_OBJECT, {**MAZE_OBJECT, "path": MAZE_WALK}),
+}
+CITY_NOTATIONS: dict[str, tuple[object, object]] = {
+    "lines": ("\n".join(CITY_LINES), "\n".join(CITY_ANSWER)),
+    "carriage returns": ("\r\n".join(CITY_LINES) + "\r\n", "\n".join(CITY_ANSWER)),
+    "quoted block": ("\n" + "\n".join(CITY_LINES) + "\n", "\n".join(CITY_ANSWER)),
+    "one string": ("".join(CITY_LINES), "".join(CITY_ANSWER)),
+    "list of lines": (CITY_LINES, CITY_ANSWER),
+    "rows": ([list(line) for line in CITY_LINES], [list(line) for line in CITY_ANSWER]),
+    "numbers": (CITY_NUMBERS, CITY_ANSWER_NUMBERS),
+    "object": (CITY_OBJECT, {**CITY_OBJECT, "tour": CITY_TOUR}),
+}
+NOTATIONS = [
+    pytest.param(puzzle, grid, answer, *pair, id=f"{puzzle.name}: {name}")
+    for puzzle, grid, answer, pairs in (
+        (MAZE, MAZE_NUMBERS, MAZE_ANSWER_NUMBERS, MAZE_NOTATIONS),
+        (CITY, CITY_NUMBERS, CITY_ANSWER_NUMBERS, CITY_NOTATIONS),
+    )
+    for name, pair in pairs.items()
+]
+
+
+@pytest.mark.parametrize(("puzzle", "grid", "answer", "asked", "expected"), NOTATIONS)
+def test_every_notation_is_read_alike_and_answered_in_kind(
+    puzzle: GridPuzzle, grid: object, answer: object, asked: object, expected: object
+) -> None:
+    parsed = puzzle.parse(asked)
+    assert parsed.grid.tolist() == grid
+    assert puzzle.write(np.array(answer, dtype=np.int8), parsed.notation) == expected
+    assert puzzle.parse(expected).grid.tolist() == answer
+    assert json.loads(json.dumps(puzzle.write(parsed.grid, parsed.notation))) is not None
+
+
+def test_wrong_answer_of_an_object_names_the_marked_cells_all_the_same() -> None:
+    notation = MAZE.parse(MAZE_OBJECT).notation
+    stray = MAZE.board_of("".join(MAZE_LINES))
+    stray[0, 1], stray[0, 2], stray[4, 3] = 4, 4, 4
+    assert MAZE.write(stray, notation) == {**MAZE_OBJECT, "path": [[0, 0], [0, 1], [0, 2], [4, 3], [4, 2]]}
+
+
+def test_boards_of_csv_files_keep_their_outer_spaces() -> None:
+    text = " #  S  G    #  #    "
+    assert MAZE.board_of(text).reshape(-1)[:5].tolist() == [0, 1, 0, 0, 2]
+    with pytest.raises(PuzzleError, match="the text has 16 characters where 20 are expected"):
+        MAZE.board_of(text.rstrip())
+
+
+def test_puzzle_with_several_cheapest_tours_is_accepted() -> None:
+    assert CITY.parse("D....." + "......" * 3 + ".....C").grid[4, 5] == 6
+
+
+MAZE_REFUSALS: dict[str, tuple[object, str, tuple[int, int] | None]] = {
+    "number": (7, "not-a-puzzle", None),
+    "nothing": ("", "wrong-size", None),
+    "short line of dots": ("S..G\n....\n..\n....\n....", "wrong-size", (3, 1)),
+    "long line": ("S..G\n.....\n....\n....\n....", "wrong-size", (2, 1)),
+    "missing line": ("S..G\n....\n....\n....", "wrong-size", None),
+    "endless text": ("." * 5000, "wrong-size", None),
+    "short list": ([[0] * 4] * 4, "wrong-size", None),
+    "short row": ([[2, 0, 0, 3], [0] * 4, [0] * 3, [0] * 4, [0] * 4], "wrong-size", (3, 1)),
+    "row that is no list": ([[2, 0, 0, 3], [0] * 4, 5, [0] * 4, [0] * 4], "wrong-size", (3, 1)),
+    "strange character": ("S..G\n....\n..x.\n....\n....", "bad-character", (3, 3)),
+    "strange number": ([[2, 0, 0, 3], [0, 9, 0, 0], [0] * 4, [0] * 4, [0] * 4], "bad-character", (2, 2)),
+    "truth": ([[2, 0, 0, 3], [0, True, 0, 0], [0] * 4, [0] * 4, [0] * 4], "bad-character", (2, 2)),
+    "no start": ("...G" + "." * 16, "no-start", None),
+    "no goal": ("S..." + "." * 16, "no-goal", None),
+    "two starts": ("S..GS" + "." * 15, "many-starts", (2, 1)),
+    "two goals": ("S..GG" + "." * 15, "many-goals", (2, 1)),
+    "no way": ("S#.G##" + "." * 14, "no-path", None),
+    "half a path": ("So.G" + "." * 16, "wrong-marks", None),
+    "no goal key": ({"grid": MAZE_MATRIX, "start": [0, 0]}, "wrong-keys", None),
+    "strange key": ({**MAZE_OBJECT, "end": [4, 2]}, "wrong-keys", None),
+    "matrix of letters": ({**MAZE_OBJECT, "grid": [list(line) for line in MAZE_LINES]}, "bad-character", (1, 1)),
+    "matrix of one row": ({**MAZE_OBJECT, "grid": MAZE_MATRIX[0]}, "wrong-size", None),
+    "matrix that is none": ({**MAZE_OBJECT, "grid": "S"}, "wrong-size", None),
+    "start outside": ({**MAZE_OBJECT, "start": [5, 0]}, "bad-cell", None),
+    "start of digits without end": ({**MAZE_OBJECT, "start": [10**5000, 0]}, "bad-cell", None),
+    "start that is no cell": ({**MAZE_OBJECT, "start": "S"}, "bad-cell", None),
+    "start in a wall": ({**MAZE_OBJECT, "start": [0, 3]}, "in-wall", (1, 4)),
+    "path in a wall": ({**MAZE_OBJECT, "path": [[0, 3]]}, "in-wall", (1, 4)),
+    "path of numbers": ({**MAZE_OBJECT, "path": [3]}, "bad-cell", None),
+    "path that is none": ({**MAZE_OBJECT, "path": 3}, "bad-cell", None),
+    "goal on the start": ({**MAZE_OBJECT, "goal": [0, 0]}, "same-cell", (1, 1)),
+}
+CITY_REFUSALS: dict[str, tuple[object, str, tuple[int, int] | None]] = {
+    "nothing at all": (None, "not-a-puzzle", None),
+    "short line": ("D...C\n" + "\n".join(CITY_LINES[1:]), "wrong-size", (1, 1)),
+    "missing line": ("\n".join(CITY_LINES[:4]), "wrong-size", None),
+    "space": ("\n".join(CITY_LINES).replace(".", " "), "bad-character", (1, 2)),
+    "strange number": ([[5, 3, 2, 6, 0, 1], *CITY_NUMBERS[1:]], "bad-character", (1, 2)),
+    "no depot": ("\n".join(CITY_LINES).replace("D", "."), "no-depot", None),
+    "two depots": ("\n".join(CITY_LINES).replace("D.", "DD"), "many-depots", (1, 2)),
+    "no customer": ("\n".join(CITY_LINES).replace("C", "."), "no-customers", None),
+    "nine customers": ("DCCCCCCCCC" + "." * 20, "too-many-customers", (2, 4)),
+    "customer out of reach": ("D.....####.......C" + "######" + "C.....", "unreachable-customer", (5, 1)),
+    "half a tour": ("\n".join(CITY_ANSWER).replace("t", "2"), "wrong-marks", None),
+    "no customers key": ({"grid": CITY_COSTS, "depot": [0, 0]}, "wrong-keys", None),
+    "strange key": ({**CITY_OBJECT, "trucks": 2}, "wrong-keys", None),
+    "cost of three": ({**CITY_OBJECT, "grid": [[1, 3, 1, 1, 1, 1], *CITY_COSTS[1:]]}, "bad-character", (1, 2)),
+    "depot outside": ({**CITY_OBJECT, "depot": [0, 6]}, "bad-cell", None),
+    "depot in a building": ({**CITY_OBJECT, "depot": [0, 4]}, "in-building", (1, 5)),
+    "customer in a building": ({**CITY_OBJECT, "customers": [[1, 2]]}, "in-building", (2, 3)),
+    "customer at the depot": ({**CITY_OBJECT, "customers": [[0, 0]]}, "same-cell", (1, 1)),
+    "customer twice": ({**CITY_OBJECT, "customers": [[0, 3], [0, 3]]}, "same-cell", (1, 4)),
+    "customers that are no cells": ({**CITY_OBJECT, "customers": 3}, "bad-cell", None),
+    "endless customers": ({**CITY_OBJECT, "customers": [[0, 0]] * 31}, "bad-cell", None),
+}
+REFUSALS = [
+    pytest.param(puzzle, *case, id=f"{puzzle.name}: {name}")
+    for puzzle, cases in ((MAZE, MAZE_REFUSALS), (CITY, CITY_REFUSALS))
+    for name, case in cases.items()
+]
+
+
+def refusal(notation: object, puzzle: GridPuzzle) -> PuzzleError:
+    with pytest.raises(PuzzleError) as caught:
+        puzzle.parse(notation)
+    return caught.value
+
+
+@pytest.mark.parametrize(("puzzle", "notation", "rule", "cell"), REFUSALS)
+def test_refusals_name_the_rule_and_the_cell(
+    puzzle: GridPuzzle, notation: object, rule: str, cell: tuple[int, int] | None
+) -> None:
+    error = refusal(notation, puzzle)
+    assert (error.rule, error.cell) == (rule, cell)
+    assert re.fullmatch(r".{20,260}\.", str(error))
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("puzzle", "notation", "message"),
+    [
+        (
+            MAZE,
+            "S..G\n....\n..x.\n....\n....",
+            "'x' stands at row 3, column 3; use # for a wall, . or a space for an open cell, S for the start and G for "
+            "the goal.",
+        ),
+        (
+            MAZE,
+            "S..G",
+            "the text has 4 characters where 20 are expected; send 5 lines of 4 characters, 20 characters at once, or "
+            "5 lists of 4.",
+        ),
+        (
+            CITY,
+            "D.....####.......C######C.....",
+            "no way leads from the depot to the customer at row 5, column 1; connect it by a road or leave it out.",
+        ),
+    ],
+)
+def test_message_says_value_expectation_and_remedy(puzzle: GridPuzzle, notation: str, message: str) -> None:
+    assert str(refusal(notation, puzzle)) == message
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=20)
+def test_generated_mazes_survive_every_notation(seed: int) -> None:
+    example = MAZE.generate(np.random.default_rng(seed), "medium")
+    lines = ["".join(" #SG"[value] for value in row) for row in example.question.tolist()]
+    for notation in ("\n".join(lines), lines, [list(line) for line in lines], example.question.tolist()):
+        parsed = MAZE.parse(notation)
+        assert (parsed.grid == example.question).all()
+        assert MAZE.write(parsed.grid, parsed.notation) == notation
+        assert (MAZE.parse(MAZE.write(example.answer, parsed.notation)).grid == example.answer).all()
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=10)
+def test_generated_cities_survive_every_notation(seed: int) -> None:
+    example = CITY.generate(np.random.default_rng(seed), "medium")
+    lines = ["".join("#.2_4DC"[value] for value in row) for row in example.question.tolist()]
+    costs = np.where(example.question > 4, 1, example.question).tolist()
+    depot, *customers = np.argwhere(example.question == 5).tolist() + np.argwhere(example.question == 6).tolist()
+    apart = {"grid": costs, "depot": depot, "customers": customers}
+    for notation in ("\n".join(lines), lines, [list(line) for line in lines], example.question.tolist(), apart):
+        parsed = CITY.parse(notation)
+        assert (parsed.grid == example.question).all()
+        assert (CITY.parse(CITY.write(example.answer, parsed.notation)).grid == example.answer).all()
