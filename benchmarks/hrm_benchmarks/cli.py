@@ -1,14 +1,11 @@
 """The subcommands of `hrm-bench`."""
 
 import asyncio
-import contextlib
 import shlex
-import signal
 import sys
-from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -16,7 +13,7 @@ from hrm_benchmarks import accuracy as accuracy_bench
 from hrm_benchmarks import load as load_bench
 from hrm_benchmarks import policies, processes, segments
 from hrm_benchmarks import soak as soak_bench
-from hrm_benchmarks.report import Row, print_json, print_table, tell
+from hrm_benchmarks.report import Row, print_json, print_table, refusals_in_one_sentence, tell
 from hrm_benchmarks.scripted import Cost, Scripted
 from hrm_benchmarks.server import running
 from hrm_benchmarks.targets import bundle_target, scripted_target
@@ -344,20 +341,3 @@ def start(
 
 def _rounds(rounds: int, cpu_clock: bool) -> str:
     return f"{rounds} rounds, {'CPU' if cpu_clock else 'wall'} seconds"
-
-
-@contextlib.contextmanager
-def refusals_in_one_sentence() -> Generator[None]:
-    """Print a refusal and exit with 1; meanwhile SIGTERM raises, so that it does not leave a server behind."""
-    before = signal.signal(signal.SIGTERM, _leave)
-    try:
-        yield
-    except ValueError as error:
-        print(f"hrm-bench: {error}", file=sys.stderr)
-        raise typer.Exit(1) from error
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _leave(signal_number: int, _: object) -> NoReturn:
-    sys.exit(128 + signal_number)

@@ -1,17 +1,20 @@
-"""What every benchmark prints: the machine it ran on, JSON, and tables.
+"""What every benchmark prints: the machine it ran on, JSON, tables, progress and refusals.
 
 A row of figures is a mapping with the keys of `--json`; a column is a heading and a format of such a row.
 """
 
+import contextlib
 import json
 import os
 import platform
+import signal
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -62,6 +65,23 @@ def paper() -> Console:
 def tell(line: str) -> None:
     """Show progress on standard error."""
     Console(file=sys.stderr).print(line, style="dim", highlight=False)
+
+
+@contextlib.contextmanager
+def refusals_in_one_sentence() -> Generator[None]:
+    """Print a refusal and exit with 1; meanwhile SIGTERM raises, so that it does not leave a server behind."""
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    except ValueError as error:
+        print(f"hrm-bench: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(signal_number: int, _: object) -> NoReturn:
+    sys.exit(128 + signal_number)
 
 
 def _cell(form: str, row: Row) -> str:
