@@ -119,10 +119,7 @@ class Lane:
             num_active=scheduler.num_running,
             num_queued=scheduler.num_waiting,
             queue_limit=scheduler.queue_limit,
-            slots=tuple(
-                _view(slot, generation, attempt)
-                for slot, (generation, attempt) in enumerate(zip(scheduler.generations, scheduler.slots, strict=True))
-            ),
+            slots=tuple([self._view(slot) for slot in range(scheduler.num_slots)]),
             steps=counters.steps,
             slot_segments=counters.slot_segments,
             slot_segments_used=counters.slot_segments_used,
@@ -136,6 +133,13 @@ class Lane:
             least_step_s=counters.least_step_s,
             least_segments=counters.least_segments,
         )
+
+    def _view(self, slot: int) -> SlotView:
+        generation, attempt = self._scheduler.generations[slot], self._scheduler.slots[slot]
+        if attempt is None:
+            return SlotView(slot=slot, generation=generation)
+        job_id, segments, margin = attempt.attempt_id, attempt.segments, attempt.margin
+        return SlotView(slot=slot, generation=generation, job_id=job_id, segments=segments, margin=margin)
 
     def _prepare(self, plan: Plan, now: float) -> None:
         for attempt in plan.admissions:
@@ -227,15 +231,3 @@ def run_all(lane: Lane, attempts: Iterable[Attempt]) -> Iterator[Attempt]:
         if not lane.has_work:
             return
         yield from lane.step()
-
-
-def _view(slot: int, generation: int, attempt: Attempt | None) -> SlotView:
-    if attempt is None:
-        return SlotView(slot=slot, generation=generation)
-    return SlotView(
-        slot=slot,
-        generation=generation,
-        job_id=attempt.attempt_id,
-        segments=attempt.segments,
-        margin=attempt.margin,
-    )

@@ -119,4 +119,4 @@ class LaneCounters:
             self.recent_segments.append(num_segments)
 
     def histogram(self) -> tuple[int, ...]:
-        return tuple(self.segments[num] for num in range(max(self.segments, default=0) + 1))
+        return tuple([self.segments[num] for num in range(max(self.segments, default=0) + 1)])

@@ -62,7 +62,8 @@ class SolveService:
         """Answer a request; with `wait_s` it waits so long to be admitted. Raises ServiceError or NoAnswerError."""
         admit = self.engine_client.admit(lambda: candidate_models(self.models, request), wait_s=wait_s)
         with await admit as admission:
-            return await self._answer(await self._parsed(admission, request, arrival_s, priority_penalty))
+            parsed = await self._parsed(admission, request, arrival_s, priority_penalty)
+            return await self._answer(parsed, admission.lane)
 
     async def stream(
         self, request: SolveRequest, *, arrival_s: float
@@ -72,7 +73,7 @@ class SolveService:
             parsed = await self._parsed(admission, request, arrival_s, streamed=True)
             yield None
             events, shown = EventBuffer(), dict[int, Grid]()
-            work = asyncio.ensure_future(self._answer(parsed, events.put))
+            work = asyncio.ensure_future(self._answer(parsed, admission.lane, events.put))
             work.add_done_callback(lambda _: events.put(None))
             try:
                 async for event in events:
@@ -134,12 +135,12 @@ class SolveService:
         admission.settle(parsed.model.lane, parsed.task)
         return parsed
 
-    async def _answer(self, parsed: ParsedRequest, on_event: OnEvent | None = None) -> SolveAnswer:
-        model = parsed.model
-        result = await self.engine_client.solve(model.lane, parsed.task, on_event)
-        self.metrics.note_solved(model.name, result)
+    async def _answer(self, parsed: ParsedRequest, lane: str, on_event: OnEvent | None = None) -> SolveAnswer:
+        result = await self.engine_client.solve(lane, parsed.task, on_event)
+        model = parsed.model.name
+        self.metrics.note_solved(model, result)
         if (context := logs.request.get()) is not None:
-            context.add(model.name, result)
+            context.add(model, result)
         return answer_from(parsed, result)
 
 

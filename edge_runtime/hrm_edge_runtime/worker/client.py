@@ -56,11 +56,11 @@ Model = TypeVar("Model", bound=HasLane)
 class Admission(Generic[Model]):
     """A request's place in a lane, held until the context ends: that of the first candidate, until one is chosen."""
 
-    def __init__(self, client: EngineClient, candidates: Sequence[Model]) -> None:
+    def __init__(self, client: EngineClient, candidates: Sequence[Model], lane: str) -> None:
         self._client = client
         self.candidates = candidates
-        self.lane = candidates[0].lane
-        client.limits.take(self.lane)
+        self.lane = lane
+        client.limits.take(lane)
 
     def __enter__(self) -> Admission[Model]:
         return self
@@ -155,9 +155,10 @@ class EngineClient:
         give_up_s = 0.0 if wait_s is None else time.monotonic() + wait_s
         while True:
             models = candidates()
+            lane = models[0].lane
             try:
-                self.check_room(models[0].lane, for_batch=wait_s is not None)
-                return Admission(self, models)
+                self.check_room(lane, for_batch=wait_s is not None)
+                return Admission(self, models, lane)
             except NoAnswerError:
                 if self._is_draining or time.monotonic() > give_up_s:
                     raise

@@ -16,7 +16,7 @@ from hrm_edge_runtime.batching.sizing import Sizing, sizing_from
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.factory import Choice, engine_for
-from hrm_edge_runtime.worker.memory_budget import MemoryBudget, Meter, OverBudgetError
+from hrm_edge_runtime.worker.memory_budget import MemoryBudget, OverBudgetError, held_bytes
 from hrm_edge_runtime.worker.messages import LaneReport, Load, LoadFailed, OpenedLane
 from hrm_edge_runtime.worker.step_times import StepTimes, StepTimesFile, measure, warm_up
 from hrm_host import memory
@@ -59,14 +59,13 @@ MakeLanes = Callable[[], LaneSet]
 
 def open_lanes(lanes: Sequence[LaneOptions]) -> LaneSet:
     """Open bundles on their engines; refuses what `open_lane` refuses."""
-    meters = {options.budget: Meter(options.budget) for options in lanes}
-    opened = {options.key: open_lane(options, meters[options.budget]) for options in lanes}
+    opened = {options.key: open_lane(options) for options in lanes}
     return LaneSet(
         lanes={key: one.lane for key, one in opened.items()}, reports={key: one.report for key, one in opened.items()}
     )
 
 
-def open_lane(options: LaneOptions, meter: Meter, *, keeps_figures: bool = True) -> OpenedLane:
+def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane:
     """Open a bundle on its engine; raises BundleError, EngineUnavailableError or OverBudgetError, and holds nothing.
 
     Its memory is measured once it has run its largest step. Before it is loaded there must be room for its graph, which
@@ -75,17 +74,17 @@ def open_lane(options: LaneOptions, meter: Meter, *, keeps_figures: bool = True)
     bundle = Bundle.open(options.bundle_path)
     name, figures = bundle.manifest.name, StepTimesFile(bundle, options.choice, options.num_threads)
     device = "cpu" if options.choice.engine == "cpu" else "any"
-    meter.check(name, bundle.graph_path(options.choice.precision, device=device).stat().st_size)
+    options.budget.check(name, bundle.graph_path(options.choice.precision, device=device).stat().st_size)
     step_s = figures.step_times()
     if not step_s and not options.num_slots:
         step_s = _measured(bundle, options)
         if keeps_figures:
             figures.keep_step_times(step_s)
     sizing = Sizing(num_slots=options.num_slots, rule="given") if options.num_slots else sizing_from(step_s)
-    meter.check(name, figures.memory_bytes(sizing.num_slots))
-    before_bytes = meter.held_bytes()
-    lane = _opened_lane(bundle, options, sizing.num_slots, meter)
-    memory_bytes = max(0, meter.held_bytes() - before_bytes)
+    options.budget.check(name, figures.memory_bytes(sizing.num_slots))
+    before_bytes = held_bytes()
+    lane = _opened_lane(bundle, options, sizing.num_slots)
+    memory_bytes = max(0, held_bytes() - before_bytes)
     if keeps_figures:
         figures.keep_memory(sizing.num_slots, memory_bytes)
     report = LaneReport(
@@ -100,7 +99,7 @@ def open_lane(options: LaneOptions, meter: Meter, *, keeps_figures: bool = True)
 
 def open_lane_later(options: LaneOptions) -> OpenedLane:
     """Open a lane beside others; what is measured while those step is not kept."""
-    return open_lane(options, Meter(options.budget), keeps_figures=False)
+    return open_lane(options, keeps_figures=False)
 
 
 class LaneLoader:
@@ -150,7 +149,7 @@ def _measured(bundle: Bundle, options: LaneOptions) -> StepTimes:
         _release()
 
 
-def _opened_lane(bundle: Bundle, options: LaneOptions, num_slots: int, meter: Meter) -> Attempts:
+def _opened_lane(bundle: Bundle, options: LaneOptions, num_slots: int) -> Attempts:
     """The lane, warm and within the budget; where that fails nothing of it stays."""
     lane = Attempts(
         _engine(bundle, options, num_slots),
@@ -162,7 +161,7 @@ def _opened_lane(bundle: Bundle, options: LaneOptions, num_slots: int, meter: Me
     )
     try:
         warm_up(lane)
-        meter.check(bundle.manifest.name)
+        options.budget.check(bundle.manifest.name)
     except BaseException:
         lane.engine.close()
         del lane

@@ -10,8 +10,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import pickle
-import select
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -26,7 +24,6 @@ from hrm_edge_runtime.worker.messages import (
     Cancel,
     Ended,
     Failed,
-    FromEngine,
     Load,
     Loaded,
     LoadFailed,
@@ -43,7 +40,7 @@ from hrm_edge_runtime.worker.messages import (
 from hrm_host import memory
 
 PUBLISH_EVERY_S = 0.1
-LOOK_FOR_LANES_MS = 20  # how long an idle engine that is opening a lane sleeps
+LOOK_FOR_LANES_S = 0.02  # how long an idle engine that is opening a lane sleeps
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
@@ -104,8 +101,6 @@ class EngineLoop:
         self._turns = DeficitRoundRobin(self._lanes)
         self._loader = LaneLoader()
         self._connection = connection
-        self._arrivals = select.poll()  # Connection.poll would make a selector for every look
-        self._arrivals.register(connection, select.POLLIN)
         self._publish_at_s = 0.0
         self._is_stale = True
         self._request_of: dict[int, str] = {}
@@ -131,9 +126,9 @@ class EngineLoop:
         self._turns.charge(key, time.monotonic() - began_s)
         self._is_stale = True
         if events:
-            self._report(Streamed(events=events))
+            self._connection.send(Streamed(events=events))
         if results:
-            self._report(Ended(results=results))
+            self._connection.send(Ended(results=results))
             self._log_failures(key, results)
 
     def _log_failures(self, key: str, results: list[Result]) -> None:
@@ -145,20 +140,20 @@ class EngineLoop:
 
     def _take_messages(self, *, may_sleep: bool) -> bool:
         """Take all messages that have come, or wait for the first; false when told to stop."""
-        timeout_ms = self._idle_ms() if may_sleep else 0.0
-        while self._arrivals.poll(timeout_ms):
+        timeout_s = self._idle_s() if may_sleep else 0.0
+        while self._connection.poll(timeout_s):
             messages: list[ToEngine] = self._connection.recv()
             for message in messages:
                 if isinstance(message, Stop):
                     return False
                 self._take(message)
-            timeout_ms = 0.0
+            timeout_s = 0.0
         return True
 
-    def _idle_ms(self) -> float | None:
+    def _idle_s(self) -> float | None:
         if self._loader.num_under_way:
-            return LOOK_FOR_LANES_MS
-        return max(0.0, 1000 * (self._publish_at_s - time.monotonic())) if self._is_stale else None
+            return LOOK_FOR_LANES_S
+        return max(0.0, self._publish_at_s - time.monotonic()) if self._is_stale else None
 
     def _take(self, message: Solve | Cancel | Load | Retire) -> None:
         if isinstance(message, Solve):
@@ -166,7 +161,7 @@ class EngineLoop:
                 self._lanes[message.lane].submit(message.task)
                 self._request_of[message.task.task_id] = message.request
             except (QueueFull, ValueError) as refusal:
-                self._report(Rejected(task_id=message.task.task_id, message=str(refusal)))
+                self._connection.send(Rejected(task_id=message.task.task_id, message=str(refusal)))
         elif isinstance(message, Cancel):
             self._lanes[message.lane].cancel(message.task_id)
         elif isinstance(message, Load):
@@ -177,11 +172,11 @@ class EngineLoop:
     def _take_lanes(self) -> None:
         for key, outcome in self._loader.outcomes():
             if isinstance(outcome, LoadFailed):
-                self._report(outcome)
+                self._connection.send(outcome)
                 continue
             self._lanes[key] = outcome.lane
             self._turns.join(key)
-            self._report(Loaded(lane=key, report=outcome.report))
+            self._connection.send(Loaded(lane=key, report=outcome.report))
             self._is_stale = True
 
     def _retire(self, key: str) -> None:
@@ -191,15 +186,11 @@ class EngineLoop:
         lane.engine.close()
         del lane
         memory.give_back_freed_memory()
-        self._report(Retired(lane=key))
+        self._connection.send(Retired(lane=key))
         self._is_stale = True
 
     def _publish(self) -> None:
         now = time.monotonic()
         lanes = {key: lane.snapshot() for key, lane in self._lanes.items()}
-        self._report(Snapshot(lanes=lanes, taken_s=now))
+        self._connection.send(Snapshot(lanes=lanes, taken_s=now))
         self._publish_at_s, self._is_stale = now + PUBLISH_EVERY_S, False
-
-    def _report(self, message: FromEngine) -> None:
-        """As `Connection.send`, without its preparations for passing file handles."""
-        self._connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))

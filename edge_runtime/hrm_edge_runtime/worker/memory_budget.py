@@ -5,8 +5,6 @@ kernel's own count of it (NvMapMemUsed in /proc/meminfo) is added, as far as it 
 on a Jetson. The memory of a separate graphics card is not counted.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 
@@ -26,51 +24,38 @@ class OverBudgetError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryBudget:
-    """At most `limit_bytes` for the engine process, or without it all that the machine can spare less the headroom."""
+    """At most `limit_bytes` for the engine process, or without it all that the machine can spare less a headroom."""
 
     limit_bytes: int | None = None
 
-
-class Meter:
-    """This process's memory against a budget; reads 0 where the kernel tells nothing (not Linux)."""
-
-    def __init__(self, budget: MemoryBudget) -> None:
-        self._budget = budget
-        _gpu_before_bytes()
-
-    def held_bytes(self) -> int:
-        return resident_bytes() + max(0, _gpu_bytes() - _gpu_before_bytes())
-
     def check(self, name: str, more_bytes: int = 0) -> None:
         """Raise OverBudgetError where the process holds, or with so much more would hold, too much."""
-        room_bytes = self._room_bytes() - more_bytes
+        held, limit = held_bytes(), self.limit_bytes
+        headroom = _headroom_bytes()
+        room_bytes = (available_bytes() - headroom if limit is None else limit - held) - more_bytes
         if room_bytes < 0:
-            limit = self._budget.limit_bytes
-            bound = f"the budget of {in_mib(limit)}" if limit else f"what the machine can spare beside {headroom()}"
+            spare = f"what the machine can spare beside a headroom of {in_mib(headroom)}"
+            bound = spare if limit is None else f"the budget of {in_mib(limit)}"
             raise OverBudgetError(
                 f"the bundle {name!r} takes the engine {in_mib(-room_bytes)} past {bound}: remove a model, use fewer "
                 "--slots, or start the server with a larger --memory-budget.",
                 -room_bytes,
             )
 
-    def _room_bytes(self) -> int:
-        if self._budget.limit_bytes is not None:
-            return self._budget.limit_bytes - self.held_bytes()
-        return available_bytes() - headroom_bytes()
 
-
-def headroom_bytes() -> int:
-    """What stays free for everything else on the machine."""
-    memory = read_memory()
-    return max(HEADROOM_BYTES, int(HEADROOM_SHARE * memory.total_mb * MIB)) if memory else 0
-
-
-def headroom() -> str:
-    return f"a headroom of {in_mib(headroom_bytes())}"
+def held_bytes() -> int:
+    """What this process holds; 0 where the kernel does not say (not Linux)."""
+    return resident_bytes() + max(0, _gpu_bytes() - _gpu_before_bytes())
 
 
 def in_mib(num_bytes: int) -> str:
     return f"{num_bytes / MIB:.0f} MiB"
+
+
+def _headroom_bytes() -> int:
+    """What stays free for everything else on the machine."""
+    memory = read_memory()
+    return max(HEADROOM_BYTES, int(HEADROOM_SHARE * memory.total_mb * MIB)) if memory else 0
 
 
 @functools.cache

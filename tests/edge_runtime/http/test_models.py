@@ -28,7 +28,7 @@ from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_
 from hrm_edge_runtime.http.models import LaneDefaults, Library, ServedModel, models_and_library
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import LaneSet, open_lane
-from hrm_edge_runtime.worker.memory_budget import MemoryBudget, Meter, OverBudgetError
+from hrm_edge_runtime.worker.memory_budget import MemoryBudget, OverBudgetError, held_bytes
 from hrm_edge_runtime.worker.process import ThreadEngine
 
 SOLVED, OPEN = "1234341221434321", "123434122143432."
@@ -272,15 +272,14 @@ def test_a_served_change_outlives_the_engine_process_and_a_budget_is_kept(tmp_pa
 
 def test_a_bundle_that_is_over_the_budget_is_refused_before_it_is_loaded() -> None:
     bundle = Bundle.open(find_bundle("sudoku-6x6"))
-    meter = Meter(MemoryBudget())
-    held_bytes = meter.held_bytes()
-    assert held_bytes > 10 * 2**20
-    budget = MemoryBudget(limit_bytes=held_bytes + 2**20)
+    held = held_bytes()
+    assert held > 10 * 2**20
+    budget = MemoryBudget(limit_bytes=held + 2**20)
     _, library = models_and_library([bundle], replace(DEFAULTS, budget=budget))
     with pytest.raises(OverBudgetError, match=r"past the budget of \d+ MiB: remove a model"):
-        open_lane(library.lanes["sudoku-6x6"], Meter(budget))
-    roomy = models_and_library([bundle], replace(DEFAULTS, budget=MemoryBudget(limit_bytes=held_bytes + 2**30)))[1]
-    opened = open_lane(roomy.lanes["sudoku-6x6"], Meter(MemoryBudget(limit_bytes=held_bytes + 2**30)))
+        open_lane(library.lanes["sudoku-6x6"])
+    roomy = models_and_library([bundle], replace(DEFAULTS, budget=MemoryBudget(limit_bytes=held + 2**30)))[1]
+    opened = open_lane(roomy.lanes["sudoku-6x6"])
     assert opened.report.num_slots == 2
     opened.lane.engine.close()
 
