@@ -153,7 +153,8 @@ class GuardedProtocol(H11Protocol):
         self._expect("slow-reader", self._limits.unread_s)
 
     def _expect(self, reason: Reason, within_s: float) -> None:
-        self._expect_nothing()
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._expected = reason
         self._deadline = self.loop.call_later(within_s, self.drop, reason)
 

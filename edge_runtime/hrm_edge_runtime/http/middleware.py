@@ -93,7 +93,11 @@ class RequestMiddleware:
 
     def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes], context: logs.RequestContext) -> Response | None:
         """The answer to a request that may not pass."""
-        if scope["method"] not in READING_METHODS and _is_foreign(headers):
+        # Browsers name the page's origin in every request that is not a plain reading one; programs send none. Another
+        # site's page must not ask with the key that its visitor's browser remembers.
+        origin, host = headers.get(b"origin"), headers.get(b"host", b"")
+        is_foreign = origin is not None and origin.partition(b"://")[2].lower() != host.lower()
+        if is_foreign and scope["method"] not in READING_METHODS:
             return error_response(_foreign_page())
         if self._keys is None or scope["path"] in OPEN_PATHS:
             return None
@@ -135,15 +139,6 @@ def _password(token: str) -> str:
         return base64.b64decode(token, validate=True).decode("utf-8").partition(":")[2]
     except (binascii.Error, UnicodeDecodeError):
         return ""
-
-
-def _is_foreign(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a page of another site makes its visitor's browser ask, with the key that the browser remembers.
-
-    Browsers name the page's origin in every request that is not a plain reading one; programs send no such header.
-    """
-    origin = headers.get(b"origin")
-    return origin is not None and origin.partition(b"://")[2].lower() != headers.get(b"host", b"").lower()
 
 
 def _words(fields: dict[str, object]) -> str:
