@@ -1,13 +1,10 @@
 """The sizes and rules of one Hierarchical Reasoning Model, as written into a checkpoint's `config.json`."""
 
-from __future__ import annotations
-
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
 
 Arch = Literal["hrm", "transformer"]
 Positions = Literal["rope", "learned"]
@@ -43,24 +40,20 @@ class HRMConfig:
     halt_rule: HaltRule = "difference"
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "seq_len", "num_puzzle_ids", "hidden_size", "num_heads", "max_segments"):
+        sizes = ("vocab_size", "seq_len", "num_puzzle_ids", "hidden_size", "num_heads", "max_segments")
+        for name in (*sizes, "high_cycles", "low_cycles", "high_layers", "low_layers"):
             _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}, but must be at least 1")
-        for name in ("high_cycles", "low_cycles", "high_layers", "low_layers"):
-            _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}, but must be at least 1")
+        for name, kind in (("arch", Arch), ("positions", Positions), ("halt_rule", HaltRule)):
+            value, choices = getattr(self, name), get_args(kind)
+            _require(value in choices, f"{name} is {value!r}; choose {' or '.join(map(repr, choices))}")
         _require(
             self.hidden_size % (2 * self.num_heads) == 0,
             f"hidden_size {self.hidden_size} must be a multiple of twice num_heads {self.num_heads}, "
             "since rotary positions pair the halves of each head",
         )
-        _require(self.arch in ("hrm", "transformer"), f"arch is {self.arch!r}; choose 'hrm' or 'transformer'")
         _require(
             self.arch == "hrm" or self.max_segments == 1,
             f"max_segments is {self.max_segments}, but a transformer answers in a single segment; set max_segments=1",
-        )
-        _require(self.positions in ("rope", "learned"), f"positions is {self.positions!r}; choose 'rope' or 'learned'")
-        _require(
-            self.halt_rule in ("difference", "q_halt"),
-            f"halt_rule is {self.halt_rule!r}; choose 'difference' or 'q_halt'",
         )
         _require(
             self.puzzle_vector_size >= 0, f"puzzle_vector_size is {self.puzzle_vector_size}, but must not be negative"
@@ -85,16 +78,16 @@ class HRMConfig:
         return -(-round(self.expansion * self.hidden_size * 2 / 3) // 256) * 256
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+        return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
 
     @property
     def digest(self) -> str:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> HRMConfig:
+    def from_mapping(cls, values: Mapping[str, Any]) -> "HRMConfig":
         """Refuses unknown keys, so that a misspelt setting never passes for a default."""
-        known = {field.name for field in dataclasses.fields(cls)}
+        known = {field.name for field in fields(cls)}
         unknown = sorted(set(values) - known)
         _require(not unknown, f"the model configuration has unknown keys {unknown}; known keys are {sorted(known)}")
         return cls(**values)

@@ -5,8 +5,6 @@ waited for. Time in which the device waits for rows therefore shows in the phase
 busy device cost nothing there. On a CPU it is the wall clock. The CUDA side was not run on a GPU.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
@@ -40,7 +38,7 @@ class HostMark:
     def query(self) -> bool:
         return True
 
-    def elapsed_time(self, end_event: HostMark, /) -> float:
+    def elapsed_time(self, end_event: "HostMark", /) -> float:
         return 1000 * (end_event.at_s - self.at_s)
 
 
