@@ -37,7 +37,8 @@ def start_from_geometry(model: HRM, geometry: Geometry) -> None:
     sizes, problem = _sizes(geometry), misfit(config, geometry)
     if problem is not None:
         raise ValueError(problem)
-    frames_RD = _orthonormal(config.hidden_size)[: sum(sizes)].split(sizes)
+    orthonormal_DD = torch.linalg.qr(torch.randn(config.hidden_size, config.hidden_size))[0]
+    frames_RD = orthonormal_DD[: sum(sizes)].split(sizes)
     _reserve(model, torch.cat(frames_RD))
     codes_TD = sum(frame_RD[group_T] for frame_RD, group_T in zip(frames_RD, groups_GT, strict=True))
     scale = CODE_SIZE * math.sqrt(2 / config.hidden_size)  # the segment multiplies by sqrt(D) and sqrt(1/2)
@@ -95,7 +96,3 @@ def _look(
         asked = [group for group in range(num_groups) if 0 <= group + shift < num_groups]
         query_KD[[first + group + shift for group in asked]] = gain * frame_RD[asked]
         first += num_groups
-
-
-def _orthonormal(size: int) -> Tensor:
-    return torch.linalg.qr(torch.randn(size, size))[0]

@@ -6,8 +6,6 @@ Shapes: B batch, T tokens, P prefix, N = P + T positions, D hidden, E puzzle-vec
 Source: the published model (sapientinc/HRM, 2025); float32 results equal it for equal weights.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
@@ -25,10 +23,10 @@ class Carry(NamedTuple):
     z_high_BND: Tensor
     z_low_BND: Tensor
 
-    def detach(self) -> Carry:
+    def detach(self) -> "Carry":
         return Carry(self.z_high_BND.detach(), self.z_low_BND.detach())
 
-    def where(self, fresh_B: Tensor, start: Carry) -> Carry:
+    def where(self, fresh_B: Tensor, start: "Carry") -> "Carry":
         """Rows that begin a new puzzle take `start`; a select, so that garbage (NaN) in a stale row cannot leak."""
         fresh_B11 = fresh_B[:, None, None]
         return Carry(
