@@ -18,6 +18,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from hrm_host.board import Host
+
 PAPER_WIDTH = 160  # characters
 
 Row = Mapping[str, Any]
@@ -29,7 +31,7 @@ def environment() -> dict[str, object]:
     return {
         "machine": platform.machine(),
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": Host().cpu_model or platform.processor(),
         "cores": os.cpu_count(),
         "load_average": os.getloadavg(),
         "python": platform.python_version(),
@@ -89,11 +91,3 @@ def _cell(form: str, row: Row) -> str:
         return form.format(**row)
     except TypeError:  # None, a figure that there is not, takes no format
         return "-"
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()

@@ -32,6 +32,11 @@ def answer_of(words: Sequence[str]) -> str | None:
     return done.stdout.decode(errors="replace")
 
 
+def num_cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class GpuClock:
     """Of the GPU's devfreq device, in Hz; `max_hz` may be held below what is `offered_hz`."""
@@ -86,6 +91,12 @@ class Host:
     def model(self) -> str | None:
         """The board's name."""
         return self.text("proc/device-tree/model")
+
+    @property
+    def cpu_model(self) -> str | None:
+        """The CPU's name; None on processors that do not say, as most of Arm."""
+        found = re.search(r"^model name\s*:\s*(.*)$", self.text("proc/cpuinfo") or "", re.MULTILINE)
+        return None if found is None else found[1].strip()
 
     @property
     def jetson_release(self) -> str | None:

@@ -14,6 +14,8 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from hrm_host.board import num_cores
+
 Precision = Literal["bf16", "fp32"]
 
 
@@ -207,8 +209,7 @@ def hardware_from_name(name: str) -> Hardware:
 def prepare(hardware: Hardware) -> None:
     """Refuses a missing device; gives a CPU its threads, also at a resume, since their number decides the rounding."""
     if hardware.device == "cpu":
-        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", usable)))
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", num_cores())))
     if hardware.device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             f"--hw {hardware.name} needs a CUDA device and this PyTorch sees none; use --hw cpu or install a CUDA build"

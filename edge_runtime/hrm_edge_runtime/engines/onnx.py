@@ -11,7 +11,6 @@ what it was compiled with rather than what works, so only an opened session coun
 not been run on a GPU yet.
 """
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from hrm_edge_runtime.engines.engine import (
     shapes_of,
 )
 from hrm_edge_runtime.manifest import BundleError, Manifest
+from hrm_host.board import num_cores
 
 INSTALL_GPU = "install onnxruntime-gpu for this machine's CUDA in place of onnxruntime, or choose --engine cpu"
 DEVICE_ID = 0
@@ -261,7 +261,7 @@ def _open_session(path: Path, provider: Provider, num_threads: int | None) -> or
         raise EngineUnavailableError(f"this ONNX Runtime has no {provider.name}: {INSTALL_GPU}.")
     options = ort.SessionOptions()
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.intra_op_num_threads = num_threads or _num_cores()
+    options.intra_op_num_threads = num_threads or num_cores()
     options.inter_op_num_threads = 1
     # Idle workers would spin and take the cores from the HTTP process (microsoft/onnxruntime pull request 11841).
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -274,10 +274,6 @@ def _open_session(path: Path, provider: Provider, num_threads: int | None) -> or
     if session.get_providers()[0] != provider.name:
         raise EngineUnavailableError(f"{provider.name} does not start on this machine: {INSTALL_GPU}.")
     return session
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _row_shapes(session: ort.InferenceSession, path: Path) -> dict[str, tuple[int, ...]]:

@@ -13,7 +13,6 @@ import logging
 import os
 import platform
 import time
-from pathlib import Path
 from typing import Any
 
 from hrm_edge_runtime.batching.attempts import Attempts
@@ -22,7 +21,7 @@ from hrm_edge_runtime.engines.engine import Engine, Float32, load_blanks, step_s
 from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.engines.trt.cache import engine_dir
 from hrm_host import atomic
-from hrm_host.board import Host
+from hrm_host.board import Host, num_cores
 
 MEASURING_S = 1.0
 MAX_ROUNDS = 8
@@ -109,18 +108,8 @@ def is_calm() -> bool:
     return os.getloadavg()[0] <= num_cores()
 
 
-def num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _key(bundle: Bundle, choice: Choice, num_threads: int | None) -> str:
     graph = bundle.graph_path(choice.precision, device="cpu" if choice.engine == "cpu" else "any").name
-    cores = num_cores()
-    machine = f"{platform.machine()} {_processor()}, {cores} cores, power mode {Host().power_mode()}"
+    host, cores = Host(), num_cores()
+    machine = f"{platform.machine()} {host.cpu_model or ''}, {cores} cores, power mode {host.power_mode()}"
     return f"{bundle.manifest.files[graph].sha256[:16]} {choice}, {num_threads or cores} threads, {machine}"
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.is_file() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -280,9 +280,8 @@ def cpu(machine: Host) -> Finding | None:
         return None
     line = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
     flags = set(line[1].split()) if line else set[str]()
-    model = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
     found = [name for name in CPU_EXTENSIONS if name in flags]
-    said = f"{model[1] if model else 'x86-64'}: {', '.join(found) or 'no AVX2'}"
+    said = f"{machine.cpu_model or 'x86-64'}: {', '.join(found) or 'no AVX2'}"
     if "avx2" not in flags:
         return warn("CPU", said, "training on this CPU is very slow; use a GPU")
     return ok("CPU", said)
