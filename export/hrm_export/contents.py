@@ -1,4 +1,4 @@
-"""What hrm-export is asked for, and what goes into the bundle by that: checkpoint, puzzles, names, halting rule.
+"""The options of hrm-export and what goes into the bundle: checkpoint, puzzles, names of tasks, halting rule.
 
 Each refusal here comes before anything is computed.
 """
@@ -131,7 +131,7 @@ def served_graph(model: HRM, puzzle: Puzzle, policy: HaltingPolicy) -> ServedGra
 
 
 def find_checkpoint(source: Path | None, calib: str | None) -> Path:
-    """The checkpoint that is named, or the best of the run that bears the name of the calibration's puzzle."""
+    """The checkpoint that is named, or the best of the run that is named like the calibration's puzzle."""
     if source is not None:
         return source
     if calib is None:

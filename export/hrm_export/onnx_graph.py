@@ -38,7 +38,7 @@ INT8, SCALE = "/int8", "/scale"
 
 
 class GraphWriter:
-    """Collects nodes in the order they are asked for; a value bears the name of the node that makes it."""
+    """Collects nodes in the order they are added; a value has the name of the node that makes it."""
 
     def __init__(self) -> None:
         self._nodes: list[onnx.NodeProto] = []
@@ -61,7 +61,7 @@ class GraphWriter:
         return parts
 
     def tensor(self, name: str, array: NDArray[Any]) -> str:
-        """The initialiser of that name, stored once however often it is asked for."""
+        """The initialiser of that name, stored once however often it is used."""
         if name not in self._tensors:
             self._tensors[name] = numpy_helper.from_array(np.array(array, order="C"), name)
         return name

@@ -53,7 +53,7 @@ class Form:
 
 
 def lower_precisions(served: ServedGraph, questions: Questions, options: Options, stages: Stages) -> Iterator[Form]:
-    """The forms that were asked for beside float32, each made when the one before has been judged."""
+    """The other forms in the options, each made after the one before has been judged."""
     if not (options.fp16 or options.int8):
         return
     few, graph = questions.sample(NUM_RANGE_PUZZLES), served.graph

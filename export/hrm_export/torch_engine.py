@@ -1,4 +1,4 @@
-"""PyTorch behind the contract that every engine keeps, so that it can stand as the reference of a comparison.
+"""PyTorch as an engine, the reference of a comparison on a desktop.
 
 Shapes: B slots, T tokens, N positions, D hidden, E puzzle-vector width, P rows of the puzzle table.
 """

@@ -9,7 +9,6 @@ Shapes: B batch, T tokens.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -19,7 +18,9 @@ from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_export.onnx_graph import GraphWriter
 
 FRESH, CARRIES = "fresh_B", ("z_high_BND", "z_low_BND")
-ANSWER, MARGIN, Q_HALT, SEGMENTS = "answer_BT", "halt_margin_B", "q_halt_B", "segments_B"
+ANSWER, MARGIN, SEGMENTS = "answer_BT", "halt_margin_B", "segments_B"
+KEPT_AS = {ANSWER: "kept_answer", MARGIN: "kept_margin", "q_halt_B": "kept_q_halt"}
+"""What a row keeps of its last segment, and the node's name."""
 NEVER = float(np.finfo(np.float32).max)
 """A threshold that no margin exceeds: the fixed policy."""
 
@@ -35,13 +36,15 @@ def unrolled_graph(step: onnx.ModelProto, policy: HaltingPolicy, num_segments: i
     body, graph = _Body(step), GraphWriter()
     graph.copy(body.shared, step.graph.initializer)
     graph.copy(body.segment(1))
-    row = _first(graph, threshold)
+    running, one = _goes_on(graph, 1, threshold), graph.tensor("one", np.array(1, np.int32))
+    kept = {name: f"{_in(1)}/{name}" for name in KEPT_AS}
+    kept[SEGMENTS] = graph.node(f"{_in(1)}/segments", "Where", running, one, one)  # a 1 for each row of the batch
     for segment in range(2, num_segments + 1):
         graph.copy(body.segment(segment))
-        row = _frozen(graph, segment, threshold, row)
-    outputs = [value for value in step.graph.output if value.name in (ANSWER, MARGIN, Q_HALT)]
+        running = _freeze(graph, segment, threshold, running, kept)
+    outputs = [value for value in step.graph.output if value.name in KEPT_AS]
     outputs.insert(1, helper.make_tensor_value_info(SEGMENTS, TensorProto.INT32, ["B"]))
-    for value, name in zip(row.values, (ANSWER, MARGIN, Q_HALT, SEGMENTS), strict=True):
+    for name, value in kept.items():
         graph.publish(value, name)
     inputs = [value for value in step.graph.input if value.name not in (FRESH, *CARRIES)]
     model = graph.model("hrm_unrolled", inputs, outputs)
@@ -49,41 +52,17 @@ def unrolled_graph(step: onnx.ModelProto, policy: HaltingPolicy, num_segments: i
     return model
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Row:
-    """Names of what each row has kept, and of whether it still goes on."""
-
-    answer: str
-    margin: str
-    q_halt: str
-    segments: str
-    running: str
-
-    @property
-    def values(self) -> tuple[str, str, str, str]:
-        return self.answer, self.margin, self.q_halt, self.segments
-
-
-def _first(graph: GraphWriter, threshold: float) -> _Row:
-    running, one = _goes_on(graph, 1, threshold), graph.tensor("one", np.array(1, np.int32))
-    segments = graph.node(f"{_in(1)}/segments", "Where", running, one, one)  # a 1 for each row of the batch
-    answer, margin, q_halt = (f"{_in(1)}/{name}" for name in (ANSWER, MARGIN, Q_HALT))
-    return _Row(answer=answer, margin=margin, q_halt=q_halt, segments=segments, running=running)
-
-
-def _frozen(graph: GraphWriter, segment: int, threshold: float, before: _Row) -> _Row:
-    """What a segment says, for the rows that still went on; what was, for the others."""
-    scope, running = _in(segment), before.running
+def _freeze(graph: GraphWriter, segment: int, threshold: float, running: str, kept: dict[str, str]) -> str:
+    """Keep what the segment says for the rows still running, what was kept for the others; returns who runs on."""
+    scope = _in(segment)
     running_B1 = graph.node(f"{scope}/running_B1", "Unsqueeze", running, graph.ints(1))
     counted = graph.node(f"{scope}/counted", "Cast", running, to=TensorProto.INT32)
     goes_on = _goes_on(graph, segment, threshold)
-    return _Row(
-        answer=graph.node(f"{scope}/kept_answer", "Where", running_B1, f"{scope}/{ANSWER}", before.answer),
-        margin=graph.node(f"{scope}/kept_margin", "Where", running, f"{scope}/{MARGIN}", before.margin),
-        q_halt=graph.node(f"{scope}/kept_q_halt", "Where", running, f"{scope}/{Q_HALT}", before.q_halt),
-        segments=graph.node(f"{scope}/segments", "Add", before.segments, counted),
-        running=graph.node(f"{scope}/running", "And", running, goes_on),
-    )
+    for name, kept_as in KEPT_AS.items():
+        rows = running_B1 if name == ANSWER else running
+        kept[name] = graph.node(f"{scope}/{kept_as}", "Where", rows, f"{scope}/{name}", kept[name])
+    kept[SEGMENTS] = graph.node(f"{scope}/segments", "Add", kept[SEGMENTS], counted)
+    return graph.node(f"{scope}/running", "And", running, goes_on)
 
 
 def _goes_on(graph: GraphWriter, segment: int, threshold: float) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from export_tools import made_questions, small_model
+from export_tools import made_questions, replayed, small_model
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.batching.lane import Lane
@@ -16,7 +16,6 @@ from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.parity.gates import passes
-from hrm_edge_runtime.parity.walk import replay
 from hrm_export.cli import app
 from hrm_export.golden import record
 from hrm_model import checkpoint
@@ -62,7 +61,7 @@ def test_a_checkpoint_becomes_a_bundle_that_replays_and_answers(tmp_path: Path) 
     bundle = Bundle.open(tmp_path / "tiny.bundle")
     assert (bundle.manifest.name, bundle.manifest.halting.policy) == ("tiny", "verified")
     assert bundle.manifest.provenance["checkpoint"] == "step_12"
-    assert passes(replay(bundle, lambda slots: engine_from_bundle(bundle, num_slots=slots, want_logits=True)))
+    assert passes(replayed(bundle))
     assert_lane_answers_as_pytorch_does(bundle, model)
 
 
@@ -87,7 +86,7 @@ def test_a_transformer_answers_from_its_bundle_in_one_segment(tmp_path: Path) ->
     source = saved(tmp_path / "step_12", model=model)
     assert exported(source, tmp_path / "tiny.bundle").exit_code == 0
     bundle = Bundle.open(tmp_path / "tiny.bundle")
-    assert passes(replay(bundle, lambda slots: engine_from_bundle(bundle, num_slots=slots, want_logits=True)))
+    assert passes(replayed(bundle))
     assert_lane_answers_as_pytorch_does(bundle, model)
     refused(source, tmp_path / "longer.bundle", "--max-segments", "2", saying="leave the option away")
 
@@ -100,7 +99,7 @@ def test_a_puzzle_may_run_longer_or_shorter_than_in_training(tmp_path: Path, lim
     bundle = Bundle.open(tmp_path / "tiny.bundle")
     assert bundle.manifest.max_segments == limit
     assert len(bundle.golden().answer_SBT) == traced
-    assert passes(replay(bundle, lambda slots: engine_from_bundle(bundle, num_slots=slots, want_logits=True)))
+    assert passes(replayed(bundle))
 
 
 def assert_lane_answers_as_pytorch_does(bundle: Bundle, model: HRM) -> None:

@@ -13,15 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from export_tools import random_questions, small_model
+from export_tools import random_questions, replayed, small_model
 from onnx import numpy_helper
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.parity.gates import passes
-from hrm_edge_runtime.parity.report import ParityReport
-from hrm_edge_runtime.parity.walk import replay
 from hrm_export.contents import Contents, Options, served_graph
 from hrm_export.packing import ExportedForm, ParityError, write_bundle
 from hrm_host.progress import Stages
@@ -47,18 +44,12 @@ def written(path: Path, contents: Contents | None = None, **changes: Any) -> lis
     return write_bundle(path, contents or small_contents(), replace(OPTIONS, **changes), Stages())
 
 
-def replayed(bundle: Bundle, precision: str) -> ParityReport:
-    return replay(
-        bundle, lambda slots: engine_from_bundle(bundle, precision=precision, num_slots=slots, want_logits=True)
-    )
-
-
 def test_what_is_written_opens_and_replays(tmp_path: Path) -> None:
     contents = small_contents()
     (result,) = written(tmp_path / "small.bundle", contents, threshold=0.25)
     bundle = Bundle.open(tmp_path / "small.bundle")
     assert passes(result.parity["step.fp32.onnx"])
-    assert passes(replayed(bundle, "fp32"))
+    assert passes(replayed(bundle))
     assert np.array_equal(bundle.puzzle_table, contents.model.puzzle_table.numpy())
     assert bundle.manifest.halting_policy() == HaltingPolicy(kind="learned", threshold=0.25, max_segments=6)
     assert set(bundle.manifest.files) == {

@@ -12,7 +12,10 @@ import onnx
 import onnxruntime as ort
 import torch
 
-from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
+from hrm_edge_runtime.parity.report import ParityReport
+from hrm_edge_runtime.parity.walk import replay
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles.data.held_out import Questions, questions_made
@@ -57,6 +60,13 @@ def engine_of(graph: onnx.ModelProto, model: HRM, questions: Questions, path: Pa
     for slot, puzzle_id in enumerate(questions.puzzle_ids_N.tolist()):
         engine.load(slot, questions.tokens_NT[slot], table[puzzle_id])
     return engine
+
+
+def replayed(bundle: Bundle, precision: str = "fp32") -> ParityReport:
+    """The bundle's golden traces against its own graph."""
+    return replay(
+        bundle, lambda slots: engine_from_bundle(bundle, precision=precision, num_slots=slots, want_logits=True)
+    )
 
 
 def run_once(graph: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
