@@ -224,12 +224,11 @@ def _from_path(path: Path) -> list[ArcTask]:
     challenges = sorted(path.glob("*challenges.json"))
     if challenges:  # those without solutions repeat tasks of the others
         return [task for file in challenges if _solutions_of(file).is_file() for task in _from_challenges(file)]
-    return [_from_file(file, path) for file in sorted(path.rglob("*.json"))]
-
-
-def _from_file(file: Path, root: Path) -> ArcTask:
-    is_held_out = HELD_OUT_FOLDER in file.relative_to(root.parent).parts[:-1]
-    return _task(file.stem, _json(file), str(file), is_held_out=is_held_out)
+    files = {file: file.relative_to(path.parent).parts[:-1] for file in sorted(path.rglob("*.json"))}
+    return [
+        _task(file.stem, _json(file), str(file), is_held_out=HELD_OUT_FOLDER in folders)
+        for file, folders in files.items()
+    ]
 
 
 def _from_challenges(file: Path) -> Iterator[ArcTask]:

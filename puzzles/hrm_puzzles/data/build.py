@@ -22,20 +22,9 @@ from numpy.typing import NDArray
 from hrm_host.atomic import new_directory, require_free
 from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles import registry
-from hrm_puzzles.data import datasets
+from hrm_puzzles.data import datasets, sources
 from hrm_puzzles.data.datasets import DatasetError, Layout
-from hrm_puzzles.data.sources import (
-    MIXED,
-    Chunk,
-    Examples,
-    chunks_of,
-    difficulties_of,
-    generate_chunks,
-    is_held_out_N,
-    joined,
-    read_chunks,
-    read_csv,
-)
+from hrm_puzzles.data.sources import Chunk, Examples
 from hrm_puzzles.puzzle import WRONG, Puzzle, PuzzleError
 
 USUAL_COUNTS = {"maze": (1000, 1000), "logistics": (960, 400)}  # as the published Maze-Hard, and the city set
@@ -54,7 +43,7 @@ class DataRecipe:
     num_train: int
     num_test: int
     seed: int = 0
-    difficulty: str = MIXED
+    difficulty: str = sources.MIXED
     copies: int = 0
     csv_train: str | None = None
     csv_test: str | None = None
@@ -64,7 +53,7 @@ class DataRecipe:
 
     def chunks(self, *, is_test: bool) -> list[Chunk]:
         count = self.num_test if is_test else self.num_train
-        return chunks_of(self.puzzle, self.difficulty, self.seed, is_test=is_test, count=count)
+        return sources.chunks_of(self.puzzle, self.difficulty, self.seed, is_test=is_test, count=count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,15 +77,15 @@ def build(recipe: DataRecipe, out: Path, *, num_workers: int = 1, progress: OnPr
     No question of the training split is a symmetric copy of one of the test split.
     """
     puzzle = registry.get(recipe.puzzle)
-    difficulties_of(puzzle, recipe.difficulty)  # refuse before any work
+    sources.difficulties_of(puzzle, recipe.difficulty)  # refuse before any work
     require_free(out)
     # Before the long work, since a faulty file ends it.
     csv_train, csv_test = (_csv_rows(puzzle, recipe, is_test=is_test) for is_test in (False, True))
     finished = out.with_name(f".{out.name}.chunks-{_digest(recipe)}")
     train_chunks, test_chunks = (recipe.chunks(is_test=is_test) for is_test in (False, True))
-    generate_chunks([*train_chunks, *test_chunks], finished, num_workers=num_workers, progress=progress)
-    all_train = joined([*read_chunks(train_chunks, finished), *csv_train])
-    test = joined([*read_chunks(test_chunks, finished), *csv_test])
+    sources.generate_chunks([*train_chunks, *test_chunks], finished, num_workers=num_workers, progress=progress)
+    all_train = sources.joined([*sources.read_chunks(train_chunks, finished), *csv_train])
+    test = sources.joined([*sources.read_chunks(test_chunks, finished), *csv_test])
     of_train_N, of_test_N = (puzzle.equivalence_hash_B(rows.inputs_NT, rows.labels_NT) for rows in (all_train, test))
     train = all_train.at(~np.isin(of_train_N, of_test_N))  # only CSV rows can be copies of test rows
     with new_directory(out) as directory:
@@ -126,7 +115,7 @@ def _csv_rows(puzzle: Puzzle, recipe: DataRecipe, *, is_test: bool) -> list[Exam
 
 
 def _sampled_csv(puzzle: Puzzle, recipe: DataRecipe, path: Path, sample: int | None) -> Examples:
-    rows = read_csv(path, puzzle, least_rating=recipe.least_rating, greatest_rating=recipe.greatest_rating)
+    rows = sources.read_csv(path, puzzle, least_rating=recipe.least_rating, greatest_rating=recipe.greatest_rating)
     if sample is None or sample >= len(rows):
         return rows
     rng = np.random.default_rng(np.random.SeedSequence(recipe.seed, spawn_key=(3,)))
@@ -198,7 +187,7 @@ def import_file(path: Path, puzzle: Puzzle, out: Path, *, split: str | None = No
     identifiers = sorted({*names_N} - {""})
     number_of = {name: number for number, name in enumerate(["", *identifiers])}
     ids_N = np.array([number_of[name] for name in names_N], dtype=np.int32)
-    is_test_N = np.full(len(ids_N), split == "test") if split else is_held_out_N(puzzle, inputs_NT, labels_NT)
+    is_test_N = np.full(len(ids_N), split == "test") if split else sources.is_held_out_N(puzzle, inputs_NT, labels_NT)
     with new_directory(out) as directory:
         for part, chosen_N in (("train", ~is_test_N), ("test", is_test_N)):
             if chosen_N.any():

@@ -5,7 +5,7 @@ Shapes: B batch, T cells, V vocabulary.
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, cast
@@ -23,7 +23,7 @@ BROKEN = "✗ "
 
 @dataclass(frozen=True, kw_only=True)
 class GridPuzzle(ABC):
-    """Boards of `rows` x `cols` cells; `puzzle.Puzzle` says what each method promises."""
+    """Boards of `rows` x `cols` cells; a subclass says what they hold, `puzzle.Puzzle` what each method promises."""
 
     name: str
     rows: int
@@ -39,27 +39,23 @@ class GridPuzzle(ABC):
     token_of_value: ClassVar[Int32Array]
     value_of_token: ClassVar[NDArray[np.int8]]
     """[V + 1]; the last is for tokens beyond the vocabulary."""
+    marks: ClassVar[Mapping[int, int]]
+    """What an answer may turn each value of a question into."""
     pictures: ClassVar[Mapping[int, str]]
     """Two characters for each value, which makes cells about square."""
     palette: ClassVar[Mapping[int, str]]
     """The colour of each value, as #rrggbb."""
+    check_question: ClassVar[Callable[[GridShape, IntArray], None]]
+    """Refuses tokens that make no sense as a question."""
+    is_right_B: ClassVar[Callable[[GridShape, IntArray, IntArray], BoolArray]]
+    """Where answers to questions are proven."""
+    generator: ClassVar[Callable[[GridShape, np.random.Generator, str], Example]]
+    """A fresh puzzle of a difficulty."""
 
     def __post_init__(self) -> None:
         if self.rows not in self.sides or self.cols not in self.sides:
             bounds = f"sides from {self.sides[0]} to {self.sides[-1]}"
             raise ValueError(f"a {self.noun} of {self.rows}x{self.cols} cannot be made; choose {bounds}.")
-
-    @abstractmethod
-    def check_question(self, tokens_T: IntArray) -> None:
-        """Refuse a board that makes no sense."""
-
-    @abstractmethod
-    def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
-        """Where an answer is proven."""
-
-    @abstractmethod
-    def is_kept(self, asked: int, answered: int) -> bool:
-        """Whether an answer may have this value in a cell where the question has that one."""
 
     @abstractmethod
     def from_object(self, question: dict[object, object]) -> Parsed:
@@ -68,9 +64,6 @@ class GridPuzzle(ABC):
     @abstractmethod
     def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
         """The object of a question with its answer."""
-
-    @abstractmethod
-    def generate(self, rng: np.random.Generator, difficulty: str) -> Example: ...
 
     @cached_property
     def shape(self) -> GridShape:
@@ -90,7 +83,7 @@ class GridPuzzle(ABC):
             parsed = self.from_object(cast("dict[object, object]", notation))
         else:
             parsed = grid_notation.parsed(self.shape, self.legend, notation)
-        self.check_question(self.encode(parsed.grid))
+        self.check_question(self.shape, self.encode(parsed.grid))
         return parsed
 
     def sample(self, identifiers: Sequence[str]) -> object:  # noqa: ARG002
@@ -114,7 +107,10 @@ class GridPuzzle(ABC):
         return "\n".join([f"┌{edge}┐", *(f"│{line}│" for line in lines), f"└{edge}┘"])
 
     def _picture(self, asked: int, answered: int) -> str:
-        return self.pictures[answered] if asked == answered or self.is_kept(asked, answered) else BROKEN
+        return self.pictures[answered] if answered in (asked, self.marks.get(asked)) else BROKEN
+
+    def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
+        return self.generator(self.shape, rng, difficulty)
 
     def encode(self, grid: Grid) -> Int32Array:
         return self.token_of_value[grid.reshape(-1)]
@@ -124,7 +120,7 @@ class GridPuzzle(ABC):
 
     def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
         """RIGHT where `is_right_B`, else WRONG."""
-        return np.where(self.is_right_B(inputs_BT, answers_BT), RIGHT, WRONG).astype(np.int8)
+        return np.where(self.is_right_B(self.shape, inputs_BT, answers_BT), RIGHT, WRONG).astype(np.int8)
 
     def symmetry(self, rng: np.random.Generator) -> GridSymmetry:
         sources_KT = dihedral_sources_KT(self.shape)

@@ -12,16 +12,8 @@ from random import Random
 import numpy as np
 
 from hrm_puzzles.grid.board import NEIGHBOURS, BoolArray, GridShape, Int32Array, bit_at, levels_from
-from hrm_puzzles.logistics.tours import (
-    COSTS,
-    CUSTOMER,
-    DEPOT,
-    ON_TOUR,
-    TOKEN_OF_VALUE,
-    CheapestTours,
-    distances_BPT,
-    is_minimal_B,
-)
+from hrm_puzzles.logistics import tours
+from hrm_puzzles.logistics.tours import CheapestTours
 from hrm_puzzles.puzzle import Example, Grid, require_difficulty
 
 NUM_CUSTOMERS = {"easy": range(1, 3), "medium": range(3, 6), "hard": range(6, 9)}
@@ -67,29 +59,31 @@ def _with_one_tour(city: _City, draw: Random) -> tuple[BoolArray, int] | None:
     """The cells of the only cheapest tour and its cost, once congestion leaves only one; None if it does not."""
     chosen_T: BoolArray | None = None
     while True:
-        distance_PT = distances_BPT(city.shape, city.costs_T[None], np.array([city.stops]))[0]
-        tours = CheapestTours(distance_PT[:, city.stops])
+        distance_PT = tours.distances_BPT(city.shape, city.costs_T[None], np.array([city.stops]))[0]
+        cheapest = CheapestTours(distance_PT[:, city.stops])
         if chosen_T is None:
-            chosen_T = _cells_of_one(city, draw, distance_PT, tours)
-        others_T = _cells_of_all(city, distance_PT, tours) & ~chosen_T
+            chosen_T = _cells_of_one(city, draw, distance_PT, cheapest)
+        others_T = _cells_of_all(city, distance_PT, cheapest) & ~chosen_T
         if not others_T.any():
-            return (chosen_T, tours.cost) if _is_minimal(city, chosen_T, tours.cost) else None
+            tokens_T = tours.TOKEN_OF_VALUE[_grids(city, chosen_T)[1].reshape(-1)]
+            is_minimal = tours.is_minimal_B(city.shape, tokens_T[None], np.array([cheapest.cost]))[0]
+            return (chosen_T, cheapest.cost) if is_minimal else None
         if not _congest(city, draw, others_T, chosen_T):
             return None
 
 
-def _cells_of_all(city: _City, distance_PT: Int32Array, tours: CheapestTours) -> BoolArray:
+def _cells_of_all(city: _City, distance_PT: Int32Array, cheapest: CheapestTours) -> BoolArray:
     """The cells that any cheapest tour enters."""
-    starts, ends = (list(part) for part in zip(*tours.legs(), strict=True))
+    starts, ends = (list(part) for part in zip(*cheapest.legs(), strict=True))
     through_LT = distance_PT[starts] + distance_PT[ends] - city.costs_T + 1  # the cell's own cost is in both
     whole_L1 = distance_PT[starts, np.array(city.stops)[ends]][:, None]
     return ((through_LT == whole_L1) & (city.costs_T > 0)).any(axis=0)
 
 
-def _cells_of_one(city: _City, draw: Random, distance_PT: Int32Array, tours: CheapestTours) -> BoolArray:
+def _cells_of_one(city: _City, draw: Random, distance_PT: Int32Array, cheapest: CheapestTours) -> BoolArray:
     """The cells of one cheapest tour, by random cheapest ways between its stops."""
     cells_T = np.zeros(city.shape.num_cells, dtype=np.bool_)
-    for start, end in tours.one():
+    for start, end in cheapest.one():
         cell, distance_T, costs_T = city.stops[end], distance_PT[start], city.costs_T
         while cell != city.stops[start]:
             cells_T[cell] = True
@@ -106,7 +100,7 @@ def _neighbours(shape: GridShape, cell: int) -> list[int]:
 
 def _congest(city: _City, draw: Random, others_T: BoolArray, chosen_T: BoolArray) -> bool:
     """Make a stretch that only other tours use dearer by one step; False if none can be."""
-    can_rise_T = (city.costs_T > 0) & (city.costs_T < COSTS[-1]) & ~chosen_T
+    can_rise_T = (city.costs_T > 0) & (city.costs_T < tours.COSTS[-1]) & ~chosen_T
     stretches = [stretch for stretch in city.stretches if (others_T & can_rise_T)[stretch].any()]
     if not stretches:
         return False
@@ -115,17 +109,11 @@ def _congest(city: _City, draw: Random, others_T: BoolArray, chosen_T: BoolArray
     return True
 
 
-def _is_minimal(city: _City, chosen_T: BoolArray, cost: int) -> bool:
-    """Whether no tour of this cost does without any of the chosen roads, so that there is no other answer."""
-    tokens_T = TOKEN_OF_VALUE[_grids(city, chosen_T)[1].reshape(-1)]
-    return bool(is_minimal_B(city.shape, tokens_T[None], np.array([cost]))[0])
-
-
 def _grids(city: _City, chosen_T: BoolArray) -> tuple[Grid, Grid]:
     question_T = city.costs_T.astype(np.int8)
-    answer_T = question_T + np.int8(ON_TOUR) * chosen_T
+    answer_T = question_T + np.int8(tours.ON_TOUR) * chosen_T
     for grid_T in (question_T, answer_T):
-        grid_T[city.stops] = [DEPOT] + [CUSTOMER] * (len(city.stops) - 1)
+        grid_T[city.stops] = [tours.DEPOT] + [tours.CUSTOMER] * (len(city.stops) - 1)
     sides = (city.shape.rows, city.shape.cols)
     return question_T.reshape(sides), answer_T.reshape(sides)
 

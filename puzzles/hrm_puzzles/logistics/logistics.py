@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from hrm_puzzles.grid import notation as grid_notation
-from hrm_puzzles.grid.board import BoolArray, UInt64Array, dihedral_hash_B
+from hrm_puzzles.grid.board import UInt64Array, dihedral_hash_B
 from hrm_puzzles.grid.notation import Cell, Legend
 from hrm_puzzles.grid.puzzle import GridPuzzle
 from hrm_puzzles.logistics import generator, tours
 from hrm_puzzles.logistics.tours import BUILDING, COSTS, CUSTOMER, DEPOT, ON_TOUR, ROAD
-from hrm_puzzles.puzzle import Example, Grid, IntArray, Notation, Parsed
+from hrm_puzzles.puzzle import Grid, IntArray, Notation, Parsed
 
 CHARACTERS = {BUILDING: "#", ROAD: ".", 2: "2", 4: "4", DEPOT: "D", CUSTOMER: "C", 11: "o", 12: "t", 14: "f"}
 LEGEND = Legend(
@@ -38,6 +38,7 @@ OBJECT_FORM = (
     'send {"grid": rows of 0 (building) and 1, 2 or 4 (cost of a road), "depot": [row, column], "customers": [[row, '
     "column], ...]}"
 )
+MARKS = {cost: cost + ON_TOUR for cost in COSTS}
 PICTURES = {BUILDING: "██", 1: "  ", 2: "2 ", 4: "4 ", DEPOT: "D ", CUSTOMER: "C ", 11: "• ", 12: "2•", 14: "4•"}
 PALETTE = {
     BUILDING: "#3b3b3b",
@@ -54,32 +55,21 @@ PALETTE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Logistics(GridPuzzle):
-    """Cities of `rows` x `cols` cells; `puzzle.Puzzle` says what each method promises."""
+    """Any cheapest tour is right, with no road marked beside it. A generated city has one; its rating is the cost."""
 
     noun = "city"
     sides = range(5, 31)
     vocab_size = tours.VOCAB_SIZE
     difficulties = tuple(generator.NUM_CUSTOMERS)
     legend = LEGEND
+    marks = MARKS
     token_of_value = tours.TOKEN_OF_VALUE
     value_of_token = tours.VALUE_OF_TOKEN
     pictures = PICTURES
     palette = PALETTE
-
-    def check_question(self, tokens_T: IntArray) -> None:
-        """Several tours may be cheapest; any of them is a right answer."""
-        tours.check_question(self.shape, tokens_T)
-
-    def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
-        """Where the city is kept and the marked roads hold a cheapest tour, each of them needed."""
-        return tours.is_cheapest_tour_B(self.shape, inputs_BT, answers_BT)
-
-    def is_kept(self, asked: int, answered: int) -> bool:
-        return answered == asked + ON_TOUR
-
-    def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
-        """A city with exactly one right answer; its rating is the cost of the tour."""
-        return generator.generate(self.shape, rng, difficulty)
+    check_question = staticmethod(tours.check_question)
+    is_right_B = staticmethod(tours.is_cheapest_tour_B)
+    generator = staticmethod(generator.generate)
 
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:  # noqa: ARG002
         """The question decides, whatever is revealed of its tour."""

@@ -15,17 +15,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_puzzles.grid.board import (
-    BoolArray,
-    GridShape,
-    Int32Array,
-    bits_from,
-    bits_of,
-    neighbours,
-    num_neighbours_BT,
-    padded_flags,
-    unpadded_BT,
-)
+from hrm_puzzles.grid import board as grid_board
+from hrm_puzzles.grid.board import BoolArray, GridShape, Int32Array, num_neighbours_BT
 from hrm_puzzles.puzzle import IntArray, PuzzleError
 
 BUILDING, ROAD, DEPOT, CUSTOMER = 0, 1, 5, 6  # values in grids
@@ -55,19 +46,21 @@ def distances_BPT(shape: GridShape, costs_BT: IntArray, stops_BP: IntArray) -> I
     All cities and stops go forward together, one unit of cost at a time: reached at time t are the cells of cost c
     beside those reached at t - c.
     """
-    roads = {cost: bits_from(shape, np.repeat(costs_BT == cost, stops_BP.shape[1], axis=0)) for cost in COSTS}
-    reached = bits_from(shape, np.arange(shape.num_cells) == stops_BP.reshape(-1, 1))
+    roads = {
+        cost: grid_board.bits_from(shape, np.repeat(costs_BT == cost, stops_BP.shape[1], axis=0)) for cost in COSTS
+    }
+    reached = grid_board.bits_from(shape, np.arange(shape.num_cells) == stops_BP.reshape(-1, 1))
     near = deque([0] * max(COSTS), maxlen=max(COSTS))  # beside what was reached, the latest first
     times_reached = np.zeros(stops_BP.size * (shape.rows + 1) * (shape.cols + 1), dtype=np.int32)
     time, last_change = 0, 0
     while time - last_change < max(COSTS):
-        times_reached += padded_flags(shape, reached, stops_BP.size)
-        near.appendleft(neighbours(shape, reached))
+        times_reached += grid_board.padded_flags(shape, reached, stops_BP.size)
+        near.appendleft(grid_board.neighbours(shape, reached))
         before, time = reached, time + 1
         for cost, cells in roads.items():
             reached |= near[cost - 1] & cells
         last_change = time if reached != before else last_change
-    reached_NT = unpadded_BT(shape, times_reached)
+    reached_NT = grid_board.unpadded_BT(shape, times_reached)
     distance_NT = np.where(reached_NT > 0, time - reached_NT, FAR).astype(np.int32)
     return distance_NT.reshape(*stops_BP.shape, shape.num_cells)
 
@@ -156,7 +149,7 @@ class CheapestTours:
         rest = visited & ~(1 << stop - 1) if stop else visited
         if not rest:
             return self._distance[0][stop], [(0, 0)]
-        members = [bit + 1 for bit in bits_of(rest)]
+        members = [bit + 1 for bit in grid_board.bits_of(rest)]
         costs = [self._table[rest][other - 1] + self._distance[other][stop] for other in members]
         least = min(costs)
         return least, [(rest, other) for other, cost in zip(members, costs, strict=True) if cost == least]

@@ -17,12 +17,12 @@ from typing import Any, cast
 import numpy as np
 
 from hrm_puzzles.grid import notation as grid_notation
-from hrm_puzzles.grid.board import NEIGHBOURS, BoolArray, UInt64Array, dihedral_hash_B
+from hrm_puzzles.grid.board import NEIGHBOURS, UInt64Array, dihedral_hash_B
 from hrm_puzzles.grid.notation import Cell, Legend
 from hrm_puzzles.grid.puzzle import GridPuzzle
 from hrm_puzzles.maze import generator, paths
 from hrm_puzzles.maze.paths import GOAL, OPEN, PATH, START, WALL
-from hrm_puzzles.puzzle import Example, Grid, IntArray, Notation, Parsed
+from hrm_puzzles.puzzle import Grid, IntArray, Notation, Parsed
 
 LEGEND = Legend(
     values={"#": WALL, "█": WALL, " ": OPEN, ".": OPEN, "S": START, "G": GOAL, "o": PATH},
@@ -32,41 +32,32 @@ LEGEND = Legend(
     described="# for a wall, . or a space for an open cell, S for the start and G for the goal",
 )
 OBJECT_FORM = 'send {"grid": rows of 0 (open) and 1 (wall), "start": [row, column], "goal": [row, column]}'
+MARKS = {OPEN: PATH}
 PICTURES = {OPEN: "  ", WALL: "██", START: "S ", GOAL: "G ", PATH: "• "}
 PALETTE = {OPEN: "#ffffff", WALL: "#3b3b3b", START: "#2e9e4f", GOAL: "#d0342c", PATH: "#7db4e6"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Maze(GridPuzzle):
-    """Mazes of `rows` x `cols` cells; `puzzle.Puzzle` says what each method promises."""
+    """Any shortest path is right. A generated maze has exactly one; its rating is the length in moves."""
 
     noun = "maze"
     sides = range(4, 31)
     vocab_size = paths.VOCAB_SIZE
     difficulties = generator.DIFFICULTIES
     legend = LEGEND
+    marks = MARKS
     token_of_value = paths.TOKEN_OF_VALUE
     value_of_token = paths.VALUE_OF_TOKEN
     pictures = PICTURES
     palette = PALETTE
-
-    def check_question(self, tokens_T: IntArray) -> None:
-        paths.check_question(self.shape, tokens_T)
-
-    def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
-        """Where all cells are kept and the marks are a shortest path, any of them."""
-        return paths.is_shortest_path_B(self.shape, inputs_BT, answers_BT)
-
-    def is_kept(self, asked: int, answered: int) -> bool:
-        return (asked, answered) == (OPEN, PATH)
+    check_question = staticmethod(paths.check_question)
+    is_right_B = staticmethod(paths.is_shortest_path_B)
+    generator = staticmethod(generator.generate)
 
     def board_of(self, text: str) -> Grid:
         """The cells of one row of a CSV file, question or answer; the board is not judged."""
         return grid_notation.parsed(self.shape, LEGEND, text).grid
-
-    def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
-        """A maze with exactly one shortest path; its rating is the length in moves."""
-        return generator.generate(self.shape, rng, difficulty)
 
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:  # noqa: ARG002
         """The question decides, whatever is revealed of its path, and a maze walked backwards is the same."""
