@@ -5,7 +5,7 @@
     PYTHONPATH=WHEELS python -m pytest -m rtx
     PYTHONPATH=WHEELS python tests/support/rtx_tools.py
 
-The last prints the table of docs/tensorrt.md. The plans fit no Jetson: RTX compiles for GeForce cards, and the nearest
+The last prints the table in benchmarks/results. No plan fits a Jetson: RTX compiles for GeForce cards, and the nearest
 relative of Orin it knows is the Ampere card of compute capability 8.6.
 """
 
