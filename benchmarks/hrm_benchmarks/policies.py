@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_benchmarks.report import Row, print_table
-from hrm_benchmarks.scripted import MAX_SEGMENTS, Scripted, VirtualClock
+from hrm_benchmarks.scripted import MAX_SEGMENTS, Scripted, VirtualClock, draw_segments, made_up
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Checker, Lane, run_all
 from hrm_edge_runtime.batching.stats import LaneSnapshot
@@ -91,15 +91,17 @@ class Bench:
 
 def scripted_bench(one: Scripted, *, virtual: bool) -> Bench:
     """A scripted engine whose steps cost time but no work."""
-    asked, clock = one.questions(), VirtualClock()
+    rng, puzzle, clock = np.random.default_rng(one.seed), registry.get(one.puzzle), VirtualClock()
+    asked = made_up(puzzle, one.num_puzzles, rng)
+    segments_N = draw_segments(one.segments, rng, one.num_puzzles)
     policy = HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS)
     return Bench(
-        engine=one.engine(sleep=clock.sleep if virtual else time.sleep),
-        puzzle=registry.get(one.puzzle),
+        engine=one.engine(asked, segments_N, sleep=clock.sleep if virtual else time.sleep),
+        puzzle=puzzle,
         attempts=attempts_of(asked, policy, np.zeros(1, np.float32)),
         labels_NT=asked.labels_NT,
         clock=clock if virtual else time.perf_counter,
-        title=f"{one.title}, mean {one.segments_N().mean():.2f} segments, {asked.title}",
+        title=f"{one.title}, mean {segments_N.mean():.2f} segments, {asked.title}",
     )
 
 

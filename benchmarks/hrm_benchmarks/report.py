@@ -86,8 +86,12 @@ def _leave(signal_number: int, _: object) -> NoReturn:
     sys.exit(128 + signal_number)
 
 
-def _cell(form: str, row: Row) -> str:
-    try:
-        return form.format(**row)
-    except TypeError:  # None, a figure that there is not, takes no format
+class _Missing:
+    """A figure that there is not, in any format."""
+
+    def __format__(self, spec: str) -> str:
         return "-"
+
+
+def _cell(form: str, row: Row) -> str:
+    return form.format(**{name: _Missing() if value is None else value for name, value in row.items()})

@@ -158,13 +158,11 @@ class Scripted:
     def questions(self) -> Questions:
         return made_up(registry.get(self.puzzle), self.num_puzzles, np.random.default_rng(self.seed))
 
-    def segments_N(self) -> NDArray[np.int64]:
-        return draw_segments(self.segments, np.random.default_rng(self.seed), self.num_puzzles)
-
-    def engine(self, *, sleep: Callable[[float], object] = time.sleep) -> ScriptedEngine:
+    def engine(
+        self, asked: Questions, segments_N: NDArray[np.int64], *, sleep: Callable[[float], object] = time.sleep
+    ) -> ScriptedEngine:
         """Plays every question's label after its number of segments; any other question is its own answer."""
-        asked = self.questions()
-        script_of = scripts(asked, self.segments_N())
+        script_of = scripts(asked, segments_N)
         return ScriptedEngine(
             num_slots=self.num_slots,
             seq_len=asked.tokens_NT.shape[1],

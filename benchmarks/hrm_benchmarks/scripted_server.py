@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hrm_benchmarks.scripted import MAX_SEGMENTS, Scripted
+from hrm_benchmarks.scripted import MAX_SEGMENTS, Scripted, draw_segments
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.manifest import Halting, Manifest
@@ -27,7 +27,9 @@ NAME = "scripted"
 
 def scripted_lanes(one: Scripted) -> LaneSet:
     """Made in the engine process."""
-    lane = Attempts(one.engine(), registry.get(one.puzzle), np.zeros((1, 4), np.float32), queue_limit=one.queue_limit)
+    segments_N = draw_segments(one.segments, np.random.default_rng(one.seed), one.num_puzzles)
+    engine = one.engine(one.questions(), segments_N)
+    lane = Attempts(engine, registry.get(one.puzzle), np.zeros((1, 4), np.float32), queue_limit=one.queue_limit)
     return LaneSet(lanes={NAME: lane})
 
 
