@@ -231,6 +231,9 @@ def test_command_builds_inspects_and_shows(
     assert run(monkeypatch, *build_it) == 2
     assert "exists already" in capsys.readouterr().err
     assert run(monkeypatch, "show", out, "--index", "4") == 2
+    for command in ("inspect", "show"):
+        assert run(monkeypatch, command, out, "--puzzle", "sudoku") == 2
+        assert "has vocabulary 6 and length 16, which sudoku has not" in capsys.readouterr().err
     assert run(monkeypatch, "build", "chess", "--out", tmp_path / "chess") == 2
     assert "use one of sudoku" in capsys.readouterr().err
 
