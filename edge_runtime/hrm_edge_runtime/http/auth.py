@@ -116,7 +116,7 @@ class KeyRing:
         return len(self._principals)
 
     def find(self, secret: str) -> Principal | None:
-        """The holder of this key. All hashes are compared, each to its end, so the time tells nothing."""
+        """The holder of this key. All hashes are compared, each to its end, so the time reveals nothing."""
         given = hash_of(secret)
         found = [holder for key, holder in self._principals.items() if hmac.compare_digest(given, key.sha256)]
         return found[0] if found else None
@@ -168,7 +168,7 @@ def bind_warnings(
 ) -> list[str]:
     """What an operator should know of these options; refuses those that are wrong or open the server unasked.
 
-    A warning in a log protects nobody, so other machines get in only with keys or after an explicit `--insecure`.
+    A warning in a log protects no one, so other machines get in only with keys or after an explicit `--insecure`.
     """
     _check_certificate(tls_cert, tls_key)
     if host in LOOPBACK:

@@ -1,4 +1,4 @@
-"""Prometheus metrics, read from what this process knows and the engine's last snapshot; nobody is asked for anything.
+"""Prometheus metrics, read from what this process knows and from the engine's last snapshot, without asking it.
 
 Each application has a registry of its own, so that two in one process (as in tests) do not share counts.
 """
@@ -48,7 +48,7 @@ class Metrics:
         )
 
     def watch(self, collector: Collector) -> None:
-        """Tell of somebody else's figures too."""
+        """Add the figures of another collector."""
         self._registry.register(collector)
 
     def note_request(self, route: str, status: int, seconds: float, key: str | None) -> None:
@@ -64,7 +64,7 @@ class Metrics:
         self._answers.labels(model, result.halted_by).inc()
 
     def families(self) -> Iterable[Metric]:
-        """Every metric as it stands."""
+        """Every metric with its present value."""
         return self._registry.collect()
 
     def _histogram(self, name: str, text: str, label: str) -> Histogram:

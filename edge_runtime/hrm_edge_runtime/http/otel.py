@@ -40,7 +40,7 @@ class RequestTracer:
         return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
 
     def begin(self, method: str, route: str, headers: Mapping[bytes, bytes], context: RequestContext) -> Span:
-        """Begin the span of a request; each puzzle that `context` is told of gets its own below it."""
+        """Begin the span of a request; each puzzle added to `context` gets its own below it."""
         carrier = {name: headers.get(name.encode(), b"").decode("latin-1") for name in self._propagator.fields}
         span = self._tracer.start_span(
             f"{method} {route}",

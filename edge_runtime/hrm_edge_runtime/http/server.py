@@ -1,4 +1,4 @@
-"""Uvicorn, with a shutdown that keeps its promises: not ready at once, admitted work finished, exit status 0."""
+"""Uvicorn with our limits and a graceful shutdown: not ready at once, admitted work finished, exit status 0."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _log = logging.getLogger("hrm_edge_runtime.server")
 
 
 class DrainingServer(uvicorn.Server):
-    """SIGTERM or Ctrl-C drains: the port stays open, and says 503, until what was admitted is answered.
+    """SIGTERM or Ctrl-C drains: the port stays open and answers 503 until all admitted work is answered.
 
-    A second signal leaves at once. SIGHUP reads the keys again.
+    A second signal exits at once. SIGHUP reads the keys again.
     """
 
     def __init__(
@@ -64,28 +64,28 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        """Leaves where the engine refuses what it was started for."""
+        """Exit where the engine refuses its bundles."""
         return await super().on_tick(counter) or self._engine_client.process.refusal is not None
 
     def _hang_up(self) -> None:
-        """A terminal that closes sends this signal too, and then it means goodbye."""
+        """SIGHUP: read the keys again, or drain where it came from a closed terminal."""
         if self._had_terminal and not os.isatty(sys.stdin.fileno()):
-            self._begin_to_leave()
+            self._begin_drain()
         elif self._keys is not None:
             reload_keys(self._keys)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called by Python between two instructions of the main thread, so it only wakes the loop.
+        """Runs between two instructions of the main thread, so it only wakes the loop.
 
-        The signal is not kept as the base class does: it would be raised again at the end, in place of exit status 0.
+        Unlike the base class it does not keep the signal, which would be raised again instead of exit status 0.
         """
         del sig, frame
         if self._loop is None:
             self.should_exit = True
         else:
-            self._loop.call_soon_threadsafe(self._begin_to_leave)
+            self._loop.call_soon_threadsafe(self._begin_drain)
 
-    def _begin_to_leave(self) -> None:
+    def _begin_drain(self) -> None:
         if self._draining is None:
             self._draining = asyncio.ensure_future(self._drain())
         else:
@@ -98,7 +98,7 @@ class DrainingServer(uvicorn.Server):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """How to serve; the defaults stand in the command line."""
+    """How to serve; the command line holds the defaults."""
 
     host: str
     port: int
@@ -119,11 +119,11 @@ def run_server(
     options: ServerOptions,
     library: Library | None = None,
 ) -> None:
-    """Serve models until told to stop; exits with 1 where the port cannot be had.
+    """Serve models until a signal ends it; exits with 1 where the port is taken.
 
-    Raises EngineUnavailableError where the engine refuses at the start. Their engine process makes its own lane_set,
-    with a lane for each model. With a library models may be added and removed meanwhile, and a new engine process opens
-    those served at that moment.
+    The engine process makes its own lanes, one for each model. With a library an admin may change the models, and a
+    new engine process opens those served at that moment. Raises EngineUnavailableError where the engine refuses to
+    start.
     """
     engine_client = EngineClient(
         lambda: SpawnedEngine(library.make_lanes() if library else make_lanes, options.log),
@@ -154,7 +154,7 @@ def run_server(
 
 
 def reload_keys(keys: KeyRing) -> None:
-    """Take the key file as it is now; where it has become unusable, say so and keep the keys of before."""
+    """Read the key file again; where it has become unusable, log that and keep the keys of before."""
     try:
         keys.reload()
         _log.info("read the key file again: %d keys", len(keys))
