@@ -20,10 +20,11 @@ from starlette.types import Message, Receive, Scope, Send
 from hrm_edge_runtime.http.auth import principal_of
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES, ClientGoneError, unless_client_leaves, validated
 from hrm_edge_runtime.http.errors import ServiceError, deadline_missed, refusal_from
+from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.responses import as_json
-from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.http.schema import SolveRequest
 from hrm_edge_runtime.http.solve import SolveService
-from hrm_edge_runtime.worker.client import NoAnswerError
+from hrm_edge_runtime.worker.client import Admission, NoAnswerError
 
 BatchOrder = Literal["as-finished", "kept"]
 
@@ -51,8 +52,8 @@ class BatchStream(Response):
         self._keeps_order = order == "kept"
         limits = service.engine_client.limits
         self._window = asyncio.Semaphore(max(limits.batch_limit(model.lane) for model in service.models))
-        self._answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
-        self._tasks: set[asyncio.Task[bytes]] = set()
+        self._answers: asyncio.Queue[asyncio.Future[bytes] | None] = asyncio.Queue()
+        self._unsent: set[asyncio.Future[bytes]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
@@ -67,48 +68,61 @@ class BatchStream(Response):
             await self._write(send)
             await reader
         finally:
-            for one in (reader, *self._tasks):
+            for one in (reader, *self._unsent):
                 one.cancel()
-            await asyncio.gather(reader, *self._tasks, return_exceptions=True)
+            await asyncio.gather(reader, *self._unsent, return_exceptions=True)
 
     async def _read(self, body: "PrefetchingReceive") -> None:
-        """Begin a task for each line; the window holds it back."""
+        """Begin an answer for each line; the window and the limits of admission hold it back."""
         try:
             async for number, line in lines_of(body.pieces()):
                 await self._window.acquire()
-                task = asyncio.ensure_future(self._answer(number, line))
-                self._tasks.add(task)
+                answer = await self._begin(number, line)
+                self._unsent.add(answer)
                 if self._keeps_order:
-                    self._answers.put_nowait(task)
+                    self._answers.put_nowait(answer)
                 else:
-                    task.add_done_callback(self._answers.put_nowait)
+                    answer.add_done_callback(self._answers.put_nowait)
         finally:
             if not self._keeps_order:
-                await asyncio.wait(self._tasks) if self._tasks else None
+                await asyncio.wait(self._unsent) if self._unsent else None
             self._answers.put_nowait(None)
 
-    async def _answer(self, number: int, line: bytes | ServiceError) -> bytes:
+    async def _begin(self, number: int, line: bytes | ServiceError) -> asyncio.Future[bytes]:
+        """The answer to come, once its line is admitted; its deadline counts from here."""
+        arrival_s = time.monotonic()
         try:
             if isinstance(line, ServiceError):
                 raise line
-            answer = await self._solve(line)
+            if self._bucket is not None:
+                await self._bucket.take()
+            request = validated(SolveRequest, line)
+            admission = await self._admitted(request, arrival_s)
         except (ServiceError, NoAnswerError) as error:
-            return _line({"line": number, **refusal_from(error).body()})
+            refused: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            refused.set_result(_refusal(number, error))
+            return refused
+        answer = asyncio.ensure_future(self._answer(number, admission, request, arrival_s))
+        answer.add_done_callback(lambda _: admission.release())  # even where it is cancelled before it began
+        return answer
+
+    async def _answer(
+        self, number: int, admission: Admission[ServedModel], request: SolveRequest, arrival_s: float
+    ) -> bytes:
+        try:
+            answer = await self._service.solve_admitted(
+                admission, request, arrival_s=arrival_s, priority_penalty=PRIORITY_PENALTY
+            )
+        except (ServiceError, NoAnswerError) as error:
+            return _refusal(number, error)
         return _line({"line": number, "answer": answer.model_dump(mode="json")})
 
-    async def _solve(self, line: bytes) -> SolveAnswer:
-        """Answer a line once it may ask and is admitted; its deadline counts from when it was read."""
-        arrival_s = time.monotonic()
-        if self._bucket is not None:
-            await self._bucket.take()
-        request = validated(SolveRequest, line)
+    async def _admitted(self, request: SolveRequest, arrival_s: float) -> Admission[ServedModel]:
         wait_s = ADMISSION_WAIT_S
         if request.deadline_ms is not None:
             wait_s = min(wait_s, max(0.0, arrival_s + request.deadline_ms / 1000 - time.monotonic()))
         try:
-            return await self._service.solve(
-                request, arrival_s=arrival_s, priority_penalty=PRIORITY_PENALTY, wait_s=wait_s
-            )
+            return await self._service.admit(request, wait_s=wait_s)
         except NoAnswerError:
             if request.deadline_ms is not None and time.monotonic() >= arrival_s + request.deadline_ms / 1000:
                 raise deadline_missed() from None
@@ -121,11 +135,11 @@ class BatchStream(Response):
             with anyio.fail_after(IDLE_SECONDS):
                 await send(_piece(lines))
             for one in finished:
-                self._tasks.discard(one)
+                self._unsent.discard(one)
                 self._window.release()
         await send({"type": "http.response.body", "body": b""})
 
-    def _finished_too(self) -> Iterator[asyncio.Task[bytes]]:
+    def _finished_too(self) -> Iterator[asyncio.Future[bytes]]:
         """Answers that go along in the same piece: a step ends many puzzles, and a piece costs more than a line."""
         while not self._keeps_order and not self._answers.empty():
             task = self._answers.get_nowait()
@@ -212,6 +226,10 @@ def _checked(line: bytearray, is_skipping: bool) -> bytes | ServiceError:
             413, "line-too-large", f"the line has more than {MAX_BODY_BYTES} bytes", "send one puzzle in each line"
         )
     return bytes(line.strip())
+
+
+def _refusal(number: int, error: ServiceError | NoAnswerError) -> bytes:
+    return _line({"line": number, **refusal_from(error).body()})
 
 
 def _line(value: dict[str, Any]) -> bytes:

@@ -66,6 +66,9 @@ class Admission(Generic[Model]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+    def release(self) -> None:
         self._client.limits.leave(self.lane)
 
     def settle(self, lane: str, task: Task) -> None:
