@@ -8,6 +8,7 @@ hrm-calibrate int8 sudoku-6x6 --calib sudoku --out sudoku-int8
 import json
 import sys
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -63,7 +64,7 @@ def halting(
         sys.stderr.write(f"hrm-calibrate: {error}\n")
         raise typer.Exit(1) from error
     if as_json:
-        print(json.dumps(report.as_json()))
+        print(json.dumps(asdict(report)))
     elif as_markdown:
         print(report.markdown())
     else:

@@ -5,8 +5,7 @@ Shapes: N puzzles, B slots, S segments, T tokens, E puzzle-vector size.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,7 +191,11 @@ class HaltingReport:
         rows += [("learned > 0", self.plain), (f"calibrated > {self.chosen.policy.threshold:.3g}", self.chosen)]
         rows += [(f"fixed {point.policy.max_segments}", point) for point in self.fixed]
         head = ["halting", *(f"{name} ({score.num_puzzles})" for name, score in classes.items())]
-        return [head, *([label, *(_cell(point.scores[name]) for name in classes)] for label, point in rows)]
+        table = [head]
+        for label, point in rows:
+            scores = (point.scores[name] for name in classes)
+            table.append([label, *(f"{100 * score.exact:.1f} / {score.mean_segments:.1f}" for score in scores)])
+        return table
 
     def caption(self) -> str:
         return (
@@ -212,9 +215,6 @@ class HaltingReport:
             table.add_row(*row)
         return table
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def report_on(rollout: Rollout, *, model: str, precision: str, max_loss: float) -> HaltingReport:
     """Score every policy on one rollout; `verified` only where answers can be proven."""
@@ -230,7 +230,3 @@ def report_on(rollout: Rollout, *, model: str, precision: str, max_loss: float) 
         fixed=fixed,
         learned=learned,
     )
-
-
-def _cell(score: Score) -> str:
-    return f"{100 * score.exact:.1f} / {score.mean_segments:.1f}"

@@ -1,12 +1,10 @@
 """INT8 calibration from end to end; read `Int8Trials.report` first.
 
-The puzzles are cut in three: on some the ranges are recorded, on others the method and the weight-only matrices are
-chosen, and the rest, which took part in neither, say what was lost. Exact solves of a few hundred puzzles cannot rank
-layers, since most change none: the drift of the carry in one segment, from states that puzzles really pass through,
-tells them apart without noise.
+Ranges are recorded on some puzzles, the method and the weight-only matrices are chosen on others, and the rest judge.
+Layers are ranked by the drift of the carry in one segment: exact solves of a few hundred puzzles cannot rank them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -16,28 +14,16 @@ import onnx
 
 from hrm_calibration import int8_report
 from hrm_calibration.halting_curve import Outcomes
-from hrm_calibration.int8_report import (
-    BudgetStep,
-    Int8Report,
-    Judged,
-    LayerDrift,
-    MethodScore,
-    Paired,
-    SiteRange,
-    Solves,
-    paired,
-)
+from hrm_calibration.int8_report import Int8Report, Paired, paired
 from hrm_calibration.quantise import call_sites, quantise, unsigned
 from hrm_calibration.ranges import METHODS, scale_of
-from hrm_calibration.rollouts import Recording, ServedGraph, States, record, session_of, slots_for
+from hrm_calibration.rollouts import ServedGraph, States, record, session_of, slots_for
 from hrm_edge_runtime.engines.engine import CARRIES, Float32
 from hrm_host.progress import Stages
 from hrm_puzzles.data.held_out import Questions
 
 MIN_PUZZLES = 4
-
-Scales = Mapping[str, float]
-"""By call site."""
+Scales = Mapping[str, float]  # by call site
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +108,15 @@ class Int8Trials:
         recording = record(
             self.served, to_record, seed=settings.seed, progress=partial(self.stages.show, "recording ranges")
         )
-        sites = _sites(graph, recording, settings.methods)
+        sites = [
+            int8_report.SiteRange(
+                name=site.name,
+                weight=site.weight,
+                largest=recording.histograms[site.name].largest,
+                scales={method: scale_of(recording.histograms[site.name], method) for method in settings.methods},
+            )
+            for site in call_sites(graph)
+        ]
         scales_of = {method: {site.name: site.scales[method] for site in sites} for method in settings.methods}
         to_try = to_choose.at(np.arange(min(settings.num_tried, len(to_choose))))
         float32 = self.outcomes(to_choose, "float32")
@@ -162,44 +156,47 @@ class Int8Trials:
     def outcomes(self, questions: Questions, stage: str, other: onnx.ModelProto | None = None) -> Outcomes:
         return self.served.outcomes(questions, other=other, progress=partial(self.stages.show, stage))
 
+    def carries(self, graph: onnx.ModelProto, states: States) -> list[Float32]:
+        num_rows = slots_for(self.served.graph)
+        return carries_after(graph, states, num_rows=num_rows, num_threads=self.served.num_threads)
+
     def score_methods(
         self, scales_of: Mapping[str, Scales], questions: Questions, states: States, float32: Outcomes
-    ) -> list[MethodScore]:
+    ) -> list[int8_report.MethodScore]:
         """Each method's solves and drift, in the order given."""
-        reference = self._carries(self.served.graph, states)
-        scores: list[MethodScore] = []
+        reference = self.carries(self.served.graph, states)
+        scores: list[int8_report.MethodScore] = []
         for method, scales in scales_of.items():
             graph = self.quantised(scales)
-            moved = drift(self._carries(graph, states), reference)
+            moved = drift(self.carries(graph, states), reference)
             outcomes = self.outcomes(questions, f"trying {method}", graph)
             exact = paired(float32.exact_N, outcomes.exact_N)
-            scores.append(MethodScore(method=method, solves=solves_of(outcomes), exact=exact, drift=moved))
+            scores.append(int8_report.MethodScore(method=method, solves=solves_of(outcomes), exact=exact, drift=moved))
         return scores
 
-    def sensitivity(self, scales: Scales, states: States) -> list[LayerDrift]:
+    def sensitivity(self, scales: Scales, states: States) -> list[int8_report.LayerDrift]:
         """Each matrix with the drift of rounding what it reads, all others weight-only; the worst first."""
         weights = sorted({site.weight for site in call_sites(self.served.graph)})
-        reference = self._carries(self.quantised(scales, weights), states)
-        layers: list[LayerDrift] = []
+        reference = self.carries(self.quantised(scales, weights), states)
+        layers: list[int8_report.LayerDrift] = []
         for weight in weights:
-            others = [other for other in weights if other != weight]
-            moved = drift(self._carries(self.quantised(scales, others), states), reference)
-            layers.append(LayerDrift(weight=weight, drift=moved))
+            graph = self.quantised(scales, [other for other in weights if other != weight])
+            layers.append(int8_report.LayerDrift(weight=weight, drift=drift(self.carries(graph, states), reference)))
             self.stages.show("ranking layers", len(layers), len(weights))
         return sorted(layers, key=lambda layer: -layer.drift)
 
     def budget_steps(
         self, scales: Scales, ranking: Sequence[str], questions: Questions, float32: Outcomes
-    ) -> list[BudgetStep]:
+    ) -> list[int8_report.BudgetStep]:
         """Leave one more of the most sensitive matrices weight-only at a time, until the budget is kept.
 
         Refuses where not even one matrix can have its inputs rounded (ValueError).
         """
-        steps: list[BudgetStep] = []
+        steps: list[int8_report.BudgetStep] = []
         for count in range(len(ranking)):
             graph = self.quantised(scales, ranking[:count])
             outcomes = self.outcomes(questions, f"{count} matrices weight-only", graph)
-            steps.append(BudgetStep(num_weight_only=count, exact=paired(float32.exact_N, outcomes.exact_N)))
+            steps.append(int8_report.BudgetStep(num_weight_only=count, exact=paired(float32.exact_N, outcomes.exact_N)))
             if is_kept(steps[-1].exact, self.settings.budget):
                 return steps
         raise ValueError(
@@ -207,34 +204,18 @@ class Int8Trials:
             "has its inputs rounded; allow a greater loss or export without INT8."
         )
 
-    def judged(self, final: onnx.ModelProto, questions: Questions) -> Judged:
+    def judged(self, final: onnx.ModelProto, questions: Questions) -> int8_report.Judged:
         float32 = self.outcomes(questions, "judging float32")
         int8 = self.outcomes(questions, "judging int8", final)
-        return Judged(
+        return int8_report.Judged(
             float32=solves_of(float32),
             int8=solves_of(int8),
             exact=paired(float32.exact_N, int8.exact_N),
             proven=paired(float32.proven_N, int8.proven_N),
         )
 
-    def _carries(self, graph: onnx.ModelProto, states: States) -> list[Float32]:
-        num_rows = slots_for(self.served.graph)
-        return carries_after(graph, states, num_rows=num_rows, num_threads=self.served.num_threads)
 
-
-def _sites(graph: onnx.ModelProto, recording: Recording, methods: Iterable[str]) -> list[SiteRange]:
-    return [
-        SiteRange(
-            name=site.name,
-            weight=site.weight,
-            largest=recording.histograms[site.name].largest,
-            scales={method: scale_of(recording.histograms[site.name], method) for method in methods},
-        )
-        for site in call_sites(graph)
-    ]
-
-
-def best_of(scores: Sequence[MethodScore]) -> MethodScore:
+def best_of(scores: Sequence[int8_report.MethodScore]) -> int8_report.MethodScore:
     """Of the methods that cannot be told from the one of most exact solves, the one that moves the carry least.
 
     A few hundred puzzles leave a point or two to chance, and the drift is measured without any.
@@ -252,9 +233,9 @@ def is_kept(exact: Paired, budget: float) -> bool:
     return exact.loss + margin <= budget + 1e-9
 
 
-def solves_of(outcomes: Outcomes) -> Solves:
+def solves_of(outcomes: Outcomes) -> int8_report.Solves:
     score = outcomes.score()
-    return Solves(exact=score.exact, proven=score.proven, mean_segments=score.mean_segments)
+    return int8_report.Solves(exact=score.exact, proven=score.proven, mean_segments=score.mean_segments)
 
 
 def carries_after(graph: onnx.ModelProto, states: States, *, num_rows: int, num_threads: int = 1) -> list[Float32]:

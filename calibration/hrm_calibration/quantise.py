@@ -1,13 +1,11 @@
 """A float step graph becomes an INT8 one: Q/DQ around the linear products and nowhere else.
 
-Symmetric and signed, as TensorRT wants it (Developer Guide, "Explicit Quantization"): weights per output channel and
-activations per tensor, with a scale for each call site. Residual sums keep reading the unquantised tensor, and nothing
-is quantised on its way out. A matrix that is named "weight-only" is stored in INT8 like the others while its products
-are made in float: its inputs are not rounded, which is most of what rounding does to a carry.
-
-Shapes: I inputs and O outputs of a linear layer.
+Symmetric and signed, as TensorRT wants it (Developer Guide, "Explicit Quantization"): weights per output channel,
+activations per tensor with a scale for each call site. Residual sums read the unquantised tensor. A "weight-only"
+matrix is stored in INT8 too, but its inputs are not rounded. Shapes: I inputs and O outputs of a linear layer.
 """
 
+import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -44,7 +42,8 @@ class Site:
 
 def call_sites(graph: onnx.ModelProto) -> list[Site]:
     """Every product with a stored matrix but the heads, in the order they run; refuses a graph without any."""
-    stored = {tensor.name for tensor in graph.graph.initializer if _is_matrix(tensor)}
+    floats = (tensor for tensor in graph.graph.initializer if tensor.data_type == TensorProto.FLOAT)
+    stored = {tensor.name for tensor in floats if len(tensor.dims) == 2}
     sites = [
         Site(name=node.name, tensor=node.input[0], weight=node.input[1])
         for node in graph.graph.node
@@ -74,32 +73,54 @@ def quantise(
     missing = [name for name in chosen if not scales.get(name, 0) > 0]
     if missing:
         raise QuantisationError(f"call site {missing[0]} has no scale above 0; calibrate this very graph again.")
-    site_scales = {name: scales[name] for name in chosen}
-    return with_nodes(graph, _nodes(graph, chosen, weights), _tensors(graph, weights, site_scales, LIMITS[weight_bits]))
+    tensors: list[TensorProto] = []
+    for tensor in graph.graph.initializer:
+        if tensor.name in weights:
+            matrix_IO, scale_O = quantised_matrix(numpy_helper.to_array(tensor), LIMITS[weight_bits])
+            tensors.append(numpy_helper.from_array(matrix_IO, _stored(tensor.name)))
+            tensors.append(numpy_helper.from_array(scale_O, _scale(tensor.name)))
+        else:
+            tensors.append(tensor)
+    tensors += [numpy_helper.from_array(np.array(scales[name], np.float32), _scale(name)) for name in chosen]
+    tensors.append(numpy_helper.from_array(np.array(0, np.int8), SIGNED_ZERO))
+    return with_nodes(graph, _nodes(graph, chosen, weights), tensors)
 
 
 def unsigned(graph: onnx.ModelProto) -> onnx.ModelProto:
     """The same function with activations in 0..255: every zero point moves by 128, and no scale changes.
 
-    round(x / s) clipped to -128..127 and round(x / s) + 128 clipped to 0..255 stand for the same number. A matrix with
-    8-bit weights moves too: beside unsigned weights no processor saturates, though the kernel is slower. A weight-only
-    matrix becomes float by Cast and Mul, which ONNX Runtime does once, as it loads: DequantizeLinear it would leave to
-    every step.
+    A matrix with 8-bit weights moves too: beside unsigned weights no processor saturates, though the kernel is slower.
+    A weight-only matrix becomes float by Cast and Mul, which ONNX Runtime does once, as it loads: DequantizeLinear it
+    would leave to every step.
     """
-    whole = _weight_only(graph)
-    given = {tensor.name for tensor in graph.graph.initializer}
-    tensors = [tensor for tensor in graph.graph.initializer if tensor.name != SIGNED_ZERO]
-    kept = {_stored(name) for name in whole}
-    matrices = {tensor.name for tensor in tensors if tensor.name not in kept and _may_saturate(tensor)}
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.graph.node]
-    nodes = [part for node in nodes for part in (_made_float(node) if node.output[0] in whole else [node])]
-    for node in nodes:
-        node.input[:] = [UNSIGNED_ZERO if name == SIGNED_ZERO else name for name in node.input]
-        if node.input[0] in matrices:
-            node.input.append(f"{node.input[0]}/zero")
-    stored = [part for tensor in tensors for part in (_moved(tensor) if tensor.name in matrices else [tensor])]
-    zero = [numpy_helper.from_array(np.array(MIDDLE, np.uint8), UNSIGNED_ZERO)] if SIGNED_ZERO in given else []
-    return with_nodes(graph, nodes, [*stored, *zero])
+    weight_only = _weight_only(graph)
+    tensors: list[TensorProto] = []
+    moved: set[str] = set()
+    for tensor in graph.graph.initializer:
+        is_matrix = tensor.data_type == TensorProto.INT8 and len(tensor.dims) == 2
+        matrix_IO = numpy_helper.to_array(tensor).astype(np.int16) if is_matrix else np.zeros((1, 1), np.int16)
+        if np.abs(matrix_IO).max() > LIMITS[7] and tensor.name.removesuffix(_stored("")) not in weight_only:
+            moved.add(tensor.name)
+            tensors.append(numpy_helper.from_array((matrix_IO + MIDDLE).astype(np.uint8), tensor.name))
+            zero_O = np.full(matrix_IO.shape[1], MIDDLE, np.uint8)
+            tensors.append(numpy_helper.from_array(zero_O, f"{tensor.name}/zero"))
+        else:
+            tensors.append(tensor)
+    tensors.append(numpy_helper.from_array(np.array(MIDDLE, np.uint8), UNSIGNED_ZERO))
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.graph.node:
+        weight = node.output[0]
+        if weight in weight_only:
+            matrix, scale = node.input
+            nodes.append(helper.make_node("Cast", [matrix], [f"{weight}/cast"], f"{weight}/cast", to=TensorProto.FLOAT))
+            nodes.append(helper.make_node("Mul", [f"{weight}/cast", scale], [weight], f"{weight}/scaled"))
+            continue
+        ours = copy.deepcopy(node)
+        ours.input[:] = [UNSIGNED_ZERO if name == SIGNED_ZERO else name for name in node.input]
+        if node.input[0] in moved:
+            ours.input.append(f"{node.input[0]}/zero")
+        nodes.append(ours)
+    return with_nodes(graph, nodes, tensors)
 
 
 def quantised_matrix(weight_IO: NDArray[np.float32], limit: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -126,22 +147,6 @@ def _nodes(graph: onnx.ModelProto, chosen: Mapping[str, Site], weights: set[str]
         yield helper.make_node("MatMul", [back, site.weight], list(node.output), name=node.name)
 
 
-def _tensors(
-    graph: onnx.ModelProto, weights: set[str], scales: Mapping[str, float], limit: int
-) -> Iterator[TensorProto]:
-    for tensor in graph.graph.initializer:
-        if tensor.name not in weights:
-            yield tensor
-            continue
-        matrix_IO, scale_O = quantised_matrix(numpy_helper.to_array(tensor), limit)
-        yield numpy_helper.from_array(matrix_IO, _stored(tensor.name))
-        yield numpy_helper.from_array(scale_O, _scale(tensor.name))
-    for name, scale in scales.items():
-        yield numpy_helper.from_array(np.array(scale, np.float32), _scale(name))
-    if scales:
-        yield numpy_helper.from_array(np.array(0, np.int8), SIGNED_ZERO)
-
-
 def _weight_only(graph: onnx.ModelProto) -> set[str]:
     """The matrices whose products read a tensor that was not rounded."""
     stored = {tensor.name for tensor in graph.graph.initializer}
@@ -152,28 +157,6 @@ def _weight_only(graph: onnx.ModelProto) -> set[str]:
         if node.op_type == "MatMul" and _stored(node.input[1]) in stored
         if made_by.get(node.input[0]) != "DequantizeLinear"
     }
-
-
-def _made_float(dequantize: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    matrix, scale = dequantize.input
-    (weight,) = dequantize.output
-    yield helper.make_node("Cast", [matrix], [f"{weight}/cast"], name=f"{weight}/cast", to=TensorProto.FLOAT)
-    yield helper.make_node("Mul", [f"{weight}/cast", scale], [weight], name=f"{weight}/scaled")
-
-
-def _may_saturate(tensor: TensorProto) -> bool:
-    is_matrix = tensor.data_type == TensorProto.INT8 and len(tensor.dims) == 2
-    return is_matrix and bool(np.abs(numpy_helper.to_array(tensor).astype(np.int16)).max() > LIMITS[7])
-
-
-def _moved(tensor: TensorProto) -> Iterator[TensorProto]:
-    matrix_IO = numpy_helper.to_array(tensor).astype(np.int16) + MIDDLE
-    yield numpy_helper.from_array(matrix_IO.astype(np.uint8), tensor.name)
-    yield numpy_helper.from_array(np.full(matrix_IO.shape[1], MIDDLE, np.uint8), f"{tensor.name}/zero")
-
-
-def _is_matrix(tensor: TensorProto) -> bool:
-    return tensor.data_type == TensorProto.FLOAT and len(tensor.dims) == 2
 
 
 def _stored(weight: str) -> str:

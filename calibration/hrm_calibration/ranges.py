@@ -1,6 +1,5 @@
-"""The magnitudes seen at a call site, and the scale each method chooses for them: min-max, percentile, entropy, MSE.
+"""The magnitudes seen at a call site, and the scale each method chooses by where it clips them.
 
-Each method chooses where to clip. A tighter clip makes the steps finer for the many and cuts off the few.
 Shapes: C clips tried, K bins, L levels.
 """
 
@@ -31,8 +30,8 @@ CLIP_SHARES = np.geomspace(0.05, 1.0, 96)
 class Histogram:
     """Magnitudes in bounded memory: `counts` over `NUM_BINS` equal bins of [0, `top`), and the exact `largest`.
 
-    The range is a power of two and doubles where a value lies beyond it: pairs of bins become one, so every count stays
-    exactly where it belongs and the order in which values arrive changes nothing.
+    The range is a power of two and doubles for a value beyond it: pairs of bins become one, so counts stay exact and
+    the order of values changes nothing.
     """
 
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(NUM_BINS, np.int64))
@@ -48,30 +47,20 @@ class Histogram:
         """Count every value by its magnitude; refuses values that are not finite."""
         flat = np.asarray(values, np.float32).reshape(-1)
         for start in range(0, flat.size, CHUNK):
-            self._add_chunk(np.abs(flat[start : start + CHUNK]))
-
-    def _add_chunk(self, magnitudes: NDArray[np.float32]) -> None:
-        largest = float(magnitudes.max())
-        if not np.isfinite(largest):
-            raise ValueError("an activation is not finite, so it has no range; train or export the model again.")
-        self.largest = max(self.largest, largest)
-        self._reach(largest)
-        if self.top:
-            bins = (magnitudes * np.float32(NUM_BINS / self.top)).astype(np.int32)  # exact: a power of two
+            magnitudes = np.abs(flat[start : start + CHUNK])
+            largest = float(magnitudes.max())
+            if not np.isfinite(largest):
+                raise ValueError("an activation is not finite, so it has no range; train or export the model again.")
+            self.largest = max(self.largest, largest)
+            end = max(float(2.0 ** np.frexp(largest)[1]), SMALLEST_TOP) if largest else 0.0
+            self.top = self.top or end
+            while self.top < end:
+                pairs = self.counts.reshape(-1, 2).sum(axis=1)
+                self.counts = np.concatenate([pairs, np.zeros(NUM_BINS // 2, np.int64)])
+                self.top *= 2
+            # zero lies in the first bin of any range, also of one that has no end yet
+            bins = (magnitudes * np.float32(NUM_BINS / (self.top or 1.0))).astype(np.int32)  # exact: a power of two
             self.counts += np.bincount(bins, minlength=NUM_BINS)
-        else:
-            self.counts[0] += magnitudes.size  # all zero so far, and zero lies in the first bin of any range
-
-    def _reach(self, largest: float) -> None:
-        """Doubles the range until `largest` lies below its end."""
-        if largest == 0:
-            return
-        end = max(float(2.0 ** np.frexp(largest)[1]), SMALLEST_TOP)
-        if not self.top:
-            self.top = end
-        while self.top < end:
-            self.counts = np.concatenate([self.counts.reshape(-1, 2).sum(axis=1), np.zeros(NUM_BINS // 2, np.int64)])
-            self.top *= 2
 
 
 Method = Callable[[Histogram], float]

@@ -1,11 +1,11 @@
-"""Puzzles through the lane that serves: what each ended with, and the ranges and states met on the way.
+"""Puzzles through the lane that serves: how each ended, and the ranges and states met on the way.
 
-Carries of every segment a puzzle really reaches take part, as often as it is reached, because the lane itself decides
-when a puzzle stops and which takes its place.
+Every segment that a puzzle reaches takes part, because the lane itself decides when a puzzle stops.
 Shapes: N puzzles, B slots, T tokens, E puzzle-vector size.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,10 +39,7 @@ MAX_SLOTS = 8
 States = dict[str, NDArray[Any]]
 """The graph's inputs by name, one row for each state."""
 Observer = Callable[[Mapping[str, NDArray[Any]]], object]
-"""Called after each segment with the graph's inputs and the tensors shown, by name, one row for each live puzzle.
-
-The arrays are the engine's own, which the next segment overwrites.
-"""
+"""Called after each segment with the inputs and the tensors shown, by name; the next segment overwrites the arrays."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,11 +59,8 @@ class ServedGraph:
         with TemporaryDirectory() as directory:
             path = Path(directory) / "step.onnx"
             path.write_bytes((other or self.graph).SerializeToString())
-            engine = OnnxEngine(path, num_slots=slots_for(self.graph), num_threads=self.num_threads)
-            try:
+            with closing(OnnxEngine(path, num_slots=slots_for(self.graph), num_threads=self.num_threads)) as engine:
                 return solve(engine, self.puzzle, self.puzzle_table, questions, self.policy, progress=progress)
-            finally:
-                engine.close()
 
     def observed(
         self,
@@ -136,17 +130,15 @@ def solve(
         results[result.attempt_id] = result
         progress(len(results), len(questions))
     in_order = [results[index] for index in range(len(questions))]
-    exact = [_is_exact(result.answer_T, label_T) for result, label_T in zip(in_order, questions.labels_NT, strict=True)]
+    exact_N = np.zeros(len(questions), np.bool_)
+    for index, (result, label_T) in enumerate(zip(in_order, questions.labels_NT, strict=True)):
+        if result.answer_T is not None:  # an engine that gave garbage has no answer
+            exact_N[index] = ((result.answer_T == label_T) | (label_T < 0)).all()
     return Outcomes(
-        exact_N=np.array(exact),
+        exact_N=exact_N,
         proven_N=np.array([result.verified is True for result in in_order]),
         segments_N=np.array([result.segments for result in in_order], np.int32),
     )
-
-
-def _is_exact(answer_T: Int32 | None, label_T: Int32) -> bool:
-    """Equal wherever the label says anything; an engine that gave garbage has no answer."""
-    return answer_T is not None and bool(((answer_T == label_T) | (label_T < 0)).all())
 
 
 class _Reservoir:
@@ -161,10 +153,9 @@ class _Reservoir:
         for index in range(len(arrays["fresh_B"])):
             self._num_seen += 1
             limit = max(1, min(MAX_STATES, STATES_BYTES // sum(rows[index].nbytes for rows in arrays.values())))
-            if len(self._rows) < limit:
-                self._rows.append({name: rows[index].copy() for name, rows in arrays.items()})
-            elif (place := int(self._rng.integers(self._num_seen))) < limit:
-                self._rows[place] = {name: rows[index].copy() for name, rows in arrays.items()}
+            place = len(self._rows) if len(self._rows) < limit else int(self._rng.integers(self._num_seen))
+            if place < limit:
+                self._rows[place : place + 1] = [{name: rows[index].copy() for name, rows in arrays.items()}]
 
     def states(self) -> States:
         return {name: np.stack([row[name] for row in self._rows]) for name in INPUTS}

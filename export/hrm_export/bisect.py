@@ -1,12 +1,11 @@
-"""Which node of a step graph is wrong? Two graphs compared node by node, each node on the reference's own inputs.
+"""Find the first wrong node of a step graph by comparing it with another precision of the same function.
 
-Rounding grows from node to node, so comparing running values would name whatever comes late. Here the candidate is cut
-at every value both graphs know by the same name: each piece gets the reference's value and gives its own, so an error
-shows where it is made and nowhere else. The nodes of a float graph are a piece each; where a graph quantises or casts
-on the way, these nodes belong to the piece they serve. Both graphs run on ONNX Runtime's CPU kernels.
-Shapes: T tokens, E puzzle-vector width; all with one row.
+Rounding grows from node to node, so comparing running values would blame a late node. The candidate is therefore cut at
+every value that both graphs know by the same name, and each piece runs on the reference's inputs. Nodes that quantise
+or cast belong to the piece they serve. Shapes: T tokens, E puzzle-vector width; all with one row.
 """
 
+import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -43,9 +42,15 @@ Shape = tuple[int | str, ...]
 
 
 def bisect(*, reference: Path, candidate: Path, tokens_T: Int32, puzzle_vector_E: Float32, segment: int) -> str:
-    """The first node that diverges in that segment of that puzzle, on the reference's carry, in a sentence."""
-    theirs, ours = _graph(reference), onnx.load(candidate)
-    return bisect_graphs(theirs, ours, _inputs(theirs, tokens_T, puzzle_vector_E, segment))
+    """The first node that diverges in that segment of that puzzle, on the reference's carry, in a sentence.
+
+    `reference` is a graph, a checkpoint or a run's file latest or best.
+    """
+    if reference.suffix == ".onnx":
+        graph = onnx.load(reference)
+    else:
+        graph = segment_graph(checkpoint.load(checkpoint.resolve(reference))[0])
+    return bisect_graphs(graph, onnx.load(candidate), _inputs(graph, tokens_T, puzzle_vector_E, segment))
 
 
 def bisect_graphs(reference: onnx.ModelProto, candidate: onnx.ModelProto, fed: Values) -> str:
@@ -59,12 +64,15 @@ def bisect_graphs(reference: onnx.ModelProto, candidate: onnx.ModelProto, fed: V
         expected = {**fed, **_run(cut.reference_part(pieces), fed)}
         found = _run(cut.candidate_part(pieces), expected)
         for piece in pieces:
-            error = _error(piece, found[f"{piece.value}{OWN}"], expected[piece.value])
-            wrong = weights.wrong(piece)
-            if error > piece.limit or wrong:
-                return _off_by(piece, error, [*wrong, *weights.coarse(piece, expected)])
-            if error / piece.limit > nearest_share:
-                nearest, nearest_share = _off_by(piece, error, weights.coarse(piece, expected)), error / piece.limit
+            error = relative_error(found[f"{piece.value}{OWN}"], expected[piece.value])
+            if expected[piece.value].dtype.kind != "f" and piece.precision != "fp32":
+                error = 0.0  # whole numbers made from coarse floats: a tie may fall either way
+            limit, wrong = LIMITS[piece.precision], weights.wrong(piece)
+            off = f"{piece.name} ({piece.operator}) is off by {error:.2g} of its norm where {limit:g} is allowed"
+            if error > limit or wrong:
+                return "; ".join((off, *wrong, *weights.coarse(piece, expected)))
+            if error / limit > nearest_share:
+                nearest, nearest_share = "; ".join((off, *weights.coarse(piece, expected))), error / limit
     if not nearest:
         raise ValueError("the two graphs have no value in common; compare precisions of one bundle.")
     return (
@@ -83,10 +91,6 @@ class Piece:
     precision: str
     nodes: tuple[onnx.NodeProto, ...]
     reads: tuple[str, ...]
-
-    @property
-    def limit(self) -> float:
-        return LIMITS[self.precision]
 
 
 class Cut:
@@ -109,7 +113,10 @@ class Cut:
         """Every piece, in the order the candidate runs them."""
         for value, node in self.shared.items():
             nodes, reads = self._back_from(value)
-            precision = self._precision(nodes)
+            kinds = {self.types.get(name) for one in nodes for name in (*one.input, *one.output)}
+            precision = "fp16" if TensorProto.FLOAT16 in kinds else "fp32"
+            if any(one.op_type == "QuantizeLinear" for one in nodes):
+                precision = "int8"
             yield Piece(
                 value=value, name=node.name, operator=node.op_type, precision=precision, nodes=nodes, reads=reads
             )
@@ -134,17 +141,13 @@ class Cut:
         """The candidate's pieces, each fed with what it reads; a piece's value leaves it under another name."""
         pieces = list(pieces)
         wanted = {node.output[0] for piece in pieces for node in piece.nodes}
-        nodes = [self._renamed(node) for node in self.candidate.graph.node if node.output[0] in wanted]
+        nodes = [copy.deepcopy(node) for node in self.candidate.graph.node if node.output[0] in wanted]
+        for node in nodes:
+            node.output[:] = [f"{name}{OWN}" if name in self.shared else name for name in node.output]
         part = with_nodes(self.candidate, nodes, self.candidate.graph.initializer)
         fed = _values({name: None for piece in pieces for name in piece.reads}, self.types)
         own = {f"{piece.value}{OWN}": self.types[piece.value] for piece in pieces}
         return _with_ends(part, fed, _values(own, own))
-
-    def _renamed(self, node: onnx.NodeProto) -> onnx.NodeProto:
-        renamed = onnx.NodeProto()
-        renamed.CopyFrom(node)
-        renamed.output[:] = [f"{name}{OWN}" if name in self.shared else name for name in node.output]
-        return renamed
 
     def _back_from(self, value: str) -> tuple[tuple[onnx.NodeProto, ...], tuple[str, ...]]:
         """The nodes that lead to a value, and the values they begin with."""
@@ -160,13 +163,6 @@ class Cut:
                 else:
                     waiting.append(name)
         return tuple(nodes.values()), tuple(reads)
-
-    def _precision(self, nodes: Iterable[onnx.NodeProto]) -> str:
-        nodes = list(nodes)
-        if any(node.op_type == "QuantizeLinear" for node in nodes):
-            return "int8"
-        kinds = {self.types.get(name) for node in nodes for name in (*node.input, *node.output)}
-        return "fp16" if TensorProto.FLOAT16 in kinds else "fp32"
 
     def _size_bytes(self, pieces: Iterable[Piece]) -> int:
         names = {name for piece in pieces for name in (*piece.reads, piece.value)}
@@ -234,19 +230,6 @@ def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
     return error if np.isfinite(error) else float("inf")
 
 
-def _error(piece: Piece, found: NDArray[Any], expected: NDArray[Any]) -> float:
-    """The relative error; none for whole numbers behind coarse floats, where a tie may fall either way."""
-    if expected.dtype.kind != "f" and piece.precision != "fp32":
-        return 0.0
-    return relative_error(found, expected)
-
-
-def _off_by(piece: Piece, error: float, reasons: list[str]) -> str:
-    """How far a node is off although it gets what the reference's gets, as a share of the norm of its outputs."""
-    off = f"{piece.name} ({piece.operator}) is off by {error:.2g} of its norm where {piece.limit:g} is allowed"
-    return "; ".join((off, *reasons))
-
-
 def _sentence(name: str, wrong: NDArray[np.bool_], ours: NDArray[Any], theirs: NDArray[Any]) -> str | None:
     if not wrong.any():
         return None
@@ -255,11 +238,6 @@ def _sentence(name: str, wrong: NDArray[np.bool_], ours: NDArray[Any], theirs: N
     return (
         f"{int(wrong.sum())} of {wrong.size} values of {name} are not the reference's, first at {list(first)}: {change}"
     )
-
-
-def _graph(path: Path) -> onnx.ModelProto:
-    path = checkpoint.resolve(path) if path.suffix != ".onnx" else path
-    return segment_graph(checkpoint.load(path)[0]) if path.is_dir() else onnx.load(path)
 
 
 def _inputs(graph: onnx.ModelProto, tokens_T: Int32, puzzle_vector_E: Float32, segment: int) -> Values:
@@ -305,11 +283,6 @@ def _values(names: Iterable[str], types: Mapping[str, int]) -> list[onnx.ValueIn
 def _with_ends(
     model: onnx.ModelProto, inputs: Iterable[onnx.ValueInfoProto], outputs: Iterable[onnx.ValueInfoProto]
 ) -> onnx.ModelProto:
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
-    for field, values in (("input", inputs), ("output", outputs)):
-        kept = list(values)
-        changed.graph.ClearField(field)
-        getattr(changed.graph, field).extend(kept)
-    changed.graph.ClearField("value_info")
-    return changed
+    name, nodes, stored = model.graph.name, model.graph.node, model.graph.initializer
+    graph = helper.make_graph(nodes, name, list(inputs), list(outputs), initializer=stored)
+    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)

@@ -124,15 +124,13 @@ def _show(out: Path, contents: Contents, exported: Sequence[ExportedForm], *, as
     columns = [_cells(row) for row in rows]
     for name in dict.fromkeys(name for column in columns for name in column):
         table.add_row(name, *(column.get(name, "–") for column in columns))
-    console, report = Console(), next(iter(exported[0].parity.values()))
+    console, report = Console(highlight=False, soft_wrap=True), next(iter(exported[0].parity.values()))
     console.print(table)
     console.print(
         f"Halting {policy.kind}, at most {policy.max_segments} segments; {len(contents.held_out)} held-out puzzles. "
         f"fp32 and PyTorch: same answers, same halting over {report.num_segments} segments of {report.num_puzzles} of "
         f"{exported[0].form.origin['num_candidates']} puzzles (others may amplify rounding). "
-        "Times on this machine, all cores.",
-        highlight=False,
-        soft_wrap=True,
+        "Times on this machine, all cores."
     )
 
 
@@ -161,12 +159,11 @@ def _figures(bundle: Bundle, contents: Contents, one: ExportedForm) -> dict[str,
 
 def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     """What a reader is shown of the figures, by its title."""
-    cpu = {} if row["cpu_size_bytes"] is None else {"form for CPUs": f"{row['cpu_size_bytes']:,} bytes"}
     lost = row["lost"] and [100 * row["lost"][name] for name in ("loss", "low", "high")]
     return {
         "file": f"{row['size_bytes']:,} bytes",
         "of fp32": f"{row['ratio']:.3f}",
-        **cpu,
+        **({} if row["cpu_size_bytes"] is None else {"form for CPUs": f"{row['cpu_size_bytes']:,} bytes"}),
         "logit gap to PyTorch": f"{row['logit_gap']:.1e}",
         "exact solves": f"{100 * row['exact']:.1f} %",
         "points lost (95 %)": f"{lost[0]:.2f} ({lost[1]:.2f} to {lost[2]:.2f})" if lost else "–",

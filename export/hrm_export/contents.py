@@ -1,7 +1,4 @@
-"""The options of hrm-export and what goes into the bundle: checkpoint, puzzles, names of tasks, halting rule.
-
-Each refusal here comes before anything is computed.
-"""
+"""The options of hrm-export, and what goes into the bundle; everything here is refused before anything is computed."""
 
 import dataclasses
 import json
@@ -34,11 +31,7 @@ from hrm_puzzles.puzzle import Puzzle
 
 RUNS, BEST = Path("runs"), "best"
 NUM_CALIBRATION = 8192
-"""Puzzles kept apart for calibration, which records, chooses and judges with them.
-
-No more than four times those to measure on, so that a quick export stays quick. Where there are fewer than both need,
-they are what the measurement leaves, and at least a quarter.
-"""
+"""Puzzles reserved for calibration: at most four times those to measure on, and at least a quarter of a small set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +66,7 @@ class Options:
 class Contents:
     """All that goes into a bundle; `meta` is the checkpoint's, `identifiers` name the rows of the puzzle table.
 
-    The puzzles of `calibration` and `held_out` have nothing in common. `served.policy` has a threshold other than 0
-    only where the options give one.
+    `calibration` and `held_out` share no puzzle. The threshold of `served.policy` is 0 unless the options give one.
     """
 
     name: str
@@ -92,12 +84,14 @@ class Contents:
 
     def provenance(self) -> dict[str, str | int | float]:
         """The plain values of the checkpoint's `meta`, and versions; no path and no time of this machine."""
-        versions = {"torch": torch.__version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__}
-        return {
-            **{key: value for key, value in self.meta.items() if _is_plain(value)},
-            "num_parameters": self.num_parameters,
-            **{f"exported_with_{name}": str(version) for name, version in versions.items()},
-        }
+        plain: dict[str, str | int | float] = {}
+        for key, value in self.meta.items():
+            is_finite_float = isinstance(value, float) and math.isfinite(value)
+            if is_finite_float or (isinstance(value, str | int) and not isinstance(value, bool)):
+                plain[key] = value
+        modules = (torch, onnx, onnxruntime)
+        versions = {f"exported_with_{module.__name__}": str(module.__version__) for module in modules}
+        return {**plain, "num_parameters": self.num_parameters, **versions}
 
 
 def contents_of(options: Options, stages: Stages) -> Contents:
@@ -210,9 +204,3 @@ def find_puzzles(
     order_N = np.random.default_rng(0).permutation(len(questions))
     first = min(reserved, max(len(questions) - options.held_out, len(questions) // 4))
     return questions.at(order_N[:first]), questions.at(order_N[first:])
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, str | int) and not isinstance(value, bool)

@@ -1,14 +1,11 @@
 """Golden traces: what PyTorch says about some puzzles after every segment, for any machine to replay without torch.
 
-A recurrent model may amplify rounding: two correct engines then part ways on a puzzle it does not solve. Such a trace
-says nothing about an engine. So every puzzle also runs with the matrix products in float64, and only those whose trace
-survives this other rounding are kept, all of them for the same number of segments: as many as a few puzzles survive.
-
-Shapes: B (N where they are only asked) puzzles, S segments, T tokens, V vocabulary.
+A recurrent model may amplify rounding until two correct engines part ways, and such a trace says nothing about either.
+So every puzzle also runs in float64, and only traces that survive this other rounding are kept, all for the same number
+of segments. Shapes: B or N puzzles, S segments, T tokens, V vocabulary.
 """
 
 import copy
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -89,7 +86,3 @@ def survives_rounding_SB(golden: Golden, other: Golden, threshold: float) -> NDA
     halts_alike_SB = np.minimum(LOGIT_TOLERANCE, distance_SB) >= FAR * margin_gap_SB
     answers_alike_SB = np.minimum(LOGIT_TOLERANCE, lead_SB) >= FAR * logit_gap_SB
     return np.logical_and.accumulate(answers_alike_SB & halts_alike_SB, axis=0)
-
-
-def save_golden(golden: Golden, file: Path) -> None:
-    np.savez_compressed(file, allow_pickle=False, **vars(golden))

@@ -1,17 +1,13 @@
-"""A float32 step graph becomes a float16 one whose types are in the graph, with some nodes left in float32.
+"""A float32 step graph becomes a strongly typed float16 one, as TensorRT wants it, with some nodes left in float32.
 
-Strongly typed, as TensorRT wants it (and from version 11 knows nothing else): every node computes in one type, with a
-Cast wherever two meet. Inputs and outputs of the graph keep their names and types. The graph may hold Q/DQ already: its
-scales become float16 with the rest.
-
-On a CPU ONNX Runtime computes most float16 operators in float32, so that what would overflow on a GPU passes there
-unseen. Which nodes stay in float32 therefore follows from ranges, recorded over whole puzzles, and not from answers.
+Inputs and outputs keep their names and types; scales of a quantised graph become float16 with the rest. ONNX Runtime
+computes most float16 operators in float32 on a CPU, where an overflow would go unseen. Which nodes stay in float32
+therefore follows from ranges recorded over whole puzzles.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -38,8 +34,7 @@ NORM = frozenset({"square", "mean", "steady", "rms", "norm"})
 """Local names of the nodes of a normalisation, which TensorRT fuses where all are of one type."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Range:
+class Range(NamedTuple):
     """Smallest and largest magnitude that a value was seen to have."""
 
     low: float
@@ -52,12 +47,21 @@ def record_ranges(served: ServedGraph, questions: Questions, *, progress: OnProg
     values = [name for node in served.graph.graph.node for name in node.output if types[name] == SINGLE]
     low, high = dict.fromkeys(values, math.inf), dict.fromkeys(values, 0.0)
 
+    nodes, ends = list(served.graph.graph.node), ((low, "low", "ReduceMin"), (high, "high", "ReduceMax"))
+    for name in values:
+        nodes.append(helper.make_node("Abs", [name], [f"{name}/abs"]))
+        for _, end, operator in ends:
+            nodes.append(helper.make_node(operator, [f"{name}/abs"], [f"{name}/{end}"], keepdims=0))
+    shown = with_nodes(served.graph, nodes, served.graph.graph.initializer)
+    names = (f"{name}/{end}" for name in values for _, end, _ in ends)
+    shown.graph.output.extend(helper.make_tensor_value_info(name, SINGLE, []) for name in names)
+
     def observe(arrays: Mapping[str, NDArray[Any]]) -> None:
         for name in values:
             low[name] = min(low[name], float(arrays[f"{name}/low"]))
             high[name] = max(high[name], float(arrays[f"{name}/high"]))
 
-    served.observed(questions, observe, shown=_with_ranges(served.graph, values), progress=progress)
+    served.observed(questions, observe, shown=shown, progress=progress)
     return {name: Range(low=low[name], high=high[name]) for name in values}
 
 
@@ -67,12 +71,9 @@ def float32_nodes(graph: onnx.ModelProto, ranges: Mapping[str, Range]) -> frozen
     `ranges` may be those of the same graph before it was quantised.
     """
     needed = {node.name for node in graph.graph.node if _needs_single(node, graph.graph, ranges)}
-    norms = {_scope(name) for name in needed if _is_norm(name)}
-    return frozenset(
-        node.name
-        for node in graph.graph.node
-        if node.name in needed or (_is_norm(node.name) and _scope(node.name) in norms)
-    )
+    scopes = {name.rpartition("/")[0] for name in needed if name.rpartition("/")[2] in NORM}
+    norms = {f"{scope}/{name}" for scope in scopes for name in NORM}
+    return frozenset(node.name for node in graph.graph.node if node.name in needed | norms)
 
 
 def half_graph(model: onnx.ModelProto, in_float32: Collection[str]) -> onnx.ModelProto:
@@ -99,15 +100,11 @@ class _Conversion:
         self.casts: dict[tuple[str, int], str] = {}
         used_in_single = {name for node in model.graph.node if node.name in in_float32 for name in node.input}
         for tensor in model.graph.initializer:
-            self.store(tensor, SINGLE if tensor.name in used_in_single else HALF)
-
-    def store(self, tensor: TensorProto, kind: int) -> None:
-        """A stored array in the type it is used in; one that is used in both is stored in float32."""
-        if tensor.name in self.floats:
-            self.made_in[tensor.name] = kind
-            if kind == HALF:
-                tensor = numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name)
-        self.tensors[tensor.name] = tensor
+            if tensor.name in self.floats:  # in the type it is used in; one that is used in both in float32
+                kind = self.made_in[tensor.name] = SINGLE if tensor.name in used_in_single else HALF
+                if kind == HALF:
+                    tensor = numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name)
+            self.tensors[tensor.name] = tensor
 
     def add(self, node: onnx.NodeProto) -> None:
         """The node in its own type, with casts before it where its inputs are made in the other."""
@@ -119,15 +116,10 @@ class _Conversion:
         for index, name in enumerate(node.output):
             if name in self.floats:
                 self.made_in[name] = kind
-                if kind == HALF and name in self.outputs:
-                    ours.output[index] = self.publish(name)
-
-    def publish(self, name: str) -> str:
-        """Cast what becomes a graph output, which is float32 always; returns the name of what is cast."""
-        inner = f"{name}/{SUFFIX[HALF]}"
-        self.cast(inner, name, SINGLE)
-        self.made_in[name], self.casts[name, HALF] = SINGLE, inner
-        return inner
+                if kind == HALF and name in self.outputs:  # a graph output is always float32
+                    ours.output[index] = inner = f"{name}/{SUFFIX[HALF]}"
+                    self.cast(inner, name, SINGLE)
+                    self.made_in[name], self.casts[name, HALF] = SINGLE, inner
 
     def in_type(self, name: str, kind: int) -> str:
         """The name of that value in that type; integers and truths have only one."""
@@ -146,9 +138,12 @@ def _needs_single(node: onnx.NodeProto, graph: onnx.GraphProto, ranges: Mapping[
     tensors = (numpy_helper.to_array(tensor) for tensor in graph.initializer if tensor.name in node.input)
     stored = [np.abs(array) for array in tensors if array.dtype == np.float32]
     made = [ranges[name] for name in node.output if name in ranges]
+    num_summands = 1
+    if node.op_type == "ReduceMean":  # a mean over the hidden width is summed up before it is divided
+        num_summands = {value.name: value for value in graph.output}[CARRY].type.tensor_type.shape.dim[-1].dim_value
     if any(array.max() > LARGEST for array in stored):
         return True
-    if any(HEADROOM * _num_summands(node, graph) * each.high > LARGEST for each in made):
+    if any(HEADROOM * num_summands * each.high > LARGEST for each in made):
         return True
     if node.op_type == "Add":
         smallest = min((each.low for each in made), default=math.inf)
@@ -156,34 +151,6 @@ def _needs_single(node: onnx.NodeProto, graph: onnx.GraphProto, ranges: Mapping[
     return node.op_type in QUANTISERS and any(array.min() < SMALLEST for array in stored)
 
 
-def _num_summands(node: onnx.NodeProto, graph: onnx.GraphProto) -> int:
-    """A mean over the hidden width is summed up before it is divided."""
-    if node.op_type != "ReduceMean":
-        return 1
-    return next(value.type.tensor_type.shape.dim[-1].dim_value for value in graph.output if value.name == CARRY)
-
-
 def _lost(number: float) -> float:
     """What float16 loses of a constant; all of one that a GPU may treat as 0."""
     return abs(number) if abs(number) < SMALLEST else abs(number - float(np.float16(number)))
-
-
-def _scope(name: str) -> str:
-    return name.rpartition("/")[0]
-
-
-def _is_norm(name: str) -> bool:
-    return name.rpartition("/")[2] in NORM
-
-
-def _with_ranges(graph: onnx.ModelProto, values: Sequence[str]) -> onnx.ModelProto:
-    """The graph with the smallest and the largest magnitude of each value as outputs, which take no memory."""
-    nodes = list(graph.graph.node)
-    for name in values:
-        nodes.append(helper.make_node("Abs", [name], [f"{name}/abs"]))
-        for end, operator in (("low", "ReduceMin"), ("high", "ReduceMax")):
-            nodes.append(helper.make_node(operator, [f"{name}/abs"], [f"{name}/{end}"], keepdims=0))
-    shown = with_nodes(graph, nodes, graph.graph.initializer)
-    ends = (f"{name}/{end}" for name in values for end in ("low", "high"))
-    shown.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in ends)
-    return shown

@@ -27,11 +27,10 @@ TENSORRT_OPERATORS: Mapping[str, frozenset[int]] = {
     "QuantizeLinear": frozenset({TensorProto.INT8}),
     "DequantizeLinear": FLOATS,
 }
-"""The operators a graph may use, each with the types it may give out.
+"""The operators a graph may use, each with the types it may give out. Zero points must be 0.
 
-All of them are in docs/operators.md of github.com/onnx/onnx-tensorrt since 8.5 (commit 6d0ab7b); 10.0 added INT64,
-and the parser has only grown since. Zero points must be 0 there. The list is what we use: look a new operator up there
-before adding it here.
+All are in docs/operators.md of github.com/onnx/onnx-tensorrt since 8.5 (commit 6d0ab7b); 10.0 added INT64. Look a new
+operator up there before adding it here.
 """
 INT8, SCALE = "/int8", "/scale"
 """Endings of what replaces a quantised matrix, and of a call site's range."""
@@ -87,21 +86,15 @@ class GraphWriter:
         self, name: str, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
     ) -> onnx.ModelProto:
         """The nodes that the outputs need, and the arrays that these use."""
-        nodes = _needed(self._nodes, {value.name for value in outputs})
-        used = {name for node in nodes for name in node.input}
-        tensors = [tensor for tensor in self._tensors.values() if tensor.name in used]
-        graph = helper.make_graph(nodes, name, inputs, outputs, initializer=tensors)
+        wanted, nodes = {value.name for value in outputs}, list[onnx.NodeProto]()
+        for node in reversed(self._nodes):
+            if not wanted.isdisjoint(node.output):
+                nodes.append(node)
+                wanted.update(node.input)
+        tensors = [tensor for tensor in self._tensors.values() if tensor.name in wanted]
+        graph = helper.make_graph(nodes[::-1], name, inputs, outputs, initializer=tensors)
         imports = [helper.make_opsetid("", OPSET)]
         return helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION, producer_name="hrm-export")
-
-
-def _needed(nodes: Sequence[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
-    kept: list[onnx.NodeProto] = []
-    for node in reversed(nodes):
-        if wanted & set(node.output):
-            kept.append(node)
-            wanted = wanted | set(node.input)
-    return kept[::-1]
 
 
 def element_types(model: onnx.ModelProto) -> dict[str, int]:
@@ -133,51 +126,39 @@ def check_graph(model: onnx.ModelProto, stored: Mapping[str, int]) -> None:
     except (onnx.checker.ValidationError, shape_inference.InferenceError) as error:
         reason = " ".join(str(error).split())
         raise GraphError(f"the graph is not valid ONNX ({reason}); this is a fault of the exporter") from error
-    _check_versions(model)
-    types = element_types(model)
-    _check_operators(model, types)
-    _check_strongly_typed(model, types)
-    _check_zero_points(model.graph)
+    versions = (model.ir_version, [(entry.domain, entry.version) for entry in model.opset_import])
+    if versions != (IR_VERSION, [("", OPSET)]):
+        raise GraphError(f"the graph has IR and opsets {versions}; write IR {IR_VERSION} and opset {OPSET}")
+    types, tensors = element_types(model), {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        _check_types(node, types)
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and len(node.input) > 2:
+            zero = tensors.get(node.input[2])
+            if zero is None or numpy_helper.to_array(zero).any():
+                raise GraphError(f"{node.name} has another zero point than a stored 0; quantise symmetrically")
     _check_stored(model.graph, stored)
 
 
-def _check_versions(model: onnx.ModelProto) -> None:
-    found = (model.ir_version, [(entry.domain, entry.version) for entry in model.opset_import])
-    if found != (IR_VERSION, [("", OPSET)]):
-        raise GraphError(f"the graph has IR and opsets {found}; write IR {IR_VERSION} and opset {OPSET}")
+def _check_types(node: onnx.NodeProto, types: Mapping[str, int]) -> None:
+    """TensorRT must read the operator, and types that its definition calls one must be one.
 
-
-def _check_operators(model: onnx.ModelProto, types: Mapping[str, int]) -> None:
-    for node in model.graph.node:
-        found = {types[output] for output in node.output}
-        if not found <= TENSORRT_OPERATORS.get(node.op_type, frozenset()):
-            names = ", ".join(TensorProto.DataType.Name(code) for code in sorted(found))
-            raise GraphError(
-                f"{node.name} is {node.op_type} giving {names}, which TensorRT 10.3 may not read; use one that it reads"
-            )
-
-
-def _check_strongly_typed(model: onnx.ModelProto, types: Mapping[str, int]) -> None:
-    """What an operator's definition gives one type must have one: ONNX's own checker lets half and float meet."""
-    for node in model.graph.node:
-        schema = onnx.defs.get_schema(node.op_type, OPSET)
-        kinds: dict[str, set[int]] = {}
-        for formals, names in ((schema.inputs, node.input), (schema.outputs, node.output)):
-            for index, name in enumerate(names):
-                formal = formals[min(index, len(formals) - 1)]  # the last one may stand for several
-                kinds.setdefault(formal.type_str, set()).add(types[name])
-        if any(len(found) > 1 for found in kinds.values()):
-            meeting = {name: TensorProto.DataType.Name(types[name]) for name in (*node.input, *node.output)}
-            raise GraphError(f"{node.name} mixes types ({meeting}), which a strongly typed network refuses; cast first")
-
-
-def _check_zero_points(graph: onnx.GraphProto) -> None:
-    stored = {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and len(node.input) > 2:
-            zero = stored.get(node.input[2])
-            if zero is None or numpy_helper.to_array(zero).any():
-                raise GraphError(f"{node.name} has another zero point than a stored 0; quantise symmetrically")
+    ONNX's own checker lets half and float meet.
+    """
+    made = {types[output] for output in node.output}
+    if not made <= TENSORRT_OPERATORS.get(node.op_type, frozenset()):
+        names = ", ".join(TensorProto.DataType.Name(code) for code in sorted(made))
+        raise GraphError(
+            f"{node.name} is {node.op_type} giving {names}, which TensorRT 10.3 may not read; use one that it reads"
+        )
+    schema = onnx.defs.get_schema(node.op_type, OPSET)
+    kinds: dict[str, set[int]] = {}
+    for formals, names in ((schema.inputs, node.input), (schema.outputs, node.output)):
+        for index, name in enumerate(names):
+            formal = formals[min(index, len(formals) - 1)]  # the last one may stand for several
+            kinds.setdefault(formal.type_str, set()).add(types[name])
+    if any(len(found) > 1 for found in kinds.values()):
+        meeting = {name: TensorProto.DataType.Name(types[name]) for name in (*node.input, *node.output)}
+        raise GraphError(f"{node.name} mixes types ({meeting}), which a strongly typed network refuses; cast first")
 
 
 def _check_stored(graph: onnx.GraphProto, stored: Mapping[str, int]) -> None:

@@ -1,13 +1,10 @@
-"""From a model to a bundle on disk: written beside its name, measured through the real engine, and only then named.
-
-Read `write_bundle` first. Whatever fails, is refused or dies on the way leaves nothing under the bundle's name.
-"""
+"""Write a bundle beside its name, measure it through the real engine, and rename it only then: read `write_bundle`."""
 
 import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,7 @@ from hrm_edge_runtime.parity.gates import LOGIT_TOLERANCE, passes
 from hrm_edge_runtime.parity.report import ParityReport
 from hrm_edge_runtime.parity.walk import compare
 from hrm_export.contents import Contents, Options
-from hrm_export.golden import golden_traces, save_golden
+from hrm_export.golden import golden_traces
 from hrm_export.onnx_graph import check_graph, stored_sizes
 from hrm_export.precisions import Form, Measured, losses, lower_precisions, measure
 from hrm_export.unrolled import unrolled_graph
@@ -57,9 +54,7 @@ class ExportedForm:
         golden = {
             name: {**report.as_json(), "max_logit_gap": report.max_logit_gap} for name, report in self.parity.items()
         }
-        score = self.measured.score
-        held_out: dict[str, Any] = {"num_puzzles": score.num_puzzles, "exact": score.exact, "proven": score.proven}
-        held_out["mean_segments"] = score.mean_segments
+        held_out: dict[str, Any] = asdict(self.measured.score)
         if self.lost is not None:
             held_out["lost_against_fp32"] = {name: lost.model_dump() for name, lost in self.lost.items()}
         return {"golden": golden, "held_out": held_out, **self.form.origin}
@@ -68,16 +63,18 @@ class ExportedForm:
 def write_bundle(path: Path, contents: Contents, options: Options, stages: Stages) -> list[ExportedForm]:
     """Write the bundle whole or not at all, float32 first.
 
-    Refuses a path that is taken (FileExistsError); a float32 graph that differs from PyTorch on the golden traces in an
-    answer, in a halt or by more than LOGIT_TOLERANCE in a logit or a margin after any segment, and another precision
-    that loses more exact solves than `max_loss` (ParityError).
+    Refuses a path that is taken (FileExistsError), a float32 graph that differs from PyTorch on the golden traces, and
+    another precision that loses more exact solves than `max_loss` (ParityError).
     """
     with new_directory(path) as unfinished:
         np.save(unfinished / PUZZLE_TABLE_NAME, contents.served.puzzle_table)
         (unfinished / "identifiers.json").write_text(json.dumps(list(contents.identifiers)) + "\n")
         form = Form(precision="fp32", portable=contents.served.graph)
         measured = _write_and_measure(unfinished, form, contents, options, stages)
-        golden, num_candidates = _write_golden(unfinished, contents, measured, options)
+        candidates = contents.held_out.at(np.arange(min(CANDIDATES * options.puzzles, len(contents.held_out))))
+        threshold = measured.policy.threshold
+        golden, num_candidates = golden_traces(contents.model, candidates, threshold, options.puzzles)
+        np.savez_compressed(unfinished / GOLDEN_NAME, allow_pickle=False, **vars(golden))
         form = replace(form, origin={"tolerance": LOGIT_TOLERANCE, "num_candidates": num_candidates})
         parity = _compared(unfinished, form, measured, golden, contents)
         fp32 = ExportedForm(form=form, measured=measured, parity=parity)
@@ -86,9 +83,8 @@ def write_bundle(path: Path, contents: Contents, options: Options, stages: Stage
         for form in lower_precisions(served, contents.calibration, options, stages):
             measured = _write_and_measure(unfinished, form, contents, options, stages)
             lost = losses(fp32.measured, measured)
-            _require_small_loss(form.precision, lost["exact"], options.max_loss)
             parity = _compared(unfinished, form, measured, golden, contents)
-            _require_finite(form.precision, parity)
+            _require_quality(form.precision, lost["exact"], parity, options.max_loss)
             exported.append(ExportedForm(form=form, measured=measured, parity=parity, lost=lost))
         unrolled = {} if options.unrolled is None else _write_unrolled(unfinished, exported, options.unrolled)
         pages = {one.form.precision: one.as_json() for one in exported}
@@ -104,15 +100,6 @@ def _write_and_measure(directory: Path, form: Form, contents: Contents, options:
         _write_graph(directory / name, graph)
     progress = partial(stages.show, f"measuring {form.precision}")
     return measure(directory / list(form.graphs)[-1], contents, threshold=options.threshold, progress=progress)
-
-
-def _write_golden(directory: Path, contents: Contents, measured: Measured, options: Options) -> tuple[Golden, int]:
-    """Traces of held-out puzzles, and how many puzzles were tried for them."""
-    count = options.puzzles
-    candidates = contents.held_out.at(np.arange(min(CANDIDATES * count, len(contents.held_out))))
-    golden, num_candidates = golden_traces(contents.model, candidates, measured.policy.threshold, count)
-    save_golden(golden, directory / GOLDEN_NAME)
-    return golden, num_candidates
 
 
 def _compared(
@@ -137,7 +124,8 @@ def _require_parity(report: ParityReport) -> None:
         )
 
 
-def _require_small_loss(precision: str, exact: Paired, max_loss: float) -> None:
+def _require_quality(precision: str, exact: Paired, parity: Mapping[str, ParityReport], max_loss: float) -> None:
+    """Refuses a precision that loses more exact solves than `max_loss` points or whose logits are not finite."""
     if 100 * exact.loss > max_loss:
         raise ParityError(
             f"{precision} loses {100 * exact.loss:.2f} points of exact solves against fp32 over {exact.num_puzzles} "
@@ -145,8 +133,6 @@ def _require_small_loss(precision: str, exact: Paired, max_loss: float) -> None:
             "nothing was written; allow more, leave it out, or give INT8 a smaller --int8-budget"
         )
 
-
-def _require_finite(precision: str, parity: Mapping[str, ParityReport]) -> None:
     for name, report in parity.items():
         if not math.isfinite(report.max_logit_gap):
             raise ParityError(

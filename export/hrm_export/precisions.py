@@ -1,7 +1,6 @@
 """The precisions of a step graph, and what each solves on held-out puzzles, when it stops and how fast it runs.
 
-float32 → INT8 in Q/DQ form (calibration) → float16 in between, each checked against what TensorRT reads. Ranges and
-scales come from puzzles that take no part in what is measured afterwards.
+INT8 graphs compute in float16 between their Q/DQ nodes. Ranges and scales come from other puzzles than those measured.
 """
 
 import os
@@ -16,7 +15,7 @@ import onnx
 
 from hrm_calibration import int8_report
 from hrm_calibration.halting_curve import Outcomes, PolicyScore, Rollout, Score, choose, learned_curve, roll_out
-from hrm_calibration.int8 import Calibrated, Int8Settings, calibrate
+from hrm_calibration.int8 import Int8Settings, calibrate
 from hrm_calibration.int8_report import Paired, paired
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy
@@ -64,34 +63,21 @@ def lower_precisions(served: ServedGraph, questions: Questions, options: Options
         check_graph(half, stored_sizes(graph))
         yield Form(precision="fp16", portable=half, origin={"float32_nodes": sorted(kept)})
     if options.int8:
-        calibrated = _calibrated(served, questions, options, stages)
+        served, settings = (
+            replace(served, num_threads=os.cpu_count() or 1),
+            Int8Settings(budget=options.int8_budget / 100),
+        )
+        calibrated = calibrate(served, questions, settings=settings, stages=stages, cache=options.cache)
+        report = calibrated.report
+        if options.report is not None:
+            int8_report.save(report, options.report)
         kept = float32_nodes(calibrated.signed, ranges)
         portable = half_graph(calibrated.signed, kept)
         check_graph(portable, stored_sizes(graph))
-        report = calibrated.report
-        summary = {
-            "method": report.chosen,
-            "weight_bits": report.weight_bits,
-            "num_calibration": report.num_calibration,
-            "num_choice": report.num_choice,
-            "weight_only": report.weight_only,
-            "key": report.key,
-        }
+        fields = ("weight_bits", "num_calibration", "num_choice", "weight_only", "key")
+        summary = {"method": report.chosen, **{name: getattr(report, name) for name in fields}}
         origin = {"float32_nodes": sorted(kept), "calibration": summary}
         yield Form(precision="int8", portable=portable, cpu=calibrated.unsigned, origin=origin)
-
-
-def _calibrated(served: ServedGraph, questions: Questions, options: Options, stages: Stages) -> Calibrated:
-    calibrated = calibrate(
-        replace(served, num_threads=os.cpu_count() or 1),
-        questions,
-        settings=Int8Settings(budget=options.int8_budget / 100),
-        stages=stages,
-        cache=options.cache,
-    )
-    if options.report is not None:
-        int8_report.save(calibrated.report, options.report)
-    return calibrated
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,13 +98,9 @@ class Measured:
 
     def halting_curve(self) -> dict[str, Any]:
         """As the manifest holds it."""
+        shown = ("exact", "proven", "mean_segments")
         points = [
-            {
-                "threshold": point.policy.threshold,
-                "exact": point.total.exact,
-                "proven": point.total.proven,
-                "mean_segments": point.total.mean_segments,
-            }
+            {"threshold": point.policy.threshold, **{name: getattr(point.total, name) for name in shown}}
             for point in self.curve
         ]
         return {"num_puzzles": self.score.num_puzzles, "threshold": self.policy.threshold, "points": points}

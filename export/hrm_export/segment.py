@@ -1,19 +1,19 @@
 """The step graph: one segment of an HRM as ONNX, from carry to carry. Read `_Segment.think` first, beside `HRM.think`.
 
-It is written node by node from the weights. Tracing the PyTorch module takes minutes for the published size, leaves
-weights behind a Transpose, and would need a second, export-friendly description of the network as well.
-
-Shapes: B batch, T tokens, P prefix, N = P + T positions, D hidden, H heads, K head width, E puzzle-vector width,
-V vocabulary. Matrices are stored [in, out], as MatMul uses them, under their names in the checkpoint.
+Written node by node from the weights: tracing the PyTorch module takes minutes for the published size and leaves
+weights behind a Transpose. Matrices are stored [in, out], as MatMul uses them, under their names in the checkpoint.
+Shapes: B batch, T tokens, N positions (prefix and tokens), D hidden, K head width, E puzzle-vector width, V vocabulary.
 """
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from hrm_edge_runtime.engines import engine
 from hrm_export.onnx_graph import GraphWriter, check_graph
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
@@ -28,8 +28,9 @@ def segment_graph(model: HRM) -> onnx.ModelProto:
     """
     segment = _Segment(model)
     segment.think()
-    graph = segment.graph.model("hrm_segment", _inputs(model.config), _outputs(model.config))
-    check_graph(graph, segment.stored_sizes())
+    outputs = (*(f"{name}_next" for name in engine.CARRIES), *engine.ANSWERS, engine.LOGITS)
+    graph = segment.graph.model("hrm_segment", _values(engine.INPUTS, model.config), _values(outputs, model.config))
+    check_graph(graph, {name: array.size for name, array in {**segment.weights, **segment.tables}.items()})
     return graph
 
 
@@ -42,13 +43,19 @@ class _Segment:
             for name, tensor in model.state_dict().items()
             if name != "puzzle_table"
         }
-        self.tables = _rotary_tables(model.config)
+        self.tables: dict[str, NDArray[np.float32]] = {}
+        if self.config.positions == "rope":  # [N, K]; the first half's sines are negative: `rotated` only swaps halves
+            tables = rotary_table(self.config.num_positions, self.config.head_size, self.config.rope_theta)
+            cos, sin = (table.numpy() for table in tables)
+            sign_K = np.repeat(np.array([-1, 1], np.float32), self.config.head_size // 2)
+            self.tables = {"rotary_cos": cos, "rotary_sin": sin * sign_K}
 
     def think(self) -> None:
-        x = self.embed()
+        config, x = self.config, self.embed()
         high, low = self.start("z_high_BND", "high_init"), self.start("z_low_BND", "low_init")
-        if self.config.arch == "transformer":
-            self.answer(self.one_pass(x))
+        if config.arch == "transformer":  # every block once; the carry passes by
+            x = self.level("low", "low_level", config.low_layers, x)
+            self.answer(self.level("high", "high_level", config.high_layers, x))
         else:
             high, low = self.recur(high, low, x)
             self.answer(high)
@@ -67,11 +74,6 @@ class _Segment:
                 high = self.level(f"high_{step}", "high_level", config.high_layers, high)
         return high, low
 
-    def one_pass(self, x: str) -> str:
-        """The plain transformer: every block once; the carry passes by."""
-        x = self.level("low", "low_level", self.config.low_layers, x)
-        return self.level("high", "high_level", self.config.high_layers, x)
-
     def start(self, carry: str, initial: str) -> str:
         """The initial state where a row is fresh: a select, so that garbage in the carry cannot leak."""
         fresh_B11 = self.graph.node(f"{initial}/fresh", "Unsqueeze", "fresh_B", self.graph.ints(1, 2))
@@ -81,19 +83,15 @@ class _Segment:
         graph, config = self.graph, self.config
         x = graph.node("embed/tokens", "Gather", self.weight("embed_tokens"), "tokens_BT")
         if config.prefix_len:
-            x = graph.node("embed/input", "Concat", self.prefix(), x, axis=1)
+            vector, padding = "puzzle_vector_BE", config.prefix_len * config.hidden_size - config.puzzle_vector_size
+            if padding:
+                vector = graph.node("embed/padded", "Pad", vector, graph.ints(0, 0, 0, padding))
+            shape = graph.ints(0, config.prefix_len, config.hidden_size)
+            x = graph.node("embed/input", "Concat", graph.node("embed/prefix", "Reshape", vector, shape), x, axis=1)
         if config.positions == "learned":
             x = graph.node("embed/positioned", "Add", x, self.weight("embed_positions"))
         scale = math.sqrt(config.hidden_size * (0.5 if config.positions == "learned" else 1.0))
         return graph.node("embed/scaled", "Mul", x, graph.number(scale))
-
-    def prefix(self) -> str:
-        graph, config = self.graph, self.config
-        vector = "puzzle_vector_BE"
-        padding = config.prefix_len * config.hidden_size - config.puzzle_vector_size
-        if padding:
-            vector = graph.node("embed/padded", "Pad", vector, graph.ints(0, 0, 0, padding))
-        return graph.node("embed/prefix", "Reshape", vector, graph.ints(0, config.prefix_len, config.hidden_size))
 
     def level(self, scope: str, weights: str, num_layers: int, x: str) -> str:
         for layer in range(num_layers):
@@ -180,42 +178,19 @@ class _Segment:
     def weight(self, name: str) -> str:
         return self.graph.tensor(name, self.weights[name])
 
-    def stored_sizes(self) -> dict[str, int]:
-        """Elements of what the graph must hold: every weight of the checkpoint, and rotary tables where it has them."""
-        return {name: array.size for name, array in {**self.weights, **self.tables}.items()}
 
-
-def _rotary_tables(config: HRMConfig) -> dict[str, NDArray[np.float32]]:
-    """Cosines and sines [N, K]; the sines of the first half are negative, since `rotated` only swaps the halves."""
-    if config.positions != "rope":
-        return {}
-    cos, sin = (table.numpy() for table in rotary_table(config.num_positions, config.head_size, config.rope_theta))
-    sign_K = np.where(np.arange(config.head_size) < config.head_size // 2, np.float32(-1), np.float32(1))
-    return {"rotary_cos": cos, "rotary_sin": sin * sign_K}
-
-
-def _inputs(config: HRMConfig) -> list[onnx.ValueInfoProto]:
-    carry = (config.num_positions, config.hidden_size)
-    return [
-        _value("tokens_BT", TensorProto.INT32, config.seq_len),
-        _value("puzzle_vector_BE", TensorProto.FLOAT, config.puzzle_vector_size),
-        _value("fresh_B", TensorProto.BOOL),
-        _value("z_high_BND", TensorProto.FLOAT, *carry),
-        _value("z_low_BND", TensorProto.FLOAT, *carry),
-    ]
-
-
-def _outputs(config: HRMConfig) -> list[onnx.ValueInfoProto]:
-    carry = (config.num_positions, config.hidden_size)
-    return [
-        _value("z_high_BND_next", TensorProto.FLOAT, *carry),
-        _value("z_low_BND_next", TensorProto.FLOAT, *carry),
-        _value("answer_BT", TensorProto.INT32, config.seq_len),
-        _value("halt_margin_B", TensorProto.FLOAT),
-        _value("q_halt_B", TensorProto.FLOAT),
-        _value("logits_BTV", TensorProto.FLOAT, config.seq_len, config.vocab_size),
-    ]
-
-
-def _value(name: str, element_type: int, *sizes: int) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, element_type, ["B", *sizes])
+def _values(names: Iterable[str], config: HRMConfig) -> list[onnx.ValueInfoProto]:
+    """Graph inputs or outputs in the types that every engine keeps and the sizes that their names spell."""
+    sizes = {
+        "T": config.seq_len,
+        "N": config.num_positions,
+        "D": config.hidden_size,
+        "E": config.puzzle_vector_size,
+        "V": config.vocab_size,
+    }
+    values: list[onnx.ValueInfoProto] = []
+    for name in names:
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype({**engine.INPUTS, **engine.OUTPUTS}[name]))
+        axes = name.removesuffix("_next").rpartition("_")[2]
+        values.append(helper.make_tensor_value_info(name, kind, ["B", *(sizes[axis] for axis in axes[1:])]))
+    return values

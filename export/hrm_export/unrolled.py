@@ -1,11 +1,8 @@
 """The whole solver loop as one graph: N segments in a row, and each row of the batch halts for itself.
 
-Made from the finished step graph, in whatever precision, by repeating its nodes; weights, and what does not depend on
-the carry, stay there once. A row whose margin exceeds the threshold keeps its answer, its halting values and its number
-of segments from then on: the learned rule of `halting.py`. Every segment is computed all the same, since a graph
-without a loop cannot end early; and no proof can stop it.
-
-Shapes: B batch, T tokens.
+The nodes of the finished step graph, in any precision, are repeated; weights and what does not depend on the carry are
+there once. A row whose margin exceeds the threshold keeps its answer from then on: the learned rule of `halting.py`.
+Every segment is computed all the same, and no proof can stop it. Shapes: B batch, T tokens.
 """
 
 from collections.abc import Iterator
@@ -40,8 +37,16 @@ def unrolled_graph(step: onnx.ModelProto, policy: HaltingPolicy, num_segments: i
     kept = {name: f"{_in(1)}/{name}" for name in KEPT_AS}
     kept[SEGMENTS] = graph.node(f"{_in(1)}/segments", "Where", running, one, one)  # a 1 for each row of the batch
     for segment in range(2, num_segments + 1):
+        scope = _in(segment)
         graph.copy(body.segment(segment))
-        running = _freeze(graph, segment, threshold, running, kept)
+        running_B1 = graph.node(f"{scope}/running_B1", "Unsqueeze", running, graph.ints(1))
+        counted = graph.node(f"{scope}/counted", "Cast", running, to=TensorProto.INT32)
+        goes_on = _goes_on(graph, segment, threshold)
+        for name, kept_as in KEPT_AS.items():
+            rows = running_B1 if name == ANSWER else running
+            kept[name] = graph.node(f"{scope}/{kept_as}", "Where", rows, f"{scope}/{name}", kept[name])
+        kept[SEGMENTS] = graph.node(f"{scope}/segments", "Add", kept[SEGMENTS], counted)
+        running = graph.node(f"{scope}/running", "And", running, goes_on)
     outputs = [value for value in step.graph.output if value.name in KEPT_AS]
     outputs.insert(1, helper.make_tensor_value_info(SEGMENTS, TensorProto.INT32, ["B"]))
     for name, value in kept.items():
@@ -50,19 +55,6 @@ def unrolled_graph(step: onnx.ModelProto, policy: HaltingPolicy, num_segments: i
     model = graph.model("hrm_unrolled", inputs, outputs)
     helper.set_model_props(model, {"num_segments": str(num_segments), "threshold": repr(threshold)})
     return model
-
-
-def _freeze(graph: GraphWriter, segment: int, threshold: float, running: str, kept: dict[str, str]) -> str:
-    """Keep what the segment says for the rows still running, what was kept for the others; returns who runs on."""
-    scope = _in(segment)
-    running_B1 = graph.node(f"{scope}/running_B1", "Unsqueeze", running, graph.ints(1))
-    counted = graph.node(f"{scope}/counted", "Cast", running, to=TensorProto.INT32)
-    goes_on = _goes_on(graph, segment, threshold)
-    for name, kept_as in KEPT_AS.items():
-        rows = running_B1 if name == ANSWER else running
-        kept[name] = graph.node(f"{scope}/{kept_as}", "Where", rows, f"{scope}/{name}", kept[name])
-    kept[SEGMENTS] = graph.node(f"{scope}/segments", "Add", kept[SEGMENTS], counted)
-    return graph.node(f"{scope}/running", "And", running, goes_on)
 
 
 def _goes_on(graph: GraphWriter, segment: int, threshold: float) -> str:
