@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
@@ -137,14 +136,12 @@ class Int8Report(BaseModel, extra="forbid", frozen=True):
 
     def summary(self) -> str:
         """The outcome in one line."""
-        exact, num_weight_only = self.judged.exact, len(self.weight_only)
-        size_ratio = self.size_bytes["int8"] / self.size_bytes["fp32"]
-        shares = (exact.ours, exact.reference, exact.loss, exact.low, exact.high)
-        ours, reference, loss, low, high = (100 * share for share in shares)
+        exact, size_ratio = self.judged.exact, self.size_bytes["int8"] / self.size_bytes["fp32"]
         return (
-            f"{self.chosen}, {num_weight_only} of {len(self.sensitivity)} matrices weight-only: exact solves "
-            f"{ours:.1f} % against {reference:.1f} % in float32 on {exact.num_puzzles} other puzzles, a loss of "
-            f"{loss:.2f} points ({low:.2f} to {high:.2f} at 95 %), file {size_ratio:.3f} of float32"
+            f"{self.chosen}, {len(self.weight_only)} of {len(self.sensitivity)} matrices weight-only: exact solves "
+            f"{100 * exact.ours:.1f} % against {100 * exact.reference:.1f} % in float32 on {exact.num_puzzles} other "
+            f"puzzles, a loss of {100 * exact.loss:.2f} points ({100 * exact.low:.2f} to {100 * exact.high:.2f} at "
+            f"95 %), file {size_ratio:.3f} of float32"
         )
 
 
@@ -193,35 +190,32 @@ def save(report: Int8Report, directory: Path) -> None:
 def draw(report: Int8Report, directory: Path) -> list[Path]:
     """One PNG for each question a reader may have; gives the files in that order."""
     directory.mkdir(parents=True, exist_ok=True)
-    drawings: dict[str, tuple[float, Callable[[Axes, Int8Report], None]]] = {
+    drawings: dict[str, tuple[float, Callable[[Axes, Int8Report], object]]] = {
         "methods": (3.5, _draw_methods),
         "layers": (1.5 + ROW_HEIGHT * len(report.sensitivity), _draw_layers),
         "ranges": (1.5 + ROW_HEIGHT * len(report.sites), _draw_ranges),
         "reach": (3.5, _draw_reach),
         "budget": (3.5, _draw_budget),
     }
-    files = [directory / f"{name}.png" for name in drawings]
-    for file, (height, fill) in zip(files, drawings.values(), strict=True):
+    files: list[Path] = []
+    for name, (height, fill) in drawings.items():
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        FigureCanvasAgg(figure)
         fill(figure.subplots(), report)
-        figure.savefig(file, dpi=110)
+        files.append(directory / f"{name}.png")
+        figure.savefig(files[-1], dpi=110)
     return files
 
 
 def _draw_methods(axes: Axes, report: Int8Report) -> None:
-    """What each method loses against float32, with the interval that holds the true loss at 95 %."""
-    for index, score in enumerate(report.methods):
-        _draw_loss(axes, index, score.exact, "C0" if score.method == report.chosen else "C7")
+    colors = ["C0" if score.method == report.chosen else "C7" for score in report.methods]
+    _draw_losses(axes, {score.method: score.exact for score in report.methods}, colors)
     axes.axhline(0, color="0.6", linestyle="--")
-    axes.set_xticks(range(len(report.methods)), [score.method for score in report.methods])
     solved = f"{report.num_tried} puzzles, {100 * report.float32.exact:.1f} % of them solved in float32"
-    axes.set(ylabel="exact solves lost (points)", title=f"{solved}; chosen: {report.chosen}")
+    axes.set(title=f"{solved}; chosen: {report.chosen}")
 
 
 def _draw_layers(axes: Axes, report: Int8Report) -> None:
-    """How far each matrix moves the carry, the worst on top."""
-    layers = list(reversed(report.sensitivity))
+    layers = report.sensitivity[::-1]  # the worst on top
     colors = ["C1" if layer.weight in report.weight_only else "C0" for layer in layers]
     axes.barh([layer.weight for layer in layers], [layer.drift for layer in layers], color=colors)
     title = f"inputs of one matrix rounded at a time; {len(report.weight_only)} left weight-only"
@@ -229,8 +223,7 @@ def _draw_layers(axes: Axes, report: Int8Report) -> None:
 
 
 def _draw_ranges(axes: Axes, report: Int8Report) -> None:
-    """The largest value of each call site and where each method clips."""
-    sites = list(reversed(report.sites))
+    sites = report.sites[::-1]
     axes.barh([site.name for site in sites], [site.largest for site in sites], color="0.85", label="largest seen")
     for index, score in enumerate(report.methods):
         clips = [127 * site.scales[score.method] for site in sites]
@@ -241,23 +234,23 @@ def _draw_ranges(axes: Axes, report: Int8Report) -> None:
 
 
 def _draw_reach(axes: Axes, report: Int8Report) -> None:
-    """How many calibration puzzles ran each segment: the weight its states have."""
     axes.bar(range(1, len(report.reach) + 1), report.reach, color="C0")
     title = f"states of {report.num_calibration} calibration puzzles"
     axes.set(xlabel="segment", ylabel="puzzles that ran it", title=title)
 
 
 def _draw_budget(axes: Axes, report: Int8Report) -> None:
-    """The loss as the inputs of matrices go back to float, with the interval that holds the true one at 95 %."""
-    for step in report.budget_steps:
-        _draw_loss(axes, step.num_weight_only, step.exact, "C0")
+    steps = {str(step.num_weight_only): step.exact for step in report.budget_steps}
+    _draw_losses(axes, steps, ["C0"] * len(steps))
     axes.axhline(100 * report.budget, color="C3", linestyle="--", label="budget")
-    axes.set_xticks(range(len(report.budget_steps)))
     axes.legend()
-    title = f"{report.num_choice} puzzles"
-    axes.set(xlabel="weight-only matrices", ylabel="exact solves lost (points)", title=title)
+    axes.set(xlabel="weight-only matrices", title=f"{report.num_choice} puzzles")
 
 
-def _draw_loss(axes: Axes, position: int, exact: Paired, color: str) -> None:
-    axes.plot([position, position], [100 * exact.low, 100 * exact.high], color=color)
-    axes.plot([position], [100 * exact.loss], color=color, marker="o")
+def _draw_losses(axes: Axes, losses: Mapping[str, Paired], colors: Sequence[str]) -> None:
+    """Each loss with the interval that holds the true one at 95 %."""
+    for position, (exact, color) in enumerate(zip(losses.values(), colors, strict=True)):
+        axes.plot([position, position], [100 * exact.low, 100 * exact.high], color=color)
+        axes.plot([position], [100 * exact.loss], color=color, marker="o")
+    axes.set_xticks(range(len(losses)), list(losses))
+    axes.set(ylabel="exact solves lost (points)")
