@@ -36,7 +36,14 @@ def fail(name: str, text: str, remedy: str) -> Finding:
     return Finding(name=name, level="fail", text=text, remedy=remedy)
 
 
+def warn_if(is_bad: bool, name: str, text: str, remedy: str) -> Finding:
+    return warn(name, text, remedy) if is_bad else ok(name, text)
+
+
+def fail_if(is_bad: bool, name: str, text: str, remedy: str) -> Finding:
+    return fail(name, text, remedy) if is_bad else ok(name, text)
+
+
 def python_finding(version: tuple[int, ...]) -> Finding:
     """The oldest Python that the project supports is 3.10."""
-    text = ".".join(map(str, version))
-    return ok("Python", text) if version >= (3, 10) else fail("Python", text, "install Python 3.10 or newer")
+    return fail_if(version < (3, 10), "Python", ".".join(map(str, version)), "install Python 3.10 or newer")

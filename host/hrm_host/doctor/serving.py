@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from hrm_host.board import GpuClock, Host, Sensors, Zone
-from hrm_host.doctor import Finding, fail, ok, python_finding, warn
+from hrm_host.doctor import Finding, fail, fail_if, ok, python_finding, warn
 from hrm_host.memory import GIB, MIB, read_memory
 
 OLDEST_TENSORRT = (10, 3)
@@ -42,85 +42,63 @@ class ServingSoftware:
 
 def look() -> ServingSoftware:
     """This process's own software."""
-    onnxruntime, providers = _onnxruntime()
+    onnxruntime = None
+    if importlib.util.find_spec("onnxruntime") is not None:
+        import onnxruntime
     return ServingSoftware(
         python=tuple(sys.version_info[:3]),
-        onnxruntime=onnxruntime,
-        providers=providers,
+        onnxruntime=str(onnxruntime.__version__) if onnxruntime else None,
+        providers=tuple(onnxruntime.get_available_providers()) if onnxruntime else (),
         tensorrt=_version("tensorrt"),
         pycuda=_version("pycuda"),
     )
 
 
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
 def findings(machine: Host, software: ServingSoftware, bundle: Path) -> list[Finding]:
     """Everything that serving needs, in the order it is shown."""
     on_jetson = machine.jetson_release is not None
-    memory_left = memory(machine, shared_with_gpu=on_jetson)
     folder = next(path for path in (bundle, *bundle.absolute().parents) if path.is_dir())
     return [
         python_finding(software.python),
-        _onnx(software, on_jetson=on_jetson),
-        *_tensorrt(software, on_jetson=on_jetson),
-        *_cuda(machine, on_jetson=on_jetson),
+        *engines(software, on_jetson=on_jetson),
+        *cuda(machine, on_jetson=on_jetson),
         *board(machine),
-        *([memory_left] if memory_left else []),
+        *memory(machine, shared_with_gpu=on_jetson),
         engine_cache(folder),
     ]
 
 
-def memory(machine: Host, *, shared_with_gpu: bool) -> Finding | None:
-    """The free memory, and the swap behind it; a GPU that shares this memory builds its engines in it."""
-    account = read_memory(machine)
-    if account is None:
-        return None
-    total, available, swap = (mb * MIB for mb in (account.total_mb, account.available_mb, account.swap_mb))
-    text = f"{available / GIB:.1f} of {total / GIB:.1f} GiB free, {_swap(machine, swap)}"
-    if available < SERVING_BYTES:
-        return fail("memory", text, NO_DESKTOP)
-    if shared_with_gpu and available < BUILDING_BYTES:
-        building = f"building an engine takes about {BUILDING_BYTES / GIB:.0f} GiB (calculated)"
-        return warn("memory", f"{text}; {building}", NO_DESKTOP)
-    return ok("memory", text)
-
-
-def engine_cache(folder: Path, free: int | None = None) -> Finding:
-    """Room for built engines and their logs; about 100 MB for each precision of a published model."""
-    free = shutil.disk_usage(folder).free if free is None else free
-    where = f"{folder}" if os.access(folder, os.W_OK) else "the user's cache, since the bundle is read-only"
-    text = f"{free / GIB:.1f} GiB free for engines in {where}"
-    return fail("engine cache", text, "free a gigabyte on that disk") if free < GIB // 4 else ok("engine cache", text)
-
-
-def _onnx(software: ServingSoftware, *, on_jetson: bool) -> Finding:
+def engines(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
+    """ONNX Runtime or TensorRT; TensorRT needs PyCUDA as well."""
     if software.onnxruntime is not None:
         providers = ", ".join(provider.removesuffix("ExecutionProvider") for provider in software.providers)
-        return ok("ONNX Runtime", f"{software.onnxruntime} with {providers}")
-    if on_jetson:
-        return ok("ONNX Runtime", "missing; TensorRT does its work here")
-    return fail("ONNX Runtime", "missing", "pip install 'hrm-edge[serve]'")
-
-
-def _tensorrt(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
-    if software.tensorrt is None and on_jetson:
-        yield fail("TensorRT", "missing", FROM_JETPACK)
-    elif software.tensorrt is None:
-        yield ok("TensorRT", "not installed; only --engine tensorrt needs it")
+        yield ok("ONNX Runtime", f"{software.onnxruntime} with {providers}")
+    elif on_jetson:
+        yield ok("ONNX Runtime", "missing; TensorRT does its work here")
     else:
-        major, minor = (int(part) for part in software.tensorrt.split(".")[:2])
-        is_old = (major, minor) < OLDEST_TENSORRT
-        remedy = "install TensorRT 10.3 or newer; on a Jetson flash JetPack 6.2"
-        yield fail("TensorRT", software.tensorrt, remedy) if is_old else ok("TensorRT", software.tensorrt)
-        yield _pycuda(software, on_jetson=on_jetson)
-
-
-def _pycuda(software: ServingSoftware, *, on_jetson: bool) -> Finding:
+        yield fail("ONNX Runtime", "missing", "pip install 'hrm-edge[serve]'")
+    if software.tensorrt is None:
+        text = "missing" if on_jetson else "not installed; only --engine tensorrt needs it"
+        yield fail_if(on_jetson, "TensorRT", text, FROM_JETPACK)
+        return
+    major, minor = (int(part) for part in software.tensorrt.split(".")[:2])
+    remedy = "install TensorRT 10.3 or newer; on a Jetson flash JetPack 6.2"
+    yield fail_if((major, minor) < OLDEST_TENSORRT, "TensorRT", software.tensorrt, remedy)
     if software.pycuda is not None:
-        return ok("PyCUDA", software.pycuda)
-    remedy = "export PATH=/usr/local/cuda/bin:$PATH; pip install 'hrm-edge[jetson]'"
-    return (fail if on_jetson else warn)("PyCUDA", "missing, and TensorRT engines need it", remedy)
+        yield ok("PyCUDA", software.pycuda)
+    else:
+        remedy = "export PATH=/usr/local/cuda/bin:$PATH; pip install 'hrm-edge[jetson]'"
+        yield (fail if on_jetson else warn)("PyCUDA", "missing, and TensorRT engines need it", remedy)
 
 
-def _cuda(machine: Host, *, on_jetson: bool) -> Iterator[Finding]:
+def cuda(machine: Host, *, on_jetson: bool) -> Iterator[Finding]:
     """`version.json` of the toolkit names every component; older ones have version.txt."""
     old = re.search(r"CUDA Version ([\d.]+)", machine.text("usr/local/cuda/version.txt") or "")
     try:
@@ -132,13 +110,30 @@ def _cuda(machine: Host, *, on_jetson: bool) -> Iterator[Finding]:
             yield fail("CUDA", "no toolkit in /usr/local/cuda", FROM_JETPACK)
 
 
-def _swap(machine: Host, total: int) -> str:
-    """Swap on zram is compressed and in the same memory; only other swap adds to it."""
+def memory(machine: Host, *, shared_with_gpu: bool) -> Iterator[Finding]:
+    """The free memory, and the swap behind it; a GPU that shares this memory builds its engines in it."""
+    if (account := read_memory(machine)) is None:
+        return
+    total, available, swap = (mb * MIB for mb in (account.total_mb, account.available_mb, account.swap_mb))
+    # swap on zram is compressed and in the same memory; only other swap adds to it
     rows = [line.split() for line in (machine.text("proc/swaps") or "").splitlines()[1:]]
     zram = sum(int(row[2]) * 1024 for row in rows if len(row) > 2 and "zram" in row[0])
-    if not total:
-        return "no swap"
-    return f"swap {total / GIB:.1f} GiB" + (f", {zram / GIB:.1f} of it zram" if zram else "")
+    of_zram = f", {zram / GIB:.1f} of it zram" if zram else ""
+    said = f"swap {swap / GIB:.1f} GiB{of_zram}" if swap else "no swap"
+    text = f"{available / GIB:.1f} of {total / GIB:.1f} GiB free, {said}"
+    if shared_with_gpu and SERVING_BYTES <= available < BUILDING_BYTES:
+        building = f"building an engine takes about {BUILDING_BYTES / GIB:.0f} GiB (calculated)"
+        yield warn("memory", f"{text}; {building}", NO_DESKTOP)
+    else:
+        yield fail_if(available < SERVING_BYTES, "memory", text, NO_DESKTOP)
+
+
+def engine_cache(folder: Path, free: int | None = None) -> Finding:
+    """Room for built engines and their logs; about 100 MB for each precision of a published model."""
+    free = shutil.disk_usage(folder).free if free is None else free
+    where = f"{folder}" if os.access(folder, os.W_OK) else "the user's cache, since the bundle is read-only"
+    text = f"{free / GIB:.1f} GiB free for engines in {where}"
+    return fail_if(free < GIB // 4, "engine cache", text, "free a gigabyte on that disk")
 
 
 def board(machine: Host) -> Iterator[Finding]:
@@ -160,10 +155,8 @@ def release(text: str) -> Finding:
         return warn("JetPack", f"unknown release {text[:60]!r}", remedy)
     major, minor = int(found["major"]), int(found["revision"].split(".")[0])
     said = f"{JETPACK_OF_MAJOR.get(major, 'unknown')} (L4T {major}.{found['revision']})"
-    if (major, minor) < OLDEST_RELEASE:
-        remedy = "flash JetPack 6.2 or newer: the TensorRT of this one is older than 10.3"
-        return fail("JetPack", said, remedy)
-    return ok("JetPack", said)
+    remedy = "flash JetPack 6.2 or newer: the TensorRT of this one is older than 10.3"
+    return fail_if((major, minor) < OLDEST_RELEASE, "JetPack", said, remedy)
 
 
 def power_mode(name: str | None, names: Mapping[int, str]) -> Finding:
@@ -204,7 +197,11 @@ def throttling(events: dict[str, int]) -> Iterator[Finding]:
 
 def heat(machine: Host) -> Iterator[Finding]:
     """Of the zone that is nearest to its own first throttling point, trip points of the type "passive"."""
-    limits = [(_limit_c(machine, zone), zone) for zone in Sensors(machine=machine).zones()]
+    limits: list[tuple[float, Zone]] = []
+    for zone in Sensors(machine=machine).zones():
+        kinds = [kind for kind in machine.paths(f"{zone.folder}/trip_point_*_type") if machine.text(kind) == "passive"]
+        points = [machine.number(kind.with_name(kind.name.replace("_type", "_temp"))) for kind in kinds]
+        limits.append((min((point / 1000 for point in points if point is not None and point > 0), default=HOT_C), zone))
     if not limits:
         return
     limit, zone = min(limits, key=lambda one: one[0] - one[1].celsius)
@@ -214,28 +211,3 @@ def heat(machine: Host) -> Iterator[Finding]:
         yield warn("temperature", f"{said}: it is throttling now", remedy)
     else:
         yield ok("temperature", said)
-
-
-def _limit_c(machine: Host, zone: Zone) -> float:
-    limits = [
-        machine.number(kind.with_name(kind.name.replace("_type", "_temp")))
-        for kind in machine.paths(f"{zone.folder}/trip_point_*_type")
-        if machine.text(kind) == "passive"
-    ]
-    return min((limit / 1000 for limit in limits if limit is not None and limit > 0), default=HOT_C)
-
-
-def _onnxruntime() -> tuple[str | None, tuple[str, ...]]:
-    """Version and providers."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        return None, ()
-    import onnxruntime
-
-    return str(onnxruntime.__version__), tuple(onnxruntime.get_available_providers())
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
