@@ -155,7 +155,17 @@ class Sensors:
 
     def power_w(self) -> dict[str, float]:
         """Of each supply rail. On an Orin module VDD_IN feeds the others: do not add them up."""
-        return dict(self._rails())
+        watts: dict[str, float] = {}
+        for named in self.machine.paths("sys/class/hwmon/hwmon*/name"):
+            if self.machine.text(named) != "ina3221":
+                continue
+            for channel in RAIL_CHANNELS:
+                label = self.machine.text(named.parent / f"in{channel}_label") or ""
+                millivolts = self.machine.number(named.parent / f"in{channel}_input")
+                milliamperes = self.machine.number(named.parent / f"curr{channel}_input")
+                if label not in UNCONNECTED and millivolts is not None and milliamperes is not None:
+                    watts[label] = millivolts * milliamperes / 1e6
+        return watts
 
     def zones(self) -> Iterator[Zone]:
         """The thermal zones; one that is switched off does not read."""
@@ -183,17 +193,6 @@ class Sensors:
         """How often the board throttled for want of current since it started."""
         counts = {path.name: self.machine.number(path) for path in self.machine.paths(OVER_CURRENT)}
         return {name.removesuffix("_event_cnt"): count for name, count in counts.items() if count is not None}
-
-    def _rails(self) -> Iterator[tuple[str, float]]:
-        for named in self.machine.paths("sys/class/hwmon/hwmon*/name"):
-            if self.machine.text(named) != "ina3221":
-                continue
-            for channel in RAIL_CHANNELS:
-                label = self.machine.text(named.parent / f"in{channel}_label") or ""
-                millivolts = self.machine.number(named.parent / f"in{channel}_input")
-                milliamperes = self.machine.number(named.parent / f"curr{channel}_input")
-                if label not in UNCONNECTED and millivolts is not None and milliamperes is not None:
-                    yield label, millivolts * milliamperes / 1e6
 
 
 @dataclass(kw_only=True)

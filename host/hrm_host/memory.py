@@ -63,9 +63,17 @@ def resident_bytes() -> int:
 
 def available_bytes() -> int:
     """What this process could still get without swapping: of the machine, and of its control group."""
-    memory = read_memory()
+    memory, groups = read_memory(), Path("/sys/fs/cgroup")
     machine = memory.available_mb * MIB if memory else UNBOUNDED
-    return min(machine, _cgroup_left_bytes(Path("/sys/fs/cgroup")))
+    try:
+        own = Path("/proc/self/cgroup").read_text(encoding="utf-8").partition("0::/")[2].partition("\n")[0]
+        limit, used, stat = ((groups / own / f"memory.{name}").read_text() for name in ("max", "current", "stat"))
+    except OSError:  # no control group of the second version, or one without a bound
+        return machine
+    if limit.strip() == "max":
+        return machine
+    dropped = dict(line.split() for line in stat.splitlines()).get("inactive_file", 0)  # caches count as free
+    return min(machine, int(limit) - int(used) + int(dropped))
 
 
 def physical_bytes() -> int:
@@ -100,15 +108,3 @@ def _glibc() -> Any:
         return None
     library = ctypes.CDLL(None)
     return library if hasattr(library, "gnu_get_libc_version") else None
-
-
-def _cgroup_left_bytes(groups: Path) -> int:
-    """What the control group leaves; caches that the kernel would drop count as free."""
-    try:
-        own = Path("/proc/self/cgroup").read_text(encoding="utf-8").partition("0::/")[2].partition("\n")[0]
-        limit = (groups / own / "memory.max").read_text(encoding="ascii").strip()
-        used = int((groups / own / "memory.current").read_text(encoding="ascii"))
-        stat = dict(line.split() for line in (groups / own / "memory.stat").read_text(encoding="ascii").splitlines())
-    except OSError:  # no control group of the second version, or one without a bound
-        return UNBOUNDED
-    return UNBOUNDED if limit == "max" else int(limit) - used + int(stat.get("inactive_file", 0))

@@ -22,16 +22,12 @@ def unheard(_done: int, _total: int) -> None:
 
 @dataclass
 class _Stage:
-    """When and where a stage began, its bar, and when its next line is due."""
+    """When and where a stage began, when its next line is due, and its bar."""
 
     began_s: float
     begun_with: int
     next_line_s: float
     task: TaskID | None = None
-
-    def left_s(self, done: int, total: int) -> float | None:
-        advanced = done - self.begun_with
-        return (total - done) * (time.monotonic() - self.began_s) / advanced if advanced > 0 else None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -51,38 +47,31 @@ class Stages:
         """`done` of `total` (None where the number is unknown); `note` is what else there is to say now."""
         if self.console is None:
             return
+        now_s = time.monotonic()
         if stage not in self._stages:
-            now_s = time.monotonic()
-            self._stages[stage] = _Stage(began_s=now_s, begun_with=done, next_line_s=now_s + self.first_line_s)
+            self._stages[stage] = _Stage(now_s, done, next_line_s=now_s + self.first_line_s)
+        shown = self._stages[stage]
         if self.bars is not None:
-            self._move_bar(self.bars, stage, done, total, note)
-        else:
-            self._print_when_due(self.console, stage, done, total, note)
+            if shown.task is None:
+                shown.task = self.bars.add_task(stage, total=total, completed=done, note=note)
+            self.bars.update(shown.task, completed=done, total=total, note=note)
+            return
+        elapsed_s, left = now_s - shown.began_s, ""
+        if total is not None and done >= total:
+            del self._stages[stage]
+            if elapsed_s >= self.first_line_s:
+                _print(self.console, f"{stage}: {total} done in {elapsed_s:.0f} s", note)
+        elif now_s >= shown.next_line_s:
+            shown.next_line_s = now_s + self.line_every_s
+            if total is not None and done > shown.begun_with:
+                left = f"{duration((total - done) * elapsed_s / (done - shown.begun_with))} left"
+            _print(self.console, f"{stage}: {done}{'' if total is None else f' of {total}'}", note, left)
 
     def remove(self, stage: str) -> None:
         """Forget a stage and take its bar off the terminal."""
         removed = self._stages.pop(stage, None)
         if self.bars is not None and removed is not None and removed.task is not None:
             self.bars.remove_task(removed.task)
-
-    def _move_bar(self, bars: Progress, stage: str, done: int, total: int | None, note: str) -> None:
-        shown = self._stages[stage]
-        if shown.task is None:
-            shown.task = bars.add_task(stage, total=total, completed=done, note=note)
-        bars.update(shown.task, completed=done, total=total, note=note)
-
-    def _print_when_due(self, console: Console, stage: str, done: int, total: int | None, note: str) -> None:
-        shown, now_s = self._stages[stage], time.monotonic()
-        elapsed_s = now_s - shown.began_s
-        if total is not None and done >= total:
-            if elapsed_s >= self.first_line_s:
-                _print(console, f"{stage}: {total} done in {elapsed_s:.0f} s", note)
-            del self._stages[stage]
-        elif now_s >= shown.next_line_s:
-            shown.next_line_s = now_s + self.line_every_s
-            left_s = None if total is None else shown.left_s(done, total)
-            of_total = "" if total is None else f" of {total}"
-            _print(console, f"{stage}: {done}{of_total}", note, "" if left_s is None else f"{duration(left_s)} left")
 
 
 @contextmanager
