@@ -43,10 +43,7 @@ def of(step: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> tuple[Te
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize(
     ("step", "plain"),
-    [
-        (lambda x, change: residual_norm(x, change, EPS), plain_norm),
-        (lambda x, change: gated(x + change), plain_gated),
-    ],
+    [(lambda x, change: residual_norm(x, change, EPS), plain_norm), (lambda x, change: gated(x + change), plain_gated)],
     ids=["residual_norm", "gated"],
 )
 def test_value_and_gradients_are_those_of_the_plain_formula(

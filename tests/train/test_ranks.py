@@ -100,9 +100,7 @@ def torchrun(data: Path, run: Path) -> subprocess.Popen[str]:
     ranks = ["--nproc-per-node", "2", "--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     program = ["-m", "--", "hrm_train", *options, "--checkpoint-steps", "20"]
     return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *ranks, *program],
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-m", "torch.distributed.run", *ranks, *program], stderr=subprocess.PIPE, text=True
     )
 
 

@@ -58,7 +58,10 @@ class Checkpoints:
             checkpoint.point(self.run / "latest", path)
         except (OSError, SafetensorError) as error:
             self.sweep()
-            raise SaveError(self._sentence(path, error)) from error
+            latest, resume = self.named("latest"), f"continue with hrm-train --run {self.run} --resume"
+            keeps = f"{latest.name} before it is whole" if latest else "there is none before it"
+            then = f"{keeps}; make room there and {resume if latest else 'start again'}"
+            raise SaveError(f"{path} could not be written ({_reason(error)}), {then}") from error
         self._prune()
 
     def is_latest(self, step: int) -> bool:
@@ -75,13 +78,6 @@ class Checkpoints:
         file = self.run / pointer
         return checkpoint.resolve(file) if file.exists() else None
 
-    def _sentence(self, path: Path, error: Exception) -> str:
-        latest = self.named("latest")
-        keeps = f"{latest.name} before it is whole" if latest else "there is none before it"
-        return f"{path} could not be written ({_reason(error)}), {keeps}; make room there and " + (
-            f"continue with hrm-train --run {self.run} --resume" if latest else "start again"
-        )
-
     def _prune(self) -> None:
         kept = {self.named("latest"), self.named("best")}
         for path in sorted(self.run.glob("step_*"), key=lambda path: int(path.name[5:]))[: -self._keep]:
@@ -90,7 +86,7 @@ class Checkpoints:
 
 
 def _reason(error: Exception) -> str:
-    """The system's own words; safetensors hides the error's number in its message."""
+    """In the system's words; safetensors hides the error's number in its message."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     number = re.search(r"os error (\d+)", str(error))

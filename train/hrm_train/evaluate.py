@@ -5,15 +5,15 @@ Shapes: B batch, T tokens, S segments.
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hrm_model.hrm import HRM
 from hrm_puzzles.data.datasets import IGNORE
@@ -22,12 +22,8 @@ from hrm_train.batches import Batch, SplitSource, validation_rows
 from hrm_train.recipe import LossKind
 from hrm_train.window import answer_loss_B
 
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-SHOWN_TRIALS = 2
-"""ARC allows two attempts; scores with more, as published, are in the record only."""
-
-
+_Figures = dict[str, NDArray[Any]]
+SHOWN_TRIALS = 2  # ARC allows two attempts; scores with more, as published, are in the record only
 Kind = Literal["fast", "whole"]
 VALIDATIONS = "validation.ndjson"
 FAST_SHARE = 10  # one puzzle in ten
@@ -57,7 +53,7 @@ class Evaluation:
     segments: float
     halted_exact: float
     loss: float
-    proven_B: Bools
+    proven_B: NDArray[np.bool_]
     pass_at: Mapping[int, float]
 
     @property
@@ -81,19 +77,6 @@ class Evaluation:
         )
 
 
-class _Rollout(NamedTuple):
-    """What every row did, segment by segment."""
-
-    exact_SB: Bools
-    proven_SB: Bools
-    accuracy_SB: Floats
-    cells_SB: Floats
-    margin_SB: Floats
-    q_halt_SB: Floats
-    loss_1B: Floats
-    answers_1BT: NDArray[np.int32]
-
-
 @torch.no_grad()
 def evaluate(
     model: HRM,
@@ -110,103 +93,73 @@ def evaluate(
     `identifiers` name the puzzle ids, so that variants of one task can vote.
     `between_batches` is called before each batch; what it raises ends the evaluation.
     """
-    rows = _counted(rows)
-    parts: list[_Rollout] = []
-    for start in range(0, len(rows.tokens_BT), batch_size):
-        between_batches()
-        parts.append(_rollout(model, puzzle, Batch(*(part[start : start + batch_size] for part in rows)), loss))
-    rollout = _Rollout(*(np.concatenate(kind, axis=1) for kind in zip(*parts, strict=True)))
-    return replace(_summarised(rollout, puzzle), pass_at=_pass_at(puzzle, rows, rollout, identifiers))
-
-
-def _pass_at(puzzle: Puzzle, rows: Batch, rollout: _Rollout, identifiers: Sequence[str]) -> Mapping[int, float]:
-    if not identifiers or not isinstance(puzzle, Voting):
-        return {}
-    names = [identifiers[int(number)] for number in rows.puzzle_ids_B.tolist()]
-    return puzzle.pass_at(names, rows.tokens_BT, rows.labels_BT, rollout.answers_1BT[0], rollout.q_halt_SB[-1])
-
-
-def _counted(rows: Batch) -> Batch:
     has_label_B = (rows.labels_BT != IGNORE).any(1)
     if not has_label_B.any():
         raise ValueError("no held-out puzzle has an answer to compare with; validate on a split that has labels")
-    return Batch(*(part[has_label_B] for part in rows))
-
-
-def _summarised(rollout: _Rollout, puzzle: Puzzle) -> Evaluation:
-    wants_SB = rollout.margin_SB > 0
+    rows = Batch(*(part[has_label_B] for part in rows))
+    parts: list[_Figures] = []
+    for start in range(0, len(rows.tokens_BT), batch_size):
+        between_batches()
+        parts.append(_rollout(model, puzzle, Batch(*(part[start : start + batch_size] for part in rows)), loss))
+    found = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+    pass_at: Mapping[int, float] = {}
+    if identifiers and isinstance(puzzle, Voting):
+        names = [identifiers[int(number)] for number in rows.puzzle_ids_B.tolist()]
+        pass_at = puzzle.pass_at(names, rows.tokens_BT, rows.labels_BT, found["answers"][-1], found["q_halt"][-1])
+    wants_SB = found["margin"] > 0
     wants_SB[-1] = True
     halted_at_B = wants_SB.argmax(0)
-    halted_exact_B = np.take_along_axis(rollout.exact_SB, halted_at_B[None], axis=0)
     return Evaluation(
-        num_puzzles=rollout.exact_SB.shape[1],
+        **{name: tuple(found[name].mean(1).tolist()) for name in CURVES},
+        num_puzzles=len(halted_at_B),
         proof_exists=puzzle.proof_exists,
-        exact=_by_segment(rollout.exact_SB),
-        proven=_by_segment(rollout.proven_SB),
-        accuracy=_by_segment(rollout.accuracy_SB),
-        cells=_by_segment(rollout.cells_SB),
-        halting=_by_segment((rollout.q_halt_SB >= 0) == rollout.exact_SB),
         segments=float(halted_at_B.mean()) + 1,
-        halted_exact=float(halted_exact_B.mean()),
-        loss=float(rollout.loss_1B.mean()),
-        proven_B=rollout.proven_SB[-1],
-        pass_at={},
+        halted_exact=float(np.take_along_axis(found["exact"], halted_at_B[None], axis=0).mean()),
+        loss=float(found["loss"].mean()),
+        proven_B=found["proven"][-1],
+        pass_at=pass_at,
     )
 
 
-def _by_segment(values_SB: NDArray[Any]) -> tuple[float, ...]:
-    return tuple(values_SB.mean(1).tolist())
-
-
-def _rollout(model: HRM, puzzle: Puzzle, rows: Batch, loss: LossKind) -> _Rollout:
+def _rollout(model: HRM, puzzle: Puzzle, rows: Batch, loss: LossKind) -> _Figures:
+    """What every row did: figures [S, B], and of the last segment alone the loss [1, B] and the answers [1, B, T]."""
     device = model.high_init.device
     tokens_BT, labels_BT, ids_B = (torch.from_numpy(part).to(device) for part in rows)
     carry = model.start(len(tokens_BT))
     proven_B = np.zeros(len(tokens_BT), dtype=np.bool_)
-    last_BT = np.full(rows.tokens_BT.shape, -1)
-    segments: list[_Rollout] = []
+    answers_BT = np.full(rows.tokens_BT.shape, -1, dtype=np.int32)
+    seen: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
     for _ in range(model.config.max_segments):
         output = model.segment(carry, tokens_BT, ids_B)
-        carry = output.carry
+        carry, last_BT = output.carry, answers_BT
         answers_BT = output.logits_BTV.argmax(-1).cpu().numpy().astype(np.int32)
         new_B = ~proven_B & (answers_BT != last_BT).any(1)  # a check can be costly: only an answer that is new
         if puzzle.proof_exists and new_B.any():
             proven_B[new_B] = puzzle.check_BT(rows.tokens_BT[new_B], answers_BT[new_B]) == RIGHT
-        last_BT = answers_BT
-        exact_B, accuracy_B, cells_B = _compared(answers_BT, rows)
-        segments.append(
-            _Rollout(
-                exact_SB=exact_B,
-                proven_SB=proven_B.copy(),
-                accuracy_SB=accuracy_B,
-                cells_SB=cells_B,
-                margin_SB=_floats(model.margin(output)),
-                q_halt_SB=_floats(output.q_halt_B),
-                loss_1B=_floats(answer_loss_B(output.logits_BTV, labels_BT, loss)),
-                answers_1BT=answers_BT,
-            )
-        )
-    last = segments[-1]
-    stacked = _Rollout(*(np.stack(kind) for kind in zip(*segments, strict=True)))
-    return stacked._replace(loss_1B=last.loss_1B[None], answers_1BT=last.answers_1BT[None])
+        seen["answers"].append(answers_BT)
+        seen["proven"].append(proven_B.copy())
+        figures = {"margin": model.margin(output), "q_halt": output.q_halt_B}
+        figures["loss"] = answer_loss_B(output.logits_BTV, labels_BT, loss)
+        for name, values_B in figures.items():
+            seen[name].append(values_B.double().cpu().numpy())
+    found = {name: np.stack(values) for name, values in seen.items()}
+    counted_BT, right_SBT = rows.labels_BT != IGNORE, found["answers"] == rows.labels_BT
+    exact_SB = (right_SBT | ~counted_BT).all(-1)
+    return {
+        **found,
+        "exact": exact_SB,
+        "accuracy": _share(right_SBT, counted_BT),
+        "cells": _share(right_SBT, (rows.tokens_BT != rows.labels_BT) & counted_BT),
+        "halting": (found["q_halt"] >= 0) == exact_SB,
+        "loss": found["loss"][-1:],
+        "answers": found["answers"][-1:],
+    }
 
 
-def _compared(answers_BT: NDArray[np.int32], rows: Batch) -> tuple[Bools, Floats, Floats]:
-    """Which rows are exact, and the shares of right cells among those counted and among those that were open."""
-    counted_BT = rows.labels_BT != IGNORE
-    open_BT = (rows.tokens_BT != rows.labels_BT) & counted_BT
-    right_BT = answers_BT == rows.labels_BT
-    return (right_BT | ~counted_BT).all(1), _share_B(right_BT, counted_BT), _share_B(right_BT, open_BT)
-
-
-def _share_B(right_BT: Bools, among_BT: Bools) -> Floats:
-    """1 where there is nothing to be right about."""
-    num_B = among_BT.sum(1)
-    return np.where(num_B > 0, (right_BT & among_BT).sum(1) / np.maximum(1, num_B), 1.0)
-
-
-def _floats(values_B: Tensor) -> Floats:
-    return values_B.double().cpu().numpy()
+def _share(right_SBT: NDArray[np.bool_], among_BT: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Right cells among some; 1 where there are none."""
+    num_B = among_BT.sum(-1)
+    return np.where(num_B > 0, (right_SBT & among_BT).sum(-1) / np.maximum(1, num_B), 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

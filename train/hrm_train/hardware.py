@@ -69,21 +69,15 @@ class Hardware:
         """The functions through torch.compile, or as they are where this machine lacks what that needs (said once)."""
         if not self.compile:
             return list(functions)
-        lacking = _lacking_for_compile(self.device)
+        lacking = None
+        if self.device == "cuda" and not importlib.util.find_spec("triton"):
+            lacking = "Triton is not installed (Windows: pip install triton-windows)"
+        elif self.device != "cuda" and not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):
+            lacking = "no C++ compiler is found"
         if lacking:
             say(f"training without torch.compile, since {lacking}; --set compile=false says so from the start")
             return list(functions)
         return [torch.compile(function) for function in functions]
-
-
-def _lacking_for_compile(device: str) -> str | None:
-    if device == "cuda":
-        return (
-            None
-            if importlib.util.find_spec("triton")
-            else "Triton is not installed (Windows: pip install triton-windows)"
-        )
-    return None if any(map(shutil.which, ("c++", "g++", "clang++", "cl"))) else "no C++ compiler is found"
 
 
 PRESETS = {

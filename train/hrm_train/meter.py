@@ -6,11 +6,11 @@ busy device cost nothing there. On a CPU it is the wall clock. The CUDA side was
 """
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch.profiler import record_function
@@ -56,10 +56,7 @@ class Reading:
         return self.phase_ms.get(phase, 0.0) / self.step_ms if self.step_ms else 0.0
 
 
-class _Span(NamedTuple):
-    phase: str
-    begin: Mark
-    end: Mark
+_Span = tuple[str, Mark, Mark]  # a phase, its begin and its end
 
 
 class PhaseTimer:
@@ -82,7 +79,7 @@ class PhaseTimer:
             begin.record()
             yield
             end.record()
-        self._open.append(_Span(name, begin, end))
+        self._open.append((name, begin, end))
 
     def count(self, samples: int) -> None:
         """Ends a step that trained on `samples` samples."""
@@ -101,23 +98,20 @@ class PhaseTimer:
     def drain(self) -> Reading:
         """Reads the steps whose marks have all passed, without waiting for the others, and begins anew."""
         wall_s = time.perf_counter() - self._since
+        total_ms: defaultdict[str, float] = defaultdict(float)
+        passed = 0
+        while self._pending and all(end.query() for _, _, end in self._pending[0]):
+            passed += 1
+            for phase, begin, end in self._pending.popleft():
+                total_ms[phase] += begin.elapsed_time(end)
         reading = Reading(
             steps=self._steps,
             step_ms=1000 * wall_s / max(1, self._steps),
             samples_per_s=self._samples / wall_s if wall_s > 0 else 0.0,
-            phase_ms=self._passed(),
+            phase_ms={phase: ms / passed for phase, ms in total_ms.items()},
         )
         self._restart()
         return reading
-
-    def _passed(self) -> dict[str, float]:
-        total_ms: dict[str, float] = {}
-        steps = 0
-        while self._pending and all(span.end.query() for span in self._pending[0]):
-            steps += 1
-            for span in self._pending.popleft():
-                total_ms[span.phase] = total_ms.get(span.phase, 0.0) + span.begin.elapsed_time(span.end)
-        return {phase: ms / steps for phase, ms in total_ms.items()}
 
     def _restart(self) -> None:
         self._since, self._steps, self._samples = time.perf_counter(), 0, 0

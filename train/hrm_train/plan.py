@@ -5,6 +5,7 @@ trainer = trainer_from(plan)
 """
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -259,8 +260,14 @@ def _fits(trainer: Trainer, rows: int, limit: int, speeds: dict[int, float], say
     """Tries one micro-batch; its speed goes to `speeds` where it fits."""
     trainer.regroup(rows)
     restart_peak(trainer.device)
+    seconds = math.inf
     try:
-        seconds = min(_rehearsal_s(trainer) for _ in range(REPEATS))  # the first one also warms up
+        for _ in range(REPEATS):  # the first one also warms up
+            begin = time.perf_counter()
+            trainer.rehearse()
+            if trainer.device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds = min(seconds, time.perf_counter() - begin)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -273,11 +280,3 @@ def _fits(trainer: Trainer, rows: int, limit: int, speeds: dict[int, float], say
     if fits:
         speeds[trainer.micro_batch] = samples_per_s
     return fits
-
-
-def _rehearsal_s(trainer: Trainer) -> float:
-    begin = time.perf_counter()
-    trainer.rehearse()
-    if trainer.device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - begin

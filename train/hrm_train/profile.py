@@ -55,7 +55,7 @@ def profile_steps(trainer: Trainer, run: Path) -> Profile:
             if number == ACTIVE - 1:
                 step_ms = 1000 * (_now_s(trainer) - begin_s) / ACTIVE  # before the profiler gathers what it has seen
             window.step()
-    found = _summarised(window.key_averages(), step_ms, on_cuda=on_cuda)
+    found = _by_time(window.key_averages(), step_ms, on_cuda=on_cuda)
     run.mkdir(parents=True, exist_ok=True)
     window.export_chrome_trace(str(run / TRACE))
     with (run / TABLE).open("w", encoding="utf-8") as file:
@@ -69,7 +69,7 @@ def _now_s(trainer: Trainer) -> float:
     return time.perf_counter()
 
 
-def _summarised(events: Sequence[FunctionEventAvg], step_ms: float, *, on_cuda: bool) -> Profile:
+def _by_time(events: Sequence[FunctionEventAvg], step_ms: float, *, on_cuda: bool) -> Profile:
     """Per step of the window; on CUDA device time counts, elsewhere the CPU's."""
     phases: list[Share] = []
     operators: list[Share] = []

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,16 +66,24 @@ class TrainingRun:
 
         The caller holds the run's lock (`sole_writer`), so that no other process's files are swept away.
         """
-        trainer, stopping = self.trainer, False
+        trainer, intervals, stopping = self.trainer, self.intervals, False
         with self._until_signalled():
             evaluation = self._catch_up()
             while not self._is_over() and not stopping:
                 self.telemetry.add(trainer.step())
-                self._show(stages)
-                if self._is_over() or self._every(self.intervals.validate_steps):
+                if self._every(intervals.report_steps) and (row := self.telemetry.flush()):
+                    self._latest_figures = row.summary()
+                if self._latest_figures:
+                    progress, total = trainer.progress, trainer.recipe.total_samples
+                    stages.show("training", progress.samples, total, self._latest_figures)
+                if self._is_over() or self._every(intervals.validate_steps):
                     evaluation = self._validate()
                 stopping = self._agreed(self.stopped_by is not None)
-                if self._is_over() or stopping or self._is_save_due():
+                waited_min = (time.monotonic() - self._saved_at) / 60
+                is_due = self._every(intervals.checkpoint_steps) or self._agreed(
+                    waited_min >= intervals.checkpoint_minutes
+                )
+                if self._is_over() or stopping or is_due:
                     self.save()
             self.telemetry.close()
         return None if self.stopped_by else evaluation
@@ -82,14 +91,23 @@ class TrainingRun:
     def save(self) -> None:
         """Writes `step_N` and points `latest` to it; raises FloatingPointError where a value was not finite."""
         self.telemetry.flush()
-        trainer, ranks, step = self.trainer, self.trainer.ranks, self.trainer.progress.step
-
-        def write(path: Path) -> None:
-            trainer.save(path, self._meta())
-
+        trainer, ranks, progress = self.trainer, self.trainer.ranks, self.trainer.progress
+        best, lowest = self.history.best("whole", progress.step), self.history.lowest_loss(progress.step)
+        meta = {
+            **self.meta,
+            "step": progress.step,
+            "samples": progress.samples,
+            "best_score": best and best["score"],
+            "best_step": best and best["step"],
+            "best_loss": lowest and lowest["loss"],
+            "best_loss_step": lowest and lowest["step"],
+            "recipe_digest": trainer.recipe.digest,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
         with trainer.meter.aside():
-            if ranks.any(ranks.is_first and not self.checkpoints.is_latest(step)):
-                self.checkpoints.save(step, write) if ranks.is_first else write(self.path)
+            if ranks.any(ranks.is_first and not self.checkpoints.is_latest(progress.step)):
+                write = partial(trainer.save, meta=meta)
+                self.checkpoints.save(progress.step, write) if ranks.is_first else write(self.path)
         self._saved_at = time.monotonic()
 
     def _is_over(self) -> bool:
@@ -102,20 +120,6 @@ class TrainingRun:
         """Whether any rank wants it; ranks exchange votes only at report steps, since that waits for the device."""
         ranks = self.trainer.ranks
         return here if ranks.world == 1 else self._every(self.intervals.report_steps) and ranks.any(here)
-
-    def _is_save_due(self) -> bool:
-        waited_min = (time.monotonic() - self._saved_at) / 60
-        return self._every(self.intervals.checkpoint_steps) or self._agreed(
-            waited_min >= self.intervals.checkpoint_minutes
-        )
-
-    def _show(self, stages: Stages) -> None:
-        if self._every(self.intervals.report_steps) and (row := self.telemetry.flush()):
-            self._latest_figures = row.summary()
-        if self._latest_figures:
-            stages.show(
-                "training", self.trainer.progress.samples, self.trainer.recipe.total_samples, self._latest_figures
-            )
 
     def _catch_up(self) -> Evaluation | None:
         """After a kill: `best` may not name its checkpoint yet, and the validation due at this step may be missing."""
@@ -130,65 +134,44 @@ class TrainingRun:
         return self._validate() if ranks.any(ranks.is_first and owed) else None
 
     def _validate(self) -> Evaluation | None:
-        """The first rank evaluates; all take part in saving the best so far. None where a signal came."""
-        ranks, evaluation, is_best = self.trainer.ranks, None, False
-        with self.trainer.meter.aside():
+        """The first rank evaluates what is due; all save a whole set that went best. None where a signal came."""
+        ranks, step, fast = self.trainer.ranks, self.trainer.progress.step, self.held_out.fast
+        evaluation, is_best = None, False
+        with self.trainer.meter.aside(), suppress(Stopped):
             if ranks.is_first:
-                with suppress(Stopped):
-                    evaluation, is_best = self._look()
+                model, is_due = self.trainer.averaged_model(), True
+                if fast is not None:
+                    evaluation, improved = self._evaluated(model, "fast", fast)
+                    is_due = improved or self._is_over() or step % self.intervals.validate_whole_steps == 0
+                if is_due:
+                    evaluation, is_best = self._evaluated(model, "whole", self.held_out.whole)
+                status.draw_run(self.path)
         if ranks.any(is_best):
             self.save()
             if ranks.is_first:
-                self.checkpoints.choose(self.trainer.progress.step)
+                self.checkpoints.choose(step)
         return evaluation
-
-    def _look(self) -> tuple[Evaluation, bool]:
-        """Evaluates what is due; returns whether the whole set went better than ever."""
-        step, fast = self.trainer.progress.step, self.held_out.fast
-        model = self.trainer.averaged_model()
-        if fast is not None:
-            evaluation, improved = self._evaluated(model, "fast", fast)
-            if not (improved or self._is_over() or step % self.intervals.validate_whole_steps == 0):
-                status.draw_run(self.path)
-                return evaluation, False
-        evaluation, improved = self._evaluated(model, "whole", self.held_out.whole)
-        status.draw_run(self.path)
-        return evaluation, improved
 
     def _evaluated(self, model: HRM, kind: Kind, rows: Batch) -> tuple[Evaluation, bool]:
         progress, recipe = self.trainer.progress, self.trainer.recipe
         before = self.history.best(kind, progress.step - 1)
+
+        def raise_if_signalled() -> None:
+            if self.stopped_by is not None:
+                raise Stopped
+
         evaluation = evaluate(
             model,
             self.trainer.puzzle,
             rows,
             loss=recipe.loss,
             identifiers=self.held_out.identifiers if kind == "whole" else (),
-            between_batches=self._raise_if_signalled,
+            between_batches=raise_if_signalled,
         )
         self.say(f"step {progress.step}: {evaluation.summary()}")
         self.history.add(kind, progress.step, progress.samples, evaluation, revealed=progress.curriculum_level)
         self.telemetry.validated(kind, evaluation)
         return evaluation, before is None or evaluation.score > before["score"]
-
-    def _meta(self) -> dict[str, Any]:
-        progress = self.trainer.progress
-        best, lowest = self.history.best("whole", progress.step), self.history.lowest_loss(progress.step)
-        return {
-            **self.meta,
-            "step": progress.step,
-            "samples": progress.samples,
-            "best_score": best and best["score"],
-            "best_step": best and best["step"],
-            "best_loss": lowest and lowest["loss"],
-            "best_loss_step": lowest and lowest["step"],
-            "recipe_digest": self.trainer.recipe.digest,
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }
-
-    def _raise_if_signalled(self) -> None:
-        if self.stopped_by is not None:
-            raise Stopped
 
     @contextmanager
     def _until_signalled(self) -> Generator[None]:

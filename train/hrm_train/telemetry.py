@@ -9,7 +9,7 @@ import math
 import os
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -125,7 +125,11 @@ class Telemetry:
         """The row since the last one; None where no step was made. A value that is not finite ends the run."""
         if not self._reports:
             return None
-        series = _series(self._reports)
+        # each figure is read from the device in one go
+        series: dict[str, list[float]] = {}
+        for name in vars(self._reports[0]):
+            values = [torch.as_tensor(getattr(report, name)).float() for report in self._reports]
+            series[name] = torch.stack(values).tolist()
         self._reports = []
         trainer = self._trainer
         progress, reading = trainer.progress, trainer.meter.drain()
@@ -134,6 +138,7 @@ class Telemetry:
         throttled = self._gpu.throttled() if self._gpu else ()
         for warning in self._monitor.see(reading, series["loss"], throttled):
             self._say(f"warning: {warning}")
+        gpu = {**self._gpu.sample(), "gpu_throttled": float(bool(throttled))} if self._gpu else {}
         row = MetricsRow(
             time=time.time(),
             step=progress.step,
@@ -143,7 +148,7 @@ class Telemetry:
             phase_ms=reading.phase_ms,
             train={name: sum(values) / len(values) for name, values in series.items()}
             | {"revealed": progress.curriculum_level, "max_segments": trainer.max_segments},
-            system=self._system_figures(throttled),
+            system={**meter.gpu_memory(trainer.device), **gpu},
         )
         if trainer.ranks.is_first:
             self._write(row, reading)
@@ -160,10 +165,6 @@ class Telemetry:
         for writer in self._writers:
             writer.close()
 
-    def _system_figures(self, throttled: Sequence[str]) -> dict[str, float]:
-        gpu = {**self._gpu.sample(), "gpu_throttled": float(bool(throttled))} if self._gpu else {}
-        return {**meter.gpu_memory(self._trainer.device), **gpu}
-
     def _write(self, row: MetricsRow, reading: Reading) -> None:
         with (self._run / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(_rounded(asdict(row))) + "\n")
@@ -173,13 +174,6 @@ class Telemetry:
         figures |= {"system/samples_per_s": row.samples_per_s, "system/data_wait_share": reading.share("data")}
         for writer in self._writers:
             writer.write(figures, row.samples)
-
-
-def _series(reports: Sequence[StepReport]) -> dict[str, list[float]]:
-    """Each figure's values, read from the device in one go for each figure."""
-    names = vars(reports[0])
-    columns = {name: [torch.as_tensor(getattr(report, name)).float() for report in reports] for name in names}
-    return {name: torch.stack(values).tolist() for name, values in columns.items()}
 
 
 def _rounded(value: Any) -> Any:
@@ -209,7 +203,7 @@ class AnomalyMonitor:
 
     def __init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=WINDOW)
-        self._lasted: dict[str, int] = {}
+        self._lasted: Counter[str] = Counter()
         self._said: set[str] = set()
 
     def see(self, reading: Reading, losses: Sequence[float], throttled: Sequence[str]) -> list[str]:
@@ -221,28 +215,22 @@ class AnomalyMonitor:
         )
         states = {"data": (wait > STARVED, starved)}
         states |= {name: (name in throttled, sentence) for name, sentence in THROTTLED.items()}
-        found = {name: sentence for name, (now, sentence) in states.items() if self._lasts(name, now)}
-        if (jump := self._jump(losses)) is not None:
-            found["jump"] = jump
-        new = [sentence for name, sentence in found.items() if name not in self._said]
-        self._said |= found.keys()
-        return new
-
-    def _jump(self, losses: Sequence[float]) -> str | None:
-        sentence = None
+        found: dict[str, str] = {}
+        for name, (now, sentence) in states.items():
+            self._lasted[name] = self._lasted[name] + 1 if now else 0
+            if self._lasted[name] >= LASTING:
+                found[name] = sentence
         for loss in losses:
             height = spike_height(loss, self._losses)
             self._losses.append(loss)
             if height > SPIKE:
-                sentence = (
+                found["jump"] = (
                     f"the loss jumped to {loss:.4g}, {height:.0f} robust deviations above its median; "
                     "if it does not fall back, go on from an earlier checkpoint with a lower lr (--init, --set lr=...)"
                 )
-        return sentence
-
-    def _lasts(self, name: str, now: bool) -> bool:
-        self._lasted[name] = self._lasted.get(name, 0) + 1 if now else 0
-        return self._lasted[name] >= LASTING
+        new = [sentence for name, sentence in found.items() if name not in self._said]
+        self._said |= found.keys()
+        return new
 
 
 def spike_height(loss: float, before: Sequence[float] | deque[float]) -> float:

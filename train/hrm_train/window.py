@@ -77,11 +77,7 @@ class SegmentLoss(NamedTuple):
 
 
 def segment_loss(
-    output: SegmentOutput,
-    labels_BT: Tensor,
-    target_continue_B: Tensor | None,
-    kind: LossKind,
-    smoothing: float = 0.0,
+    output: SegmentOutput, labels_BT: Tensor, target_continue_B: Tensor | None, kind: LossKind, smoothing: float = 0.0
 ) -> SegmentLoss:
     """Answer loss plus half the halting losses, summed over rows (the trainer divides by the batch), as published.
 
