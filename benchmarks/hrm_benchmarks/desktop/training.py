@@ -158,7 +158,7 @@ def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
         plain = PlainHRM(config)
         plain.load_state_dict(model.state_dict())
         baseline = PlainTrainer(plain, feed, recipe)
-        return lambda: baseline.step()["loss"]
+        return baseline.step
     trainer = Trainer(model, puzzle, feed, recipe, replace(PRESETS["cpu"], compile=contestant.compile))
     return lambda: float(trainer.step().loss)
 
