@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hrm_benchmarks.report import Row
+from hrm_benchmarks.report import Row, pyplot
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.client import ServerError
@@ -154,13 +154,7 @@ def _answer(reply: Reply) -> SolveAnswer:
 
 def save_picture(path: Path, title: str, rows: Sequence[Row]) -> None:
     """Share solved over attempts, and over the compute spent on a puzzle."""
-    try:
-        import matplotlib as mpl
-    except ModuleNotFoundError as error:
-        raise ValueError("--png needs matplotlib: run pip install matplotlib.") from error
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
+    plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
     shares = [100 * row["solved"] / row["puzzles"] for row in rows]
     attempts = [row["attempts"] for row in rows]

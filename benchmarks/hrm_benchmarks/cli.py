@@ -265,12 +265,12 @@ def load(
             seed=seed,
         )
         with running(target.command) as server:
-            found = asyncio.run(load_bench.measure(server, target.bodies, plan, tell))
+            found, latencies = asyncio.run(load_bench.measure(server, target.bodies, plan, tell))
             server.stop()
-    if picture is not None:
-        load_bench.save_picture(picture, target.title, found)
+        if picture is not None:
+            load_bench.save_picture(picture, target.title, found["levels"], latencies)
     if json:
-        load_bench.print_report_json({"title": target.title, **settings}, found)
+        print_json({"title": target.title, **settings}, **found)
     else:
         load_bench.print_report(target.title, found)
 
@@ -295,7 +295,7 @@ def soak(
         soak_bench.print_report_json(found)
     else:
         soak_bench.print_report(found)
-    raise typer.Exit(1 if found.faults else 0)
+    raise typer.Exit(1 if found["faults"] else 0)
 
 
 @app.command(epilog="Example: hrm-bench throughput --offered 2000")

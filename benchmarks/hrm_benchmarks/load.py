@@ -5,30 +5,31 @@ Shapes: N requests, Q questions.
 
 import asyncio
 import itertools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_benchmarks.report import Row, paper, print_json, print_table
-from hrm_benchmarks.scripted import Seconds, SimulatedServer, poisson, simulate
+from hrm_benchmarks.report import Row, paper, print_table, pyplot
+from hrm_benchmarks.scripted import Seconds, poisson, simulate
 from hrm_benchmarks.server import (
     SETTLED_S,
     Exchange,
-    LaneTotals,
+    LaneCounts,
     RunningServer,
-    Stretch,
+    again_and_again,
     answer_in,
     client,
     open_loop,
     step_costs,
     stream,
 )
+
+Latencies = tuple[Seconds, Seconds]
+"""Measured and simulated, of the requests that were answered."""
 
 FILL_S = 1.0  # from the first line of a stream until the queue is full
 SLO_FACTOR = 5
@@ -67,72 +68,39 @@ class LoadPlan:
     seed: int
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Capacity:
-    """The server with never an empty queue. `bound_per_s` is B / (t(B) E[T]): full steps, one after another."""
-
-    puzzles_per_s: float
-    bound_per_s: float
-    mean_segments: float
-    stretch: Stretch
-    segments_Q: NDArray[np.int64]
-
-    @property
-    def share_of_bound(self) -> float:
-        """Occupancy times the engine's share of the time."""
-        return self.stretch.occupancy * self.stretch.engine_share
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LoadReport:
-    """What a load run found: a row for each load, and its latencies, measured and simulated, for the picture."""
-
-    ready_s: float
-    step_ms_B: list[float]
-    overhead_ms: float
-    slo_ms: float
-    capacity: Capacity
-    levels: list[Row]
-    latencies: list[tuple[Seconds, Seconds]]
-
-
 async def measure(
     server: RunningServer, bodies: Sequence[bytes], plan: LoadPlan, tell: Callable[[str], object]
-) -> LoadReport:
-    """Cost of steps, capacity, then each share of it."""
+) -> tuple[Row, list[Latencies]]:
+    """Cost of steps, capacity, then each share of it: the figures, and the latencies of each load for the picture."""
     rng = np.random.default_rng(plan.seed)
     async with client() as http:
         tell("what a step costs, by its rows")
-        step_s_B = await step_costs(
-            server, http, bodies[0], num_slots=plan.num_slots, num_segments=min(16, plan.max_segments)
-        )
+        num_segments = min(16, plan.max_segments)
+        step_s_B = await step_costs(server, http, bodies[0], num_slots=plan.num_slots, num_segments=num_segments)
         overhead_s = await _overhead(server, http, bodies)
         tell(f"capacity: {plan.saturation_s:.0f} s with a full queue")
-        capacity = await _capacity(server, http, bodies, plan, float(step_s_B[-1]))
-        simulated = SimulatedServer(
-            step_s_B=step_s_B + capacity.stretch.overhead_s, queue_limit=plan.queue_limit, overhead_s=overhead_s
-        )
-        slo_s = plan.slo_s or SLO_FACTOR * capacity.mean_segments * float(step_s_B[-1])
-        levels, latencies = list[Row](), list[tuple[Seconds, Seconds]]()
+        capacity, segments_Q, between_s = await _capacity(server, http, bodies, plan, float(step_s_B[-1]))
+        slo_s = plan.slo_s or SLO_FACTOR * plan.num_slots / capacity["bound_per_s"]
+        levels, latencies = list[Row](), list[Latencies]()
         for share in plan.shares:
-            rate = share * capacity.puzzles_per_s
-            tell(f"{share:.0%} of {capacity.puzzles_per_s:.1f} puzzles/s for {plan.seconds:.0f} s")
+            rate = share * capacity["puzzles_per_s"]
+            tell(f"{share:.0%} of {capacity['puzzles_per_s']:.1f} puzzles/s for {plan.seconds:.0f} s")
             arrivals_s = poisson(rate, plan.seconds, rng)
             asked = rng.integers(0, len(bodies), len(arrivals_s))
             exchanges = await open_loop(http, server.url, bodies, asked.tolist(), arrivals_s.tolist())
-            simulated_s = simulate(simulated, arrivals_s, capacity.segments_Q[asked])
-            levels.append({"share": share, **_level(exchanges, simulated_s, slo_s)})
-            latencies.append((_answered_s(exchanges), simulated_s[~np.isnan(simulated_s)]))
+            simulated_s = simulate(
+                arrivals_s,
+                segments_Q[asked],
+                step_s_B=step_s_B + between_s,
+                queue_limit=plan.queue_limit,
+                overhead_s=overhead_s,
+            )
+            latency_s = np.array([one.latency_s for one in exchanges if one.status == 200])
+            levels.append({"share": share, **_level(exchanges, latency_s, simulated_s, slo_s)})
+            latencies.append((latency_s, simulated_s[~np.isnan(simulated_s)]))
             await asyncio.sleep(2 * SETTLED_S)
-    return LoadReport(
-        ready_s=server.ready_s,
-        step_ms_B=(1e3 * step_s_B).tolist(),
-        overhead_ms=1e3 * overhead_s,
-        slo_ms=1e3 * slo_s,
-        capacity=capacity,
-        levels=levels,
-        latencies=latencies,
-    )
+    cost = {"step_ms": (1e3 * step_s_B).tolist(), "overhead_ms": 1e3 * overhead_s, "slo_ms": 1e3 * slo_s}
+    return {"ready_s": server.ready_s, **cost, "capacity": capacity, "levels": levels}, latencies
 
 
 async def _overhead(server: RunningServer, http: aiohttp.ClientSession, bodies: Sequence[bytes]) -> float:
@@ -146,52 +114,45 @@ async def _overhead(server: RunningServer, http: aiohttp.ClientSession, bodies: 
 
 async def _capacity(
     server: RunningServer, http: aiohttp.ClientSession, bodies: Sequence[bytes], plan: LoadPlan, full_step_s: float
-) -> Capacity:
-    """Stream every question, again and again until the time is over; look while the queue is full."""
+) -> tuple[Row, NDArray[np.int64], float]:
+    """The server with never an empty queue: every question is streamed, again and again until the time is over.
+
+    Returns the figures, the segments of each question, and the seconds between two steps.
+    """
     segments_Q, total_segments, num_answers = np.zeros(len(bodies), np.int64), 0, 0
     ended = asyncio.Event()
-    looks = asyncio.ensure_future(_looks(server, ended))
-    lines = _until(bodies, FILL_S + plan.saturation_s, ended)
-    async for said in stream(http, server.url, lines, window=plan.num_slots + plan.queue_limit):
+
+    def lines() -> Iterator[bytes]:
+        yield from again_and_again(bodies, FILL_S + plan.saturation_s, num_least=len(bodies))
+        ended.set()
+
+    async def watched() -> LaneCounts:
+        await asyncio.sleep(FILL_S)
+        first = await asyncio.to_thread(server.counts)
+        await ended.wait()
+        return await asyncio.to_thread(server.counts) - first
+
+    watching = asyncio.ensure_future(watched())
+    async for said in stream(http, server.url, lines(), window=plan.num_slots + plan.queue_limit):
         segments = answer_in(said)["segments"]
         segments_Q[(said["line"] - 1) % len(bodies)] = segments
         num_answers, total_segments = num_answers + 1, total_segments + segments
-    first, last = await looks
-    stretch, mean_segments = last.since(first), total_segments / num_answers
-    return Capacity(
-        puzzles_per_s=(last.num_ended - first.num_ended) / stretch.wall_s,
-        bound_per_s=plan.num_slots / (full_step_s * mean_segments),
-        mean_segments=mean_segments,
-        stretch=stretch,
-        segments_Q=segments_Q,
-    )
+    seen, mean_segments = await watching, total_segments / num_answers
+    figures = {
+        "puzzles_per_s": seen.num_ended / seen.at_s,
+        "bound_per_s": plan.num_slots / (full_step_s * mean_segments),  # full steps, one after another
+        "share_of_bound": seen.occupancy * seen.engine_share,
+        "occupancy": seen.occupancy,
+        "engine_share": seen.engine_share,
+        "mean_segments": mean_segments,
+        "segments_histogram": np.bincount(segments_Q).tolist(),
+    }
+    return figures, segments_Q, seen.overhead_s
 
 
-async def _looks(server: RunningServer, ended: asyncio.Event) -> tuple[LaneTotals, LaneTotals]:
-    await asyncio.sleep(FILL_S)
-    first = await asyncio.to_thread(server.totals)
-    await ended.wait()
-    return first, await asyncio.to_thread(server.totals)
-
-
-def _until(bodies: Sequence[bytes], seconds: float, ended: asyncio.Event) -> Iterator[bytes]:
-    """Every body at least once."""
-    give_up_s = time.monotonic() + seconds
-    for number in itertools.count():
-        if number >= len(bodies) and time.monotonic() > give_up_s:
-            ended.set()
-            return
-        yield bodies[number % len(bodies)]
-
-
-def _answered_s(exchanges: Sequence[Exchange]) -> Seconds:
-    """The latencies of the requests that were answered."""
-    return np.array([one.latency_s for one in exchanges if one.status == 200])
-
-
-def _level(exchanges: Sequence[Exchange], simulated_s: Seconds, slo_s: float) -> Row:
+def _level(exchanges: Sequence[Exchange], latency_s: Seconds, simulated_s: Seconds, slo_s: float) -> Row:
     """One load: measured at the client from the intended moment of sending, and simulated for the same arrivals."""
-    latency_s, span_s = _answered_s(exchanges), max(one.done_s for one in exchanges)
+    span_s = max(one.done_s for one in exchanges)
     measured = _summary("", latency_s)
     simulated = _summary("simulated_", simulated_s[~np.isnan(simulated_s)])
     lag_s = [one.sent_s - one.intended_s for one in exchanges]
@@ -218,51 +179,26 @@ def _summary(prefix: str, latency_s: Seconds) -> dict[str, float]:
     }
 
 
-def print_report(title: str, found: LoadReport) -> None:
-    capacity = found.capacity
+def print_report(title: str, found: Row) -> None:
+    capacity, steps_ms = found["capacity"], ", ".join(f"{ms:.2f}" for ms in found["step_ms"])
     paper().print(
-        f"{title}\nready in {found.ready_s:.2f} s; a step of 1, 2, ... rows takes "
-        f"{', '.join(f'{ms:.2f}' for ms in found.step_ms_B)} ms; HTTP adds {found.overhead_ms:.2f} ms\n"
-        f"capacity {capacity.puzzles_per_s:.2f} puzzles/s of {capacity.mean_segments:.2f} segments; bound "
-        f"{capacity.bound_per_s:.2f}; share of bound {capacity.share_of_bound:.3f} (occupancy "
-        f"{capacity.stretch.occupancy:.3f} x engine {capacity.stretch.engine_share:.3f})",
+        f"{title}\nready in {found['ready_s']:.2f} s; a step of 1, 2, ... rows takes {steps_ms} ms; HTTP adds "
+        f"{found['overhead_ms']:.2f} ms\n"
+        f"capacity {capacity['puzzles_per_s']:.2f} puzzles/s of {capacity['mean_segments']:.2f} segments; bound "
+        f"{capacity['bound_per_s']:.2f}; share of bound {capacity['share_of_bound']:.3f} (occupancy "
+        f"{capacity['occupancy']:.3f} x engine {capacity['engine_share']:.3f})",
         highlight=False,
     )
-    print_table("", COLUMNS, found.levels, caption=f"{LEGEND}\ngoodput: answered within {found.slo_ms:.0f} ms")
+    print_table("", COLUMNS, found["levels"], caption=f"{LEGEND}\ngoodput: answered within {found['slo_ms']:.0f} ms")
 
 
-def print_report_json(settings: Row, found: LoadReport) -> None:
-    capacity = found.capacity
-    print_json(
-        settings,
-        ready_s=found.ready_s,
-        step_ms=found.step_ms_B,
-        overhead_ms=found.overhead_ms,
-        slo_ms=found.slo_ms,
-        capacity={
-            "puzzles_per_s": capacity.puzzles_per_s,
-            "bound_per_s": capacity.bound_per_s,
-            "share_of_bound": capacity.share_of_bound,
-            "occupancy": capacity.stretch.occupancy,
-            "engine_share": capacity.stretch.engine_share,
-            "mean_segments": capacity.mean_segments,
-            "segments_histogram": np.bincount(capacity.segments_Q).tolist(),
-        },
-        levels=found.levels,
-    )
-
-
-def save_picture(path: Path, title: str, found: LoadReport) -> None:
+def save_picture(path: Path, title: str, levels: Sequence[Row], latencies: Sequence[Latencies]) -> None:
     """The share of requests that took longer than a given time, measured and simulated, for each load."""
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    from matplotlib import pyplot as plt
-
+    plt = pyplot()
     figure, axes = plt.subplots(figsize=(7, 4.2))
-    for level, (measured_s, simulated_s) in zip(found.levels, found.latencies, strict=True):
-        (drawn,) = axes.plot(*_longer(measured_s), label=f"{level['share']:.0%} of capacity")
-        axes.plot(*_longer(simulated_s), color=drawn.get_color(), linestyle=":")
+    for level, (measured_s, simulated_s) in zip(levels, latencies, strict=True):
+        drawn = axes.ecdf(1e3 * measured_s, complementary=True, label=f"{level['share']:.0%} of capacity")
+        axes.ecdf(1e3 * simulated_s, complementary=True, color=drawn.get_color(), linestyle=":")
     axes.set(
         xscale="log", yscale="log", xlabel="latency from the intended send time, ms", ylabel="share that took longer"
     )
@@ -272,8 +208,3 @@ def save_picture(path: Path, title: str, found: LoadReport) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=130)
     plt.close(figure)
-
-
-def _longer(latency_s: Seconds) -> tuple[NDArray[Any], NDArray[Any]]:
-    ordered_ms = 1e3 * np.sort(latency_s)
-    return ordered_ms, 1 - np.arange(len(ordered_ms)) / len(ordered_ms)

@@ -4,16 +4,25 @@ CPU seconds are those of the server's two processes; this client's own do not co
 """
 
 import asyncio
-import itertools
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import aiohttp
 import httpx
 
 from hrm_benchmarks.report import Row
-from hrm_benchmarks.server import RunningServer, Usage, answer_in, client, post, running, serve_command, stream
+from hrm_benchmarks.server import (
+    RunningServer,
+    again_and_again,
+    answer_in,
+    client,
+    post,
+    running,
+    serve_command,
+    stream,
+)
 
 STREAMS = 4
 SOLVED_FIRST = 5  # so that memory is that of a server that has worked
@@ -46,44 +55,40 @@ async def throughput(
     seconds: float,
     tell: Callable[[str], object],
 ) -> list[Row]:
-    """The offered rate through batches, then the ceiling of batches, then of single requests."""
+    """The offered rate through batches, then the ceiling of batches, then of single requests.
+
+    `offered_per_s` is None where as much was offered as the server takes; `per_http_cpu_second` is the ceiling of the
+    HTTP process on a core of its own.
+    """
+    ways: list[tuple[str, float | None]] = [("/solve/batch", offered), ("/solve/batch", None), ("/solve", None)]
+    passages: list[Row] = []
     async with client() as http:
         tell("warm-up")
-        await _count([_stream(http, server.url, _until(bodies, min(2.0, seconds)), None) for _ in range(STREAMS)])
-        ways: list[tuple[str, float | None]] = [("/solve/batch", offered), ("/solve/batch", None), ("/solve", None)]
-        passages: list[Row] = []
+        warm_up = again_and_again(bodies, min(2.0, seconds))
+        await _streamed(http, server.url, warm_up, None)
         for route, rate in ways:
             tell(f"{route}, {'as much as it takes' if rate is None else f'{rate:.0f}/s offered'}")
             before, began = server.usage(), time.monotonic()
             if route == "/solve":
-                answers = [_ask(http, server.url, _until(bodies, seconds)) for _ in range(connections)]
+                ask, num_tasks = _asked, connections
             else:
-                each = None if rate is None else rate / STREAMS
-                answers = [_stream(http, server.url, _until(bodies, seconds), each) for _ in range(STREAMS)]
-            count = await _count(answers)
-            passages.append(_passage(route, rate, count, time.monotonic() - began, before, server.usage()))
+                ask, num_tasks = partial(_streamed, rate=rate and rate / STREAMS), STREAMS
+            sent = [ask(http, server.url, again_and_again(bodies, seconds)) for _ in range(num_tasks)]
+            count, spent_s = sum(await asyncio.gather(*sent)), time.monotonic() - began
+            cpu_us = {name: 1e6 * (one.cpu_s - before[name].cpu_s) / count for name, one in server.usage().items()}
+            passages.append(
+                {
+                    "route": route,
+                    "offered_per_s": rate,
+                    "answered_per_s": count / spent_s,
+                    "http_cpu_us": cpu_us["http"],
+                    "engine_cpu_us": cpu_us["engine"],
+                    "http_cpu_share": cpu_us["http"] * count / 1e6 / spent_s,
+                    "seconds": spent_s,
+                    "per_http_cpu_second": 1e6 / cpu_us["http"],
+                }
+            )
     return passages
-
-
-def _passage(
-    route: str, rate: float | None, count: int, seconds: float, before: dict[str, Usage], after: dict[str, Usage]
-) -> Row:
-    """One way in; `offered_per_s` is None where as much was offered as the server takes.
-
-    `per_http_cpu_second` is the ceiling of the HTTP process on a core of its own.
-    """
-    cpu_s = {name: after[name].cpu_s - before[name].cpu_s for name in after}
-    http_cpu_us = 1e6 * cpu_s["http"] / count
-    return {
-        "route": route,
-        "offered_per_s": rate,
-        "answered_per_s": count / seconds,
-        "http_cpu_us": http_cpu_us,
-        "engine_cpu_us": 1e6 * cpu_s["engine"] / count,
-        "http_cpu_share": cpu_s["http"] / seconds,
-        "seconds": seconds,
-        "per_http_cpu_second": 1e6 / http_cpu_us,
-    }
 
 
 def passage_shown(row: Row) -> Row:
@@ -91,30 +96,16 @@ def passage_shown(row: Row) -> Row:
     return {**row, "offered": "all it takes" if offered is None else f"{offered:.0f}"}
 
 
-async def _count(answers: Sequence[AsyncIterator[bool]]) -> int:
-    async def count(one: AsyncIterator[bool]) -> int:
-        return sum([answered async for answered in one])
-
-    return sum(await asyncio.gather(*map(count, answers)))
-
-
-async def _stream(
-    http: aiohttp.ClientSession, url: str, bodies: Iterator[bytes], rate: float | None
-) -> AsyncIterator[bool]:
+async def _streamed(http: aiohttp.ClientSession, url: str, bodies: Iterator[bytes], rate: float | None) -> int:
+    count = 0
     async for said in stream(http, url, bodies, rate=rate):
         answer_in(said)
-        yield True
+        count += 1
+    return count
 
 
-async def _ask(http: aiohttp.ClientSession, url: str, bodies: Iterator[bytes]) -> AsyncIterator[bool]:
-    for body in bodies:
-        _, status = await post(http, url, body)
-        yield status == 200
-
-
-def _until(bodies: Sequence[bytes], seconds: float) -> Iterator[bytes]:
-    give_up_s = time.monotonic() + seconds
-    return itertools.takewhile(lambda _: time.monotonic() < give_up_s, itertools.cycle(bodies))
+async def _asked(http: aiohttp.ClientSession, url: str, bodies: Iterator[bytes]) -> int:
+    return sum([(await post(http, url, body))[1] == 200 for body in bodies])
 
 
 def start(arguments: Sequence[str], *, rounds: int, tell: Callable[[str], object]) -> Row:
@@ -127,7 +118,9 @@ def start(arguments: Sequence[str], *, rounds: int, tell: Callable[[str], object
     for number in range(rounds + 1):
         with running(serve_command(*arguments)) as server:
             cpu_s = sum(one.cpu_s for one in server.usage().values())
-            _solve_samples(server.url)
+            with httpx.Client(base_url=server.url, timeout=60.0) as http:
+                for model in SOLVED_FIRST * http.get("/models").json()["models"]:
+                    http.post("/solve", json={"puzzle": model["sample"], "model": model["name"]}).raise_for_status()
             figures = {"cpu_s": cpu_s, **{f"{name}_mb": one.resident_mb for name, one in server.usage().items()}}
             server.stop()
         tell(f"{' '.join(arguments)}: ready after {server.ready_s:.2f} s")
@@ -142,11 +135,3 @@ def start_shown(row: Row) -> Row:
         "best_s": min(row["ready_s"]),
         "both_mb": row["http_mb"] + row["engine_mb"],
     }
-
-
-def _solve_samples(url: str) -> None:
-    """Each model's own sample question, a few times."""
-    with httpx.Client(base_url=url, timeout=60.0) as http:
-        for model in http.get("/models").json()["models"]:
-            for _ in range(SOLVED_FIRST):
-                http.post("/solve", json={"puzzle": model["sample"], "model": model["name"]}).raise_for_status()

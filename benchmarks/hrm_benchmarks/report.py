@@ -54,7 +54,8 @@ def print_table(
     for heading, _ in columns:
         table.add_column(heading, justify="left" if heading in left else "right")
     for row in rows:
-        table.add_row(*(_cell(form, row) for _, form in columns))
+        shown = {name: _Missing() if value is None else value for name, value in row.items()}
+        table.add_row(*(form.format(**shown) for _, form in columns))
     paper().print(table)
 
 
@@ -69,10 +70,26 @@ def tell(line: str) -> None:
     Console(file=sys.stderr).print(line, style="dim", highlight=False)
 
 
+def pyplot() -> Any:
+    """matplotlib, drawing into files only; raises ValueError where it is missing."""
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError as error:
+        raise ValueError("a picture needs matplotlib: run pip install matplotlib.") from error
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    return plt
+
+
 @contextlib.contextmanager
 def refusals_in_one_sentence() -> Generator[None]:
     """Print a refusal and exit with 1; meanwhile SIGTERM raises, so that it does not leave a server behind."""
-    before = signal.signal(signal.SIGTERM, _leave)
+
+    def leave(signal_number: int, _: object) -> NoReturn:
+        sys.exit(128 + signal_number)
+
+    before = signal.signal(signal.SIGTERM, leave)
     try:
         yield
     except ValueError as error:
@@ -82,16 +99,8 @@ def refusals_in_one_sentence() -> Generator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _leave(signal_number: int, _: object) -> NoReturn:
-    sys.exit(128 + signal_number)
-
-
 class _Missing:
     """A figure that there is not, in any format."""
 
     def __format__(self, spec: str) -> str:
         return "-"
-
-
-def _cell(form: str, row: Row) -> str:
-    return form.format(**{name: _Missing() if value is None else value for name, value in row.items()})

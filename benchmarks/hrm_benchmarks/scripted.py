@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -49,17 +50,21 @@ class VirtualClock:
         self._now += seconds
 
 
-class DistributionError(ValueError):
-    """A segment distribution that is not known or does not read."""
-
-
 def segment_shares(name: str) -> Shares:
     """A shape by name, or a recorded one: a JSON file from `hrm-bench serve --json`, or of a list of counts."""
     if name in SHAPES:
         return SHAPES[name]()
-    if Path(name).is_file():
-        return _recorded(Path(name))
-    raise DistributionError(f"{name!r} is no segment distribution: name a JSON file or one of {', '.join(SHAPES)}.")
+    if not Path(name).is_file():
+        raise ValueError(f"{name!r} is no segment distribution: name a JSON file or one of {', '.join(SHAPES)}.")
+    try:
+        content = json.loads(Path(name).read_text(encoding="utf-8"))
+        counts = content["runs"]["refill"]["segments_histogram"] if isinstance(content, dict) else content
+        counts_S = np.array(counts, np.float64)[1:]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{name} holds no segment histogram ({error}): record one with --json.") from error
+    if counts_S.ndim != 1 or not counts_S.sum() > 0 or counts_S.min() < 0:
+        raise ValueError(f"{name} holds no counts of segments: give [0, after 1, after 2, ...].")
+    return counts_S / counts_S.sum()
 
 
 def draw_segments(name: str, rng: np.random.Generator, num_puzzles: int) -> NDArray[np.int64]:
@@ -96,25 +101,10 @@ def bimodal(mean: float) -> Shares:
 
 
 SHAPES: dict[str, Callable[[], Shares]] = {
-    "geo3": lambda: geometric(3),
-    "geo5": lambda: geometric(5),
-    "geo8": lambda: geometric(8),
-    "bim3": lambda: bimodal(3),
-    "bim5": lambda: bimodal(5),
-    "bim8": lambda: bimodal(8),
+    f"{kind}{mean}": partial(shape, mean)
+    for kind, shape in (("geo", geometric), ("bim", bimodal))
+    for mean in (3, 5, 8)
 }
-
-
-def _recorded(path: Path) -> Shares:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        counts = content["runs"]["refill"]["segments_histogram"] if isinstance(content, dict) else content
-        counts_S = np.array(counts, np.float64)[1:]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DistributionError(f"{path} holds no segment histogram ({error}): record one with --json.") from error
-    if counts_S.ndim != 1 or not counts_S.sum() > 0 or counts_S.min() < 0:
-        raise DistributionError(f"{path} holds no counts of segments: give [0, after 1, after 2, ...].")
-    return counts_S / counts_S.sum()
 
 
 def made_up(puzzle: Puzzle, num_puzzles: int, rng: np.random.Generator) -> Questions:
@@ -172,19 +162,6 @@ class Scripted:
         )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SimulatedServer:
-    """A server as the simulation sees it; `overhead_s` is spent on the way to the lane, off the engine."""
-
-    step_s_B: Seconds
-    queue_limit: int
-    overhead_s: float = 0.0
-
-    @property
-    def num_slots(self) -> int:
-        return len(self.step_s_B)
-
-
 class _Unproven:
     """A puzzle whose one token says how many segments it takes; nothing is ever proven."""
 
@@ -195,23 +172,30 @@ class _Unproven:
         return np.full(len(inputs_BT), UNKNOWN, np.int8)
 
 
-def simulate(server: SimulatedServer, arrivals_s_N: Seconds, segments_N: NDArray[np.int64]) -> Seconds:
+def simulate(
+    arrivals_s_N: Seconds,
+    segments_N: NDArray[np.int64],
+    *,
+    step_s_B: Seconds,
+    queue_limit: int,
+    overhead_s: float = 0.0,
+) -> Seconds:
     """What a server should do from first principles: the latency of each request, NaN where the queue was full.
 
-    The very lane that serves runs over an engine whose steps only pass time. What a real server takes longer is the
-    host's, the network's or other work on the machine.
+    The very lane that serves runs over an engine whose steps only pass time; `overhead_s` is spent on the way there.
+    What a real server takes longer is the host's, the network's or other work on the machine.
     """
     clock, latency_s_N = VirtualClock(), np.full(len(arrivals_s_N), np.nan)
     engine = ScriptedEngine(
-        num_slots=server.num_slots,
+        num_slots=len(step_s_B),
         seq_len=1,
         play=lambda tokens_T: Script(answer_T=tokens_T, segments=int(tokens_T[0])),
-        step_s=lambda num_rows: float(server.step_s_B[num_rows - 1]),
+        step_s=lambda num_rows: float(step_s_B[num_rows - 1]),
         sleep=clock.sleep,
     )
-    max_inside = server.num_slots + server.queue_limit
+    max_inside = len(step_s_B) + queue_limit
     lane = Lane(engine, _Unproven(), queue_limit=max_inside, clock=clock)
-    reached_s_N = arrivals_s_N + server.overhead_s
+    reached_s_N = arrivals_s_N + overhead_s
     next_one = num_inside = num_leaving = 0
     while next_one < len(arrivals_s_N) or lane.has_work:
         if not lane.has_work and reached_s_N[next_one] > clock():

@@ -7,6 +7,7 @@ knows Linux only. Shapes: B rows of a step.
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,9 @@ class RunningServer:
         self._process = subprocess.Popen([*command, "--port", str(port)], stderr=self._log, start_new_session=True)
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() - began > READY_S:
-                raise ServerFailedError(
-                    f"the server {command[0]} did not become ready; its log ends: {self._log_end()}"
-                )
+                self._log.seek(0)
+                log_end = self._log.read()[-400:].strip() or "nothing"
+                raise ServerFailedError(f"the server {command[0]} did not become ready; its log ends: {log_end}")
             time.sleep(LOOK_EVERY_S)
         self.ready_s = time.monotonic() - began
 
@@ -83,10 +84,19 @@ class RunningServer:
         """The answer of GET /slots."""
         return self._http.get("/slots").json()
 
-    def totals(self) -> "LaneTotals":
+    def counts(self) -> "LaneCounts":
         """What the first lane has done so far."""
         slots = self.slots()
-        return LaneTotals(at_s=time.monotonic() - slots["snapshot_age_ms"] / 1e3, lane=slots["lanes"][0]["lane"])
+        lane = slots["lanes"][0]["lane"]
+        return LaneCounts(
+            at_s=time.monotonic() - slots["snapshot_age_ms"] / 1e3,
+            num_ended=sum(lane["completed"].values()),
+            steps=lane["steps"],
+            rows=lane["slot_segments"],
+            step_s=lane["step_seconds_total"],
+            rows_used=lane["slot_segments_used"],
+            rows_offered=lane["slot_segments_offered"],
+        )
 
     def pids(self) -> dict[str, int]:
         return {"http": self._process.pid, "engine": self.slots()["engine"]["pid"]}
@@ -109,10 +119,6 @@ class RunningServer:
             self._process.kill()
         self._process.wait(LEAVE_S)
         self._log.close()
-
-    def _log_end(self) -> str:
-        self._log.seek(0)
-        return self._log.read()[-400:].strip() or "nothing"
 
     def _is_ready(self) -> bool:
         with contextlib.suppress(httpx.TransportError):
@@ -149,48 +155,35 @@ def usage_of(pid: int) -> Usage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaneTotals:
-    """What a lane had done at a moment of `time.monotonic`."""
+class LaneCounts:
+    """What a lane has done until `at_s` of `time.monotonic`; a difference of two says what it did between them.
+
+    `rows_used` and `rows_offered` count while puzzles waited, `num_ended` attempts that ended in any way.
+    """
 
     at_s: float
-    lane: dict[str, Any]
-
-    @property
-    def num_ended(self) -> int:
-        """How many attempts have ended, in whatever way."""
-        return sum(self.lane["completed"].values())
-
-    def since(self, earlier: "LaneTotals") -> "Stretch":
-        def gone(name: str) -> Any:
-            return self.lane[name] - earlier.lane[name]
-
-        return Stretch(
-            wall_s=self.at_s - earlier.at_s,
-            steps=gone("steps"),
-            rows=gone("slot_segments"),
-            step_s=gone("step_seconds_total"),
-            occupancy=gone("slot_segments_used") / max(1, gone("slot_segments_offered")),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stretch:
-    """What a lane did between two looks; `occupancy` is that of the slots while puzzles waited."""
-
-    wall_s: float
+    num_ended: int
     steps: int
     rows: int
     step_s: float
-    occupancy: float
+    rows_used: int
+    rows_offered: int
+
+    def __sub__(self, earlier: "LaneCounts") -> "LaneCounts":
+        return LaneCounts(**{name: value - getattr(earlier, name) for name, value in vars(self).items()})
+
+    @property
+    def occupancy(self) -> float:
+        return self.rows_used / max(1, self.rows_offered)
 
     @property
     def engine_share(self) -> float:
-        return self.step_s / self.wall_s
+        return self.step_s / self.at_s
 
     @property
     def overhead_s(self) -> float:
         """Of one step: everything that is not the engine's, between steps that follow each other at once."""
-        return (self.wall_s - self.step_s) / self.steps
+        return (self.at_s - self.step_s) / self.steps
 
 
 def client() -> aiohttp.ClientSession:
@@ -204,7 +197,6 @@ def client() -> aiohttp.ClientSession:
 class Exchange:
     """One request: moments in seconds from the start of its run; status 0 where no answer came."""
 
-    question: int
     intended_s: float
     sent_s: float
     done_s: float
@@ -230,14 +222,8 @@ async def open_loop(
         sent_s, status, answer = time.monotonic() - began, 0, dict[str, Any]()
         with contextlib.suppress(aiohttp.ClientError):
             answer, status = await post(http, url, bodies[question])
-        return Exchange(
-            question=question,
-            intended_s=intended_s,
-            sent_s=sent_s,
-            done_s=time.monotonic() - began,
-            status=status,
-            answer=answer,
-        )
+        done_s = time.monotonic() - began
+        return Exchange(intended_s=intended_s, sent_s=sent_s, done_s=done_s, status=status, answer=answer)
 
     asked: list[asyncio.Task[Exchange]] = []
     for question, intended_s in zip(questions, arrivals_s, strict=True):
@@ -282,6 +268,15 @@ async def _pieces(bodies: Iterable[bytes], places: asyncio.Semaphore, rate: floa
     yield b"\n".join(lines) + b"\n"
 
 
+def again_and_again(bodies: Sequence[bytes], seconds: float, *, num_least: int = 0) -> Iterator[bytes]:
+    """The bodies in turn until the time is over, but at least so many."""
+    give_up_s = time.monotonic() + seconds
+    for number, body in enumerate(itertools.cycle(bodies)):
+        if number >= num_least and time.monotonic() > give_up_s:
+            return
+        yield body
+
+
 def answer_in(said: dict[str, Any]) -> dict[str, Any]:
     """The answer of a line; refuses (ValueError) a line that holds an error."""
     if "answer" not in said:
@@ -299,20 +294,15 @@ async def step_costs(
     line = json.dumps({**json.loads(body), "policy": "fixed", "max_segments": num_segments}).encode()
     costs_s: list[float] = []
     for num_rows in range(1, num_slots + 1):
-        first = await asyncio.to_thread(server.totals)
+        before = await asyncio.to_thread(server.counts)
         began = time.monotonic()
         while time.monotonic() - began < MEASURE_S:
             async for said in stream(http, server.url, [line] * num_rows):
                 answer_in(said)
         await asyncio.sleep(SETTLED_S)
-        seen = (await asyncio.to_thread(server.totals)).since(first)
-        costs_s.append(_at_rows(seen, num_rows, costs_s))
+        seen = await asyncio.to_thread(server.counts) - before
+        mean_s, short = seen.step_s / seen.steps, min(num_rows - seen.rows / seen.steps, 0.9)
+        if costs_s and short > 0:  # some steps had one row less
+            mean_s = (mean_s - short * costs_s[-1]) / (1 - short)
+        costs_s.append(mean_s)
     return np.array(costs_s)
-
-
-def _at_rows(seen: Stretch, num_rows: int, smaller_s: Sequence[float]) -> float:
-    """The cost of a step of `num_rows`, where some steps of the stretch had one row less."""
-    mean_s, short = seen.step_s / seen.steps, num_rows - seen.rows / seen.steps
-    if not smaller_s or short <= 0:
-        return mean_s
-    return (mean_s - min(short, 0.9) * smaller_s[-1]) / (1 - min(short, 0.9))

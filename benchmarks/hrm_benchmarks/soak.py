@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 
-from hrm_benchmarks.report import paper, print_table
+from hrm_benchmarks.report import Row, paper, print_table
 from hrm_benchmarks.server import SETTLED_S, RunningServer, Usage, client, post, stream, usage_of
 from hrm_benchmarks.targets import Target
 
@@ -42,21 +42,6 @@ class UsageSample:
     usage: dict[str, Usage]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SoakReport:
-    """The account; `faults` is empty where every promise was kept."""
-
-    faults: list[str]
-    requests: int
-    seconds: float
-    refused_and_sent_again: int
-    mb_per_hour: dict[str, float]
-    mb_per_million: dict[str, float]
-    before: dict[str, Usage]
-    after: dict[str, Usage]
-    samples: list[UsageSample]
-
-
 async def soak(
     server: RunningServer,
     target: Target,
@@ -65,14 +50,21 @@ async def soak(
     num_streams: int,
     num_singles: int,
     tell: Callable[[str], object],
-) -> SoakReport:
-    """Half of the requests in batches over `num_streams` connections, half by themselves over `num_singles`."""
+) -> Row:
+    """Half of the requests in batches over `num_streams` connections, half by themselves over `num_singles`.
+
+    The account's `faults` are empty where every promise was kept.
+    """
     run = _Run(target=target, url=server.url)
     began = time.monotonic()
-    pids, before, first = server.pids(), server.usage(), server.totals()
+    pids, before, first = server.pids(), server.usage(), server.counts()
     numbers = itertools.cycle(range(len(target.bodies)))
-    batches = _batches(num_requests // 2, numbers)
-    singles = itertools.islice(numbers, num_requests - num_requests // 2)
+    num_lines = num_requests // 2
+    batches = (
+        list(itertools.islice(numbers, min(LINES_IN_A_BATCH, num_lines - start)))
+        for start in range(0, num_lines, LINES_IN_A_BATCH)
+    )
+    singles = itertools.islice(numbers, num_requests - num_lines)
     watcher = asyncio.ensure_future(_watch(run, pids, began, num_requests, tell))
     async with client() as http:
         await asyncio.gather(
@@ -82,42 +74,29 @@ async def soak(
     watcher.cancel()
     await asyncio.sleep(2 * SETTLED_S)
     seconds = time.monotonic() - began
-    after, num_ended = server.usage(), server.totals().num_ended - first.num_ended
-    return SoakReport(
-        faults=_faults(run, num_requests, num_ended, server.slots(), before, after),
-        requests=num_requests,
-        seconds=seconds,
-        refused_and_sent_again=run.refused,
-        mb_per_hour={name: 3600 * run.slope(name, lambda one: one.at_s) for name in pids},
-        mb_per_million={name: 1e6 * run.slope(name, lambda one: one.answered) for name in pids},
-        before=before,
-        after=after,
-        samples=run.samples,
-    )
+    after, num_ended = server.usage(), (server.counts() - first).num_ended
+    return {
+        "faults": _faults(run, num_requests, num_ended, server.slots(), before, after),
+        "requests": num_requests,
+        "seconds": seconds,
+        "refused_and_sent_again": run.refused,
+        "mb_per_hour": {name: 3600 * run.slope(name, lambda one: one.at_s) for name in pids},
+        "mb_per_million": {name: 1e6 * run.slope(name, lambda one: one.answered) for name in pids},
+        "before": before,
+        "after": after,
+        "samples": run.samples,
+    }
 
 
-def print_report(found: SoakReport) -> None:
-    rows = [
-        {
-            "process": name,
-            "before": before,
-            "after": found.after[name],
-            "mb_per_hour": found.mb_per_hour[name],
-            "mb_per_million": found.mb_per_million[name],
-        }
-        for name, before in found.before.items()
-    ]
-    print_table(f"{found.requests} requests in {found.seconds:.0f} s", COLUMNS, rows)
-    paper().print("; ".join(found.faults) or "every request answered once and right, nothing left behind")
+def print_report(found: Row) -> None:
+    by_process = ("before", "after", "mb_per_hour", "mb_per_million")
+    rows = [{"process": name, **{key: found[key][name] for key in by_process}} for name in found["before"]]
+    print_table(f"{found['requests']} requests in {found['seconds']:.0f} s", COLUMNS, rows)
+    paper().print("; ".join(found["faults"]) or "every request answered once and right, nothing left behind")
 
 
-def print_report_json(found: SoakReport) -> None:
-    print(json.dumps(asdict(found), indent=1))
-
-
-def _batches(num_lines: int, numbers: Iterator[int]) -> Iterator[list[int]]:
-    for start in range(0, num_lines, LINES_IN_A_BATCH):
-        yield list(itertools.islice(numbers, min(LINES_IN_A_BATCH, num_lines - start)))
+def print_report_json(found: Row) -> None:
+    print(json.dumps(found, indent=1, default=asdict))
 
 
 @dataclass(kw_only=True)

@@ -23,7 +23,6 @@ from hrm_benchmarks.policies import (
     serve,
 )
 from hrm_benchmarks.scripted import (
-    DistributionError,
     Scripted,
     VirtualClock,
     made_up,
@@ -142,7 +141,7 @@ def test_what_a_run_recorded_can_be_played_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["{}", "[0]", "[0, -1]", "no json", '{"runs": 3}', "[[1, 2]]"])
 def test_a_file_without_a_histogram_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "bad.json").write_text(content)
-    with pytest.raises(DistributionError, match=r"bad\.json"):
+    with pytest.raises(ValueError, match=r"bad\.json"):
         segment_shares(str(tmp_path / "bad.json"))
 
 
