@@ -6,6 +6,7 @@ Only light modules are imported at the top, because the spawned engine process i
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
@@ -13,21 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from hrm_edge_runtime.bundle import Bundle
     from hrm_edge_runtime.http.otel import RequestTracer
-import re
 
-serve_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+serve = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+"""Entry point of `hrm-serve`."""
 
-ENGINES_HELP = "auto, cpu, cuda, ort-tensorrt or tensorrt, and a precision it holds"
-
-
-def serve() -> None:
-    """Entry point of `hrm-serve`."""
-    serve_app()
+UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+MAX_SLOTS = 1024
 
 
-@serve_app.command(epilog="Example: hrm-serve sudoku maze-8x8 --port 8000")
+@serve.command(epilog="Example: hrm-serve sudoku maze-8x8 --port 8000")
 def serve_command(
     bundles: Annotated[
         list[str] | None,
@@ -45,7 +41,11 @@ def serve_command(
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of an engine; without it, all cores.")] = None,
     engine: Annotated[
-        str, typer.Option(metavar="ENGINE[:PRECISION]", help=f"What runs the bundles: {ENGINES_HELP}.")
+        str,
+        typer.Option(
+            metavar="ENGINE[:PRECISION]",
+            help="What runs the bundles: auto, cpu, cuda, ort-tensorrt or tensorrt, and a precision it holds.",
+        ),
     ] = "auto",
     max_attempts: Annotated[int, typer.Option(min=1, max=1024, help="The most attempts a request may ask for.")] = 16,
     queue_limit: Annotated[int, typer.Option(min=0, help="Puzzles that may wait for a slot; more get 503.")] = 64,
@@ -69,13 +69,14 @@ def serve_command(
     ] = None,
 ) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
-    from hrm_edge_runtime.cli import bytes_from, slots_from
+    from hrm_edge_runtime.bundle import Bundle, find_bundle
     from hrm_edge_runtime.engines.engine import EngineUnavailableError
     from hrm_edge_runtime.http.auth import BindError, KeyFileError, KeyRing, bind_warnings
-    from hrm_edge_runtime.http.models import LaneDefaults, models_and_library
+    from hrm_edge_runtime.http.models import models_and_library
     from hrm_edge_runtime.http.server import ServerOptions, run_server
     from hrm_edge_runtime.logs import configure
     from hrm_edge_runtime.manifest import BundleError
+    from hrm_edge_runtime.worker.lanes import LaneDefaults
     from hrm_edge_runtime.worker.memory_budget import MemoryBudget
 
     defaults = LaneDefaults(
@@ -87,13 +88,14 @@ def serve_command(
         budget=MemoryBudget(limit_bytes=bytes_from(memory_budget) if memory_budget else None),
     )
     try:
-        models, library = models_and_library([_opened(name) for name in bundles or [None]], defaults, bundle_dir or ())
+        opened = [Bundle.open(find_bundle(name)) for name in bundles or [None]]
+        models, library = models_and_library(opened, defaults, bundle_dir or ())
         ring = KeyRing(keys) if keys else None
         warnings = bind_warnings(
             host, with_keys=ring is not None, tls_cert=tls_cert, tls_key=tls_key, insecure=insecure
         )
     except (BundleError, EngineUnavailableError, KeyFileError, BindError) as error:
-        _fail("hrm-serve", error)
+        _fail(error)
     configure(log)
     for warning in warnings:
         logging.warning(warning)
@@ -113,33 +115,22 @@ def serve_command(
         tracer=_tracer(otlp_endpoint) if otlp_endpoint else None,
     )
     try:
-        run_server(library.make_lanes(), models, options, library)
+        run_server(library, models, options)
     except EngineUnavailableError as error:
-        _fail("hrm-serve", error)
-
-
-def _opened(name: str | None) -> Bundle:
-    from hrm_edge_runtime.bundle import Bundle, find_bundle
-
-    return Bundle.open(find_bundle(name))
+        _fail(error)
 
 
 def _tracer(endpoint: str) -> RequestTracer:
     try:
         from hrm_edge_runtime.http.otel import RequestTracer
     except ModuleNotFoundError as error:
-        missing = ModuleNotFoundError(f"--otlp-endpoint needs {error.name}: run pip install 'hrm-edge[otel]'.")
-        _fail("hrm-serve", missing)
+        _fail(f"--otlp-endpoint needs {error.name}: run pip install 'hrm-edge[otel]'.")
     return RequestTracer.to(endpoint)
 
 
-def _fail(command: str, error: Exception) -> NoReturn:
-    sys.stderr.write(f"{command}: {error}\n")
+def _fail(problem: object) -> NoReturn:
+    sys.stderr.write(f"hrm-serve: {problem}\n")
     raise typer.Exit(1)
-
-
-UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-MAX_SLOTS = 1024
 
 
 def slots_from(text: str) -> int | None:

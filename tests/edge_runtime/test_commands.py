@@ -16,7 +16,7 @@ from echo_bundle import write_echo_bundle
 from service_tools import PATIENCE_S, Server, command, free_port, wait_for
 
 from hrm_edge_runtime.bundle import find_bundle
-from hrm_edge_runtime.cli import serve_app
+from hrm_edge_runtime.cli import serve
 from hrm_edge_runtime.http.auth import Key, hash_of, write_keys
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.manifest import Manifest
@@ -41,7 +41,7 @@ class Done:
 def run(name: str, *arguments: object) -> Done:
     """Run a command in this process, which saves the second that each start of Python takes."""
     stdout, stderr = io.StringIO(), io.StringIO()
-    app = {"serve": serve_app, "solve": solve_app}[name]
+    app = {"serve": serve, "solve": solve_app}[name]
     with redirect_stdout(stdout), redirect_stderr(stderr), pytest.raises(SystemExit) as left:
         app([str(argument) for argument in arguments])
     return Done(status=left.value.code, stdout=stdout.getvalue(), stderr=stderr.getvalue())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer.main
 
-from hrm_edge_runtime.cli import serve_app
+from hrm_edge_runtime.cli import serve
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 TABLE = re.compile(r"\| option \| default \| what it does \|\n(?:\|.*\n)+")
@@ -15,7 +15,7 @@ TABLE = re.compile(r"\| option \| default \| what it does \|\n(?:\|.*\n)+")
 
 def flag_table() -> str:
     lines = ["| option | default | what it does |", "|---|---|---|"]
-    for option in typer.main.get_command(serve_app).params:
+    for option in typer.main.get_command(serve).params:
         if option.param_type_name == "option" and option.name != "help":
             default = "" if option.default in (None, False) else f"`{option.default}`"
             lines.append(f"| `{option.opts[0]}` | {default} | {option.help} |")

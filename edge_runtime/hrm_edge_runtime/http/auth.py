@@ -156,8 +156,11 @@ def write_keys(path: Path, keys: Sequence[Key]) -> None:
             atomic.new_file(path) as draft,
             open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file,
         ):
-            if path.exists():
-                _copy_owner_and_mode(path.stat(), file.fileno())
+            if path.exists():  # a server under a user of its own reads the file through its group
+                before = path.stat()
+                if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+                    os.fchown(file.fileno(), before.st_uid, before.st_gid)
+                os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
             file.writelines(f"{key.model_dump_json(exclude_none=True)}\n" for key in keys)
     except OSError as error:
         raise KeyFileError(f"the key file {path} cannot be written: {_cause(error)}.") from None
@@ -197,13 +200,6 @@ def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:
             f"the certificate {tls_cert} cannot be used with the key {tls_key} ({error}): give a PEM file of each, "
             "made for one another."
         ) from None
-
-
-def _copy_owner_and_mode(before: os.stat_result, descriptor: int) -> None:
-    """A server under a user of its own reads the file through its group."""
-    if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
-        os.fchown(descriptor, before.st_uid, before.st_gid)
-    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
 
 
 def _key(path: Path, number: int, line: str) -> Key:

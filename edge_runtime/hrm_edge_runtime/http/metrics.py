@@ -5,11 +5,15 @@ Each application has a registry of its own, so that two in one process (as in te
 
 from __future__ import annotations
 
+import functools
+import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily as _Counter
+from prometheus_client.core import GaugeMetricFamily as _Gauge
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from hrm_edge_runtime.batching.stats import LaneSnapshot
@@ -18,6 +22,30 @@ from hrm_edge_runtime.worker.client import EngineClient
 from hrm_host.board import Energy, Sensors
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+_LANE_FIGURES: tuple[tuple[type[_Gauge | _Counter], str, str, Callable[[LaneSnapshot], float]], ...] = (
+    (_Gauge, "hrm_slots", "Slots of the lane.", lambda lane: lane.num_slots),
+    (_Gauge, "hrm_slots_active", "Slots with an attempt in them.", lambda lane: lane.num_active),
+    (_Gauge, "hrm_queue_length", "Attempts that wait for a slot.", lambda lane: lane.num_queued),
+    (_Gauge, "hrm_occupancy", "Share of the rows that worked while others waited.", lambda lane: lane.occupancy),
+    (_Gauge, "hrm_expected_wait_seconds", "Wait for a slot of one that came now.", lambda lane: lane.expected_wait_s),
+    (_Counter, "hrm_steps", "Segments run over the batch.", lambda lane: lane.steps),
+    (_Counter, "hrm_slot_segments", "Segments run, counted for each attempt.", lambda lane: lane.slot_segments),
+    (
+        _Counter,
+        "hrm_backlog_slot_segments_used",
+        "Rows busy while others waited.",
+        lambda lane: lane.slot_segments_used,
+    ),
+    (
+        _Counter,
+        "hrm_backlog_slot_segments_offered",
+        "Rows while others waited.",
+        lambda lane: lane.slot_segments_offered,
+    ),
+    (_Counter, "hrm_step_seconds", "Time in the engine's steps.", lambda lane: lane.step_seconds_total),
+    (_Counter, "hrm_host_seconds", "Time of the host around them.", lambda lane: lane.host_seconds_total),
+)
 
 
 class Metrics:
@@ -31,20 +59,15 @@ class Metrics:
         ProcessCollector(
             namespace="hrm_engine", pid=lambda: engine_client.process.pid or "none", registry=self._registry
         )
-        self._http_requests = Counter(
-            "hrm_http_requests", "Answered requests.", ["route", "status"], registry=self._registry
-        )
-        self._key_requests = Counter(
-            "hrm_key_requests", "Answered requests of each key.", ["key", "status"], registry=self._registry
-        )
-        self._http_seconds = self._histogram("hrm_http_request_seconds", "From request to answer.", "route")
-        self._queue_seconds = self._histogram("hrm_solve_queue_seconds", "From arrival to a slot.", "model")
-        self._compute_seconds = self._histogram("hrm_solve_compute_seconds", "From a slot to the end.", "model")
-        self._answers = Counter(
-            "hrm_answers",
-            "Puzzles answered, by how the answering attempt halted.",
-            ["model", "halted_by"],
-            registry=self._registry,
+        counter = functools.partial(Counter, registry=self._registry)
+        histogram = functools.partial(Histogram, buckets=SECONDS, registry=self._registry)
+        self._http_requests = counter("hrm_http_requests", "Answered requests.", ["route", "status"])
+        self._key_requests = counter("hrm_key_requests", "Answered requests of each key.", ["key", "status"])
+        self._http_seconds = histogram("hrm_http_request_seconds", "From request to answer.", ["route"])
+        self._queue_seconds = histogram("hrm_solve_queue_seconds", "From arrival to a slot.", ["model"])
+        self._compute_seconds = histogram("hrm_solve_compute_seconds", "From a slot to the end.", ["model"])
+        self._answers = counter(
+            "hrm_answers", "Puzzles answered, by how the answering attempt halted.", ["model", "halted_by"]
         )
 
     def watch(self, collector: Collector) -> None:
@@ -63,13 +86,6 @@ class Metrics:
         self._compute_seconds.labels(model).observe(result.compute_s)
         self._answers.labels(model, result.halted_by).inc()
 
-    def families(self) -> Iterable[Metric]:
-        """Every metric with its present value."""
-        return self._registry.collect()
-
-    def _histogram(self, name: str, text: str, label: str) -> Histogram:
-        return Histogram(name, text, [label], buckets=SECONDS, registry=self._registry)
-
     def page(self) -> bytes:
         """The text exposition format."""
         return generate_latest(self._registry)
@@ -85,22 +101,36 @@ class EngineCollector(Collector):
         self._engine_client = engine_client
 
     def collect(self) -> Iterable[Metric]:
-        engine_client = self._engine_client
-        yield _gauge("hrm_ready", "1 where new work is taken.", float(engine_client.state == "ready"))
-        yield _gauge("hrm_requests_waiting", "Requests that wait for the engine.", engine_client.num_waiting)
-        yield _gauge("hrm_step_age_seconds", "Since the last step while work waits.", engine_client.step_age_s)
-        yield _counter("hrm_engine_losses", "Engine processes that died.", engine_client.process.num_losses)
-        yield _gauge(
-            "hrm_engine_losses_in_a_row",
-            "Those without a healthy time between.",
-            engine_client.process.backoff.num_in_a_row,
+        client = self._engine_client
+        losses_in_a_row = client.process.backoff.num_in_a_row
+        age_s = time.monotonic() - client.snapshot.taken_s if client.snapshot else None
+        lanes = client.snapshot.lanes if client.snapshot else {}
+        yield _Gauge("hrm_ready", "1 where new work is taken.", float(client.state == "ready"))
+        yield _Gauge("hrm_requests_waiting", "Requests that wait for the engine.", client.num_waiting)
+        yield _Gauge("hrm_step_age_seconds", "Since the last step while work waits.", client.step_age_s)
+        yield _Counter("hrm_engine_losses", "Engine processes that died.", client.process.num_losses)
+        yield _Gauge("hrm_engine_losses_in_a_row", "Those without a healthy time between.", losses_in_a_row)
+        yield _Gauge("hrm_snapshot_age_seconds", "Age of the figures of lanes.", age_s)
+        for family_type, name, text, value_of in _LANE_FIGURES:
+            family = family_type(name, text, labels=["model"])
+            for model, lane in lanes.items():
+                family.add_metric([model], value_of(lane))
+            yield family
+        outcomes = _Counter("hrm_puzzles", "Attempts that ended, by how.", labels=["model", "outcome"])
+        segments = HistogramMetricFamily(
+            "hrm_segments_per_puzzle", "Segments until an attempt halted.", labels=["model"]
         )
-        snapshot = engine_client.snapshot
-        age_s = time.monotonic() - snapshot.taken_s if snapshot else None
-        yield _gauge("hrm_snapshot_age_seconds", "Age of the figures of lanes.", age_s)
-        yield from _lane_metrics(snapshot.lanes if snapshot else {})
-        memory = GaugeMetricFamily("hrm_lane_memory_bytes", "Memory that opening the lane took.", labels=["model"])
-        for model, report in engine_client.lane_manager.reports.items():
+        for model, lane in lanes.items():
+            for outcome, count in lane.completed.items():
+                outcomes.add_metric([model, outcome], count)
+            counts = lane.segments_histogram
+            buckets = [(f"{num}.0", float(total)) for num, total in enumerate(itertools.accumulate(counts))]
+            num_segments = sum(num * count for num, count in enumerate(counts))
+            segments.add_metric([model], buckets=[*buckets, ("+Inf", sum(counts))], sum_value=num_segments)
+        yield outcomes
+        yield segments
+        memory = _Gauge("hrm_lane_memory_bytes", "Memory that opening the lane took.", labels=["model"])
+        for model, report in client.lane_manager.reports.items():
             memory.add_metric([model], report.memory_bytes)
         yield memory
 
@@ -113,10 +143,10 @@ class BoardCollector(Collector):
         self._energy = Energy(sensors=sensors)
 
     def collect(self) -> Iterable[Metric]:
-        power = GaugeMetricFamily("hrm_board_power_watts", "Power of a supply rail.", labels=["rail"])
-        energy = CounterMetricFamily("hrm_board_energy_joules", "Energy since the first scrape.", labels=["rail"])
-        heat = GaugeMetricFamily("hrm_board_temperature_celsius", "Of a thermal zone.", labels=["zone"])
-        throttled = CounterMetricFamily("hrm_board_throttles", "Over-current events of the board.", labels=["event"])
+        power = _Gauge("hrm_board_power_watts", "Power of a supply rail.", labels=["rail"])
+        energy = _Counter("hrm_board_energy_joules", "Energy since the first scrape.", labels=["rail"])
+        heat = _Gauge("hrm_board_temperature_celsius", "Of a thermal zone.", labels=["zone"])
+        throttled = _Counter("hrm_board_throttles", "Over-current events of the board.", labels=["event"])
         readings = (
             (power, self._sensors.power_w()),
             (energy, self._energy.read_j()),
@@ -127,64 +157,3 @@ class BoardCollector(Collector):
             for label, value in values.items():
                 family.add_metric([label], value)
             yield family
-
-
-_GAUGES: tuple[tuple[str, str, Callable[[LaneSnapshot], float]], ...] = (
-    ("hrm_slots", "Slots of the lane.", lambda lane: lane.num_slots),
-    ("hrm_slots_active", "Slots with an attempt in them.", lambda lane: lane.num_active),
-    ("hrm_queue_length", "Attempts that wait for a slot.", lambda lane: lane.num_queued),
-    ("hrm_occupancy", "Share of the rows that worked while others waited.", lambda lane: lane.occupancy),
-    ("hrm_expected_wait_seconds", "Wait for a slot of one that came now.", lambda lane: lane.expected_wait_s),
-)
-_COUNTERS: tuple[tuple[str, str, Callable[[LaneSnapshot], float]], ...] = (
-    ("hrm_steps", "Segments run over the batch.", lambda lane: lane.steps),
-    ("hrm_slot_segments", "Segments run, counted for each attempt.", lambda lane: lane.slot_segments),
-    ("hrm_backlog_slot_segments_used", "Rows busy while others waited.", lambda lane: lane.slot_segments_used),
-    ("hrm_backlog_slot_segments_offered", "Rows while others waited.", lambda lane: lane.slot_segments_offered),
-    ("hrm_step_seconds", "Time in the engine's steps.", lambda lane: lane.step_seconds_total),
-    ("hrm_host_seconds", "Time of the host around them.", lambda lane: lane.host_seconds_total),
-)
-
-
-def _lane_metrics(lanes: Mapping[str, LaneSnapshot]) -> Iterable[Metric]:
-    """Each family once, with a sample for every lane."""
-    for name, text, value_of in _GAUGES:
-        yield _by_model(GaugeMetricFamily(name, text, labels=["model"]), lanes, value_of)
-    for name, text, value_of in _COUNTERS:
-        yield _by_model(CounterMetricFamily(name, text, labels=["model"]), lanes, value_of)
-    outcomes = CounterMetricFamily("hrm_puzzles", "Attempts that ended, by how.", labels=["model", "outcome"])
-    segments = HistogramMetricFamily("hrm_segments_per_puzzle", "Segments until an attempt halted.", labels=["model"])
-    for model, lane in lanes.items():
-        for outcome, count in lane.completed.items():
-            outcomes.add_metric([model, outcome], count)
-        _add_histogram(segments, lane.segments_histogram, model)
-    yield outcomes
-    yield segments
-
-
-def _by_model(
-    family: GaugeMetricFamily | CounterMetricFamily,
-    lanes: Mapping[str, LaneSnapshot],
-    value_of: Callable[[LaneSnapshot], float],
-) -> Metric:
-    for model, lane in lanes.items():
-        family.add_metric([model], value_of(lane))
-    return family
-
-
-def _add_histogram(family: HistogramMetricFamily, counts: tuple[int, ...], model: str) -> None:
-    buckets: list[tuple[str, float]] = []
-    total = 0
-    for num_segments, count in enumerate(counts):
-        total += count
-        buckets.append((f"{num_segments}.0", total))
-    segments = sum(num * count for num, count in enumerate(counts))
-    family.add_metric([model], buckets=[*buckets, ("+Inf", total)], sum_value=segments)
-
-
-def _gauge(name: str, text: str, value: float | None) -> Metric:
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(name, text, value=value)

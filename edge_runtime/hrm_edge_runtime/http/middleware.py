@@ -6,7 +6,6 @@ Plain ASGI, because a wrapper around the request would hide a client's disconnec
 from __future__ import annotations
 
 import base64
-import binascii
 import logging
 import math
 import time
@@ -33,6 +32,19 @@ CHALLENGES = (  # one header each, since Chromium reads no list of them; Basic i
     'Basic realm="HRM Edge", charset="UTF-8"',
     "Bearer",
 )
+BAD_KEY = ServiceError(
+    401,
+    "bad-key",
+    "this server asks for a key and the request holds none that it knows",
+    "send the header 'authorization: Bearer KEY' or 'x-api-key: KEY'; in a browser give it as the password",
+)
+FOREIGN_PAGE = ServiceError(
+    403,
+    "foreign-page",
+    "a page of another origin sent this request",
+    "open this server's own page; a proxy in front of it must leave the Host header as it is",
+)
+INTERNAL = ServiceError(500, "internal", "the server made a mistake", "report it with the server's log")
 
 _log = logging.getLogger("hrm_edge_runtime.access")
 
@@ -83,7 +95,7 @@ class RequestMiddleware:
             await app(scope, receive, send_with_headers)
         except Exception:
             if not status:
-                await error_response(_internal())(scope, receive, send_with_headers)
+                await error_response(INTERNAL)(scope, receive, send_with_headers)
             raise
         finally:
             status = status or 500
@@ -98,16 +110,23 @@ class RequestMiddleware:
         origin, host = headers.get(b"origin"), headers.get(b"host", b"")
         is_foreign = origin is not None and origin.partition(b"://")[2].lower() != host.lower()
         if is_foreign and scope["method"] not in READING_METHODS:
-            return error_response(_foreign_page())
+            return error_response(FOREIGN_PAGE)
         if self._keys is None or scope["path"] in OPEN_PATHS:
             return None
         principal = self._keys.find(_secret(headers))
         if principal is None:
-            return _challenge()
+            answer = error_response(BAD_KEY)
+            for challenge in CHALLENGES:
+                answer.headers.append("WWW-Authenticate", challenge)
+            return answer
         scope.setdefault("state", {})["principal"] = principal
         context.key = principal.label
         wait_s = principal.bucket.wait_s() if principal.bucket and scope["path"] in METERED_PATHS else 0.0
-        return error_response(_too_often(wait_s)) if wait_s else None
+        if not wait_s:
+            return None
+        retry = {"Retry-After": str(max(1, math.ceil(wait_s)))}
+        message, remedy = "this key asks more often than it may", "send it again after Retry-After seconds"
+        return error_response(ServiceError(429, "rate-limited", message, remedy, headers=retry))
 
     def _report(self, method: str, route: str, status: int, seconds: float, context: logs.RequestContext) -> None:
         self._metrics.note_request(route, status, seconds, context.key)
@@ -123,65 +142,21 @@ class RequestMiddleware:
             "trace": context.trace_id,
             **context.fields(),
         }
-        _log.info("%s", _words(fields), extra={"fields": fields})
+        words = f"{method} {route} {status} in {fields['ms']} ms"
+        if context.refused:
+            words += f", refused: {context.refused}"
+        if context.num_puzzles:
+            words += f", {fields['model']}: {fields['puzzles']} answered in {fields['segments']} segments"
+            words += f", queue {fields['queue_ms']} ms, compute {fields['compute_ms']} ms"
+        _log.info("%s", words, extra={"fields": fields})
 
 
 def _secret(headers: Mapping[bytes, bytes]) -> str:
     """The key in a request, or nothing."""
     scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     if scheme.lower() == "basic":
-        return _password(token.strip())
+        try:
+            return base64.b64decode(token.strip(), validate=True).decode("utf-8").partition(":")[2]
+        except ValueError:
+            return ""
     return token.strip() if scheme.lower() == "bearer" else headers.get(b"x-api-key", b"").decode("latin-1")
-
-
-def _password(token: str) -> str:
-    try:
-        return base64.b64decode(token, validate=True).decode("utf-8").partition(":")[2]
-    except (binascii.Error, UnicodeDecodeError):
-        return ""
-
-
-def _words(fields: dict[str, object]) -> str:
-    said = f"{fields['method']} {fields['route']} {fields['status']} in {fields['ms']} ms"
-    if fields["refused"]:
-        said += f", refused: {fields['refused']}"
-    if "model" in fields:
-        said += f", {fields['model']}: {fields['puzzles']} answered in {fields['segments']} segments"
-        said += f", queue {fields['queue_ms']} ms, compute {fields['compute_ms']} ms"
-    return said
-
-
-def _challenge() -> Response:
-    refusal = ServiceError(
-        401,
-        "bad-key",
-        "this server asks for a key and the request holds none that it knows",
-        "send the header 'authorization: Bearer KEY' or 'x-api-key: KEY'; in a browser give it as the password",
-    )
-    answer = error_response(refusal)
-    for challenge in CHALLENGES:
-        answer.headers.append("WWW-Authenticate", challenge)
-    return answer
-
-
-def _too_often(wait_s: float) -> ServiceError:
-    return ServiceError(
-        429,
-        "rate-limited",
-        "this key asks more often than it may",
-        "send it again after Retry-After seconds",
-        headers={"Retry-After": str(max(1, math.ceil(wait_s)))},
-    )
-
-
-def _foreign_page() -> ServiceError:
-    return ServiceError(
-        403,
-        "foreign-page",
-        "a page of another origin sent this request",
-        "open this server's own page; a proxy in front of it must leave the Host header as it is",
-    )
-
-
-def _internal() -> ServiceError:
-    return ServiceError(500, "internal", "the server made a mistake", "report it with the server's log")

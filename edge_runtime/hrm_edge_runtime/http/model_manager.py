@@ -18,7 +18,7 @@ import logging
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.http.errors import ServiceError, invalid, unavailable
-from hrm_edge_runtime.http.models import Library, ServedModel, served_model
+from hrm_edge_runtime.http.models import Library, ServedModel
 from hrm_edge_runtime.http.schema import ChangeAnswer
 from hrm_edge_runtime.manifest import BundleError
 from hrm_edge_runtime.worker.client import EngineClient
@@ -45,20 +45,16 @@ class ModelManager:
         """Serve a bundle under its name; refuses with 422 what does not open, with 507 what does not fit."""
         async with self._one_at_a_time:
             self._check_ready()
-            model, recipe = await asyncio.to_thread(self._read, name, bundle)
-            evicted = await self._open_with_room(model, recipe)
+            model, lane = await asyncio.to_thread(self._read, name, bundle)
+            evicted = await self._open_with_room(model, lane)
             before = self._models.get(name)
             self._models[name] = model  # in the place of the old one, or at the end
-            self._library.lanes[recipe.key] = recipe
+            self._library.lanes[lane.key] = lane
             if before is not None:
                 self._retire_later(before)
             _log.info("%s %s", "reloaded" if before else "added", name)
             report = self._engine_client.lane_manager.reports.get(model.lane)
-            return ChangeAnswer(
-                model=model.view(report),
-                replaced=before is not None,
-                evicted=evicted,
-            )
+            return ChangeAnswer(model=model.view(report), replaced=before is not None, evicted=evicted)
 
     async def remove(self, name: str) -> None:
         """Serve a model no more; refuses with 404 one that is not here, with 409 the only one."""
@@ -93,21 +89,16 @@ class ModelManager:
                     "send it to /models/ and its own name",
                     field="bundle",
                 )
-            recipe = self._library.recipe(bundle, self._new_key(name))
+            keys = itertools.chain([name], (f"{name}#{number}" for number in self._numbers))
+            key = next(key for key in keys if key not in self._engine_client.limits)
+            return self._library.open(bundle, key)
         except (BundleError, EngineUnavailableError) as error:
             raise _refusal(422, "bad-bundle", error) from None
-        return served_model(bundle, recipe), recipe
 
-    def _new_key(self, name: str) -> str:
-        """A key that no lane has: the name itself, or the name with a number."""
-        limits = self._engine_client.limits
-        keys = itertools.chain([name], (f"{name}#{number}" for number in self._numbers))
-        return next(key for key in keys if key not in limits)
-
-    async def _open_with_room(self, model: ServedModel, recipe: LaneOptions) -> list[str]:
+    async def _open_with_room(self, model: ServedModel, lane: LaneOptions) -> list[str]:
         """Open the lane; returns the names of the models that made room for it."""
         try:
-            await self._open(model, recipe)
+            await self._open(model, lane)
             return []
         except LaneNotOpenedError as error:
             if error.lacking_bytes is None:
@@ -121,17 +112,17 @@ class ModelManager:
             self._library.lanes.pop(victim.lane, None)
             await self._engine_client.lane_manager.retire(victim.lane)
         try:
-            await self._open(model, recipe)
+            await self._open(model, lane)
         except LaneNotOpenedError as error:
             raise _refusal(507, "over-budget", error) from None
         return [victim.name for victim in victims]
 
-    async def _open(self, model: ServedModel, recipe: LaneOptions) -> None:
+    async def _open(self, model: ServedModel, lane: LaneOptions) -> None:
         await self._engine_client.lane_manager.load(
-            recipe.key,
+            lane.key,
             model.name,
-            functools.partial(open_lane_later, recipe),
-            beside=recipe.choice.engine != OPENED_WHERE_USED,
+            functools.partial(open_lane_later, lane),
+            beside=lane.choice.engine != OPENED_WHERE_USED,
         )
 
     def _victims(self, lacking_bytes: int) -> list[ServedModel]:
@@ -147,13 +138,14 @@ class ModelManager:
 
     def _retire_later(self, model: ServedModel) -> None:
         self._library.lanes.pop(model.lane, None)
-        task = asyncio.ensure_future(self._retire(model.lane))
+
+        async def retire() -> None:
+            await self._engine_client.lane_manager.retire(model.lane)
+            _log.info("the lane %s is closed", model.lane)
+
+        task = asyncio.ensure_future(retire())
         self._retirements.add(task)
         task.add_done_callback(self._retirements.discard)
-
-    async def _retire(self, lane: str) -> None:
-        await self._engine_client.lane_manager.retire(lane)
-        _log.info("the lane %s is closed", lane)
 
 
 def _refusal(status: int, reason: str, error: Exception) -> ServiceError:

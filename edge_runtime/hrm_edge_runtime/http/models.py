@@ -15,8 +15,7 @@ from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
 from hrm_edge_runtime.engines.factory import prepare
 from hrm_edge_runtime.http.schema import HaltingView, ModelView
 from hrm_edge_runtime.manifest import BundleError, Manifest
-from hrm_edge_runtime.worker.lanes import LaneOptions, MakeLanes, open_lanes
-from hrm_edge_runtime.worker.memory_budget import MemoryBudget
+from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneOptions, MakeLanes, open_lanes
 from hrm_edge_runtime.worker.messages import LaneReport
 from hrm_puzzles.puzzle import Puzzle
 
@@ -79,7 +78,9 @@ class ServedModel:
     def view(self, report: LaneReport | None = None) -> ModelView:
         """The entry in /models; of the lane only what the engine has reported."""
         manifest = self.manifest
-        rows, cols = self._size()
+        full_T = np.full(self.puzzle.seq_len, self.puzzle.vocab_size - 1, np.int32)  # shows the largest board
+        shape = self.puzzle.decode(full_T).shape
+        rows, cols = shape if len(shape) == 2 else (None, None)
         return ModelView(
             name=manifest.name,
             kind=self.puzzle.name,
@@ -102,29 +103,11 @@ class ServedModel:
             provenance=manifest.provenance,
         )
 
-    def _size(self) -> tuple[int, int] | tuple[None, None]:
-        """Rows and columns of the largest board, which is what a full row of tokens shows; none for other puzzles."""
-        full_T = np.full(self.puzzle.seq_len, self.puzzle.vocab_size - 1, np.int32)
-        shape = self.puzzle.decode(full_T).shape
-        return shape if len(shape) == 2 else (None, None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaneDefaults:
-    """How to run every bundle; `engine` is ENGINE[:PRECISION], without `num_slots` their number is measured."""
-
-    engine: str
-    num_slots: int | None
-    num_threads: int | None
-    queue_limit: int
-    max_attempts: int
-    budget: MemoryBudget = field(default_factory=MemoryBudget)
-
 
 class Library:
     """The bundles that may be served: those named at the start and all in `folders`; and how to run them.
 
-    `lanes` holds the recipes of those served now, by their keys; `ModelManager` keeps it up to date.
+    `lanes` says how those served now are opened, by their keys; `ModelManager` keeps it up to date.
     """
 
     def __init__(self, bundles: Sequence[Bundle], defaults: LaneDefaults, folders: Iterable[Path] = ()) -> None:
@@ -151,21 +134,22 @@ class Library:
             "--bundle-dir of its command line."
         )
 
-    def recipe(self, bundle: Bundle, key: str) -> LaneOptions:
-        """How to open a bundle as the lane `key`; builds what its engine needs built, which can take minutes."""
+    def open(self, bundle: Bundle, key: str) -> tuple[ServedModel, LaneOptions]:
+        """The model, and how to open it as the lane `key`; builds what its engine needs, which can take minutes."""
         defaults = self._defaults
         max_slots = MAX_SLOTS_CPU if bundle.manifest.seq_len > LONG_SEQUENCE else MAX_SLOTS_GPU
         choice = prepare(bundle, defaults.engine, num_slots=defaults.num_slots or max_slots)
-        return LaneOptions(
-            key=key,
-            bundle_path=bundle.path,
-            choice=choice,
-            num_slots=defaults.num_slots,
-            max_slots=MAX_SLOTS_CPU if choice.engine == "cpu" else max_slots,
-            num_threads=defaults.num_threads,
-            queue_limit=defaults.queue_limit,
+        if choice.engine == "cpu":
+            max_slots = MAX_SLOTS_CPU
+        model = ServedModel.of(
+            bundle,
+            lane=key,
+            precision=choice.precision,
+            num_slots=defaults.num_slots or max_slots,
             max_attempts=defaults.max_attempts,
-            budget=defaults.budget,
+        )
+        return model, LaneOptions(
+            key=key, bundle_path=bundle.path, choice=choice, max_slots=max_slots, defaults=defaults
         )
 
     def make_lanes(self) -> MakeLanes:
@@ -176,7 +160,7 @@ class Library:
 def models_and_library(
     bundles: Sequence[Bundle], defaults: LaneDefaults, folders: Iterable[Path] = ()
 ) -> tuple[list[ServedModel], Library]:
-    """The models to serve at the start, and the library whose recipes the engine process follows.
+    """The models to serve at the start, and the library that says how the engine process opens them.
 
     Builds what the engines need built; refuses two bundles of one name, and what `prepare` refuses.
     """
@@ -184,15 +168,6 @@ def models_and_library(
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise BundleError(f"two bundles are named {doubled[0]!r}: serve one of them, or export one under another name.")
     library = Library(bundles, defaults, folders)
-    library.lanes = {bundle.manifest.name: library.recipe(bundle, bundle.manifest.name) for bundle in bundles}
-    return [served_model(bundle, library.lanes[bundle.manifest.name]) for bundle in bundles], library
-
-
-def served_model(bundle: Bundle, options: LaneOptions) -> ServedModel:
-    return ServedModel.of(
-        bundle,
-        lane=options.key,
-        precision=options.choice.precision,
-        num_slots=options.num_slots or options.max_slots,
-        max_attempts=options.max_attempts,
-    )
+    opened = [library.open(bundle, bundle.manifest.name) for bundle in bundles]
+    library.lanes = {lane.key: lane for _, lane in opened}
+    return [model for model, _ in opened], library

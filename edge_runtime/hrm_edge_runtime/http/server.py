@@ -45,13 +45,10 @@ class DrainingServer(uvicorn.Server):
     A second signal exits at once. SIGHUP reads the keys again.
     """
 
-    def __init__(
-        self, config: uvicorn.Config, engine_client: EngineClient, drain_s: float, keys: KeyRing | None
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, engine_client: EngineClient, options: ServerOptions) -> None:
         super().__init__(config)
         self._engine_client = engine_client
-        self._drain_s = drain_s
-        self._keys = keys
+        self._options = options
         self._had_terminal = os.isatty(sys.stdin.fileno()) if sys.stdin else False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -60,7 +57,9 @@ class DrainingServer(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         self._loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         if self.config.is_ssl:
-            _hasten_handshakes(self._loop)
+            # uvicorn passes no limit for TLS handshakes on, and asyncio's own is a minute
+            create_server = functools.partial(self._loop.create_server, ssl_handshake_timeout=HEADER_SECONDS)
+            self._loop.create_server = create_server  # type: ignore[method-assign]
         await super().startup(sockets)
 
     async def on_tick(self, counter: int) -> bool:
@@ -71,8 +70,12 @@ class DrainingServer(uvicorn.Server):
         """SIGHUP: read the keys again, or drain where it came from a closed terminal."""
         if self._had_terminal and not os.isatty(sys.stdin.fileno()):
             self._begin_drain()
-        elif self._keys is not None:
-            reload_keys(self._keys)
+        elif (keys := self._options.keys) is not None:
+            try:
+                keys.reload()
+                _log.info("read the key file again: %d keys", len(keys))
+            except KeyFileError as error:
+                _log.error("the keys of before stay in force: %s", error)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Runs between two instructions of the main thread, so it only wakes the loop.
@@ -92,7 +95,7 @@ class DrainingServer(uvicorn.Server):
             self.force_exit = self.should_exit = True
 
     async def _drain(self) -> None:
-        await self._engine_client.drain(self._drain_s)
+        await self._engine_client.drain(self._options.drain_s)
         self.should_exit = True
 
 
@@ -113,20 +116,16 @@ class ServerOptions:
     tracer: RequestTracer | None = None
 
 
-def run_server(
-    make_lanes: MakeLanes,
-    models: Sequence[ServedModel],
-    options: ServerOptions,
-    library: Library | None = None,
-) -> None:
+def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], options: ServerOptions) -> None:
     """Serve models until a signal ends it; exits with 1 where the port is taken.
 
     The engine process makes its own lanes, one for each model. With a library an admin may change the models, and a
     new engine process opens those served at that moment. Raises EngineUnavailableError where the engine refuses to
     start.
     """
+    library = lanes if isinstance(lanes, Library) else None
     engine_client = EngineClient(
-        lambda: SpawnedEngine(library.make_lanes() if library else make_lanes, options.log),
+        lambda: SpawnedEngine(lanes.make_lanes() if isinstance(lanes, Library) else lanes, options.log),
         {model.name: model.num_slots + options.queue_limit for model in models},
         stall_s=options.stall_s,
     )
@@ -148,18 +147,9 @@ def run_server(
         ssl_certfile=options.tls_cert,
         ssl_keyfile=options.tls_key,
     )
-    DrainingServer(config, engine_client, options.drain_s, options.keys).run()
+    DrainingServer(config, engine_client, options).run()
     if engine_client.process.refusal is not None:
         raise EngineUnavailableError(engine_client.process.refusal)
-
-
-def reload_keys(keys: KeyRing) -> None:
-    """Read the key file again; where it has become unusable, log that and keep the keys of before."""
-    try:
-        keys.reload()
-        _log.info("read the key file again: %d keys", len(keys))
-    except KeyFileError as error:
-        _log.error("the keys of before stay in force: %s", error)
 
 
 def _with_descriptors_for(max_connections: int) -> int:
@@ -176,9 +166,3 @@ def _with_descriptors_for(max_connections: int) -> int:
     fitting = max(1, soft - SPARE_FILES)
     _log.warning("at most %d connections: this process may open %d files (ulimit -n)", fitting, soft)
     return fitting
-
-
-def _hasten_handshakes(loop: asyncio.AbstractEventLoop) -> None:
-    """Uvicorn passes no limit for TLS handshakes on, and asyncio's own is a minute."""
-    create_server = functools.partial(loop.create_server, ssl_handshake_timeout=HEADER_SECONDS)
-    loop.create_server = create_server  # type: ignore[method-assign]

@@ -25,21 +25,26 @@ _log = logging.getLogger("hrm_edge_runtime.engine")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaneOptions:
-    """A bundle and how to run it; small and picklable, since the engine process opens the bundle itself.
+class LaneDefaults:
+    """How to run every bundle; `engine` is ENGINE[:PRECISION], without `num_slots` their number is measured."""
 
-    Without `num_slots` their number is chosen by measuring, up to `max_slots`.
-    """
+    engine: str
+    num_slots: int | None
+    num_threads: int | None
+    queue_limit: int
+    max_attempts: int
+    budget: MemoryBudget = field(default_factory=MemoryBudget)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneOptions:
+    """A bundle and how to run it; small and picklable, since the engine process opens the bundle itself."""
 
     key: str
     bundle_path: Path
     choice: Choice
-    num_slots: int | None
     max_slots: int
-    num_threads: int | None
-    queue_limit: int
-    max_attempts: int
-    budget: MemoryBudget
+    defaults: LaneDefaults
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,17 +76,18 @@ def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane
     Its memory is measured once it has run its largest step. Before it is loaded there must be room for its graph, which
     is the least it can take, and for what a lane of it was seen to take before.
     """
+    defaults = options.defaults
     bundle = Bundle.open(options.bundle_path)
-    name, figures = bundle.manifest.name, StepTimesFile(bundle, options.choice, options.num_threads)
+    name, figures = bundle.manifest.name, StepTimesFile(bundle, options.choice, defaults.num_threads)
     device = "cpu" if options.choice.engine == "cpu" else "any"
-    options.budget.check(name, bundle.graph_path(options.choice.precision, device=device).stat().st_size)
+    defaults.budget.check(name, bundle.graph_path(options.choice.precision, device=device).stat().st_size)
     step_s = figures.step_times()
-    if not step_s and not options.num_slots:
+    if not step_s and not defaults.num_slots:
         step_s = _measured(bundle, options)
         if keeps_figures:
             figures.keep_step_times(step_s)
-    sizing = Sizing(num_slots=options.num_slots, rule="given") if options.num_slots else sizing_from(step_s)
-    options.budget.check(name, figures.memory_bytes(sizing.num_slots))
+    sizing = Sizing(num_slots=defaults.num_slots, rule="given") if defaults.num_slots else sizing_from(step_s)
+    defaults.budget.check(name, figures.memory_bytes(sizing.num_slots))
     before_bytes = held_bytes()
     lane = _opened_lane(bundle, options, sizing.num_slots)
     memory_bytes = max(0, held_bytes() - before_bytes)
@@ -89,7 +95,7 @@ def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane
         figures.keep_memory(sizing.num_slots, memory_bytes)
     report = LaneReport(
         num_slots=sizing.num_slots,
-        queue_limit=options.queue_limit,
+        queue_limit=defaults.queue_limit,
         slots_rule=sizing.rule,
         memory_bytes=memory_bytes,
         step_s=step_s,
@@ -155,13 +161,13 @@ def _opened_lane(bundle: Bundle, options: LaneOptions, num_slots: int) -> Attemp
         _engine(bundle, options, num_slots),
         bundle.puzzle,
         bundle.puzzle_table,
-        queue_limit=options.queue_limit,
-        max_attempts=options.max_attempts,
+        queue_limit=options.defaults.queue_limit,
+        max_attempts=options.defaults.max_attempts,
         identifiers=bundle.identifiers,
     )
     try:
         warm_up(lane)
-        options.budget.check(bundle.manifest.name)
+        options.defaults.budget.check(bundle.manifest.name)
     except BaseException:
         lane.engine.close()
         del lane
@@ -176,7 +182,7 @@ def _engine(bundle: Bundle, options: LaneOptions, num_slots: int) -> Engine:
         engine=options.choice.engine,
         precision=options.choice.precision,
         num_slots=num_slots,
-        num_threads=options.num_threads,
+        num_threads=options.defaults.num_threads,
     )
 
 

@@ -25,9 +25,9 @@ from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.http import model_manager
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_keys
-from hrm_edge_runtime.http.models import LaneDefaults, Library, ServedModel, models_and_library
+from hrm_edge_runtime.http.models import Library, ServedModel, models_and_library
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import LaneSet, open_lane
+from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneSet, open_lane
 from hrm_edge_runtime.worker.memory_budget import MemoryBudget, OverBudgetError, held_bytes
 from hrm_edge_runtime.worker.process import ThreadEngine
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from asgi_tools import QUICK, app_over, serving
 from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
 from scripted_server import examples
 from service_tools import Server, wait_for
 
@@ -21,14 +22,13 @@ QUESTION = next(iter(examples()))
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-def exposed(metric: Metric) -> str:
-    return f"{metric.name}_total" if metric.type == "counter" else metric.name
-
-
 def our_metrics() -> dict[str, Metric]:
     app, _ = app_over(QUICK)
+    families = text_string_to_metric_families(app.state.service.metrics.page().decode())
     return {
-        exposed(metric): metric for metric in app.state.service.metrics.families() if metric.name.startswith("hrm_")
+        f"{family.name}_total" if family.type == "counter" else family.name: family
+        for family in families
+        if family.name.startswith("hrm_")
     }
 
 
