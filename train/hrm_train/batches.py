@@ -57,7 +57,12 @@ class Feed:
 
     def __init__(self, source: Source, puzzle: Puzzle, *, seed: int, augment: bool) -> None:
         self.source, self.puzzle, self.seed, self.augment = source, puzzle, seed, augment
-        self._order = lru_cache(maxsize=4)(self._shuffled)
+
+        @lru_cache(maxsize=4)
+        def order(epoch: int) -> NDArray[np.intp]:
+            return np.random.default_rng((seed, epoch, 0, _ORDERS)).permutation(source.num_groups)
+
+        self._order = order
 
     def draw(self, step: int, slots: range, batch_size: int, num_revealed: int) -> Offer:
         """Offers to `slots` of a global batch, each row with up to `num_revealed` of its open cells filled in."""
@@ -69,7 +74,10 @@ class Feed:
     def _block(self, step: int, block: int, batch_size: int, num_revealed: int) -> Offer:
         rng = np.random.default_rng((self.seed, step, block, _ROWS))
         chance_B4 = rng.random((BLOCK, 4))
-        groups_B = self._groups(step * batch_size + block * BLOCK + np.arange(BLOCK))
+        # as published, each epoch visits every group once, in an order of its own
+        draws_B = step * batch_size + block * BLOCK + np.arange(BLOCK)
+        epoch_B, place_B = np.divmod(draws_B, self.source.num_groups)
+        groups_B = np.array([self._order(epoch)[place] for epoch, place in zip(epoch_B.tolist(), place_B, strict=True)])
         tokens_BT, labels_BT, ids_B = self.source.rows(self.source.pick(groups_B, chance_B4[:, :2]))
         if self.augment:
             tokens_BT, labels_BT = self.puzzle.augment_BT(rng, tokens_BT, labels_BT)
@@ -82,14 +90,6 @@ class Feed:
             ids_B.astype(np.int32),
             chance_B4[:, 3].astype(np.float32),
         )
-
-    def _groups(self, draws_B: NDArray[np.int64]) -> NDArray[np.intp]:
-        """As published, each epoch visits every group once, in an order of its own."""
-        epoch_B, place_B = np.divmod(draws_B, self.source.num_groups)
-        return np.array([self._order(epoch)[place] for epoch, place in zip(epoch_B.tolist(), place_B, strict=True)])
-
-    def _shuffled(self, epoch: int) -> NDArray[np.intp]:
-        return np.random.default_rng((self.seed, epoch, 0, _ORDERS)).permutation(self.source.num_groups)
 
 
 class Curriculum:

@@ -63,14 +63,25 @@ def software_findings(machine: Host, software: TrainingSoftware) -> Iterator[Fin
     driver_cuda = re.search(r"CUDA Version:\s*(\d+)\.(\d+)", machine.command("nvidia-smi") or "")
     capability = (machine.command("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader") or "").split()
     yield python_finding(software.python)
-    yield _torch(software, (int(driver_cuda[1]), int(driver_cuda[2])) if driver_cuda else None)
+    yield torch_finding(software, (int(driver_cuda[1]), int(driver_cuda[2])) if driver_cuda else None)
     if software.sees_gpu and capability:
         yield architecture(software, capability[0])
-    if software.torch is not None:
-        yield _compile(software, has_gpu=driver_cuda is not None)
+    if software.torch is None:
+        return
+    remedies = {
+        "triton": "pip install triton (Windows: triton-windows)",
+        "compiler": "sudo apt install build-essential (Windows: the Visual Studio build tools)",
+    }
+    has = {"triton": software.has_triton or driver_cuda is None, "compiler": software.compiler is not None}
+    needs = [name for name, found in has.items() if not found]
+    if needs:
+        text = f"{' and '.join(needs)} missing: training runs, but uncompiled and slower"
+        yield warn("torch.compile", text, "; ".join(remedies[need] for need in needs))
+    else:
+        yield ok("torch.compile", f"compiler{' and Triton' if software.has_triton else ''} found")
 
 
-def _torch(software: TrainingSoftware, driver_cuda: tuple[int, int] | None) -> Finding:
+def torch_finding(software: TrainingSoftware, driver_cuda: tuple[int, int] | None) -> Finding:
     if software.torch is None:
         return fail("PyTorch", "missing", "pip install 'hrm-edge[train]'")
     said = f"{software.torch}, built for {'CUDA ' + software.torch_cuda if software.torch_cuda else 'the CPU'}"
@@ -78,11 +89,9 @@ def _torch(software: TrainingSoftware, driver_cuda: tuple[int, int] | None) -> F
         return ok("PyTorch", said)
     if software.torch_cuda is None:
         return fail("PyTorch", f"{said}, but there is a GPU", CUDA_BUILD)
-    built = tuple(map(int, software.torch_cuda.split(".")[:2]))
+    is_newer = tuple(map(int, software.torch_cuda.split(".")[:2])) > driver_cuda
+    remedy = "update the NVIDIA driver" if is_newer else "check CUDA_VISIBLE_DEVICES and the container's --gpus"
     said = f"{said}, the driver supports CUDA {driver_cuda[0]}.{driver_cuda[1]}, and PyTorch sees no GPU"
-    remedy = (
-        "update the NVIDIA driver" if built > driver_cuda else "check CUDA_VISIBLE_DEVICES and the container's --gpus"
-    )
     return fail("PyTorch", said, remedy)
 
 
@@ -99,17 +108,3 @@ def architecture(software: TrainingSoftware, capability: str) -> Finding:
             return ok("GPU kernels", f"{kernel} serves compute capability {capability}")
     text = f"PyTorch has no kernels for compute capability {capability} (it has {', '.join(software.architectures)})"
     return fail("GPU kernels", text, f"{CUDA_BUILD}, for a newer CUDA version")
-
-
-def _compile(software: TrainingSoftware, *, has_gpu: bool) -> Finding:
-    name = "torch.compile"
-    needs = [*(["triton"] if has_gpu and not software.has_triton else []), *([] if software.compiler else ["compiler"])]
-    if not needs:
-        text = f"compiler{' and Triton' if software.has_triton else ''} found"
-        return ok(name, text)
-    steps = {
-        "triton": "pip install triton (Windows: triton-windows)",
-        "compiler": "sudo apt install build-essential (Windows: the Visual Studio build tools)",
-    }
-    text = f"{' and '.join(needs)} missing: training runs, but uncompiled and slower"
-    return warn(name, text, "; ".join(steps[need] for need in needs))

@@ -82,7 +82,12 @@ class Trainer:
         self.curriculum = Curriculum(recipe.curriculum, recipe.curriculum_target)
         self.progress = checkpoints.Progress()
         self._mine = self.ranks.slots(recipe.batch_size)
-        self._prefetcher = Prefetcher(self._draw, self._num_revealed, workers=hardware.workers, depth=hardware.prefetch)
+        self._prefetcher = Prefetcher(
+            self._draw,
+            lambda step: self.curriculum.num_revealed(step, now=self.progress.step),
+            workers=hardware.workers,
+            depth=hardware.prefetch,
+        )
         if recipe.quantisation_aware:
             model.high_level.compute_as_int8()
             model.low_level.compute_as_int8()
@@ -102,8 +107,13 @@ class Trainer:
         with self.meter.phase("optimiser"):
             norm = self._update(sums, vector_gradients)
         self._counted += torch.stack([sums.solved, sums.halted])
-        self._count()
-        batch_size = self.recipe.batch_size
+        batch_size, progress, curriculum = self.recipe.batch_size, self.progress, self.curriculum
+        samples = batch_size * self.recipe.window
+        self.meter.count(samples)
+        progress.step += 1
+        progress.samples += samples
+        progress.curriculum_level, progress.curriculum_upcoming = curriculum.level, curriculum.upcoming
+        progress.solved_share = curriculum.solved_share
         return StepReport(
             loss=sums.loss,
             exact=sums.exact / batch_size,
@@ -136,9 +146,6 @@ class Trainer:
         offer = self.feed.draw(step, self._mine, self.recipe.batch_size, num_revealed)
         tensors = (torch.from_numpy(array) for array in offer)
         return Fresh(*(tensor.pin_memory() if self.device.type == "cuda" else tensor for tensor in tensors))
-
-    def _num_revealed(self, step: int) -> int:
-        return self.curriculum.num_revealed(step, now=self.progress.step)
 
     def _learn(self) -> tuple[StepSums, Tensor]:
         """Gradients of all micro-batches, begun again with smaller ones where the device's memory is too small.
@@ -202,14 +209,6 @@ class Trainer:
         recipe = self.recipe
         samples = self.progress.samples + recipe.batch_size * recipe.window
         return rate_at(samples, total=recipe.total_samples, warmup=recipe.warmup_samples, min_ratio=recipe.lr_min_ratio)
-
-    def _count(self) -> None:
-        progress, samples = self.progress, self.recipe.batch_size * self.recipe.window
-        self.meter.count(samples)
-        progress.step += 1
-        progress.samples += samples
-        progress.curriculum_level, progress.curriculum_upcoming = self.curriculum.level, self.curriculum.upcoming
-        progress.solved_share = self.curriculum.solved_share
 
     @property
     def max_segments(self) -> int:

@@ -173,9 +173,17 @@ def read_plan(run: Path, hw: str | None = None) -> RunPlan:
 def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
     """The trainer at its first step; `Trainer.restore` takes it further."""
     puzzle, recipe = registry.get(plan.recipe.puzzle), plan.recipe
-    source = open_source(plan.data, "train", puzzle)
-    feed = Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
-    model = _model(plan, puzzle)
+    feed = Feed(open_source(plan.data, "train", puzzle), puzzle, seed=recipe.seed, augment=recipe.augment)
+    torch.manual_seed(recipe.seed)
+    model = HRM(plan.config)
+    if plan.init and not (plan.run / "latest").exists():  # a checkpoint of the run itself replaces the start anyway
+        source = checkpoint.resolve(plan.init)
+        state = checkpoint.load(source)[0].state_dict()
+        if len(state["puzzle_table"]) != plan.config.num_puzzle_ids:  # other puzzles: all begin as the mean of the old
+            state["puzzle_table"] = state["puzzle_table"].mean(0).expand_as(model.puzzle_table)
+        checkpoint.load_state(model, state, source)
+    elif recipe.geometric_start:
+        start_from_geometry(model, puzzle.geometry)
     return Trainer(model, puzzle, feed, recipe, plan.hardware, micro_batch=plan.micro_batch_for(model), say=say)
 
 
@@ -187,20 +195,6 @@ def provenance(plan: RunPlan) -> dict[str, Any]:
         "data_fingerprint": datasets.fingerprint(plan.data),
         "hardware": plan.hardware.name,
     }
-
-
-def _model(plan: RunPlan, puzzle: Puzzle) -> HRM:
-    torch.manual_seed(plan.recipe.seed)
-    model = HRM(plan.config)
-    if plan.init and not (plan.run / "latest").exists():  # a checkpoint of the run itself replaces the start anyway
-        source = checkpoint.resolve(plan.init)
-        state = checkpoint.load(source)[0].state_dict()
-        if len(state["puzzle_table"]) != plan.config.num_puzzle_ids:  # other puzzles: all begin as the mean of the old
-            state["puzzle_table"] = state["puzzle_table"].mean(0).expand_as(model.puzzle_table)
-        checkpoint.load_state(model, state, source)
-    elif plan.recipe.geometric_start:
-        start_from_geometry(model, puzzle.geometry)
-    return model
 
 
 def _settings_by_record(settings: Sequence[str]) -> list[dict[str, str]]:

@@ -11,6 +11,7 @@ from hrm_model.geometry import misfit
 from hrm_puzzles.puzzle import Puzzle
 
 LossKind = Literal["softmax", "stablemax"]
+Values = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,21 +86,23 @@ class Recipe:
 
 def with_settings(record: Any, settings: Mapping[str, str]) -> Any:
     """A copy of a frozen record with textual settings (key=value of the command line) read in the fields' types."""
-    return replace(record, **{key: _read(text, getattr(record, key), key) for key, text in settings.items()})
+    values: Values = {}
+    for key, text in settings.items():
+        default = getattr(record, key)
+        kind = type(default)
+        try:
+            if kind is bool:
+                values[key] = {"true": True, "false": False}[text.lower()]
+            else:
+                values[key] = kind(float(text)) if kind is int else kind(text)
+        except KeyError as error:
+            raise ValueError(f"{key}={text!r} is no truth value; write true or false") from error
+        except ValueError as error:
+            raise ValueError(f"{key}={text!r} is no {kind.__name__}; give a value such as {default!r}") from error
+    return replace(record, **values)
 
 
-def _read(text: str, default: Any, key: str) -> Any:
-    if isinstance(default, bool):
-        if text.lower() not in ("true", "false"):
-            raise ValueError(f"{key}={text!r} is no truth value; write true or false")
-        return text.lower() == "true"
-    try:
-        return type(default)(float(text)) if isinstance(default, int) else type(default)(text)
-    except ValueError as error:
-        raise ValueError(f"{key}={text!r} is no {type(default).__name__}; give a value such as {default!r}") from error
-
-
-SIZES: dict[str, dict[str, Any]] = {
+SIZES: dict[str, Values] = {
     "published": {},
     "log": {
         "hidden_size": 256,
@@ -126,7 +129,7 @@ SIZES: dict[str, dict[str, Any]] = {
 """`published`: 27 M parameters as in the paper. `log`: 5.97 M, half its width and one low layer less, for cards of 8
 GB (rounding the SwiGLU width to 256 makes it larger than the 5.7 M it was planned with). `small`: 0.34 M, for a CPU."""
 
-_PUBLISHED: dict[str, Any] = {
+_PUBLISHED: Values = {
     "base_batch": 768,
     "lr": 1e-4,
     "lr_min_ratio": 1.0,
@@ -138,28 +141,18 @@ _PUBLISHED: dict[str, Any] = {
 }
 """As the published trainer, but for the average, which is TRM's."""
 
-RECIPES: dict[str, dict[str, Any]] = {
+RECIPES: dict[str, Values] = {
     "published": _PUBLISHED,
     "log": _PUBLISHED,
     "small": {"base_batch": 32, "lr": 1e-3, "beta2": 0.98, "window": 4},
 }
 
-_ONE_PUZZLE_ID: dict[str, Any] = {
-    "weight_decay": 1.0,
-    "puzzle_lr": 1e-4,
-    "puzzle_weight_decay": 1.0,
-    "total_samples": 20_000_000,
-}
-_ARC: dict[str, Any] = {
-    "weight_decay": 0.1,
-    "puzzle_lr": 1e-2,
-    "puzzle_weight_decay": 0.1,
-    "total_samples": 300_000_000,
-}
+_SINGLE: Values = {"weight_decay": 1.0, "puzzle_lr": 1e-4, "puzzle_weight_decay": 1.0, "total_samples": 20_000_000}
+_ARC: Values = {"weight_decay": 0.1, "puzzle_lr": 1e-2, "puzzle_weight_decay": 0.1, "total_samples": 300_000_000}
 """What the published recipes say: 26,041 updates of 768 samples for Sudoku-1k and Maze-1k, about 400,000 for ARC.
 Logistics is ours and taken as a maze."""
 
-_STARTS: dict[str, dict[str, Any]] = {
+_STARTS: dict[str, Values] = {
     "sudoku": {"curriculum": 28},
     "maze": {"deepening_samples": 400_000},
     "logistics": {"deepening_samples": 400_000},
@@ -175,14 +168,14 @@ def config_for(preset: str, puzzle: Puzzle, num_puzzle_ids: int) -> HRMConfig:
 def recipe_for(preset: str, puzzle: Puzzle, batch_size: int) -> Recipe:
     """The preset's recipe at that batch; the small model starts from the puzzle's geometry where it can hold it."""
     family = puzzle.name.partition("-")[0]
-    values: dict[str, Any] = {"puzzle": puzzle.name, "batch_size": batch_size, **_named(RECIPES, preset)}
+    values: Values = {"puzzle": puzzle.name, "batch_size": batch_size, **_named(RECIPES, preset)}
     if preset == "small":
         fits = misfit(config_for(preset, puzzle, 1), puzzle.geometry) is None
         return Recipe(**{**values, **_STARTS.get(family, {})}, geometric_start=fits)
-    return Recipe(**values, **(_ARC if family == "arc" else _ONE_PUZZLE_ID))
+    return Recipe(**values, **(_ARC if family == "arc" else _SINGLE))
 
 
-def _named(table: dict[str, dict[str, Any]], preset: str) -> dict[str, Any]:
+def _named(table: dict[str, Values], preset: str) -> dict[str, Any]:
     if preset not in table:
         raise ValueError(f"--preset {preset!r} is unknown; choose {', '.join(table)}")
     return table[preset]

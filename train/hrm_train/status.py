@@ -49,30 +49,36 @@ class Status:
 
 def read_status(run: Path) -> Status:
     """Refuses a directory that holds no run."""
-    plan = _plan(run)
-    recipe, moment = plan["recipe"], last_line(run / METRICS) or {}
-    history = History(run).rows()
-    whole = [row for row in history if row["kind"] == "whole"]
-    speed, samples = moment.get("samples_per_s"), moment.get("samples", 0)
-    remaining = recipe["total_samples"] - samples
+    try:
+        recipe = json.loads((run / SETTINGS).read_text(encoding="utf-8"))["recipe"]
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{run} holds no run ({error}); give the directory that hrm-train --run has made") from error
+    row, history = last_line(run / METRICS) or {}, History(run).rows()
+    whole = [validation for validation in history if validation["kind"] == "whole"]
+    speed, samples, step_ms = row.get("samples_per_s"), row.get("samples", 0), row.get("step_ms")
+    shares = {phase: ms / step_ms for phase, ms in row["phase_ms"].items()} if step_ms else {}
+    if step_ms:
+        shares["other"] = max(0.0, 1 - sum(shares.values()))  # what no phase covers
+    pointers = {name: run / name for name in ("latest", "best")}
+    named = {name: file.read_text(encoding="utf-8").strip() for name, file in pointers.items() if file.exists()}
     return Status(
         run=str(run),
         puzzle=recipe["puzzle"],
         process=writer_of(run),
-        step=moment.get("step", 0),
+        step=row.get("step", 0),
         samples=samples,
         total_samples=recipe["total_samples"],
         samples_per_s=speed,
-        eta_s=max(0, remaining) / speed if speed else None,
-        age_s=time.time() - moment["time"] if moment else None,
-        train=moment.get("train", {}),
-        system=moment.get("system", {}),
-        phase_share=_shares(moment),
+        eta_s=max(0, recipe["total_samples"] - samples) / speed if speed else None,
+        age_s=time.time() - row["time"] if row else None,
+        train=row.get("train", {}),
+        system=row.get("system", {}),
+        phase_share=shares,
         last_validation=_short(history[-1]) if history else None,
         best_validation=_short(max(whole, key=lambda row: row["score"])) if whole else None,
         checkpoints=tuple(path.name for path in sorted(run.glob("step_*"), key=lambda path: int(path.name[5:]))),
-        latest=_pointed(run / "latest"),
-        best=_pointed(run / "best"),
+        latest=named.get("latest"),
+        best=named.get("best"),
     )
 
 
@@ -89,39 +95,13 @@ def last_line(file: Path) -> dict[str, Any] | None:
     return None
 
 
-def _plan(run: Path) -> dict[str, Any]:
-    try:
-        return json.loads((run / SETTINGS).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{run} holds no run ({error}); give the directory that hrm-train --run has made") from error
-
-
-def _shares(moment: Mapping[str, Any]) -> dict[str, float]:
-    """The parts of a step's wall time; what no phase covers is 'other'."""
-    if not moment or not moment["step_ms"]:
-        return {}
-    shares = {phase: ms / moment["step_ms"] for phase, ms in moment["phase_ms"].items()}
-    return {**shares, "other": max(0.0, 1 - sum(shares.values()))}
-
-
 def _short(row: Mapping[str, Any]) -> dict[str, Any]:
     """A validation without its curves: their last values."""
     return {name: value[-1] if isinstance(value, list) else value for name, value in row.items()}
 
 
-def _pointed(file: Path) -> str | None:
-    return file.read_text(encoding="utf-8").strip() if file.exists() else None
-
-
 def show(status: Status, console: Console) -> None:
     """A table for people."""
-    table = Table(title=f"{status.run} ({status.puzzle})", show_header=False)
-    for name, text in _rows(status).items():
-        table.add_row(name, text)
-    console.print(table)
-
-
-def _rows(status: Status) -> dict[str, str]:
     done = 100 * status.samples / status.total_samples
     writing = f"process {status.process} writes it" if status.process else "no process writes it"
     rows = {
@@ -142,7 +122,11 @@ def _rows(status: Status) -> dict[str, str]:
     rows["best validation"] = _validation(status.best_validation)
     pointers = {"latest": status.latest, "best": status.best}
     names = [name + "".join(f" ({p})" for p in pointers if pointers[p] == name) for name in status.checkpoints]
-    return {**rows, "checkpoints": ", ".join(names) or "none yet"}
+    rows["checkpoints"] = ", ".join(names) or "none yet"
+    table = Table(title=f"{status.run} ({status.puzzle})", show_header=False)
+    for name, text in rows.items():
+        table.add_row(name, text)
+    console.print(table)
 
 
 def _validation(row: Mapping[str, Any] | None) -> str:
@@ -161,9 +145,18 @@ def draw_run(run: Path) -> None:
 def draw(picture: Path, runs: Sequence[Path]) -> None:
     """Shares of held-out puzzles over samples; `runs` are laid end to end, as --init continues one with another."""
     figure, axes = _paper("samples (one puzzle for one segment)")
-    samples, rows = _joined(runs)
-    for label, values in _lines(rows).items():
-        axes.plot(samples, values, label=label)
+    samples: list[int] = []
+    rows: list[dict[str, Any]] = []
+    for run in runs:
+        start = samples[-1] if samples else 0
+        latest = {row["step"]: row for row in History(run).rows()}  # the whole set's where it was looked at
+        rows += latest.values()
+        samples += [start + row["samples"] for row in latest.values()]
+    axes.plot(samples, [row["exact"][-1] for row in rows], label="exact after the last segment")
+    axes.plot(samples, [row["exact"][:4][-1] for row in rows], label="exact after 4 segments")
+    axes.plot(samples, [row["cells"][-1] for row in rows], label="right among open cells")
+    if any(row["proof_exists"] for row in rows):
+        axes.plot(samples, [row["proven"][-1] for row in rows], label="proven at any segment")
     whole = [index for index, row in enumerate(rows) if row["kind"] == "whole"]
     axes.plot([samples[i] for i in whole], [rows[i]["score"] for i in whole], "k.", label="score on the whole set")
     axes.legend()
@@ -198,29 +191,6 @@ def _paper(xlabel: str) -> tuple[Any, Any]:
     axes = figure.add_subplot(xlabel=xlabel, ylabel="share of held-out puzzles", ylim=(0, 1))
     axes.grid(alpha=0.3)
     return figure, axes
-
-
-def _joined(runs: Sequence[Path]) -> tuple[list[int], list[dict[str, Any]]]:
-    """One row for each step: the whole set's where it was looked at."""
-    samples: list[int] = []
-    rows: list[dict[str, Any]] = []
-    for run in runs:
-        start = samples[-1] if samples else 0
-        latest = {row["step"]: row for row in History(run).rows()}
-        rows += latest.values()
-        samples += [start + row["samples"] for row in latest.values()]
-    return samples, rows
-
-
-def _lines(rows: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    lines = {
-        "exact after the last segment": [row["exact"][-1] for row in rows],
-        "exact after 4 segments": [row["exact"][min(3, len(row["exact"]) - 1)] for row in rows],
-        "right among open cells": [row["cells"][-1] for row in rows],
-    }
-    if any(row["proof_exists"] for row in rows):
-        lines["proven at any segment"] = [row["proven"][-1] for row in rows]
-    return lines
 
 
 if __name__ == "__main__":
