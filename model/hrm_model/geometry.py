@@ -39,7 +39,9 @@ def start_from_geometry(model: HRM, geometry: Geometry) -> None:
         raise ValueError(problem)
     orthonormal_DD = torch.linalg.qr(torch.randn(config.hidden_size, config.hidden_size))[0]
     frames_RD = orthonormal_DD[: sum(sizes)].split(sizes)
-    _reserve(model, torch.cat(frames_RD))
+    frame_SD = torch.cat(frames_RD)
+    for rows in (model.embed_tokens, model.embed_positions, model.high_init, model.low_init):
+        rows -= rows @ frame_SD.T @ frame_SD  # nothing else in the segment's input uses the reserved subspace
     codes_TD = sum(frame_RD[group_T] for frame_RD, group_T in zip(frames_RD, groups_GT, strict=True))
     scale = CODE_SIZE * math.sqrt(2 / config.hidden_size)  # the segment multiplies by sqrt(D) and sqrt(1/2)
     model.embed_positions[config.prefix_len :] += scale * codes_TD
@@ -68,12 +70,6 @@ def misfit(config: HRMConfig, geometry: Geometry) -> str | None:
 def _sizes(geometry: Geometry) -> list[int]:
     """The number of groups in each partition."""
     return [int(group_T.max()) + 1 for group_T in geometry.groups_GT]
-
-
-def _reserve(model: HRM, frame_SD: Tensor) -> None:
-    """Takes everything else in the segment's input out of the reserved subspace."""
-    for rows in (model.embed_tokens, model.embed_positions, model.high_init, model.low_init):
-        rows -= rows @ frame_SD.T @ frame_SD
 
 
 def _look(

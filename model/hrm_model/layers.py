@@ -76,20 +76,17 @@ class Attention(nn.Module):
 
     def forward(self, x_BND: Tensor, rotation: Rotation | None, num_queries: int | None = None) -> Tensor:
         """[B, num_queries, D]: every position answers unless only the first `num_queries` are asked for."""
-        q, k, v = self._project(x_BND, num_queries)
+        if num_queries is None:
+            q, k, v = self._heads(self.qkv_proj(x_BND)).chunk(3, dim=1)
+        else:
+            operand_BND, weight = self.qkv_proj.operands(x_BND)
+            width = x_BND.shape[-1]
+            q = self._heads(F.linear(operand_BND[:, :num_queries], weight[:width]))
+            k, v = self._heads(F.linear(operand_BND, weight[width:])).chunk(2, dim=1)
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
         mixed = F.scaled_dot_product_attention(q, k, v)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
-
-    def _project(self, x_BND: Tensor, num_queries: int | None) -> tuple[Tensor, ...]:
-        """Queries, keys and values, each [B, heads, positions, K]."""
-        if num_queries is None:
-            return self._heads(self.qkv_proj(x_BND)).chunk(3, dim=1)
-        width = x_BND.shape[-1]
-        x_BND, weight = self.qkv_proj.operands(x_BND)
-        q = self._heads(F.linear(x_BND[:, :num_queries], weight[:width]))
-        return q, *self._heads(F.linear(x_BND, weight[width:])).chunk(2, dim=1)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)

@@ -15,13 +15,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-WEIGHT_LIMIT = 64
-"""As the exporter stores matrices by default: seven bits, for processors whose kernel would saturate on eight."""
+WEIGHT_LIMIT = 64  # as the exporter stores matrices: seven bits, since some processors saturate on eight
 ACTIVATION_LIMIT = 127
-CLIPPED_SHARE = 1e-4
-"""Of an activation's magnitudes lie beyond the clip, as with the calibration method percentile-99.99."""
-SAMPLED = 1 << 16
-"""About so many values of a tensor are looked at to find its clip."""
+CLIPPED_SHARE = 1e-4  # of an activation's magnitudes lie beyond the clip, as with percentile-99.99
+SAMPLED = 1 << 16  # about so many values of a tensor are looked at to find its clip
 
 
 def residual_norm(x: Tensor, change: Tensor, eps: float) -> Tensor:
@@ -86,7 +83,10 @@ class _Gated(torch.autograd.Function):
 
 def fake_int8(x: Tensor) -> Tensor:
     """Activations of any shape, rounded to 255 steps of one scale."""
-    scale = (_clip(x.detach()) / ACTIVATION_LIMIT).clamp(min=1e-12)
+    flat = x.detach().flatten()
+    sample = flat[:: max(1, flat.numel() // SAMPLED)].float().abs()
+    clip = sample.topk(1 + int(CLIPPED_SHARE * sample.numel()), sorted=True).values[-1]
+    scale = (clip / ACTIVATION_LIMIT).clamp(min=1e-12)
     zero = torch.zeros((), dtype=torch.int32, device=x.device)
     return torch.fake_quantize_per_tensor_affine(x, scale, zero, -ACTIVATION_LIMIT, ACTIVATION_LIMIT)
 
@@ -96,9 +96,3 @@ def fake_int8_weight(weight: Tensor) -> Tensor:
     scale = (weight.detach().float().abs().amax(dim=1) / WEIGHT_LIMIT).clamp(min=1e-12)
     zero = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
     return torch.fake_quantize_per_channel_affine(weight, scale, zero, 0, -WEIGHT_LIMIT, WEIGHT_LIMIT)
-
-
-def _clip(x: Tensor) -> Tensor:
-    flat = x.flatten()
-    sample = flat[:: max(1, flat.numel() // SAMPLED)].float().abs()
-    return sample.topk(1 + int(CLIPPED_SHARE * sample.numel()), sorted=True).values[-1]

@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
 
 import torch
 import yaml
@@ -36,20 +35,19 @@ def model_from_published(directory: Path, seq_len: int, weights_name: str | None
     `seq_len` must be given, since rotary checkpoints do not record it (81 Sudoku, 900 Maze and ARC). Refuses what the
     fact sheet does not describe: other architectures, missing or surplus tensors, sizes that disagree.
     """
-    state = {_our_name(name): tensor for name, tensor in _tensors(_weights_file(directory, weights_name)).items()}
-    model = HRM(_config(_architecture(directory), state, seq_len))
+    if weights_name is None:
+        steps = [path for path in directory.glob("step_*") if re.fullmatch(r"step_\d+", path.name)]
+        file = max(steps, key=lambda path: int(path.name[5:]), default=directory / "checkpoint")
+        if not file.is_file():
+            raise CheckpointError(
+                f"{directory} holds neither step_N nor checkpoint; give the directory of a published run"
+            )
+    else:
+        file = directory / weights_name
+    state = {_our_name(name): tensor for name, tensor in _tensors(file).items()}
+    model = HRM(_config(directory / "all_config.yaml", state, seq_len))
     load_state(model, {name: tensor.float() for name, tensor in state.items()}, directory)
     return model.eval()
-
-
-def _weights_file(directory: Path, name: str | None) -> Path:
-    if name is not None:
-        return directory / name
-    steps = [path for path in directory.glob("step_*") if re.fullmatch(r"step_\d+", path.name)]
-    found = sorted(steps, key=lambda path: int(path.name[5:])) or [directory / "checkpoint"]
-    if not found[-1].is_file():
-        raise CheckpointError(f"{directory} holds neither step_N nor checkpoint; give the directory of a published run")
-    return found[-1]
 
 
 def _tensors(file: Path) -> Mapping[str, Tensor]:
@@ -74,18 +72,13 @@ def _our_name(name: str) -> str:
     return RENAMED.get(short, short)
 
 
-def _architecture(directory: Path) -> dict[str, Any]:
-    file = directory / "all_config.yaml"
+def _config(file: Path, state: Mapping[str, Tensor], seq_len: int) -> HRMConfig:
     try:
         arch = yaml.safe_load(file.read_text())["arch"]
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file} cannot be read ({error}); it must stand beside the weights") from error
     if not isinstance(arch, dict) or "hrm_act_v1" not in str(arch.get("name")):
         raise CheckpointError(f"{file} describes {arch!r:.80}; only hrm_act_v1 models are imported")
-    return arch
-
-
-def _config(arch: Mapping[str, Any], state: Mapping[str, Tensor], seq_len: int) -> HRMConfig:
     try:
         vocab_size, hidden_size = state["embed_tokens"].shape
         table = state.get("puzzle_table", torch.empty(1, 0))

@@ -20,6 +20,7 @@ from rich.console import Console
 from hrm_host import memory
 from hrm_host.progress import stages_on
 from hrm_model import checkpoint
+from hrm_puzzles.data import datasets
 from hrm_train import distributed
 from hrm_train import profile as profiling
 from hrm_train import status as run_status
@@ -28,7 +29,7 @@ from hrm_train.checkpoints import sole_writer
 from hrm_train.evaluate import held_out
 from hrm_train.hardware import PRESETS
 from hrm_train.loop import Trainer
-from hrm_train.plan import RunPlan, open_plan, provenance, trainer_from
+from hrm_train.plan import RunPlan, open_plan, trainer_from
 from hrm_train.recipe import SIZES
 from hrm_train.run import Intervals, TrainingRun, commit_of_source
 from hrm_train.telemetry import TensorBoard, WeightsAndBiases, Writer, require_wandb
@@ -106,7 +107,7 @@ def train(
             written = f"{plan.run / profiling.TABLE}, {plan.run / profiling.TRACE}"
             _say(f"written: {written}; train with hrm-train --run {plan.run} --resume")
         else:
-            _drive(_run_of(plan, trainer, intervals, validation_puzzles, wandb))
+            _drive(plan, trainer, intervals, validation_puzzles, wandb)
 
 
 @app.command(epilog="Example: hrm-train status runs/sudoku --json")
@@ -122,40 +123,42 @@ def status(
         run_status.show(found, Console())
 
 
-def _run_of(plan: RunPlan, trainer: Trainer, intervals: Intervals, validation_puzzles: int, wandb: bool) -> TrainingRun:
-    rows = held_out(open_source(plan.data, "test", trainer.puzzle), validation_puzzles, trainer.recipe.seed)
-    meta = {**provenance(plan), "commit": commit_of_source()}
-    return TrainingRun(plan.run, trainer, rows, intervals, meta, _writers(plan, wandb), _say)
-
-
 def _say(sentence: str) -> None:
     console.print(sentence, soft_wrap=True, markup=False)
 
 
-def _writers(plan: RunPlan, wandb: bool) -> list[Writer]:
-    if not distributed.ranks().is_first:
-        return []
-    return [TensorBoard(plan.run), *([WeightsAndBiases(plan.run, json.loads(plan.to_json()))] if wandb else [])]
-
-
-def _drive(run: TrainingRun) -> None:
-    trainer = run.trainer
+def _drive(plan: RunPlan, trainer: Trainer, intervals: Intervals, validation_puzzles: int, wandb: bool) -> None:
+    rows = held_out(open_source(plan.data, "test", trainer.puzzle), validation_puzzles, trainer.recipe.seed)
+    meta = {
+        "puzzle": plan.recipe.puzzle,
+        "data": plan.data.name,
+        "data_fingerprint": datasets.fingerprint(plan.data),  # reads the whole data set once
+        "hardware": plan.hardware.name,
+        "commit": commit_of_source(),
+    }
+    writers: list[Writer] = [TensorBoard(plan.run)] if distributed.ranks().is_first else []
+    if writers and wandb:
+        writers.append(WeightsAndBiases(plan.run, json.loads(plan.to_json())))
+    run = TrainingRun(plan.run, trainer, rows, intervals, meta, writers, _say)
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     _say(f"{parameters:,} parameters on {trainer.hardware.device}, {trainer.recipe.batch_size} slots, run {run.path}")
     with stages_on(console, first_line_s=0.0, line_every_s=60.0) as stages:
         result = run.finish(stages)
     if run.stopped_by:
-        _say(
-            f"stopped by {run.stopped_by} at step {trainer.progress.step}; "
-            f"continue with hrm-train --run {run.path} --resume"
-        )
+        stopped = f"stopped by {run.stopped_by} at step {trainer.progress.step}"
+        _say(f"{stopped}; continue with hrm-train --run {run.path} --resume")
         raise typer.Exit(1)
     _say(f"finished{f': {result.summary()}' if result else ''}; checkpoint {run.path / 'best'}")
 
 
 def main() -> None:
     """Runs the command; a user's mistake and a full disk end in one sentence and exit code 2."""
-    threading.excepthook = _pass_over_disk_errors
+
+    def pass_over_disk_errors(failure: threading.ExceptHookArgs) -> None:
+        if not isinstance(failure.exc_value, OSError):  # what TensorBoard's thread raises comes again at our next call
+            threading.__excepthook__(failure)
+
+    threading.excepthook = pass_over_disk_errors
     try:
         app()
     except (ValueError, OSError, FloatingPointError) as error:
@@ -163,12 +166,6 @@ def main() -> None:
         advice = "; make room there and go on with --resume" if getattr(error, "errno", None) == errno.ENOSPC else ""
         console.print(f"hrm-train: {error}{advice}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
-
-
-def _pass_over_disk_errors(failure: threading.ExceptHookArgs) -> None:
-    """What TensorBoard's own thread could not write is raised again at our next call."""
-    if not isinstance(failure.exc_value, OSError):
-        threading.__excepthook__(failure)
 
 
 if __name__ == "__main__":

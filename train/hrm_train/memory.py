@@ -61,30 +61,25 @@ def estimate(
     with torch.device("meta"):
         model = HRM(config)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    table = model.puzzle_table.numel() * 4
     slot_bytes = 2 * config.num_positions * config.hidden_size * dtype.itemsize + 8 * config.seq_len
-    return Estimate(
-        weights=weights + table,
-        gradients=weights * (2 if world > 1 else 1),  # the sum over ranks is taken of a flat copy
-        optimiser=2 * weights,
-        average=weights,
-        slots=2 * slots * slot_bytes,  # of this step, and before it, should it have to be repeated
-        activations=_activations(config, recipe, dtype, micro_batch, recompute),
-    )
-
-
-def _activations(config: HRMConfig, recipe: Recipe, dtype: torch.dtype, rows: int, recompute: bool) -> int:
     short = replace(config, seq_len=min(config.seq_len, PROBE_LEN), num_puzzle_ids=1)
     probed = Recipe(window=recipe.window, loss=recipe.loss, label_smoothing=recipe.label_smoothing)
     one, two = (_kept_bytes(short, probed, dtype, count) for count in (1, 2))
-    positions, width = rows * config.num_positions, config.hidden_size * dtype.itemsize
-    kept = (two - one) * rows * config.num_positions // short.num_positions
+    positions, width = micro_batch * config.num_positions, config.hidden_size * dtype.itemsize
+    kept = (two - one) * positions // short.num_positions
     constant = max(0, 2 * one - two)  # copies of the weights in another type
     num_blocks = (config.low_layers + config.high_layers) * recipe.window
     if recompute:
         kept, constant = kept // num_blocks + positions * width * num_blocks, constant // num_blocks
     working = 2 * config.intermediate_size * positions * dtype.itemsize  # the widest product, before anything is kept
-    return kept + constant + working
+    return Estimate(
+        weights=weights + model.puzzle_table.numel() * 4,
+        gradients=weights * (2 if world > 1 else 1),  # the sum over ranks is taken of a flat copy
+        optimiser=2 * weights,
+        average=weights,
+        slots=2 * slots * slot_bytes,  # of this step, and before it, should it have to be repeated
+        activations=kept + constant + working,
+    )
 
 
 @cache

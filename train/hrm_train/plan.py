@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -23,7 +22,6 @@ from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
-from hrm_puzzles.data import datasets
 from hrm_puzzles.data.build import DataRecipe, build, usual_counts
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import distributed, memory
@@ -36,7 +34,7 @@ from hrm_train.status import SETTINGS
 
 SMALL = 8_000_000  # parameters, below which the table's small_rows_* hold
 FACTORS = (0.5, 1, 2, 4)
-"""Of the wanted micro-batch: what `tuned` tries, REPEATS times each."""
+"""Of the wanted micro-batch: what `fastest` tries, REPEATS times each."""
 REPEATS = 3
 FILLED = 0.9
 """Share of the device's memory that a micro-batch may fill: the rest is for fragments and whatever else runs."""
@@ -105,52 +103,34 @@ def open_plan(
 ) -> RunPlan:
     """The plan of a new run, or with `resume` that of an old one; a process that torchrun restarts resumes.
 
-    `tune` tries how many rows at once are fastest. With several ranks the first one plans (and builds data), the
-    others read what it has written.
+    Builds the puzzle's usual data set where its usual place is empty. `tune` tries how many rows at once are fastest;
+    the batch of an update stays what it is. With several ranks the first one plans and the others read its plan.
     """
     run, ranks = run or Path("runs") / puzzle, distributed.ranks()
     if resume or (distributed.was_restarted() and (run / SETTINGS).exists()):
         return read_plan(run, hw)
     if ranks.is_first:
-        plan = new_plan(run, puzzle, hw or "auto", preset, data, init, settings, say)
-        (tuned(plan, say) if tune else plan).write()
+        if (run / SETTINGS).exists():
+            raise ValueError(f"{run} already holds a run; add --resume to continue it or choose another --run")
+        kind, machine = registry.get(puzzle), hardware_from_name(hw or "auto")
+        of_model, of_recipe, of_machine = _settings_by_record(settings)
+        hardware = with_settings(machine, of_machine)
+        preset = preset or machine.preset
+        recipe = with_settings(recipe_for(preset, kind, machine.target_batch), of_recipe)
+        if of_model.get("arch") == "transformer":
+            of_model = {"max_segments": "1", **of_model}
+        sizes = checkpoint.load_config(checkpoint.resolve(init)) if init else config_for(preset, kind, 1)
+        config = with_settings(sizes, of_model)
+        ranks.slots(recipe.batch_size)  # refuse before any work
+        data = data or _usual_data(kind, say)
+        config = replace(config, num_puzzle_ids=open_source(data, "train", kind).num_puzzle_ids)
+        plan = RunPlan(run=run, data=data, hardware=hardware, config=config, recipe=recipe, init=init)
+        if tune:
+            rows = fastest(trainer_from(plan, say), plan.micro_batch, say)
+            plan = replace(plan, hardware=replace(hardware, micro_batch=rows))
+        plan.write()
     ranks.wait()
     return read_plan(run)
-
-
-def new_plan(
-    run: Path,
-    puzzle: str,
-    hw: str,
-    preset: str | None,
-    data: Path | None,
-    init: Path | None,
-    settings: Sequence[str],
-    say: Say,
-) -> RunPlan:
-    """Decides everything, and builds the puzzle's usual data set where its usual place is empty."""
-    if (run / SETTINGS).exists():
-        raise ValueError(f"{run} already holds a run; add --resume to continue it or choose another --run")
-    kind, machine = registry.get(puzzle), hardware_from_name(hw)
-    of_model, of_recipe, of_machine = _settings_by_record(settings)
-    hardware = with_settings(machine, of_machine)
-    preset = preset or machine.preset
-    recipe = with_settings(recipe_for(preset, kind, machine.target_batch), of_recipe)
-    if of_model.get("arch") == "transformer":
-        of_model = {"max_segments": "1", **of_model}
-    sizes = checkpoint.load_config(checkpoint.resolve(init)) if init else config_for(preset, kind, 1)
-    config = with_settings(sizes, of_model)
-    distributed.ranks().slots(recipe.batch_size)  # refuse before any work
-    data = data or _usual_data(kind, say)
-    num_puzzle_ids = open_source(data, "train", kind).num_puzzle_ids
-    config = replace(config, num_puzzle_ids=num_puzzle_ids)
-    return RunPlan(run=run, data=data, hardware=hardware, config=config, recipe=recipe, init=init)
-
-
-def tuned(plan: RunPlan, say: Say) -> RunPlan:
-    """The plan with the fastest micro-batch that fits; the batch of an update stays what it is."""
-    rows = fastest(trainer_from(plan, say), plan.micro_batch, say)
-    return replace(plan, hardware=replace(plan.hardware, micro_batch=rows))
 
 
 def read_plan(run: Path, hw: str | None = None) -> RunPlan:
@@ -185,16 +165,6 @@ def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
     elif recipe.geometric_start:
         start_from_geometry(model, puzzle.geometry)
     return Trainer(model, puzzle, feed, recipe, plan.hardware, micro_batch=plan.micro_batch_for(model), say=say)
-
-
-def provenance(plan: RunPlan) -> dict[str, Any]:
-    """What a checkpoint says of where it comes from; reads the whole data set once."""
-    return {
-        "puzzle": plan.recipe.puzzle,
-        "data": plan.data.name,
-        "data_fingerprint": datasets.fingerprint(plan.data),
-        "hardware": plan.hardware.name,
-    }
 
 
 def _settings_by_record(settings: Sequence[str]) -> list[dict[str, str]]:
