@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_tools import Server, free_port, wait_for
+from service_tools import Server, command
 
 pytestmark = pytest.mark.process
 
@@ -78,15 +78,10 @@ def closed(tmp_path: Path) -> Iterator[Server]:
     probe = [unshare, "--mount", "--propagation", "private", "sh", "-c", "mount --bind / /"]
     if subprocess.run(probe, capture_output=True).returncode != 0:
         pytest.skip("this machine lets nobody mount, not even root")
-    port = free_port()
-    serve = [sys.executable, "-c", "from hrm_edge_runtime.cli import serve; serve()", "sudoku-6x6", f"--port={port}"]
-    command = [*probe[:-2], "-c", CLOSED.replace("setpriv", setpriv), str(tmp_path), *serve, "--threads=1"]
-    server = Server(command, port)
-    try:
-        wait_for(lambda: server.status("/readyz") == 200)
+    serve = command("serve", "sudoku-6x6", "--threads=1")
+    with Server([*probe[:-2], "-c", CLOSED.replace("setpriv", setpriv), str(tmp_path), *serve]) as server:
+        server.wait_until_ready()
         yield server
-    finally:
-        server.close()
 
 
 def test_server_runs_on_a_read_only_root_without_capabilities(closed: Server) -> None:

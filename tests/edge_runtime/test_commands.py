@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from echo_bundle import write_echo_bundle
-from service_tools import PATIENCE_S, Server, command, free_port, wait_for
+from service_tools import PATIENCE_S, Server, command, free_port
 
 from hrm_edge_runtime.bundle import find_bundle
 from hrm_edge_runtime.cli import serve
@@ -58,17 +58,13 @@ def served(bundle: Path) -> Iterator[Server]:
     (bundle.parent / "key").write_text(f"{KEY}\n")
     keys = bundle.parent / "keys"
     write_keys(keys, [Key(label="tests", sha256=hash_of(KEY))])
-    port = free_port()
-    server = Server(command("serve", bundle, "--port", port, "--slots", 2, "--threads", 1, "--keys", keys), port)
-    server.http.headers["x-api-key"] = KEY
-    try:
-        wait_for(lambda: server.status("/readyz") == 200)
+    served = command("serve", bundle, "--slots", 2, "--threads", 1, "--keys", keys)
+    with Server(served, headers={"x-api-key": KEY}) as server:
+        server.wait_until_ready()
         yield server
         server.process.send_signal(signal.SIGTERM)
         assert server.exit_status() == 0
         assert "Traceback" not in server.log
-    finally:
-        server.close()
 
 
 def test_served_bundle_answers_with_its_own_words(served: Server) -> None:
@@ -173,10 +169,8 @@ def test_what_the_engine_refuses_at_the_start_ends_the_server(bundle: Path) -> N
 
 def test_shipped_bundle_answers_over_http() -> None:
     path = find_bundle()
-    port = free_port()
-    server = Server(command("serve", "--port", port), port)
-    try:
-        wait_for(lambda: server.status("/readyz") == 200)
+    with Server(command("serve")) as server:
+        server.wait_until_ready()
         model = server.http.get("/models").json()["models"][0]
         described = server.http.get("/openapi.json").json()["paths"]["/solve"]["post"]["requestBody"]
         example = described["content"]["application/json"]["schema"]["properties"]["puzzle"]["examples"][0]
@@ -184,5 +178,3 @@ def test_shipped_bundle_answers_over_http() -> None:
         assert answer["solved"] == answer["verified"]
         assert answer["segments"] <= model["max_segments"]
         assert Manifest.model_validate_json((path / "manifest.json").read_bytes()).name == answer["model"]
-    finally:
-        server.close()

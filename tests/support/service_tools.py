@@ -15,19 +15,26 @@ from typing import Any
 
 import httpx
 
-SUPPORT = Path(__file__).parent
 PATIENCE_S = 60.0  # how long a busy machine may take for what usually takes a second
 
 
 class Server:
-    """A running server process; its standard error is kept in `log`."""
+    """A server process on a free port, from a command that takes `--port`; its standard error is kept in `log`.
 
-    def __init__(self, command: list[str], port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
+    `options` are those of `httpx.Client`, for every request. It runs until the `with` block ends.
+    """
+
+    def __init__(self, command: list[str], scheme: str = "http", **options: Any) -> None:
+        self.port = free_port()
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
         self.process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True
+            [*command, f"--port={self.port}"],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
         )
-        self.http = httpx.Client(base_url=self.url, timeout=PATIENCE_S)
+        self.http = httpx.Client(base_url=self.url, timeout=PATIENCE_S, **options)
         self._lines: list[str] = []
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
@@ -59,7 +66,10 @@ class Server:
     def exit_status(self) -> int:
         return self.process.wait(PATIENCE_S)
 
-    def close(self) -> None:
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.http.close()
         if self.process.poll() is None:
             self.process.kill()
@@ -83,11 +93,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def server_address(url: str) -> tuple[str, int]:
-    host, _, port = url.removeprefix("http://").partition(":")
-    return host, int(port)
-
-
 def command(name: str, *arguments: object) -> list[str]:
     start = {
         "serve": "from hrm_edge_runtime.cli import serve as main",
@@ -96,17 +101,18 @@ def command(name: str, *arguments: object) -> list[str]:
     return [sys.executable, "-c", f"{start[name]}; main()", *map(str, arguments)]
 
 
+def scripted_command(**options: float | str | Path) -> list[str]:
+    """Options are those of `scripted_server.py`, with underscores."""
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    return [sys.executable, str(Path(__file__).parent / "scripted_server.py"), *flags]
+
+
 @contextlib.contextmanager
 def running(**options: float | str | Path) -> Iterator[Server]:
-    """A scripted server; options are those of `scripted_server.py`, with underscores."""
-    port = free_port()
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    server = Server([sys.executable, str(SUPPORT / "scripted_server.py"), f"--port={port}", *flags], port)
-    try:
+    """A scripted server that is alive."""
+    with Server(scripted_command(**options)) as server:
         wait_for(lambda: server.status("/livez") == 200)
         yield server
-    finally:
-        server.close()
 
 
 @contextlib.contextmanager

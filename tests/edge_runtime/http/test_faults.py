@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import contextlib
 import functools
 import itertools
 import os
@@ -17,16 +16,15 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-from asgi_tools import QUICK, app_over, client_of, until
+from asgi_tools import QUICK, app_over, serving
 from scripted_server import NAME, PUZZLE, scripted_model
 from scripted_server import examples as scripted_examples
-from service_tools import Server, free_port, running, wait_for
+from service_tools import Server, running, wait_for
 
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.bundle import find_bundle
@@ -56,24 +54,21 @@ class Babbling(ThreadEngine):
 
 @pytest.mark.parametrize("raw", NO_MESSAGES[:-2] + NO_MESSAGES[-1:])
 def test_an_engine_that_talks_nonsense_is_replaced_and_nobody_hangs(raw: bytes) -> None:
-    async def run() -> None:
-        engines: list[Babbling] = []
+    engines: list[Babbling] = []
 
-        def begin() -> Babbling:
-            engines.append(Babbling(functools.partial(QUICK, step_s=0.0 if engines else 0.2, segments=16)))
-            return engines[-1]
+    def begin() -> Babbling:
+        engines.append(Babbling(functools.partial(QUICK, step_s=0.0 if engines else 0.2, segments=16)))
+        return engines[-1]
 
-        engine_client = EngineClient(begin, {NAME: 10})
-        async with client_of(create_app(engine_client, [scripted_model(num_slots=2)]), engine_client) as http:
-            asked = asyncio.ensure_future(http.post("/solve", json={"puzzle": QUESTION}))
-            await until(lambda: engine_client.num_waiting == 1)
-            engines[0].say(raw)
-            answer = await asyncio.wait_for(asked, 10)
-            assert (answer.status_code, answer.json()["error"]["reason"]) == (503, "engine-lost")
-            await until(lambda: engine_client.state == "ready" and len(engines) == 2)
-            assert (await http.post("/solve", json={"puzzle": QUESTION})).status_code == 200
-
-    asyncio.run(run())
+    client = EngineClient(begin, {NAME: 10})
+    with serving(create_app(client, [scripted_model(num_slots=2)]), client) as http:
+        asked = http.portal.start_task_soon(functools.partial(http.http.post, "/solve", json={"puzzle": QUESTION}))
+        wait_for(lambda: client.num_waiting == 1)
+        engines[0].say(raw)
+        answer = asked.result(10)
+        assert (answer.status_code, answer.json()["error"]["reason"]) == (503, "engine-lost")
+        wait_for(lambda: client.state == "ready" and len(engines) == 2)
+        assert http.post("/solve", json={"puzzle": QUESTION}).status_code == 200
 
 
 class WrongShape(ScriptedEngine):
@@ -91,30 +86,19 @@ def test_an_engine_whose_answers_have_another_shape_is_lost_not_believed() -> No
         engine = WrongShape(num_slots=2, seq_len=PUZZLE.seq_len)
         return LaneSet(lanes={NAME: Attempts(engine, PUZZLE, np.zeros((1, 4), np.float32), queue_limit=8)})
 
-    async def run() -> None:
-        app, engine_client = app_over(bench)
-        async with client_of(app) as http:
-            await until(lambda: engine_client.state == "ready" or engine_client.process.num_losses > 0)
-            answer = await asyncio.wait_for(http.post("/solve", json={"puzzle": QUESTION}), 10)
-            assert (answer.status_code, answer.json()["error"]["reason"]) == (503, "engine-lost")
-            await until(lambda: engine_client.state == "ready")
-            assert (await http.post("/solve", json={"puzzle": QUESTION})).status_code == 200
-
-    asyncio.run(run())
+    with serving(*app_over(bench), until_ready=False) as http:
+        client = http.engine_client
+        wait_for(lambda: client.state == "ready" or client.process.num_losses > 0)
+        answer = http.post("/solve", json={"puzzle": QUESTION})
+        assert (answer.status_code, answer.json()["error"]["reason"]) == (503, "engine-lost")
+        wait_for(lambda: client.state == "ready")
+        assert http.post("/solve", json={"puzzle": QUESTION}).status_code == 200
 
 
-@contextlib.contextmanager
-def serving(bundle: Path, **limits: int) -> Iterator[Server]:
-    """`hrm-serve` over a bundle, under limits of the `resource` module."""
-    port = free_port()
-    limit = "".join(f"resource.setrlimit(resource.{name}, ({size}, {size})); " for name, size in limits.items())
-    program = f"import resource; {limit}from hrm_edge_runtime.cli import serve; serve()"
-    command = [sys.executable, "-c", program, str(bundle), f"--port={port}", "--threads=1", "--slots=2"]
-    server = Server(command, port)
-    try:
-        yield server
-    finally:
-        server.close()
+def served(bundle: Path, before: str = "") -> Server:
+    """`hrm-serve` over a bundle, after a line of Python."""
+    program = f"{before}\nfrom hrm_edge_runtime.cli import serve\nserve()"
+    return Server([sys.executable, "-c", program, str(bundle), "--threads=1", "--slots=2"])
 
 
 @pytest.fixture
@@ -125,7 +109,7 @@ def bundle(tmp_path: Path) -> Path:
 @pytest.mark.process
 def test_a_full_disk_keeps_nobody_from_serving(bundle: Path) -> None:
     """No file may grow by a byte: what the server would keep for its next start is measured again next time."""
-    with serving(bundle, RLIMIT_FSIZE=0) as server:
+    with served(bundle, "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))") as server:
         server.wait_until_ready()
         sample = server.http.get("/models").json()["models"][0]["sample"]
         assert server.solve(sample).status_code == 200
@@ -138,7 +122,7 @@ def test_a_full_disk_keeps_nobody_from_serving(bundle: Path) -> None:
 def test_a_truncated_bundle_is_refused_in_one_sentence(bundle: Path) -> None:
     with (bundle / "step.fp32.onnx").open("r+b") as graph:
         graph.truncate(10_000)
-    with serving(bundle) as server:
+    with served(bundle) as server:
         assert server.exit_status() == 1
         wait_for(lambda: "step.fp32.onnx" in server.log)
         assert "Traceback" not in server.log
@@ -148,7 +132,7 @@ def test_a_truncated_bundle_is_refused_in_one_sentence(bundle: Path) -> None:
 def test_a_bundle_truncated_under_a_running_server_leaves_it_alive_and_telling_until_it_is_mended(bundle: Path) -> None:
     graph = bundle / "step.fp32.onnx"
     whole = graph.read_bytes()
-    with serving(bundle) as server:
+    with served(bundle) as server:
         server.wait_until_ready()
         graph.write_bytes(whole[:10_000])
         os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
@@ -271,7 +255,7 @@ def test_two_thousand_connections_are_served_beside_five_hundred_slow_ones() -> 
     with running(slots=32, queue_limit=2000, step_s=0.0, segments=2) as server:
         server.wait_until_ready()
         before = _descriptors(server)
-        assert asyncio.run(run(int(server.url.rpartition(":")[2]))) == [200] * 2000
+        assert asyncio.run(run(server.port)) == [200] * 2000
         wait_for(lambda: _descriptors(server) <= before + 2)
         assert server.solve(QUESTION).status_code == 200
 

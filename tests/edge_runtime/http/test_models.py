@@ -19,7 +19,7 @@ from asgi_tools import QUICK, app_over, client_of, until
 from echo_bundle import ECHO_STEP, write_echo_bundle
 from fastapi import FastAPI
 from scripted_server import NAME, scripted_model
-from service_tools import Server, command, free_port, wait_for
+from service_tools import Server, command, wait_for
 
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.http import model_manager
@@ -251,12 +251,9 @@ def test_a_served_change_outlives_the_engine_process_and_a_budget_is_kept(tmp_pa
     write_echo_bundle(folder / "first.bundle", name="first")
     write_echo_bundle(folder / "second.bundle", name="second")
     ring(tmp_path)
-    port = free_port()
-    arguments = ["--port", port, "--threads", 1, "--keys", tmp_path / "keys", "--bundle-dir", folder]
-    server = Server(command("serve", folder / "first.bundle", *arguments, "--memory-budget", "1GiB"), port)
-    server.http.headers["x-api-key"] = ADMIN
-    try:
-        wait_for(lambda: server.status("/readyz") == 200)
+    arguments = ["--threads", 1, "--keys", tmp_path / "keys", "--bundle-dir", folder, "--memory-budget", "1GiB"]
+    with Server(command("serve", folder / "first.bundle", *arguments), headers={"x-api-key": ADMIN}) as server:
+        server.wait_until_ready()
         model = server.http.get("/models").json()["models"][0]
         assert model["slots_rule"] in ("compute-bound", "knee")
         assert model["step_ms"]["1"] > 0
@@ -266,8 +263,6 @@ def test_a_served_change_outlives_the_engine_process_and_a_budget_is_kept(tmp_pa
         os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
         wait_for(lambda: server.slots()["engine"]["losses"] == 1 and server.status("/readyz") == 200)
         assert server.solve(SOLVED).json()["model"] == "second"
-    finally:
-        server.close()
 
 
 def test_a_bundle_that_is_over_the_budget_is_refused_before_it_is_loaded() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from service_tools import Server, free_port, wait_for
+from service_tools import Server, command
 
 if TYPE_CHECKING:
     # not before a test needs it: without playwright it skips whatever imports it
@@ -36,14 +35,9 @@ def site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator
     from arc_bundle import write_arc_bundle
 
     arc = write_arc_bundle(tmp_path_factory.mktemp("bundles") / "arc.bundle")
-    port = free_port()
-    served = [*MODELS, str(arc), f"--port={port}", "--threads=1", "--slots=4"]
-    server = Server([sys.executable, "-c", "from hrm_edge_runtime.cli import serve; serve()", *served], port)
-    try:
-        wait_for(lambda: server.status("/readyz") == 200)
+    with Server(command("serve", *MODELS, arc, "--threads=1", "--slots=4")) as server:
+        server.wait_until_ready()
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture(scope="session")

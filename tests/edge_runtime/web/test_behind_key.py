@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 
 import pytest
-from service_tools import Server, free_port, wait_for
+from service_tools import Server, command
 from web_tools import Browser, Error, paste, verdict
 
 from hrm_edge_runtime.http.auth import Key, hash_of, new_secret, write_keys
@@ -21,15 +20,10 @@ SECRET = new_secret()
 def guarded(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Server]:  # noqa: ARG001
     keys = tmp_path_factory.mktemp("keys") / "keys"
     write_keys(keys, [Key(label="kitchen", sha256=hash_of(SECRET))])
-    port = free_port()
-    served = ["sudoku-6x6", f"--port={port}", "--threads=1", f"--keys={keys}"]
-    server = Server([sys.executable, "-c", "from hrm_edge_runtime.cli import serve; serve()", *served], port)
-    server.http.headers["x-api-key"] = SECRET
-    try:
-        wait_for(lambda: server.status("/readyz") == 200)
+    served = command("serve", "sudoku-6x6", "--threads=1", f"--keys={keys}")
+    with Server(served, headers={"x-api-key": SECRET}) as server:
+        server.wait_until_ready()
         yield server
-    finally:
-        server.close()
 
 
 def test_page_loads_and_solves_with_the_key_as_password(browser: Browser, guarded: Server) -> None:
