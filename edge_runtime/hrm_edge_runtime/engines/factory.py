@@ -112,15 +112,11 @@ def _first_that_runs() -> str:
         return "cpu"
     if importlib.util.find_spec("tensorrt") and importlib.util.find_spec("pycuda"):
         return "tensorrt"
-    return "cuda" if _has_cuda_provider() else "cpu"
-
-
-def _has_cuda_provider() -> bool:
     if importlib.util.find_spec("onnxruntime") is None:
-        return False
+        return "cpu"
     import onnxruntime
 
-    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+    return "cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu"
 
 
 def _preferred(bundle: Bundle, engine: str, num_slots: int) -> str:

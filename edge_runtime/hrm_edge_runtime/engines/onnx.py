@@ -136,12 +136,14 @@ class OnnxEngine:
         shapes = _row_shapes(self._session, Path(graph_path))
         self.sizes = {axis: size for name in shapes for axis, size in zip(AXES[name], shapes[name], strict=True)}
         self.seq_len = self.sizes["seq_len"]
-        self._on_host = provider.device is None
+        device, carried = provider.device, {name: (num_slots, *shapes[name]) for name in CARRIES}
+        self._on_host = device is None
         wanted = (*ANSWERS, LOGITS) if want_logits else ANSWERS
         self._inputs: Arrays = {name: np.zeros((num_slots, *shapes[name]), INPUTS[name]) for name in FED}
         self._outputs: Arrays = {name: np.zeros((num_slots, *shapes[name]), OUTPUTS[name]) for name in wanted}
         self._carries = [
-            {name: _carry_rows((num_slots, *shapes[name]), provider.device) for name in CARRIES} for _ in range(2)
+            {name: HostRows(shape) if device is None else DeviceRows(shape, device) for name, shape in carried.items()}
+            for _parity in range(2)
         ]
         self._current = 0
         self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
@@ -247,10 +249,6 @@ class DeviceRows:
         return self._value.numpy()[:num_rows]
 
 
-def _carry_rows(shape: Shape, device: str | None) -> HostRows | DeviceRows:
-    return HostRows(shape) if device is None else DeviceRows(shape, device)
-
-
 def _address(rows: NDArray[Any]) -> Address:
     return "cpu", 0, rows.dtype.type, list(rows.shape), rows.ctypes.data
 
@@ -285,10 +283,9 @@ def _row_shapes(session: ort.InferenceSession, path: Path) -> dict[str, tuple[in
             if name not in stated or stated[name].type != type_name:
                 raise BundleError(f"{path} has no {name} of type {type_name}, so it is no step graph: export it again.")
             shapes[name] = list(stated[name].shape)
-    if any(not _only_batch_is_open(name, shape) for name, shape in shapes.items()):
+    if any(
+        [isinstance(size, int) for size in shape] != [False, *(True for _ in AXES[name])]
+        for name, shape in shapes.items()
+    ):
         raise BundleError(f"{path} must leave the batch axis open and no other ({shapes}): export it again.")
     return {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
-
-
-def _only_batch_is_open(name: str, shape: list[object]) -> bool:
-    return [isinstance(size, int) for size in shape] == [False, *(True for _ in AXES[name])]

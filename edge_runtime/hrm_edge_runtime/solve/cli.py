@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -74,6 +74,7 @@ def solve(
     Exits with 0 where every one is solved, with 1 where one is not, and with 2 where the work could not be begun or
     finished; with --out the same command then goes on where it stopped.
     """
+    settings = dict[str, object](locals())
     from hrm_edge_runtime.bundle import Bundle, find_bundle
     from hrm_edge_runtime.engines.engine import EngineUnavailableError
     from hrm_edge_runtime.engines.factory import prepare
@@ -81,16 +82,8 @@ def solve(
     from hrm_edge_runtime.solve import output, solvers
     from hrm_edge_runtime.solve.reading import SolvingError
 
-    fields = {
-        "kind": kind,
-        "model": model,
-        "policy": policy,
-        "max_segments": max_segments,
-        "attempts": attempts,
-        "deadline_ms": deadline_ms,
-        "best_so_far": best_so_far or None,
-        "priority": priority,
-    }
+    names = ("kind", "model", "policy", "max_segments", "attempts", "deadline_ms", "best_so_far", "priority")
+    fields = {**{name: settings[name] for name in names}, "best_so_far": best_so_far or None}
     try:
         with contextlib.ExitStack() as stack:
             if bundle is not None:
@@ -104,7 +97,8 @@ def solve(
                 solver = stack.enter_context(server)
             raise typer.Exit(output.run(puzzle, solver, options, out=out, as_json=as_json))
     except (BundleError, EngineUnavailableError, SolvingError, ServerKeyError) as error:
-        _fail(error)
+        sys.stderr.write(f"hrm-solve: {error}\n")
+        raise typer.Exit(2) from error
     except KeyboardInterrupt:
         sys.stderr.write("hrm-solve: stopped" + ("; the same command goes on from here\n" if out else "\n"))
         raise typer.Exit(130) from None
@@ -130,8 +124,3 @@ def read_key(path: Path | None) -> str | None:
     if not lines:
         raise ServerKeyError(f"the key file {path} is empty: write the server's key into it.")
     return lines[0]
-
-
-def _fail(error: Exception) -> NoReturn:
-    sys.stderr.write(f"hrm-solve: {error}\n")
-    raise typer.Exit(2)

@@ -129,18 +129,7 @@ class Client:
         priority: int | None = None,
     ) -> SolveAnswer:
         """Have one puzzle solved, in any notation that is a JSON value."""
-        fields = {
-            "puzzle": puzzle,
-            "kind": kind,
-            "model": model,
-            "policy": policy,
-            "max_segments": max_segments,
-            "attempts": attempts,
-            "deadline_ms": deadline_ms,
-            "best_so_far": best_so_far,
-            "priority": priority,
-        }
-        stated = {name: value for name, value in fields.items() if value is not None}
+        stated = {name: value for name, value in locals().items() if name != "self" and value is not None}
         return SolveAnswer.model_validate(self._patiently("POST", "/solve", stated))
 
     def solve_many(self, requests: Iterable[SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ServerError]]:
@@ -202,7 +191,11 @@ class Client:
                     raise _error_from(response)
                 for line in response.iter_lines():
                     answered = json.loads(line)
-                    yield positions[answered["line"] - 1], _reply(answered)
+                    if "answer" in answered:
+                        reply = SolveAnswer.model_validate(answered["answer"])
+                    else:  # an error in a line has no status of its own
+                        reply = ServerError(200, ErrorDetail.model_validate(answered["error"]))
+                    yield positions[answered["line"] - 1], reply
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._unreachable(error) from error
 
@@ -233,13 +226,6 @@ class Client:
         )
 
 
-def _reply(answered: dict[str, Any]) -> SolveAnswer | ServerError:
-    """A line of a batch; an error in a line has no status of its own."""
-    if "answer" in answered:
-        return SolveAnswer.model_validate(answered["answer"])
-    return ServerError(200, ErrorDetail.model_validate(answered["error"]))
-
-
 def _error_from(response: httpx.Response) -> ServerError:
     status = response.status_code
     try:
@@ -256,12 +242,8 @@ def _error_from(response: httpx.Response) -> ServerError:
     if detail.reason == NOT_BY_THEN or status == 504:
         return DeadlineMissedError(status, detail)
     if status in (429, 503):
-        return UnavailableError(status, detail, _seconds(response.headers.get("retry-after", "")))
+        pause = response.headers.get("retry-after", "")  # a proxy may write a date instead, which counts as a second
+        return UnavailableError(status, detail, float(pause) if pause.isdecimal() else 1.0)
     if status == 401:
         return KeyRefusedError(status, detail)
     return (RefusedError if 400 <= status < 500 else ServerError)(status, detail)
-
-
-def _seconds(retry_after: str) -> float:
-    """What the header says; a proxy may write a date instead, which counts as a second."""
-    return float(retry_after) if retry_after.isdecimal() else 1.0

@@ -32,7 +32,10 @@ Record = Mapping[str, Any]
 
 def run(argument: str, solver: Solver, options: Options, *, out: Path | None, as_json: bool) -> int:
     """Solve the puzzles that an argument names; returns the exit status."""
-    many, tally, total = reading.is_many(argument), Tally(), _total(argument, solver)
+    many, tally, total = reading.is_many(argument), Tally(), None
+    if argument != "-":  # of standard input only reading it all would tell
+        with reading.opened(argument, solver.shortest) as entries:
+            total = sum(1 for _ in entries)
     with reading.opened(argument, solver.shortest) as entries, contextlib.ExitStack() as stack:
         if out is None:
             file = None
@@ -59,14 +62,6 @@ def run(argument: str, solver: Solver, options: Options, *, out: Path | None, as
     elif many or out is not None:
         print(tally.text(), file=sys.stderr)
     return ALL_SOLVED if tally.solved == tally.num_puzzles else NOT_ALL_SOLVED
-
-
-def _total(argument: str, solver: Solver) -> int | None:
-    """How many puzzles there are; None where only reading them all would tell."""
-    if argument == "-":
-        return None
-    with reading.opened(argument, solver.shortest) as entries:
-        return sum(1 for _ in entries)
 
 
 def _print(solver: Solver, entry: Entry, reply: Reply, *, as_json: bool, as_board: bool) -> None:
@@ -158,9 +153,9 @@ class Tally:
         return f"{self.num_puzzles} puzzles: {', '.join(said)}; {self.mean_segments:.1f} segments on average"
 
     def as_json(self) -> str:
-        counts = {"puzzles": self.num_puzzles, "solved": self.solved, "proven": self.proven}
-        more = {"not_solved": self.not_solved, "refused": dict(self.refused), "mean_segments": self.mean_segments}
-        return json.dumps({**counts, **more})
+        counts = {"puzzles": self.num_puzzles, **vars(self), "mean_segments": self.mean_segments}
+        del counts["total_segments"]
+        return json.dumps(counts)
 
 
 @contextlib.contextmanager
@@ -199,7 +194,9 @@ class OutputFile:
         with self._path.open("rb") as stream:
             for number, line in enumerate(stream, 1):
                 if not line.endswith(b"\n"):
-                    self._cut_torn(num_kept, line)
+                    if not line.startswith(BEGINNING[: len(line)]):
+                        raise self._foreign("its last line")
+                    os.ftruncate(self._descriptor, num_kept)
                     break
                 tally.add(self._checked(line, number, next(entries, None)))
                 num_kept += len(line)
@@ -221,11 +218,6 @@ class OutputFile:
     def sync(self) -> None:
         os.fsync(self._descriptor)
         self._synced_s = time.monotonic()
-
-    def _cut_torn(self, num_kept: int, tail: bytes) -> None:
-        if not tail.startswith(BEGINNING[: len(tail)]):
-            raise self._foreign("its last line")
-        os.ftruncate(self._descriptor, num_kept)
 
     def _checked(self, line: bytes, number: int, entry: Entry | None) -> Record:
         try:

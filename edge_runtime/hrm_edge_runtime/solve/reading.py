@@ -67,7 +67,9 @@ def entries(lines: Iterable[str], shortest: int) -> Iterator[Entry]:
     head = list(itertools.islice(rest, HEAD_LINES))
     first = next((line for line in head if not _is_idle(line)), "")
     if "question" in first.strip().split(","):
-        yield from _from_csv(itertools.chain(head, rest))
+        rows = csv.DictReader(line for line in itertools.chain(head, rest) if line.strip())
+        for number, row in enumerate(rows, 1):
+            yield Entry(number=number, fields={"puzzle": row.get("question") or ""}, known=row.get("answer") or None)
     elif any(len(line.strip()) >= shortest for line in head if not _is_idle(line)) or len(head) == HEAD_LINES:
         yield from _numbered(line for line in itertools.chain(head, rest) if not _is_idle(line))
     elif first:
@@ -77,12 +79,6 @@ def entries(lines: Iterable[str], shortest: int) -> Iterator[Entry]:
 def _is_idle(line: str) -> bool:
     """Blank, or a remark."""
     return not line.strip() or line.startswith("# ")
-
-
-def _from_csv(lines: Iterator[str]) -> Iterator[Entry]:
-    rows = csv.DictReader(line for line in lines if line.strip())
-    for number, row in enumerate(rows, 1):
-        yield Entry(number=number, fields={"puzzle": row.get("question") or ""}, known=row.get("answer") or None)
 
 
 def _numbered(texts: Iterable[str]) -> Iterator[Entry]:

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import itertools
 import json
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ from hrm_edge_runtime.http.body import validated
 from hrm_edge_runtime.http.errors import ServiceError
 from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.parse_task import ParsedRequest, answer_from, parse_request
-from hrm_edge_runtime.http.schema import ModelView, SolveAnswer, SolveRequest
+from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.client import NOT_NOW, Client, KeyRefusedError, ServerError, UnreachableError
 from hrm_edge_runtime.solve.reading import Entry, SolvingError
 from hrm_puzzles import registry
@@ -57,8 +58,14 @@ def from_server(
     """
     try:
         with Client(url, api_key=api_key, patience_s=patience_s) as client:
-            meant = [one for one in client.models() if model in (None, one.name) and kind in (None, one.kind)]
-            yield Solver(puzzles=_known_puzzles(url, meant), solve_all=client.solve_many)
+            puzzles: dict[str, Puzzle] = {}
+            for served in client.models():
+                if model in (None, served.name) and kind in (None, served.kind):
+                    with contextlib.suppress(PuzzleError):
+                        puzzles[served.name] = registry.get(served.kind)
+            if not puzzles:
+                raise SolvingError(f"{url} serves no such model of a puzzle known here: ask it with curl {url}/models.")
+            yield Solver(puzzles=puzzles, solve_all=client.solve_many)
     except KeyRefusedError as error:
         given = "does not know this one" if api_key else "was sent none"
         raise SolvingError(
@@ -66,16 +73,6 @@ def from_server(
         ) from error
     except (ServerError, UnreachableError) as error:
         raise SolvingError(str(error)) from error
-
-
-def _known_puzzles(url: str, models: Iterable[ModelView]) -> dict[str, Puzzle]:
-    found: dict[str, Puzzle] = {}
-    for model in models:
-        with contextlib.suppress(PuzzleError):
-            found[model.name] = registry.get(model.kind)
-    if not found:
-        raise SolvingError(f"{url} serves no such model of a puzzle known here: ask it with curl {url}/models.")
-    return found
 
 
 def from_bundle(bundle: Bundle, choice: Choice, *, num_slots: int, num_threads: int | None) -> Solver:
@@ -95,45 +92,33 @@ class OfflineSolver:
 
     def solve_all(self, requests: Iterable[SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ServiceError]]:
         """Yield each request's position and its answer or refusal as they finish, on an engine opened for this call."""
+        bundle, precision, num_slots = self.bundle, self.choice.precision, self.num_slots
+        model = ServedModel.of(bundle, precision=precision, num_slots=num_slots, max_attempts=MAX_ATTEMPTS)
         engine = engine_for(
-            self.bundle,
-            engine=self.choice.engine,
-            precision=self.choice.precision,
-            num_slots=self.num_slots,
-            num_threads=self.num_threads,
+            bundle, engine=self.choice.engine, precision=precision, num_slots=num_slots, num_threads=self.num_threads
         )
         lane = Attempts(
             engine,
-            self.bundle.puzzle,
-            self.bundle.puzzle_table,
-            queue_limit=self.num_slots,
+            bundle.puzzle,
+            bundle.puzzle_table,
+            queue_limit=num_slots,
             max_attempts=MAX_ATTEMPTS,
-            identifiers=self.bundle.identifiers,
-        )
-        try:
-            yield from self._through(lane, requests)
-        finally:
-            engine.close()
-
-    def _through(
-        self, lane: Attempts, requests: Iterable[SolveRequest]
-    ) -> Iterator[tuple[int, SolveAnswer | ServiceError]]:
-        model = ServedModel.of(
-            self.bundle, precision=self.choice.precision, num_slots=self.num_slots, max_attempts=MAX_ATTEMPTS
+            identifiers=bundle.identifiers,
         )
         asked: dict[int, ParsedRequest] = {}
-        for position, request in enumerate(requests):
-            while len(asked) >= 2 * self.num_slots:  # a full lane with its successors in line
+        with contextlib.closing(engine):
+            for position, request in enumerate(requests):
+                while len(asked) >= 2 * num_slots:  # a full lane with its successors in line
+                    yield from _step(lane, asked)
+                try:
+                    parsed = parse_request([model], request, task_id=position, arrival_s=time.monotonic())
+                except ServiceError as refusal:
+                    yield position, refusal
+                else:
+                    asked[position] = parsed
+                    lane.submit(parsed.task)
+            while asked:
                 yield from _step(lane, asked)
-            try:
-                parsed = parse_request([model], request, task_id=position, arrival_s=time.monotonic())
-            except ServiceError as refusal:
-                yield position, refusal
-            else:
-                asked[position] = parsed
-                lane.submit(parsed.task)
-        while asked:
-            yield from _step(lane, asked)
 
 
 def _step(lane: Attempts, asked: dict[int, ParsedRequest]) -> Iterator[tuple[int, SolveAnswer | ServiceError]]:
@@ -161,43 +146,30 @@ def solve_in_order(solver: Solver, entries: Iterator[Entry], options: Options) -
 
     Refuses to go on where a server will not take a puzzle for the moment: that is no reply to keep.
     """
-    line = _Line(entries, options)
-    for position, reply in solver.solve_all(line.requests()):
-        if isinstance(reply, ServerError) and reply.detail.reason in NOT_NOW:
-            raise SolvingError(str(reply))
-        line.keep(position, reply)
-        yield from line.leave()
-    yield from line.leave()
+    waiting: dict[int, Entry] = {}
+    replies: dict[int, Reply] = {}
+    place_of, positions = dict[int, int](), itertools.count()
 
-
-class _Line:
-    """The entries under way, and the replies to those that overtook an earlier entry."""
-
-    def __init__(self, entries: Iterator[Entry], options: Options) -> None:
-        self._entries = entries
-        self._options = options
-        self._waiting: dict[int, Entry] = {}
-        self._replies: dict[int, Reply] = {}
-        self._place_of: dict[int, int] = {}
-
-    def requests(self) -> Iterator[SolveRequest]:
+    def requests() -> Iterator[SolveRequest]:
         """The valid requests, whose positions the solver counts; an invalid one gets its refusal here."""
-        position = 0
-        for place, entry in enumerate(self._entries):
-            self._waiting[place] = entry
+        for place, entry in enumerate(entries):
+            waiting[place] = entry
             try:
-                request = validated(SolveRequest, json.dumps({**self._options, **entry.fields}).encode())
+                request = validated(SolveRequest, json.dumps({**options, **entry.fields}).encode())
             except ServiceError as refusal:
-                self._replies[place] = refusal
+                replies[place] = refusal
                 continue
-            self._place_of[position] = place
-            position += 1
+            place_of[next(positions)] = place
             yield request
 
-    def keep(self, position: int, reply: Reply) -> None:
-        self._replies[self._place_of.pop(position)] = reply
-
-    def leave(self) -> Iterator[tuple[Entry, Reply]]:
+    def leave() -> Iterator[tuple[Entry, Reply]]:
         """Take out the entries that have a reply and nothing unanswered before them."""
-        while self._waiting and (place := next(iter(self._waiting))) in self._replies:
-            yield self._waiting.pop(place), self._replies.pop(place)
+        while waiting and (place := next(iter(waiting))) in replies:
+            yield waiting.pop(place), replies.pop(place)
+
+    for position, reply in solver.solve_all(requests()):
+        if isinstance(reply, ServerError) and reply.detail.reason in NOT_NOW:
+            raise SolvingError(str(reply))
+        replies[place_of.pop(position)] = reply
+        yield from leave()
+    yield from leave()

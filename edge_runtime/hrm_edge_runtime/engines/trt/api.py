@@ -112,8 +112,8 @@ def plan_from_onnx(
     plan = builder.build_serialized_network(network, config)
     if plan is None:
         raise ValueError(f"TensorRT {trt.__version__} builds no engine from {graph} ({last_error.text}): {HEADLESS}.")
-    if timing_cache is not None:
-        _keep_timing_cache(config, timing_cache)
+    if timing_cache is not None and (timed := config.get_timing_cache()) is not None:
+        atomic.write_bytes(timing_cache, bytes(timed.serialize()))
     return bytes(plan)
 
 
@@ -124,16 +124,13 @@ def network_from_onnx(builder: tensorrt.Builder, logger: tensorrt.ILogger, graph
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, logger)
     if not parser.parse_from_file(str(graph)):
-        raise ValueError(f"TensorRT {trt.__version__} refuses {graph} ({_refusal(parser)}): export the bundle again.")
+        reason = "without a reason"
+        if parser.num_errors:
+            first = parser.get_error(0)
+            more = f", and {parser.num_errors - 1} more" if parser.num_errors > 1 else ""
+            reason = f"node {first.node_name()!r} of type {first.node_operator()}: {first.desc()}{more}"
+        raise ValueError(f"TensorRT {trt.__version__} refuses {graph} ({reason}): export the bundle again.")
     return network
-
-
-def _refusal(parser: tensorrt.OnnxParser) -> str:
-    if parser.num_errors == 0:
-        return "without a reason"
-    first = parser.get_error(0)
-    more = f", and {parser.num_errors - 1} more" if parser.num_errors > 1 else ""
-    return f"node {first.node_name()!r} of type {first.node_operator()}: {first.desc()}{more}"
 
 
 def _config(builder: tensorrt.Builder, settings: BuildSettings) -> tensorrt.IBuilderConfig:
@@ -152,12 +149,6 @@ def _profile(builder: tensorrt.Builder, shapes: Mapping[str, Shape]) -> tensorrt
     for name, shape in shapes.items():
         profile.set_shape(name, shape, shape, shape)  # pyright: ignore[reportArgumentType] (a tuple is taken for Dims)
     return profile
-
-
-def _keep_timing_cache(config: tensorrt.IBuilderConfig, file: Path) -> None:
-    cache = config.get_timing_cache()
-    if cache is not None:
-        atomic.write_bytes(file, bytes(cache.serialize()))
 
 
 def _monitor_for(stages: Stages) -> tensorrt.IProgressMonitor:

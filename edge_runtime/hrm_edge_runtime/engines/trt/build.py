@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -103,10 +104,19 @@ def _built(
     built = None if again else cache.find(cache.engine_dir(bundle), key)
     if built is None:
         if not force:
-            _check_memory(bundle.graph_path(precision).stat().st_size, settings)
+            graph_bytes, left = bundle.graph_path(precision).stat().st_size, memory.read_memory()
+            needs_mb = build_needs_mb(graph_bytes, settings.workspace_mb)
+            if left is not None and left.allocatable_mb < needs_mb:
+                raise EngineUnavailableError(
+                    f"building an engine takes about {needs_mb} MB and this machine can give {left.allocatable_mb} MB: "
+                    f"{api.HEADLESS}; --force tries it all the same."
+                )
         with stages_on(console) as stages:
             built = _build_engine(bundle, key, settings, stages)
-        console.print(_summary(built), markup=False, highlight=False)
+        growth = built.plan_bytes / built.graph_bytes
+        remark = f" ({growth:.1f} times its graph: weights may stand in it twice)" if growth > MAX_GROWTH else ""
+        said = f"{built.key.name}: {built.plan_bytes / 1e6:.1f} MB{remark} after {built.build_seconds:.0f} s"
+        console.print(said, markup=False, highlight=False)
     if built.step_ms is None:
         built = _measured(bundle, built)
         cache.write_page(cache.engine_dir(bundle), built)
@@ -116,16 +126,6 @@ def _built(
 def build_needs_mb(graph_bytes: int, workspace_mb: int) -> int:
     """An estimate of the memory that building an engine takes."""
     return BUILDER_MB + COPIES_OF_GRAPH * graph_bytes // 10**6 + workspace_mb
-
-
-def _check_memory(graph_bytes: int, settings: BuildSettings) -> None:
-    left = memory.read_memory()
-    needs_mb = build_needs_mb(graph_bytes, settings.workspace_mb)
-    if left is not None and left.allocatable_mb < needs_mb:
-        raise EngineUnavailableError(
-            f"building an engine takes about {needs_mb} MB and this machine can give {left.allocatable_mb} MB: "
-            f"{api.HEADLESS}; --force tries it all the same."
-        )
 
 
 def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, stages: Stages) -> Built:
@@ -149,23 +149,15 @@ def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, stage
     return built
 
 
-def _summary(built: Built) -> str:
-    growth = built.plan_bytes / built.graph_bytes
-    remark = f" ({growth:.1f} times its graph: weights may stand in it twice)" if growth > MAX_GROWTH else ""
-    return f"{built.key.name}: {built.plan_bytes / 1e6:.1f} MB{remark} after {built.build_seconds:.0f} s"
-
-
 def _measured(bundle: Bundle, built: Built) -> Built:
     engine = cache.open_engine(bundle, precision=built.key.precision, num_slots=built.key.buckets[-1])
-    try:
+    with closing(engine):
         load_blanks(engine, bundle.puzzle_table[0])
         step_ms = {
             bucket: round(median_step_ms(engine, bucket, seconds=MEASURE_S, min_steps=MIN_STEPS), 4)
             for bucket in built.key.buckets
         }
         fused = len(FUSED_ATTENTION.findall(engine.layer_names()))
-    finally:
-        engine.close()
     return built.model_copy(update={"step_ms": step_ms, "fused_attention": fused})
 
 

@@ -112,12 +112,11 @@ def open_engine(
 
 def fastest(bundle: Bundle, *, num_slots: int) -> str:
     """The precision whose engine was measured fastest; raises EngineUnavailableError where none was built."""
-    machine, folder = this_machine(), engine_dir(bundle)
-    pages = (
-        covering(folder, EngineKey.of(bundle, machine, precision=precision, num_slots=num_slots))
-        for precision in bundle.manifest.precisions
-    )
-    built = [page for page in pages if page is not None and page.step_ms]
+    machine, folder, built = this_machine(), engine_dir(bundle), list[Built]()
+    for precision in bundle.manifest.precisions:
+        page = covering(folder, EngineKey.of(bundle, machine, precision=precision, num_slots=num_slots))
+        if page is not None and page.step_ms:
+            built.append(page)
     if not built:
         command = shlex.join(build_command(bundle, num_slots=num_slots))
         raise EngineUnavailableError(
@@ -172,9 +171,7 @@ def build_command(bundle: Bundle, *, precision: str | None = None, num_slots: in
 
 def write(folder: Path, built: Built, plan: bytes) -> None:
     """Write a plan and then its page: a plan without a page counts for nothing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{built.key.name}.plan"
-    atomic.write_bytes(path, plan)
+    atomic.write_bytes(folder / f"{built.key.name}.plan", plan)
     write_page(folder, built)
 
 
@@ -206,21 +203,19 @@ def read_plan(bundle: Bundle, key: EngineKey) -> tuple[Built, bytes]:
     built = covering(folder, key)
     command = shlex.join(build_command(bundle, precision=key.precision, num_slots=key.buckets[-1]))
     if built is None:
-        raise EngineUnavailableError(f"{_why_none(folder, key)}: build it with `{command}`.")
+        related = [page.key for page in _pages(folder) if page.key.precision == key.precision]
+        why = f"there is no TensorRT engine of precision {key.precision} for {key.buckets[-1]} slots yet"
+        if related:
+            nearest = min(related, key=lambda other: len(_differences(other, key)))
+            differences = ", ".join(
+                f"{name} {theirs} and not {ours}" for name, theirs, ours in _differences(nearest, key)
+            )
+            why = f"the TensorRT engine {nearest.name} was built for {differences}"
+        raise EngineUnavailableError(f"{why}: build it with `{command}`.")
     plan = folder / f"{built.key.name}.plan"
     if not plan.is_file() or sha256_of(plan) != built.plan_sha256:
         raise EngineUnavailableError(f"{plan} is not what was built: build it again with `{command} --again`.")
     return built, plan.read_bytes()
-
-
-def _why_none(folder: Path, key: EngineKey) -> str:
-    """What the nearest other engine of this precision differs in, if there is one."""
-    related = [page.key for page in _pages(folder) if page.key.precision == key.precision]
-    if not related:
-        return f"there is no TensorRT engine of precision {key.precision} for {key.buckets[-1]} slots yet"
-    nearest = min(related, key=lambda other: len(_differences(other, key)))
-    built_for = ", ".join(f"{field} {theirs} and not {ours}" for field, theirs, ours in _differences(nearest, key))
-    return f"the TensorRT engine {nearest.name} was built for {built_for}"
 
 
 def _differences(theirs: EngineKey, ours: EngineKey) -> list[tuple[str, object, object]]:

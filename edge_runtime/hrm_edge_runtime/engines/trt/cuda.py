@@ -132,7 +132,11 @@ class PycudaGpu:
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Record what `work` puts on the stream, without running it; returns the replay. Raises CaptureError."""
-        self._library = self._library or _open_library()
+        if self._library is None:
+            try:
+                self._library = ctypes.CDLL("libcuda.so.1")
+            except OSError as error:
+                raise CaptureError(f"there is no CUDA driver library ({error})") from error
         return _capture(self._library, self.stream, work)
 
     def close(self) -> None:
@@ -174,14 +178,6 @@ def _info(device: Any, attributes: Any) -> GpuInfo:
         compute_capability=f"{major}.{minor}",
         is_integrated=bool(device.get_attribute(attributes.INTEGRATED)),
     )
-
-
-def _open_library() -> Any:
-    """The driver's library; raises CaptureError where it is missing."""
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        raise CaptureError(f"there is no CUDA driver library ({error})") from error
 
 
 def _capture(library: Any, stream: int, work: Callable[[], None]) -> Callable[[], None]:

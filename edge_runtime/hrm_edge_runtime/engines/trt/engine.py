@@ -122,7 +122,12 @@ class TensorRTEngine:
             raise EngineUnavailableError(
                 f"TensorRT {version} does not take this engine ({self._last_error.text}): build it again."
             )
-        _check_tensors(engine, num_profiles)
+        names, due = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}, {*INPUTS, *OUTPUTS}
+        if names != due or engine.num_optimization_profiles != num_profiles:
+            raise EngineUnavailableError(
+                f"the engine has tensors {sorted(names)} and {engine.num_optimization_profiles} profiles where "
+                f"{sorted(due)} and {num_profiles} are due: build it again."
+            )
         return engine
 
     def _allocate(self, num_rows: int) -> None:
@@ -147,9 +152,17 @@ class TensorRTEngine:
 
     def _recorded(self, bucket: int, parity: int) -> Callable[[], None]:
         """The launch of a bucket's segment from one carry to the other, recorded where the driver can."""
+        context, addresses = self._contexts[bucket], self._addresses(parity)
 
         def enqueue() -> None:
-            self._enqueue(bucket, parity)
+            for name, address in addresses.items():
+                context.set_tensor_address(name, address)
+            for tensor in self._fed.values():
+                self._gpu.upload(tensor)
+            if not context.execute_async_v3(self._gpu.stream):
+                raise EngineLostError(f"TensorRT does not run a segment of {bucket} slots ({self._last_error.text})")
+            for tensor in self._read.values():
+                self._gpu.download(tensor)
 
         enqueue()  # TensorRT settles its shapes in a first run, which must not be recorded
         self._gpu.wait()
@@ -158,17 +171,6 @@ class TensorRTEngine:
         except CaptureError as error:
             _log.warning("batch %d runs without a CUDA graph, which costs time: %s", bucket, error)
             return enqueue
-
-    def _enqueue(self, bucket: int, parity: int) -> None:
-        context = self._contexts[bucket]
-        for name, address in self._addresses(parity).items():
-            context.set_tensor_address(name, address)
-        for tensor in self._fed.values():
-            self._gpu.upload(tensor)
-        if not context.execute_async_v3(self._gpu.stream):
-            raise EngineLostError(f"TensorRT does not run a segment of {bucket} slots ({self._last_error.text})")
-        for tensor in self._read.values():
-            self._gpu.download(tensor)
 
     def _addresses(self, parity: int) -> dict[str, int]:
         before, after = self._carries[parity], self._carries[1 - parity]
@@ -179,12 +181,3 @@ class TensorRTEngine:
             **before,
             **{f"{name}_next": address for name, address in after.items()},
         }
-
-
-def _check_tensors(engine: tensorrt.ICudaEngine, num_profiles: int) -> None:
-    names, due = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}, {*INPUTS, *OUTPUTS}
-    if names != due or engine.num_optimization_profiles != num_profiles:
-        raise EngineUnavailableError(
-            f"the engine has tensors {sorted(names)} and {engine.num_optimization_profiles} profiles where "
-            f"{sorted(due)} and {num_profiles} are due: build it again."
-        )
