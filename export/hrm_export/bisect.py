@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from hrm_calibration.quantise import with_nodes
 from hrm_edge_runtime.engines.engine import CARRIES, Float32, Int32
+from hrm_edge_runtime.parity.measures import relative_error
 from hrm_export.onnx_graph import element_types
 from hrm_export.segment import segment_graph
 from hrm_model import checkpoint
@@ -219,15 +220,6 @@ class StoredWeights:
         with np.errstate(all="ignore"):
             wrong = ~(np.abs(ours - theirs) <= STEP * np.abs(scale))
         return _sentence(name, wrong, ours, theirs)
-
-
-def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
-    """Norm of the difference relative to the expected norm; infinite where anything is not finite."""
-    with np.errstate(all="ignore"):
-        wide, norm = expected.astype(np.float64), float(np.linalg.norm(expected.astype(np.float64)))
-        apart = np.linalg.norm(found.astype(np.float64) - wide)
-        error = float(apart / max(norm, np.finfo(np.float64).tiny))
-    return error if np.isfinite(error) else float("inf")
 
 
 def _sentence(name: str, wrong: NDArray[np.bool_], ours: NDArray[Any], theirs: NDArray[Any]) -> str | None:

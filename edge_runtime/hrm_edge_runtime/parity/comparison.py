@@ -114,14 +114,19 @@ def write_comparison(bundle: Bundle, comparison: Comparison) -> None:
     A kill at any moment leaves a bundle that opens: the manifest gives the file up before it changes and takes it back
     afterwards. No other file is hashed anew, so that a damaged one is not taken for sound.
     """
-    report = comparison.report
-    known = _known(bundle)
+    report, file = comparison.report, bundle.path / PARITY_NAME
+    try:
+        known = json.loads(file.read_text(encoding="utf-8")) if PARITY_NAME in bundle.manifest.files else {}
+    except ValueError as error:
+        raise BundleError(f"{file} is no JSON ({error}): export the bundle again.") from error
+    if not isinstance(known, dict):
+        raise BundleError(f"{file} holds no JSON object: export the bundle again.")
     known[f"{report.candidate} against {report.reference} on {report.puzzles}"] = comparison.as_json()
     lines = (f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in known.items())
     text = "{\n" + ",\n".join(lines) + "\n}\n"
     others = {name: entry for name, entry in bundle.manifest.files.items() if name != PARITY_NAME}
     _write_manifest(bundle, others)
-    atomic.write_text(bundle.path / PARITY_NAME, text)
+    atomic.write_text(file, text)
     content = text.encode()
     entry = FileEntry(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
     _write_manifest(bundle, {**others, PARITY_NAME: entry})
@@ -186,19 +191,6 @@ def _bisected(
 
 def _graph_of(bundle: Bundle, choice: Choice) -> Path:
     return bundle.graph_path(choice.precision, device="cpu" if choice.engine == "cpu" else "any")
-
-
-def _known(bundle: Bundle) -> dict[str, Any]:
-    if PARITY_NAME not in bundle.manifest.files:
-        return {}
-    file = bundle.path / PARITY_NAME
-    try:
-        known = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BundleError(f"{file} is no JSON ({error}): export the bundle again.") from error
-    if not isinstance(known, dict):
-        raise BundleError(f"{file} holds no JSON object: export the bundle again.")
-    return known
 
 
 def _write_manifest(bundle: Bundle, files: dict[str, FileEntry]) -> None:

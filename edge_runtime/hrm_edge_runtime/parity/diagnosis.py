@@ -1,20 +1,19 @@
 """Where a gate breaks, look for the reason: a wrong row of the puzzle table, a lost carry or, on a desktop, a node.
 
-PyTorch as the reference and the bisection of two graphs need packages that no edge machine has. They are found by their
-entry points in the group `hrm_edge.parity`. Shapes: T tokens, V vocabulary, E puzzle-vector size, P puzzle-table rows.
+PyTorch and the bisection of graphs need packages that no edge machine has: plug-ins of the entry-point group
+`hrm_edge.parity`. Shapes: T tokens, V vocabulary, E puzzle-vector size, P puzzle-table rows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, Float32
 from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.parity.gates import Break
+from hrm_edge_runtime.parity.measures import relative_error
 from hrm_edge_runtime.parity.walk import Side
 from hrm_puzzles.data.held_out import HeldOutPuzzle, Questions
 
@@ -68,11 +67,15 @@ def _other_row(reference: Side, candidate: Side, asked: HeldOutPuzzle, names: tu
     """The row of the puzzle table with which the candidate would agree, among the nearest ones."""
     (expected_TV,) = _trace(reference, asked, 1)
     (found_TV,) = _trace(candidate, asked, 1)
-    drift_of = {row: _drift(logits_TV, expected_TV) for row, logits_TV in _with_other_rows(candidate, asked)}
+    own, start = asked.puzzle_id, max(0, asked.puzzle_id - MOST_ROWS // 2)
+    drift_of: dict[int, float] = {}
+    for row in range(start, min(len(candidate.puzzle_table), start + MOST_ROWS)):
+        if row != own:
+            candidate.engine.load(0, asked.tokens_T, candidate.puzzle_table[row])
+            drift_of[row] = relative_error(_next_logits(candidate), expected_TV)
     best = min(drift_of, key=drift_of.__getitem__, default=None)
-    if best is None or MANY_TIMES * drift_of[best] > _drift(found_TV, expected_TV):
+    if best is None or MANY_TIMES * drift_of[best] > relative_error(found_TV, expected_TV):
         return []
-    own = asked.puzzle_id
     rows = f"row {best} of the puzzle table ({names[best]}) instead of row {own} ({names[own]})"
     return [f"given {rows} the candidate agrees: the two sides do not read the same row"]
 
@@ -80,18 +83,11 @@ def _other_row(reference: Side, candidate: Side, asked: HeldOutPuzzle, names: tu
 def _lost_carry(candidate: Side, asked: HeldOutPuzzle, segment: int) -> list[str]:
     """A segment that says what segment 1 said was given no carry."""
     traced = _trace(candidate, asked, segment)
-    if _drift(traced[-1], traced[0]) > SAME or (segment > 2 and _drift(traced[-2], traced[0]) <= SAME):
+    if relative_error(traced[-1], traced[0]) > SAME:
+        return []
+    if segment > 2 and relative_error(traced[-2], traced[0]) <= SAME:
         return []
     return [f"in segment {segment} the candidate says again what it said in segment 1: its carry was begun anew"]
-
-
-def _with_other_rows(side: Side, asked: HeldOutPuzzle) -> Iterator[tuple[int, Float32]]:
-    """The logits of segment 1 for each of the nearest rows but the puzzle's own."""
-    start = max(0, asked.puzzle_id - MOST_ROWS // 2)
-    for row in range(start, min(len(side.puzzle_table), start + MOST_ROWS)):
-        if row != asked.puzzle_id:
-            side.engine.load(0, asked.tokens_T, side.puzzle_table[row])
-            yield row, _next_logits(side)
 
 
 def _trace(side: Side, asked: HeldOutPuzzle, num_segments: int) -> list[Float32]:
@@ -104,9 +100,3 @@ def _next_logits(side: Side) -> Float32:
     logits_BTV = side.engine.step(1).logits_BTV
     assert logits_BTV is not None
     return logits_BTV[0].copy()
-
-
-def _drift(one_TV: Float32, other_TV: Float32) -> float:
-    with np.errstate(all="ignore"):
-        drift = float(np.linalg.norm(one_TV - other_TV) / np.linalg.norm(other_TV))
-    return drift if np.isfinite(drift) else float("inf")

@@ -2,10 +2,8 @@
 
     {"fp32": {"golden": {"every_segment": {"worst": {"logit_gap": 1e-4}}, "end": {"different_halts": 0}}, ...}, ...}
 
-For each precision of the candidate there are limits against golden traces and against a live reference. They hold in
-every segment or in the first, where no recurrence has made more of a difference, over the mean or over the worst row,
-by the names in `measures.py`; and at the end: the share of puzzles that halt after another segment, the share by which
-the mean number of segments grows, and percentage points of exact and proven solves lost.
+For each precision there are limits against golden traces and against a live reference: in every segment or in the
+first, over the mean or the worst row, by the names in `measures.py`; and at the end, see `EndLimits`.
 """
 
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from hrm_edge_runtime.parity.measures import HOW, How, Measure, SolveCounts
+from hrm_edge_runtime.parity.measures import HOW, How, Measure
 from hrm_edge_runtime.parity.report import ParityReport
 
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -150,10 +148,7 @@ def _end_breaks(report: ParityReport, limits: EndLimits) -> Iterator[Break]:
         ("exact_loss", report.exact, limits.exact_loss),
         ("proven_loss", report.proven, limits.proven_loss),
     ):
-        if counts is not None and limit is not None and _loses(counts, limit):
-            yield Break(gate=f"points of {name}", value=counts.loss_points, limit=limit)
-
-
-def _loses(counts: SolveCounts, limit: float) -> bool:
-    is_certain = counts.interval_points[0] > limit
-    return is_certain or (counts.num_puzzles >= ENOUGH_PUZZLES and counts.loss_points > limit)
+        if counts is not None and limit is not None:
+            is_certain = counts.interval_points[0] > limit
+            if is_certain or (counts.num_puzzles >= ENOUGH_PUZZLES and counts.loss_points > limit):
+                yield Break(gate=f"points of {name}", value=counts.loss_points, limit=limit)

@@ -41,8 +41,10 @@ PLOT_STYLE: dict[Any, Any] = {
 SIZE_INCHES = (5.6, 3.2)
 BLUE, ORANGE, GREEN, RED, GREY = "#1f5fa8", "#d9822b", "#3a8a4d", "#b3261e", "#999999"
 MOST_BARS = 24
-GAPS: dict[Measure, str] = {"logit_gap": BLUE, "halting_gap": ORANGE}
-DRIFTS: dict[Measure, str] = {"logit_drift": BLUE, "carry_drift": GREEN}
+COLOURS: dict[How, dict[Measure, str]] = {
+    "worst": {"logit_gap": BLUE, "halting_gap": ORANGE},
+    "mean": {"logit_drift": BLUE, "carry_drift": GREEN},
+}
 DIFFERENCES: dict[Measure, str] = {"different_cells": BLUE, "different_answers": ORANGE, "different_stops": GREEN}
 
 
@@ -91,21 +93,19 @@ def _gate_rows(gates: Gates) -> Iterable[tuple[str, str]]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [_row(head, "th")] if head else []
-    return f"<table>{''.join([*lines, *(_row(row, 'td') for row in rows)])}</table>"
-
-
-def _row(cells: Sequence[str], tag: str) -> str:
-    first, *others = map(escape, cells)
-    kind = " class=number" if len(others) > 1 else ""
-    return f"<tr><{tag}>{first}</{tag}>{''.join(f'<{tag}{kind}>{cell}</{tag}>' for cell in others)}</tr>"
+    lines: list[str] = []
+    for tag, cells in [*([("th", head)] if head else []), *(("td", row) for row in rows)]:
+        first, *others = map(escape, cells)
+        kind = " class=number" if len(others) > 1 else ""
+        lines.append(f"<tr><{tag}>{first}</{tag}>{''.join(f'<{tag}{kind}>{cell}</{tag}>' for cell in others)}</tr>")
+    return f"<table>{''.join(lines)}</table>"
 
 
 def _plots(report: ParityReport, gates: Gates) -> dict[str, str]:
     """Each plot as an SVG element, by its title."""
     plots = {
-        "Largest gaps": _drawn(lambda axes: _gaps(axes, report, gates)),
-        "Drift, relative to the reference": _drawn(lambda axes: _drift(axes, report, gates)),
+        "Largest gaps": _drawn(lambda axes: _errors(axes, report, gates, "worst")),
+        "Drift, relative to the reference": _drawn(lambda axes: _errors(axes, report, gates, "mean")),
         "Answers and stops that differ": _drawn(lambda axes: _differences(axes, report)),
         "Where puzzles halt": _drawn(lambda axes: _halts(axes, report)),
         "Solves lost": _drawn(lambda axes: _losses(axes, report, gates)),
@@ -125,22 +125,24 @@ def _drawn(draw: Callable[[Axes], None]) -> str:
     return svg[svg.index("<svg") :]
 
 
-def _gaps(axes: Axes, report: ParityReport, gates: Gates) -> None:
-    for name, colour in GAPS.items():
-        column = report.columns[name]
-        _line(axes, column.worst_S, column.count_S, colour, name.replace("_", " "))
-    _limits(axes, gates, GAPS, "worst")
-    _log(axes, "largest difference")
-
-
-def _drift(axes: Axes, report: ParityReport, gates: Gates) -> None:
-    for name, colour in DRIFTS.items():
-        if name in report.columns:
-            column = report.columns[name]
-            _line(axes, column.mean_S, column.count_S, colour, f"{name.replace('_', ' ')}, mean")
+def _errors(axes: Axes, report: ParityReport, gates: Gates, how: How) -> None:
+    """The gaps or drifts judged by `how`, with their gates as dashed lines: at the first segment only a stroke."""
+    colours = {name: colour for name, colour in COLOURS[how].items() if name in report.columns}
+    for name, colour in colours.items():
+        column, title = report.columns[name], name.replace("_", " ")
+        _line(axes, column.by(how), column.count_S, colour, f"{title}, {how}")
+        if how == "mean":
             _line(axes, column.worst_S, column.count_S, colour, "worst", style=":")
-    _limits(axes, gates, DRIFTS, "mean")
-    _log(axes, "norm of the difference / norm")
+    if any((np.asarray(line.get_ydata(), float) > 0).any() for line in axes.get_lines()):
+        axes.set_yscale("log", nonpositive="clip")  # zero has no place on it
+    for limits, end in ((gates.every_segment, 1.0), (gates.first_segment, 0.08)):
+        for limit in {limits.by(how).get(name, 0.0) for name in COLOURS[how]} - {0.0}:
+            axes.axhline(limit, 0, end, color=RED, linewidth=1, linestyle="--")
+            at = (0.01, limit)
+            axes.annotate(f"gate {limit:g}", at, xycoords=("axes fraction", "data"), color=RED, va="bottom", fontsize=7)
+    label = "largest difference" if how == "worst" else "norm of the difference / norm"
+    axes.set(xlabel="segment", ylabel=label)
+    axes.legend(frameon=False)
 
 
 def _differences(axes: Axes, report: ParityReport) -> None:
@@ -191,21 +193,3 @@ def _line(axes: Axes, value_S: Float64, count_S: NDArray[np.int64], colour: str,
     segment_S = np.flatnonzero((count_S > 0) & np.isfinite(value_S))
     marker = "." if len(segment_S) < 40 else ""
     axes.plot(segment_S + 1, value_S[segment_S], style, color=colour, marker=marker, linewidth=1.4, label=label)
-
-
-def _limits(axes: Axes, gates: Gates, names: Iterable[Measure], how: How) -> None:
-    """The lines of the gates, dashed: over the whole width, or a stroke at the first segment."""
-    for limits, end in ((gates.every_segment, 1.0), (gates.first_segment, 0.08)):
-        for limit in {limits.by(how).get(name) for name in names} - {None, 0.0}:
-            assert limit is not None
-            axes.axhline(limit, 0, end, color=RED, linewidth=1, linestyle="--")
-            at = (0.01, limit)
-            axes.annotate(f"gate {limit:g}", at, xycoords=("axes fraction", "data"), color=RED, va="bottom", fontsize=7)
-
-
-def _log(axes: Axes, label: str) -> None:
-    """A logarithmic axis, unless everything is exactly zero, which has no place on one."""
-    if any((np.asarray(line.get_ydata(), float) > 0).any() for line in axes.get_lines()):
-        axes.set_yscale("log", nonpositive="clip")
-    axes.set(xlabel="segment", ylabel=label)
-    axes.legend(frameon=False)

@@ -97,6 +97,13 @@ def _logits_BX(output: StepOutput) -> Float64:
     return output.logits_BTV.reshape(len(output.logits_BTV), -1).astype(np.float64)
 
 
+def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Norm of the difference relative to the expected norm; infinite where anything is not finite."""
+    with np.errstate(all="ignore"):
+        (error,) = _drift_B(*(values.reshape(1, -1).astype(np.float64) for values in (found, expected)))
+    return float(error)
+
+
 def _drift_B(ours_BX: Float64, theirs_BX: Float64) -> Float64:
     norm_B = np.linalg.norm(theirs_BX, axis=1)
     return _sound(np.linalg.norm(ours_BX - theirs_BX, axis=1) / np.maximum(norm_B, TINY))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.parity.measures import MEASURES, Column, Float64, How, SolveCounts
+from hrm_edge_runtime.parity.measures import MEASURES, Column, Float64, SolveCounts
 
 MOST_SHOWN = 6
 
@@ -152,24 +152,17 @@ def summary_rows(report: ParityReport) -> Iterator[tuple[str, str]]:
 
 def segment_rows(report: ParityReport) -> Iterator[list[str]]:
     """A table with its head: one line for each measure, after the first segment, some and the last."""
-    shown = _shown_segments(report.num_segments)
+    last = report.num_segments
+    by_two, by_four = ([base**power for power in range(12) if base**power < last] for base in (2, 4))
+    shown = [*(by_two if len(by_two) < MOST_SHOWN else by_four), last]  # as many as a terminal is wide
     yield ["after segment", *map(str, shown)]
     counts_S = report.columns["logit_gap"].count_S
     yield ["puzzles", *(str(counts_S[segment - 1]) for segment in shown)]
     for name, (how, _) in MEASURES.items():
         if name in report.columns:
-            cells = (_cell(report.columns[name], how, segment - 1) for segment in shown)
+            column, cells = report.columns[name], list[str]()
+            for segment in shown:
+                value = column.by(how)[segment - 1]
+                text = f"{value:.1e}" if value else "0"
+                cells.append(text if column.count_S[segment - 1] else "–")
             yield [f"{name.replace('_', ' ')}, {how}", *cells]
-
-
-def _shown_segments(num_segments: int) -> list[int]:
-    """As many as a terminal is wide."""
-    by_two, by_four = ({*(base**power for power in range(12) if base**power < num_segments)} for base in (2, 4))
-    return sorted({*(by_two if len(by_two) < MOST_SHOWN else by_four), num_segments})
-
-
-def _cell(column: Column, how: How, index: int) -> str:
-    value = column.by(how)[index]
-    if not column.count_S[index]:
-        return "–"
-    return f"{value:.1e}" if value else "0"

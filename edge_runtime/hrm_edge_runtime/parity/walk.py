@@ -1,11 +1,11 @@
 """Two engines in lockstep over the same puzzles: read `walk` first. `replay` does so against a bundle's golden traces.
 
-Both engines keep the same puzzle in the same slot. A slot whose puzzle is done takes the next one, so that every step
-has all slots at work and nothing is kept of a puzzle but its end.
+Both engines keep the same puzzle in the same slot, and a slot whose puzzle is done takes the next one.
 Shapes: B slots, S segments, T tokens.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -143,25 +143,18 @@ class _Pair:
 
     def dismiss(self) -> None:
         """Count the puzzles that are done and close the gaps they leave."""
+        own = (self._tokens_BT, self._labels_BT, self._question_B, self._puzzle_id_B, self._segment_B, self._drift_B)
         for slot in reversed(range(self._num_active)):
-            if self._is_done(slot):
-                self._report.add_end(self._reference.end_of(slot), self._candidate.end_of(slot))
-                self._num_active -= 1
-                if slot < self._num_active:
-                    self._move(self._num_active, slot)
-
-    def _is_done(self, slot: int) -> bool:
-        both_halted = self._reference.halted_at_B[slot] > 0 and self._candidate.halted_at_B[slot] > 0
-        is_last = self._segment_B[slot] >= self._report.num_segments
-        return bool(is_last or (both_halted and not self._to_the_end))
-
-    def _move(self, source: int, target: int) -> None:
-        for side in (self._reference, self._candidate):
-            side.move(source, target)
-        for rows in (self._tokens_BT, self._labels_BT):
-            rows[target] = rows[source]
-        for rows in (self._question_B, self._puzzle_id_B, self._segment_B, self._drift_B):
-            rows[target] = rows[source]
+            both_halted = self._reference.halted_at_B[slot] > 0 and self._candidate.halted_at_B[slot] > 0
+            if self._segment_B[slot] < self._report.num_segments and (self._to_the_end or not both_halted):
+                continue
+            self._report.add_end(self._reference.end_of(slot), self._candidate.end_of(slot))
+            self._num_active -= 1
+            if slot < self._num_active:
+                self._reference.move(self._num_active, slot)
+                self._candidate.move(self._num_active, slot)
+                for rows in own:
+                    rows[slot] = rows[self._num_active]
 
 
 class GoldenEngine:
@@ -215,13 +208,9 @@ def golden_questions(golden: Golden) -> Questions:
 
 def replay(bundle: Bundle, engine_factory: Callable[[int], Engine]) -> ParityReport:
     """Replay a bundle's golden traces; `engine_factory` makes an engine of that many slots that hands out logits."""
-    golden = bundle.golden()
-    engine = engine_factory(len(golden.tokens_BT))
-    try:
-        policy = bundle.manifest.halting_policy()
+    golden, policy = bundle.golden(), bundle.manifest.halting_policy()
+    with closing(engine_factory(len(golden.tokens_BT))) as engine:
         return compare(golden, engine, puzzle_table=bundle.puzzle_table, puzzle=bundle.puzzle, policy=policy)
-    finally:
-        engine.close()
 
 
 def compare(
