@@ -1,4 +1,4 @@
-"""Golden traces: what PyTorch says, of puzzles on which rounding decides nothing.
+"""Golden traces: what PyTorch says, of puzzles on which rounding decides nothing; and PyTorch as an engine.
 
 Shapes: B puzzles, S segments, T tokens, V vocabulary.
 """
@@ -9,9 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from export_tools import random_questions, small_model
+from export_tools import random_inputs, random_questions, small_model
 
 from hrm_export.golden import golden_traces, record, survives_rounding_SB
+from hrm_export.torch_engine import TorchEngine
 
 
 def test_a_trace_runs_all_segments_from_the_models_own_start() -> None:
@@ -84,3 +85,35 @@ def test_a_model_that_amplifies_rounding_everywhere_is_refused() -> None:
     model = small_model(gain=8.0)
     with pytest.raises(ValueError, match="rounding alone changes"):
         golden_traces(model, random_questions(model, 4), 0.0, 4)
+
+
+def test_the_torch_engine_says_what_the_model_says_in_every_segment() -> None:
+    model = small_model(max_segments=3)
+    golden, engine = record(model, random_questions(model, 3)), TorchEngine(model, 4)
+    for slot, puzzle_id in enumerate(golden.puzzle_ids_B.tolist()):
+        engine.load(slot, golden.tokens_BT[slot], model.puzzle_table.numpy()[puzzle_id])
+    for segment in range(3):
+        output = engine.step(3)
+        assert np.allclose(output.logits_BTV, golden.logits_SBTV[segment], atol=1e-5)
+        assert np.allclose(output.halt_margin_B, golden.halt_margin_SB[segment], atol=1e-5)
+        assert np.allclose(output.q_halt_B, golden.q_halt_SB[segment], atol=1e-5)
+        assert np.array_equal(output.answer_BT, golden.answer_SBT[segment])
+
+
+def test_a_moved_puzzle_goes_on_and_a_loaded_one_begins_anew() -> None:
+    model = small_model()
+    tokens_BT = random_inputs(model, 3)["tokens_BT"]
+    table = model.puzzle_table.numpy()
+    engine, alone = TorchEngine(model, 2), TorchEngine(model, 1)
+    for slot in range(2):
+        engine.load(slot, tokens_BT[slot], table[0])
+    alone.load(0, tokens_BT[1], table[0])
+    engine.step(2)
+    alone.step(1)
+    engine.move(1, 0)
+    engine.load(1, tokens_BT[2], table[1])
+    outputs = engine.step(2)
+    assert np.allclose(outputs.logits_BTV[0], alone.step(1).logits_BTV[0], atol=1e-5)
+    fresh = model.segment(model.start(1), torch.from_numpy(tokens_BT[2:]), torch.tensor([1]))
+    assert np.allclose(outputs.logits_BTV[1], fresh.logits_BTV[0].detach().numpy(), atol=1e-5)
+    assert np.allclose(engine.read_carry(2)[0][1], fresh.carry.z_high_BND[0].detach().numpy(), atol=1e-5)

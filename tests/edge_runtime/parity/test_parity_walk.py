@@ -1,7 +1,5 @@
 """Two engines side by side: what an honest pair and each faulty one look like, and where the fault is named."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +9,12 @@ import pytest
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
+from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.parity.diagnosis import reasons_of
 from hrm_edge_runtime.parity.gates import GOLDEN_FP32, Break, breaks, passes
 from hrm_edge_runtime.parity.measures import Column, SolveCounts
 from hrm_edge_runtime.parity.report import ParityReport
-from hrm_edge_runtime.parity.walk import Side, golden_questions, golden_side, walk
+from hrm_edge_runtime.parity.walk import Side, compare, golden_questions, golden_side, replay, walk
 from hrm_puzzles.data.held_out import Questions, questions_made
 
 MAX_SEGMENTS = 6
@@ -229,3 +228,58 @@ def test_a_carry_that_is_not_finite_counts_as_infinitely_far(bundle: Bundle) -> 
     for name in ("carry_drift", "carry_turn"):
         assert report.columns[name].worst_S[1] == report.columns[name].mean_S[1] == np.inf
         assert report.columns[name].as_json()["worst"][1] == "inf"
+
+
+def replayed(bundle: Bundle, name: str, index: tuple[int, ...], by: float) -> ParityReport:
+    """The bundle's engine against its traces with one value of one array changed."""
+    golden = bundle.golden()
+    array = getattr(golden, name).copy()
+    array[index] += by
+    learned = replace(side(bundle, 8), policy=replace(bundle.manifest.halting_policy(), kind="learned"))
+    changed = replace(golden, **{name: array})
+    engine, table = learned.engine, learned.puzzle_table
+    return compare(changed, engine, puzzle_table=table, puzzle=bundle.puzzle, policy=learned.policy)
+
+
+def test_the_engine_a_trace_came_from_passes(bundle: Bundle) -> None:
+    report = replay(bundle, lambda num_slots: side(bundle, num_slots).engine)
+    assert passes(report)
+    assert report.max_logit_gap == 0.0
+    assert report.num_puzzles == 5
+    assert len(report.logit_gap_by_segment) == bundle.manifest.max_segments
+
+
+def test_a_perturbed_logit_shows_in_its_segment_alone(bundle: Bundle) -> None:
+    report = replayed(bundle, "logits_SBTV", (3, 1, 4, 2), 0.5)
+    assert not passes(report)
+    assert [gap > 1e-4 for gap in report.logit_gap_by_segment] == [False, False, False, True, False, False]
+
+
+def test_a_changed_answer_is_counted(bundle: Bundle) -> None:
+    report = replayed(bundle, "answer_SBT", (2, 0, 0), 1)
+    assert report.num_different_answers == 1
+    assert not passes(report)
+
+
+def test_a_margin_that_halts_a_puzzle_elsewhere_is_counted(bundle: Bundle) -> None:
+    assert bundle.golden().halt_margin_SB[0, 2] < 0  # it goes on after the first segment in truth
+    report = replayed(bundle, "halt_margin_SB", (0, 2), 100.0)
+    assert report.num_different_halts == 1
+    assert not passes(report)
+
+
+def test_a_halting_value_that_cancels_out_of_the_margin_is_seen(bundle: Bundle) -> None:
+    report = replayed(bundle, "q_halt_SB", (1, 1), 0.01)
+    assert report.num_different_halts == 0
+    assert not passes(report)
+
+
+def test_logits_that_are_not_finite_never_pass(bundle: Bundle) -> None:
+    report = replayed(bundle, "logits_SBTV", (1, 1, 1, 1), np.nan)
+    assert report.max_logit_gap == float("inf")
+    assert not passes(report)
+
+
+def test_an_engine_without_logits_is_refused(bundle: Bundle) -> None:
+    with pytest.raises(ValueError, match="want_logits"):
+        replay(bundle, lambda num_slots: ScriptedEngine(num_slots=num_slots, seq_len=16))
