@@ -134,10 +134,6 @@ def score_policy(rollout: Rollout, policy: HaltingPolicy) -> PolicyScore:
     return PolicyScore(policy=policy, scores=scores)
 
 
-def verified_score(rollout: Rollout) -> PolicyScore:
-    return score_policy(rollout, HaltingPolicy(kind="verified", max_segments=rollout.num_segments))
-
-
 def fixed_scores(rollout: Rollout) -> list[PolicyScore]:
     """Stopping after 1, 2, 4 ... and after all segments."""
     last = rollout.num_segments
@@ -218,14 +214,15 @@ class HaltingReport:
 
 def report_on(rollout: Rollout, *, model: str, precision: str, max_loss: float) -> HaltingReport:
     """Score every policy on one rollout; `verified` only where answers can be proven."""
-    fixed, learned = fixed_scores(rollout), learned_curve(rollout)
+    fixed, learned, limit = fixed_scores(rollout), learned_curve(rollout), rollout.num_segments
+    verified = score_policy(rollout, HaltingPolicy(kind="verified", max_segments=limit))
     return HaltingReport(
         model=model,
         precision=precision,
-        num_segments=rollout.num_segments,
+        num_segments=limit,
         max_loss=max_loss,
-        verified=verified_score(rollout) if (rollout.verdict_SN != UNKNOWN).any() else None,
-        plain=score_policy(rollout, HaltingPolicy(kind="learned", max_segments=rollout.num_segments)),
+        verified=verified if (rollout.verdict_SN != UNKNOWN).any() else None,
+        plain=score_policy(rollout, HaltingPolicy(kind="learned", max_segments=limit)),
         chosen=choose(learned, fixed[-1].total.exact, max_loss),
         fixed=fixed,
         learned=learned,

@@ -185,9 +185,31 @@ class StoredWeights:
 
     def wrong(self, piece: Piece) -> list[str]:
         """A sentence for each weight of a piece that is not the reference's."""
-        sentences = [self._wrong_copy(name) for node in piece.nodes for name in node.input]
-        sentences += [self._wrong_grid(node) for node in piece.nodes if node.op_type == "DequantizeLinear"]
-        return [sentence for sentence in sentences if sentence]
+        sentences: list[str] = []
+        for name, ours, scale in self._kept_by(piece):
+            theirs = self._reference[name]
+            if ours.shape != theirs.shape:
+                sentences.append(f"{name} has shape {ours.shape} where the reference has {theirs.shape}")
+                continue
+            with np.errstate(all="ignore"):
+                is_same = (ours == theirs.astype(ours.dtype)) | (np.isnan(ours) & np.isnan(theirs))
+                is_right = is_same if scale is None else np.abs(ours - theirs) <= STEP * np.abs(scale)
+            if not is_right.all():
+                first = tuple(np.argwhere(~is_right)[0].tolist())
+                change = f"{float(theirs[first]):.6g} became {float(ours[first]):.6g}"
+                count = f"{int((~is_right).sum())} of {is_right.size} values of {name}"
+                sentences.append(f"{count} are not the reference's, first at {list(first)}: {change}")
+        return sentences
+
+    def _kept_by(self, piece: Piece) -> Iterator[tuple[str, NDArray[Any], NDArray[Any] | None]]:
+        """Each weight by its name in the reference, with the scale of its grid where it is an INT8 one."""
+        for name in (name for node in piece.nodes for name in node.input):
+            if name in self._reference and name in self._candidate:
+                yield name, self._candidate[name], None
+        for node in (node for node in piece.nodes if node.op_type == "DequantizeLinear"):
+            if node.output[0] in self._reference and node.input[0] in self._candidate:
+                scale = self._candidate[node.input[1]].astype(np.float64)
+                yield node.output[0], self._candidate[node.input[0]] * scale, scale
 
     def coarse(self, piece: Piece, values: Mapping[str, NDArray[Any]]) -> list[str]:
         """A sentence for each activation scale of a piece, with what it does to the reference's values."""
@@ -199,37 +221,6 @@ class StoredWeights:
                 reach = f"reaches to {1 / size.max():.2g} times the largest value"
                 sentences.append(f"the scale {scale:.3g} of its input {reach} and clips {(size > 1).mean():.1%} of all")
         return sentences
-
-    def _wrong_copy(self, name: str) -> str | None:
-        if name not in self._reference or name not in self._candidate:
-            return None
-        ours, theirs = self._candidate[name], self._reference[name]
-        if ours.shape != theirs.shape:
-            return f"{name} has shape {ours.shape} where the reference has {theirs.shape}"
-        with np.errstate(over="ignore"):
-            wrong = ~((ours == theirs.astype(ours.dtype)) | (np.isnan(ours) & np.isnan(theirs)))
-        return _sentence(name, wrong, ours, theirs)
-
-    def _wrong_grid(self, node: onnx.NodeProto) -> str | None:
-        (name,) = node.output
-        if name not in self._reference or node.input[0] not in self._candidate:
-            return None
-        scale = self._candidate[node.input[1]].astype(np.float64)
-        ours = self._candidate[node.input[0]].astype(np.float64) * scale
-        theirs = self._reference[name]
-        with np.errstate(all="ignore"):
-            wrong = ~(np.abs(ours - theirs) <= STEP * np.abs(scale))
-        return _sentence(name, wrong, ours, theirs)
-
-
-def _sentence(name: str, wrong: NDArray[np.bool_], ours: NDArray[Any], theirs: NDArray[Any]) -> str | None:
-    if not wrong.any():
-        return None
-    first = tuple(int(index) for index in np.argwhere(wrong)[0])
-    change = f"{float(theirs[first]):.6g} became {float(ours[first]):.6g}"
-    return (
-        f"{int(wrong.sum())} of {wrong.size} values of {name} are not the reference's, first at {list(first)}: {change}"
-    )
 
 
 def _inputs(graph: onnx.ModelProto, tokens_T: Int32, puzzle_vector_E: Float32, segment: int) -> Values:

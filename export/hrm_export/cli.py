@@ -18,8 +18,7 @@ from rich.table import Table
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_export.contents import Contents, Options, bundle_name, contents_of, find_checkpoint, parse_loop
-from hrm_export.packing import ExportedForm, write_bundle
-from hrm_export.precisions import MEASURED_BATCHES, segment_ms
+from hrm_export.packing import MEASURED_BATCHES, ExportedForm, segment_ms, write_bundle
 from hrm_host.progress import stages_on
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

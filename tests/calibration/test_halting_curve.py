@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from hrm_calibration.halting_curve import (
+    PolicyScore,
     Rollout,
     choose,
     fixed_scores,
     learned_curve,
     roll_out,
     score_policy,
-    verified_score,
 )
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
@@ -81,6 +81,10 @@ def test_the_learned_rule_stops_where_the_model_is_sure() -> None:
     assert score.mean_segments == (1 + 3 + 2 + 4 + 2) / 5
     assert score.exact == 3 / 5
     assert score.proven == 2 / 5
+
+
+def verified_score(rollout: Rollout) -> PolicyScore:
+    return score_policy(rollout, HaltingPolicy(kind="verified", max_segments=rollout.num_segments))
 
 
 def test_the_verified_rule_goes_on_until_there_is_a_proof() -> None:
