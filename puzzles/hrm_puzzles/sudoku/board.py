@@ -5,8 +5,6 @@ digits (0 blank) and remembers the form; `written` writes the same form again. W
 Shapes: S side, T = S * S cells in reading order, U = 3 * S units (rows, columns, boxes).
 """
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -20,7 +18,7 @@ from hrm_puzzles.grid.notation import BoardSize, Cell, bad_character, shown
 from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
 
 BLANKS = ".0*_-"
-CELLS = re.compile("[^|+=, \t\r\n\u2500-\u257f]+")  # anything but line ends and what is drawn between cells
+BETWEEN_CELLS = frozenset("|+=, \t\r\n").union(map(chr, range(0x2500, 0x2580)))  # the last are box-drawing characters
 HEADERS = ("#", "[")  # lines of the .sdk form: "#A author", "[Puzzle]"
 
 
@@ -31,11 +29,11 @@ class SudokuBoard:
     box_rows: int
     box_cols: int
 
-    @property
+    @cached_property
     def side(self) -> int:
         return self.box_rows * self.box_cols
 
-    @property
+    @cached_property
     def num_cells(self) -> int:
         return self.side**2
 
@@ -143,18 +141,13 @@ def _from_list(board: SudokuBoard, values: list[object]) -> Parsed:
 
 
 def _from_values(board: SudokuBoard, values: list[object], kind: str) -> Parsed:
-    digits = [_digit(board, cell, value) for cell, value in enumerate(values)]
-    grid = np.array(digits, dtype=np.int8).reshape(board.side, board.side)
+    for cell, value in enumerate(values):
+        is_digit = type(value) is int and 0 <= value <= board.side  # bool is an int to isinstance, but no digit
+        if value is not None and not is_digit:
+            described = f"the whole numbers 1 to {board.side}, and 0 or null for a blank"
+            raise bad_character(board.cell_name(cell), value, described)
+    grid = np.array([value or 0 for value in values], dtype=np.int8).reshape(board.side, board.side)
     return Parsed(grid=grid, notation=Notation(kind=kind, blank=None if None in values else 0))
-
-
-def _digit(board: SudokuBoard, cell: int, value: object) -> int:
-    if value is None:
-        return 0
-    if type(value) is int and 0 <= value <= board.side:  # bool is an int to isinstance, but no digit to a person
-        return value
-    described = f"the whole numbers 1 to {board.side}, and 0 or null for a blank"
-    raise bad_character(board.cell_name(cell), value, described)
 
 
 # Text: a line is the offsets of its cells in the whole text.
@@ -162,66 +155,56 @@ def _digit(board: SudokuBoard, cell: int, value: object) -> int:
 
 def _from_text(board: SudokuBoard, text: str) -> Parsed:
     board.size.require_short(text)
-    readings = _readings(board, text)
-    lines = next((lines for lines in readings if sum(map(len, lines)) == board.num_cells), readings[0])
-    rows = ["".join(text[offset] for offset in line) for line in lines]
-    _check_characters(board, rows)
-    _check_lengths(board, rows)
-    characters = "".join(rows)
-    first_blank = characters.strip("123456789")[:1]
+    lines = _lines(board, text)
     offsets = tuple(chain.from_iterable(lines))
+    characters = "".join(map(text.__getitem__, offsets))
+    digits = "123456789"[: board.side]
+    refused = characters.lstrip(BLANKS + " " + digits)
+    if refused:
+        cell = _cell_name(board, lines, len(characters) - len(refused))
+        described = f"the digits 1 to {board.side}, and one of {' '.join(BLANKS)} for a blank"
+        raise bad_character(cell, refused[0], described)
+    if len(lines) == board.side:
+        for row, line in enumerate(lines):
+            board.size.require(line, board.side, f"row {row + 1}", "cells", row)
+    board.size.require(characters, board.num_cells, "the text", "cells")
+    first_blank = characters.strip(digits)[:1]
     notation = Notation(kind="text", blank=first_blank or ".", template=text, cells=offsets)
-    digits = _digits(characters) % _NO_DIGIT
-    return Parsed(grid=digits.reshape(board.side, board.side), notation=notation)
+    grid = (_digits(characters) % _NO_DIGIT).reshape(board.side, board.side)
+    return Parsed(grid=grid, notation=notation)
 
 
-def _readings(board: SudokuBoard, text: str) -> list[list[list[int]]]:
-    """The ways to understand a text, the usual one first: dashes may be frames or blanks, spaces may be blanks."""
-    lines = _lines(text)
-    is_dashed = [all(text[offset] == "-" for offset in line) for line in lines]
-    frames_dropped = [line for line, dashed in zip(lines, is_dashed, strict=True) if not dashed or len(lines) == 1]
-    dashes_are_rows = [
-        line for line, dashed in zip(lines, is_dashed, strict=True) if not dashed or len(line) == board.side
-    ]
-    readings = [frames_dropped, dashes_are_rows]
-    if len(text) == board.num_cells and not text.strip(" 123456789"):
-        readings.append([list(range(len(text)))])
-    return readings
+def _lines(board: SudokuBoard, text: str) -> list[list[int]]:
+    """The cells of each line that has any, without headers and frames.
 
-
-def _lines(text: str) -> list[list[int]]:
-    """The cells of each line that has any; headers are left out."""
+    Where that does not make a board, lines of dashes may be rows of blanks, or spaces may be blanks.
+    """
     lines: list[list[int]] = []
     start = 0
     for line in text.splitlines(keepends=True):
         if not line.lstrip().startswith(HEADERS):
-            cells = [start + at for run in CELLS.finditer(line) for at in range(run.start(), run.end())]
+            cells = [offset for offset, character in enumerate(line, start) if character not in BETWEEN_CELLS]
             lines += [cells] if cells else []
         start += len(line)
-    return lines
+    is_dashed = [text[line[0]] == "-" and not "".join(map(text.__getitem__, line)).strip("-") for line in lines]
+    usual = [line for line, dashed in zip(lines, is_dashed, strict=True) if not dashed or len(lines) == 1]
+    if sum(map(len, usual)) == board.num_cells:
+        return usual
+    dashes_are_rows = [
+        line for line, dashed in zip(lines, is_dashed, strict=True) if not dashed or len(line) == board.side
+    ]
+    if sum(map(len, dashes_are_rows)) == board.num_cells:
+        return dashes_are_rows
+    spaces_are_blanks = len(text) == board.num_cells and not text.strip(" 123456789")
+    return [list(range(len(text)))] if spaces_are_blanks else usual
 
 
-def _check_characters(board: SudokuBoard, rows: list[str]) -> None:
-    allowed = BLANKS + " " + "".join(map(str, range(1, board.side + 1)))
-    if not "".join(rows).strip(allowed):
-        return
-    for cell, character in _named_cells(board, rows):
-        if character not in allowed:
-            described = f"the digits 1 to {board.side}, and one of {' '.join(BLANKS)} for a blank"
-            raise bad_character(cell, character, described)
-
-
-def _named_cells(board: SudokuBoard, rows: list[str]) -> Iterator[tuple[Cell, str]]:
-    """(row, column) and character of each cell; without one line for each row, rows are counted off."""
-    if len(rows) != board.side:
-        yield from ((board.cell_name(cell), character) for cell, character in enumerate("".join(rows)))
-        return
-    for row, characters in enumerate(rows, start=1):
-        yield from (((row, col), character) for col, character in enumerate(characters, start=1))
-
-
-def _check_lengths(board: SudokuBoard, rows: list[str]) -> None:
-    if len(rows) == board.side:
-        for row, characters in enumerate(rows):
-            board.size.require(characters, board.side, f"row {row + 1}", "cells", row)
-    board.size.require("".join(rows), board.num_cells, "the text", "cells")
+def _cell_name(board: SudokuBoard, lines: list[list[int]], cell: int) -> Cell:
+    """(row, column) of a cell; without one line for each row, rows are counted off."""
+    if len(lines) != board.side:
+        return board.cell_name(cell)
+    row = 0
+    while cell >= len(lines[row]):
+        cell -= len(lines[row])
+        row += 1
+    return row + 1, cell + 1

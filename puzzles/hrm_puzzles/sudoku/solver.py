@@ -9,6 +9,7 @@ and box. The sets of one kind are the same few offsets from many base bits.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import cycle
 
 import numpy as np
 
@@ -65,7 +66,12 @@ class SudokuSolver:
         self.board = board
         self.num_cells = board.num_cells
         self._families = _families_of(board)
-        self.keep = [~rivals for rivals in _rivals_of(board, self._families)]
+        self.keep = [-1] * (board.side * self.num_cells)  # for each bit, all but the others of its sets
+        for family in self._families:
+            for base in bits_of(family.base):
+                members = family.spread << base
+                for bit in bits_of(members):
+                    self.keep[bit] &= ~members | 1 << bit
 
     def given(self, cells: Sequence[int]) -> State:
         """What the givens leave open (0 for a blank), before any reasoning."""
@@ -85,10 +91,25 @@ class SudokuSolver:
         self, state: State, *, max_solutions: int, max_tries: int | None = None, order: CandidateOrder | None = None
     ) -> Solutions:
         """Depth first from a state, until enough solutions are found or the tries are used up."""
-        walk = _Walk(self, max_solutions, max_tries, order)
-        walk.explore(state)
-        grids = tuple(self._grid(solution) for solution in walk.solutions)
-        return Solutions(grids=grids, backtracks=walk.backtracks, is_complete=not walk.ran_out)
+        grids: list[Grid] = []
+        waiting = [(state, 0)]  # states and their numbers of guesses, the next to explore last
+        num_tries, backtracks = -1, 0  # the given state is no try
+        while waiting and len(grids) < max_solutions and num_tries != max_tries:
+            before, num_guesses = waiting.pop()
+            num_tries += 1
+            after = self.propagate(before)
+            if after is None:
+                continue
+            candidates, fixed = after
+            if candidates.bit_count() == self.num_cells:
+                backtracks = backtracks if grids else num_tries - num_guesses
+                grids.append(self._grid(candidates))
+                continue
+            branches = self.branches(candidates)
+            for bit in reversed(branches if order is None else order(branches)):
+                waiting.append(((candidates & self.keep[bit], fixed | 1 << bit), num_guesses + 1))
+        is_complete = not waiting or len(grids) >= max_solutions
+        return Solutions(grids=tuple(grids), backtracks=backtracks if grids else num_tries, is_complete=is_complete)
 
     def propagate(self, state: State) -> State | None:
         """Fix cells with one candidate and digits with one place until nothing changes; None is a contradiction.
@@ -97,16 +118,28 @@ class SudokuSolver:
         """
         candidates, fixed = state
         num_idle = 0
-        while num_idle < len(self._families):
-            for family in self._families:
-                singles = family.singles(candidates)
-                if singles is None:
-                    return None
-                fresh = singles & ~fixed
-                num_idle = 0 if fresh else num_idle + 1
-                for bit in bits_of(fresh):
-                    candidates &= self.keep[bit]
-                fixed |= fresh
+        for family in cycle(self._families):
+            once, twice = (
+                candidates,
+                0,
+            )  # sets are counted as far as two: over inner offsets, then these over outer ones
+            for offsets in (family.inner, family.outer):
+                part_once, part_twice = once, twice
+                for offset in offsets:
+                    more = part_once >> offset
+                    twice |= once & more | part_twice >> offset
+                    once |= more
+            if once & family.base != family.base:
+                return None
+            fresh = candidates & (family.base & ~twice) * family.spread & ~fixed  # the only ones of a set
+            fixed |= fresh
+            num_idle = 0 if fresh else num_idle + 1
+            if num_idle == len(self._families):
+                break
+            while fresh:  # as `bits_of`, without a call for each bit
+                lowest = fresh & -fresh
+                candidates &= self.keep[lowest.bit_length() - 1]
+                fresh ^= lowest
         return candidates, fixed
 
     def branches(self, candidates: int) -> list[int]:
@@ -128,41 +161,6 @@ class SudokuSolver:
         return (has_digit_ST.argmax(axis=0) + 1).astype(np.int8).reshape(side, side)
 
 
-class _Walk:
-    """The mutable state of one search."""
-
-    def __init__(
-        self, solver: SudokuSolver, max_solutions: int, max_tries: int | None, order: CandidateOrder | None
-    ) -> None:
-        self.solver = solver
-        self.max_solutions = max_solutions
-        self.tries_left = -1 if max_tries is None else max_tries  # below zero: no bound
-        self.order = order
-        self.solutions: list[int] = []
-        self.backtracks = 0
-        self.ran_out = False
-
-    def explore(self, state: State) -> None:
-        state_after = self.solver.propagate(state)
-        if state_after is None:
-            return
-        candidates, fixed = state_after
-        if candidates.bit_count() == self.solver.num_cells:
-            self.solutions.append(candidates)
-            return
-        branches = self.solver.branches(candidates)
-        for bit in branches if self.order is None else self.order(branches):
-            if self._is_over():
-                return
-            self.tries_left -= 1
-            self.explore((candidates & self.solver.keep[bit], fixed | 1 << bit))
-            self.backtracks += not self.solutions
-
-    def _is_over(self) -> bool:
-        self.ran_out |= self.tries_left == 0 and len(self.solutions) < self.max_solutions
-        return self.ran_out or len(self.solutions) >= self.max_solutions
-
-
 # The rules as masks
 
 
@@ -181,20 +179,6 @@ class _Family:
     def spread(self) -> int:
         """`bases * spread` are all bits of the sets that begin at these base bits."""
         return sum(1 << i + j for i in (0, *self.inner) for j in (0, *self.outer))
-
-    def singles(self, candidates: int) -> int | None:
-        """The candidates that are the only ones of a set; None if a set has none.
-
-        Counts all sets at once, as far as two: over the inner offsets, and these counts over the outer ones.
-        """
-        once, twice = candidates, 0
-        for offsets in (self.inner, self.outer):
-            part_once, part_twice = once, twice
-            for offset in offsets:
-                more = part_once >> offset
-                twice |= once & more | part_twice >> offset
-                once |= more
-        return candidates & (self.base & ~twice) * self.spread if once & self.base == self.base else None
 
 
 def _families_of(board: SudokuBoard) -> list[_Family]:
@@ -217,17 +201,6 @@ def _families_of(board: SudokuBoard) -> list[_Family]:
         family(in_planes(range(side)), side, cols * side),
         family(in_planes(corners), 1, side),
     ]
-
-
-def _rivals_of(board: SudokuBoard, families: list[_Family]) -> list[int]:
-    """For each bit, the other bits that share a set with it: what must go when it is chosen."""
-    rivals = [0] * (board.side * board.num_cells)
-    for family in families:
-        for base in bits_of(family.base):
-            members = family.spread << base
-            for bit in bits_of(members):
-                rivals[bit] |= members ^ 1 << bit
-    return rivals
 
 
 # Whether a question makes sense
