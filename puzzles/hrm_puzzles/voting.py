@@ -71,13 +71,12 @@ def pass_at(
         ballots.setdefault((task, question), Ballot()).cast(answer, q_halt)
         labels[task, question] = label
     ranked = {test_input: ballot.ranked() for test_input, ballot in ballots.items()}
-    return {k: _share_solved({key: labels[key] in ranked[key][:k] for key in labels}) for k in TRIALS}
-
-
-def _share_solved(is_solved: dict[tuple[str, bytes], bool]) -> float:
-    tasks = {task for task, _ in is_solved}
-    missed = {task for (task, _), solved in is_solved.items() if not solved}
-    return (len(tasks) - len(missed)) / len(tasks) if tasks else 0.0
+    num_tasks = len({task for task, _ in labels})
+    shares: dict[int, float] = {}
+    for k in TRIALS:
+        missed = {key[0] for key, label in labels.items() if label not in ranked[key][:k]}
+        shares[k] = (num_tasks - len(missed)) / num_tasks if num_tasks else 0.0
+    return shares
 
 
 def grid_key(grid: Grid) -> bytes:

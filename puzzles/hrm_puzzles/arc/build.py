@@ -4,7 +4,7 @@ The training split holds all demonstrations and the test pairs of training tasks
 tasks, each in every variant. Sizes are known before any canvas is drawn, so workers put their tasks straight into the
 finished files: memory stays flat for any number of examples, and a build that was stopped continues.
 Shapes: V variants of a task (the task as it is comes first), E its examples of one split, S side of the canvas,
-T = S * S tokens, H and W the sides of one grid, C = 10 colours.
+T = S * S tokens, K variants of one turn, H and W the sides of one grid, C = 10 colours.
 """
 
 import hashlib
@@ -86,7 +86,9 @@ def build_arc(
     if not any(task.is_held_out and task.tests for task in fitting):
         problem = f"{recipe.dataset} has no held-out task with an answer whose grids fit {side} x {side}"
         raise DatasetError(f"{problem}, so the test split would be empty; choose other tasks or a larger canvas.")
-    unfinished = out.with_name(f".{out.name}.unfinished-{_digest(recipe, fitting)}")
+    named = {**asdict(recipe), "tasks": [task.name for task in fitting]}
+    digest = hashlib.sha256(json.dumps(named).encode()).hexdigest()
+    unfinished = out.with_name(f".{out.name}.unfinished-{digest[:12]}")
     counts = _begin(recipe, puzzle, fitting, unfinished)
     jobs = _jobs(fitting, counts, unfinished / "done")
     missing = [job for job in jobs if not job.done.exists()]
@@ -105,11 +107,6 @@ def build_arc(
         num_test=test.num_examples,
         fingerprint=datasets.fingerprint(out),
     )
-
-
-def _digest(recipe: ArcRecipe, tasks: list[ArcTask]) -> str:
-    named = {**asdict(recipe), "tasks": [task.name for task in tasks]}
-    return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:12]
 
 
 def _begin(recipe: ArcRecipe, puzzle: Arc, tasks: list[ArcTask], unfinished: Path) -> list[int]:
@@ -224,15 +221,11 @@ def _drawn_VT(grid: Grid, variants: Sequence[Variant], side: int, origins_V2: In
     canvas_VSS = np.zeros((len(variants), side + 1, side + 1), dtype=np.uint8)  # one more, where marks may fall
     for turn in range(NUM_TURNS):
         chosen = np.flatnonzero(turn_V == turn)
-        _draw(canvas_VSS, chosen, tokens_VC[chosen][:, turned(grid, turn)], origins_V2[chosen])
+        cells_KHW = tokens_VC[chosen][:, turned(grid, turn)]
+        _, height, width = cells_KHW.shape
+        top_K1, left_K1 = origins_V2[chosen, :1], origins_V2[chosen, 1:]
+        row_KH, col_KW = top_K1 + np.arange(height), left_K1 + np.arange(width)
+        canvas_VSS[chosen[:, None], row_KH, left_K1 + width] = END
+        canvas_VSS[chosen[:, None], top_K1 + height, col_KW] = END
+        canvas_VSS[chosen[:, None, None], row_KH[:, :, None], col_KW[:, None, :]] = cells_KHW
     return canvas_VSS[:, :side, :side].reshape(len(variants), side * side)
-
-
-def _draw(canvas_VSS: UInt8Array, chosen: IntpArray, cells_VHW: UInt8Array, origins_V2: IntpArray) -> None:
-    """Put cells and their end marks onto the chosen canvases."""
-    _, height, width = cells_VHW.shape
-    row_VH, col_VW = origins_V2[:, :1] + np.arange(height), origins_V2[:, 1:] + np.arange(width)
-    which_V1 = chosen[:, None]
-    canvas_VSS[which_V1, row_VH, origins_V2[:, 1:] + width] = END
-    canvas_VSS[which_V1, origins_V2[:, :1] + height, col_VW] = END
-    canvas_VSS[which_V1[:, :, None], row_VH[:, :, None], col_VW[:, None, :]] = cells_VHW

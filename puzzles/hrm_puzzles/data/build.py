@@ -81,7 +81,8 @@ def build(recipe: DataRecipe, out: Path, *, num_workers: int = 1, progress: OnPr
     require_free(out)
     # Before the long work, since a faulty file ends it.
     csv_train, csv_test = (_csv_rows(puzzle, recipe, is_test=is_test) for is_test in (False, True))
-    finished = out.with_name(f".{out.name}.chunks-{_digest(recipe)}")
+    digest = hashlib.sha256(json.dumps(asdict(recipe)).encode()).hexdigest()
+    finished = out.with_name(f".{out.name}.chunks-{digest[:12]}")
     train_chunks, test_chunks = (recipe.chunks(is_test=is_test) for is_test in (False, True))
     sources.generate_chunks([*train_chunks, *test_chunks], finished, num_workers=num_workers, progress=progress)
     all_train = sources.joined([*sources.read_chunks(train_chunks, finished), *csv_train])
@@ -99,27 +100,21 @@ def build(recipe: DataRecipe, out: Path, *, num_workers: int = 1, progress: OnPr
     )
 
 
-def _digest(recipe: DataRecipe) -> str:
-    return hashlib.sha256(json.dumps(asdict(recipe)).encode()).hexdigest()[:12]
-
-
 def _csv_rows(puzzle: Puzzle, recipe: DataRecipe, *, is_test: bool) -> list[Examples]:
     """The rows of the CSV file of a split, if there is one; refuses what would leave the split empty."""
     source = recipe.csv_test if is_test else recipe.csv_train
-    sample = None if is_test else recipe.csv_sample
-    parts = [] if source is None else [_sampled_csv(puzzle, recipe, Path(source), sample)]
+    parts: list[Examples] = []
+    if source is not None:
+        least, greatest = recipe.least_rating, recipe.greatest_rating
+        rows = sources.read_csv(Path(source), puzzle, least_rating=least, greatest_rating=greatest)
+        if not is_test and recipe.csv_sample is not None and recipe.csv_sample < len(rows):
+            rng = np.random.default_rng(np.random.SeedSequence(recipe.seed, spawn_key=(3,)))
+            rows = rows.at(np.sort(rng.permutation(len(rows))[: recipe.csv_sample]))
+        parts.append(rows)
     if not recipe.chunks(is_test=is_test) and not any(map(len, parts)):
         split = "test" if is_test else "train"
         raise DatasetError(f"the {split} split would be empty; give --{split} or --csv-{split} with rows in range.")
     return parts
-
-
-def _sampled_csv(puzzle: Puzzle, recipe: DataRecipe, path: Path, sample: int | None) -> Examples:
-    rows = sources.read_csv(path, puzzle, least_rating=recipe.least_rating, greatest_rating=recipe.greatest_rating)
-    if sample is None or sample >= len(rows):
-        return rows
-    rng = np.random.default_rng(np.random.SeedSequence(recipe.seed, spawn_key=(3,)))
-    return rows.at(np.sort(rng.permutation(len(rows))[:sample]))
 
 
 def _write(puzzle: Puzzle, recipe: DataRecipe, directory: Path, train: Examples, test: Examples) -> None:
@@ -216,14 +211,11 @@ def _objects(path: Path) -> Iterator[tuple[str, object]]:
         return
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
-            yield f"line {number}", _json_or_text(line)
-
-
-def _json_or_text(line: str) -> object:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return line
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                value = line
+            yield f"line {number}", value
 
 
 def _imported(puzzle: Puzzle, value: object) -> tuple[str, NDArray[np.uint8], NDArray[np.uint8]]:

@@ -133,7 +133,19 @@ def create_split(path: Path, split: str, *, puzzle: Puzzle, layout: Layout) -> D
     """Write all of a split but its examples, which are zeros until `write_rows` fills them in."""
     if not layout.num_examples:
         raise DatasetError(f"{split} would hold 0 examples; give at least one.")
-    directory, meta = path / split, _meta(puzzle, layout)
+    directory, num_puzzles = path / split, len(layout.puzzle_ids)
+    meta = DatasetMeta(
+        pad_id=0,
+        ignore_label_id=0,
+        blank_identifier_id=0,
+        vocab_size=puzzle.vocab_size,
+        seq_len=puzzle.seq_len,
+        num_puzzle_identifiers=layout.num_puzzle_ids,
+        total_groups=len(layout.group_offsets) - 1,
+        mean_puzzle_examples=layout.num_examples / num_puzzles,
+        sets=["all"],
+        total_puzzles=num_puzzles,
+    )
     directory.mkdir(parents=True)
     (directory / "dataset.json").write_text(json.dumps(asdict(meta), indent=2), encoding="utf-8")
     for name in ("inputs", "labels"):
@@ -180,22 +192,6 @@ def named_in_recipe(path: Path) -> str:
     return str(cast("dict[str, object]", recipe).get("puzzle", "")) if isinstance(recipe, dict) else ""
 
 
-def _meta(puzzle: Puzzle, layout: Layout) -> DatasetMeta:
-    num_puzzles = len(layout.puzzle_ids)
-    return DatasetMeta(
-        pad_id=0,
-        ignore_label_id=0,
-        blank_identifier_id=0,
-        vocab_size=puzzle.vocab_size,
-        seq_len=puzzle.seq_len,
-        num_puzzle_identifiers=layout.num_puzzle_ids,
-        total_groups=len(layout.group_offsets) - 1,
-        mean_puzzle_examples=layout.num_examples / num_puzzles,
-        sets=["all"],
-        total_puzzles=num_puzzles,
-    )
-
-
 def _save(directory: Path, name: str, array: NDArray[Any]) -> None:
     np.save(directory / f"all__{name}.npy", array, allow_pickle=False)
 
@@ -211,6 +207,10 @@ def open_split(path: Path, split: str) -> Split:
     _require_offsets(directory, "puzzle_indices", puzzles, num_examples)
     _require(len(ids) == len(puzzles) - 1, directory, f"puzzle_identifiers has {len(ids)} entries")
     _require_offsets(directory, "group_indices", groups, len(ids))
+    ratings_N = None
+    if (directory / f"{meta.sets[0]}__ratings.npy").exists():
+        ratings_N = _array(directory, meta.sets[0], "ratings")
+        _require(ratings_N.shape == (num_examples,), directory, f"ratings have shape {ratings_N.shape}")
     return Split(
         meta=meta,
         inputs_NT=inputs_NT,
@@ -218,7 +218,7 @@ def open_split(path: Path, split: str) -> Split:
         puzzle_ids_N=np.repeat(ids.astype(np.int32), np.diff(puzzles)),
         puzzle_offsets=puzzles.astype(np.int64),
         group_offsets=groups.astype(np.int64),
-        ratings_N=_ratings(directory, meta.sets[0], num_examples),
+        ratings_N=ratings_N,
     )
 
 
@@ -244,14 +244,6 @@ def _array(directory: Path, subset: str, name: str) -> NDArray[Any]:
         raise DatasetError(f"{path} cannot be read ({error}); build the data set again.") from error
     _require(array.dtype.kind in "iu" and array.ndim > 0 and len(array) > 0, directory, f"{name} is {array.dtype}")
     return array
-
-
-def _ratings(directory: Path, subset: str, num_examples: int) -> NDArray[np.int32] | None:
-    if not (directory / f"{subset}__ratings.npy").exists():
-        return None
-    ratings_N = _array(directory, subset, "ratings")
-    _require(ratings_N.shape == (num_examples,), directory, f"ratings have shape {ratings_N.shape}")
-    return ratings_N
 
 
 def _require_offsets(directory: Path, name: str, offsets: IntArray, end: int) -> None:

@@ -4,13 +4,12 @@ Shapes: R rows, C columns of a grid.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hrm_puzzles.data.datasets import DatasetError, open_split
 from hrm_puzzles.data.inspection import puzzle_at
@@ -45,7 +44,10 @@ def read_examples(path: Path, split: str, first: int, count: int, puzzle_name: s
     if first >= len(examples):
         raise DatasetError(f"{split} has {len(examples)} examples, so there is no index {first}; give a smaller one.")
     puzzle = puzzle_at(path, examples.meta, puzzle_name)
-    names = _identifiers(path)
+    try:
+        names = list(json.loads((path / "identifiers.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        names = []  # titles then give the number
     starts = examples.puzzle_offsets[examples.group_offsets[:-1]]
     found: list[ShownExample] = []
     for index in [first, *starts[starts > first].tolist()[: count - 1]]:
@@ -58,13 +60,6 @@ def read_examples(path: Path, split: str, first: int, count: int, puzzle_name: s
         question, answer = (puzzle.decode(tokens_NT[index]) for tokens_NT in (examples.inputs_NT, examples.labels_NT))
         found.append(ShownExample(puzzle=puzzle, title=", ".join(known), question=question, answer=answer))
     return found
-
-
-def _identifiers(path: Path) -> list[str]:
-    try:
-        return list(json.loads((path / "identifiers.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return []  # titles then give the number
 
 
 def save_sheet(path: Path, examples: Sequence[ShownExample]) -> None:
@@ -90,32 +85,22 @@ def save_sheet(path: Path, examples: Sequence[ShownExample]) -> None:
 
 
 def _draw(axis: Any, puzzle: Puzzle, grid: Grid, question: Grid | None) -> None:
-    """The colours of a puzzle that has any; the values of any other."""
+    """The colours of a puzzle that has any; the values but 0 of any other, of an answer the new ones in blue."""
     if not grid.size:
         axis.text(0.5, 0.5, "no grid", ha="center", va="center", fontsize=8)
         return
     height, width = grid.shape
     if isinstance(puzzle, Coloured):
-        axis.imshow(_rgb(puzzle.palette)[grid], aspect="equal")
+        colours = np.ones((max(puzzle.palette) + 1, 3))  # white for a value without one
+        for value, colour in puzzle.palette.items():
+            colours[value] = [component / 255 for component in bytes.fromhex(colour[1:])]
+        axis.imshow(colours[grid], aspect="equal")
     else:
         axis.imshow(np.ones((height, width, 3)), aspect="equal")
-        _write(axis, grid, question)
+        for (row, col), value in np.ndenumerate(grid):
+            is_given = question is None or question.shape != grid.shape or question[row, col] == value
+            if value:
+                color = "black" if is_given else "tab:blue"
+                axis.text(col, row, str(value), ha="center", va="center", fontsize=90 / height, color=color)
     axis.hlines(np.arange(height + 1) - 0.5, -0.5, width - 0.5, colors=LINES, linewidth=0.4)
     axis.vlines(np.arange(width + 1) - 0.5, -0.5, height - 0.5, colors=LINES, linewidth=0.4)
-
-
-def _write(axis: Any, grid: Grid, question: Grid | None) -> None:
-    """The values that are not 0; of an answer, those that were not given in blue."""
-    for (row, col), value in np.ndenumerate(grid):
-        is_given = question is None or question.shape != grid.shape or question[row, col] == value
-        if value:
-            color = "black" if is_given else "tab:blue"
-            axis.text(col, row, str(value), ha="center", va="center", fontsize=90 / len(grid), color=color)
-
-
-def _rgb(palette: Mapping[int, str]) -> NDArray[np.float64]:
-    """The colours as numbers, [values, 3]; white for a value without one."""
-    colours = np.ones((max(palette) + 1, 3))
-    for value, colour in palette.items():
-        colours[value] = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    return colours

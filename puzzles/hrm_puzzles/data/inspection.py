@@ -88,13 +88,21 @@ def inspect(path: Path, puzzle_name: str | None = None) -> DatasetReport:
         raise DatasetError(f"{path} has no train or test directory; give the directory of a data set.")
     splits = {name: open_split(path, name) for name in names}
     puzzle = puzzle_at(path, next(iter(splits.values())).meta, puzzle_name)
-    facts = {name: _facts(puzzle, split) for name, split in splits.items()}
+    facts: dict[str, Facts] = {}
+    for name, split in splits.items():
+        starts = range(0, len(split), BLOCK)
+        blocks = [_facts_of_block(puzzle, split, slice(start, start + BLOCK)) for start in starts]
+        facts[name] = {fact: np.concatenate([block[fact] for block in blocks]) for fact in blocks[0]}
+    num_shared, num_equivalent = (
+        int(np.isin(facts["test"][fact], facts["train"][fact]).sum()) if len(facts) == 2 else 0
+        for fact in ("example", "equivalence")
+    )
     return DatasetReport(
         puzzle=puzzle.name,
         proof_exists=puzzle.proof_exists,
         splits=[_report(name, split, facts[name]) for name, split in splits.items()],
-        num_shared=_num_shared(facts, "example"),
-        num_equivalent=_num_shared(facts, "equivalence"),
+        num_shared=num_shared,
+        num_equivalent=num_equivalent,
     )
 
 
@@ -136,41 +144,30 @@ def _report(name: str, split: Split, facts: Facts) -> SplitReport:
     )
 
 
-def _facts(puzzle: Puzzle, split: Split) -> Facts:
-    """What is known of each example, [N] each, read in one pass."""
-    starts = range(0, len(split), BLOCK)
-    blocks = [_facts_of_block(puzzle, split, slice(start, start + BLOCK)) for start in starts]
-    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-
-
 def _facts_of_block(puzzle: Puzzle, split: Split, block: slice) -> Facts:
+    """What is known of each example, [B] each; disproven labels are wrong, and those that are no answer at all."""
     inputs_BT, labels_BT = (np.asarray(rows_NT[block]) for rows_NT in (split.inputs_NT, split.labels_NT))
     ids_B1 = split.puzzle_ids_N[block, None]
+    verdict_B = puzzle.check_BT(inputs_BT, labels_BT)
+    is_wrong_B = verdict_B == WRONG
+    if isinstance(puzzle, WellFormed):
+        is_wrong_B |= (verdict_B == UNKNOWN) & ~puzzle.is_well_formed_B(labels_BT)
+    num_outside_B = np.zeros(len(inputs_BT), dtype=np.int32)
+    for tokens_BT in (inputs_BT, labels_BT):
+        num_outside_B += ((tokens_BT < 0) | (tokens_BT >= puzzle.vocab_size)).sum(axis=1, dtype=np.int32)
     return {
-        "is_wrong": _is_wrong_B(puzzle, inputs_BT, labels_BT),
+        "is_wrong": is_wrong_B,
         "givens": (inputs_BT == labels_BT).sum(axis=1, dtype=np.int32),
         "length": (labels_BT != split.meta.pad_id).sum(axis=1, dtype=np.int32),
         "least_token": inputs_BT.min(axis=1),
         "greatest_token": inputs_BT.max(axis=1),
         "least_label": labels_BT.min(axis=1),
         "greatest_label": labels_BT.max(axis=1),
-        "num_outside": _num_outside_B(puzzle, inputs_BT) + _num_outside_B(puzzle, labels_BT),
+        "num_outside": num_outside_B,
         "question": _row_number_B(inputs_BT),
         "example": _row_number_B(np.concatenate([ids_B1, inputs_BT], axis=1)),
         "equivalence": puzzle.equivalence_hash_B(inputs_BT, labels_BT),
     }
-
-
-def _is_wrong_B(puzzle: Puzzle, inputs_BT: IntArray, labels_BT: IntArray) -> NDArray[np.bool_]:
-    """Disproven labels and, where nothing can be proven, those that are no answer at all."""
-    verdict_B = puzzle.check_BT(inputs_BT, labels_BT)
-    if isinstance(puzzle, WellFormed):
-        return (verdict_B == WRONG) | (verdict_B == UNKNOWN) & ~puzzle.is_well_formed_B(labels_BT)
-    return verdict_B == WRONG
-
-
-def _num_outside_B(puzzle: Puzzle, tokens_BT: IntArray) -> NDArray[np.int32]:
-    return ((tokens_BT < 0) | (tokens_BT >= puzzle.vocab_size)).sum(axis=1, dtype=np.int32)
 
 
 def _row_number_B(values_BT: IntArray) -> UInt64Array:
@@ -184,13 +181,6 @@ def _quantiles(values: IntArray) -> Quantiles:
     return {name: int(np.quantile(values, share, method="lower")) for name, share in shares.items()}
 
 
-def _num_shared(facts: dict[str, Facts], name: str) -> int:
-    """How many test examples have a number that also occurs in the training split."""
-    if len(facts) < 2:
-        return 0
-    return int(np.isin(facts["test"][name], facts["train"][name]).sum())
-
-
 def report_text(report: DatasetReport) -> str:
     parts = [f"puzzle {report.puzzle}", *(_split_text(part) for part in report.splits)]
     parts.append(f"test examples also in train: {report.num_shared}, in any symmetric copy: {report.num_equivalent}")
@@ -200,9 +190,10 @@ def report_text(report: DatasetReport) -> str:
 
 def _split_text(part: SplitReport) -> str:
     counts = f"{part.num_examples} examples of {part.num_puzzles} puzzles in {part.num_groups} groups"
+    tokens, labels = (f"{least} to {greatest}" for least, greatest in (part.token_range, part.label_range))
     lines = [
         f"{part.split}: {counts}, {part.num_identifiers} puzzle ids",
-        f"  tokens {_range(part.token_range)}, labels {_range(part.label_range)}, wrong labels {part.num_wrong}",
+        f"  tokens {tokens}, labels {labels}, wrong labels {part.num_wrong}",
         f"  questions that stand there before: {part.num_repeats}",
         f"  examples of a group: {_quantile_text(part.examples_per_group)}",
         f"  filled positions of a label: {_quantile_text(part.lengths)}",
@@ -216,7 +207,3 @@ def _split_text(part: SplitReport) -> str:
 
 def _quantile_text(values: Quantiles) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-def _range(values: tuple[int, int]) -> str:
-    return f"{values[0]} to {values[1]}"

@@ -58,14 +58,11 @@ class BoardSize:
             raise self.error(f"{shown(values)} stands where a list of rows is expected")
         rows = cast("list[object]", values)
         self.require(rows, self.shape.rows, "the list", "rows")
-        return [self._row(number, row) for number, row in enumerate(rows)]
-
-    def _row(self, number: int, row: object) -> list[object]:
-        if not isinstance(row, list):
-            raise self.error(f"row {number + 1} is {shown(row)} where a list is expected", number)
-        cells = cast("list[object]", row)
-        self.require(cells, self.shape.cols, f"row {number + 1}", "values", number)
-        return cells
+        for number, row in enumerate(rows):
+            if not isinstance(row, list):
+                raise self.error(f"row {number + 1} is {shown(row)} where a list is expected", number)
+            self.require(cast("list[object]", row), self.shape.cols, f"row {number + 1}", "values", number)
+        return cast("list[list[object]]", rows)
 
 
 def size_of(shape: GridShape) -> BoardSize:
@@ -109,7 +106,13 @@ def text_of(legend: Legend, grid: Grid) -> str:
 
 def _from_text(size: BoardSize, legend: Legend, text: str) -> Parsed:
     size.require_short(text)
-    shape, lines = size.shape, _lines(size.shape, text)
+    shape = size.shape
+    lines = text.replace("\r\n", "\n").split("\n")
+    expected = 1 if len(lines) < shape.rows else shape.rows
+    if len(lines) > expected and not lines[-1]:
+        lines = lines[:-1]
+    if len(lines) > expected and not lines[0]:  # as before a quoted block
+        lines = lines[1:]
     if len(lines) == 1:
         size.require(lines[0], shape.num_cells, "the text", "characters")
         return _from_lines(shape, legend, lines[0], stride=shape.cols)
@@ -121,24 +124,12 @@ def _from_text(size: BoardSize, legend: Legend, text: str) -> Parsed:
     return _from_lines(shape, legend, "\n".join(lines), stride=shape.cols + 1)
 
 
-def _lines(shape: GridShape, text: str) -> list[str]:
-    """The lines of a text, without an extra empty one at its end or, as before a quoted block, at its start."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    expected = 1 if len(lines) < shape.rows else shape.rows
-    if len(lines) > expected and not lines[-1]:
-        lines = lines[:-1]
-    if len(lines) > expected and not lines[0]:
-        lines = lines[1:]
-    return lines
-
-
 def _from_lines(shape: GridShape, legend: Legend, text: str, stride: int) -> Parsed:
     offsets = tuple(row * stride + col for row in range(shape.rows) for col in range(shape.cols))
     characters = [text[offset] for offset in offsets]
     grid = _grid(shape, legend, characters)
-    return Parsed(
-        grid=grid, notation=Notation(kind="text", blank=_blank(legend, characters), template=text, cells=offsets)
-    )
+    notation = Notation(kind="text", blank=_blank(legend, characters), template=text, cells=offsets)
+    return Parsed(grid=grid, notation=notation)
 
 
 def _from_list(size: BoardSize, legend: Legend, values: list[object]) -> Parsed:
@@ -154,16 +145,15 @@ def _from_list(size: BoardSize, legend: Legend, values: list[object]) -> Parsed:
 
 
 def _grid(shape: GridShape, legend: Legend, cells: list[object] | list[str]) -> Grid:
-    values = [_value(shape, legend, cell, value) for cell, value in enumerate(cells)]
+    values: list[int] = []
+    for cell, value in enumerate(cells):
+        if isinstance(value, str) and value in legend.values:
+            values.append(legend.values[value])
+        elif type(value) is int and value in legend.characters:  # bool is an int to isinstance, but no cell to a person
+            values.append(value)
+        else:
+            raise bad_character(shape.cell_name(cell), value, legend.described)
     return np.array(values, dtype=np.int8).reshape(shape.rows, shape.cols)
-
-
-def _value(shape: GridShape, legend: Legend, cell: int, value: object) -> int:
-    if isinstance(value, str) and value in legend.values:
-        return legend.values[value]
-    if type(value) is int and value in legend.characters:  # bool is an int to isinstance, but no cell to a person
-        return value
-    raise bad_character(shape.cell_name(cell), value, legend.described)
 
 
 def _blank(legend: Legend, characters: list[str]) -> str:

@@ -21,6 +21,17 @@ from hrm_puzzles.puzzle import BLANK_IDENTIFIER, RIGHT, WRONG, Example, Geometry
 BROKEN = "✗ "
 
 
+def revealed_BT(
+    rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray, num_revealed_B: IntArray
+) -> Int32Array:
+    """Questions with that many random cells of each row, among those its label changes, already as in the label."""
+    is_open_BT = inputs_BT != labels_BT
+    order_BT = np.argsort(np.where(is_open_BT, rng.random(inputs_BT.shape), 2.0), axis=1)  # open cells come first
+    rank_BT = np.argsort(order_BT, axis=1)
+    is_revealed_BT = is_open_BT & (rank_BT < np.asarray(num_revealed_B)[:, None])
+    return np.where(is_revealed_BT, labels_BT, inputs_BT).astype(np.int32)
+
+
 @dataclass(frozen=True, kw_only=True)
 class GridPuzzle(ABC):
     """Boards of `rows` x `cols` cells; a subclass says what they hold, `puzzle.Puzzle` what each method promises."""
@@ -31,6 +42,7 @@ class GridPuzzle(ABC):
 
     num_puzzle_ids = 1
     proof_exists = True
+    reveal_BT = staticmethod(revealed_BT)
     noun: ClassVar[str]
     sides: ClassVar[range]
     vocab_size: ClassVar[int]
@@ -133,19 +145,3 @@ class GridPuzzle(ABC):
         source_BT = sources_KT[rng.integers(len(sources_KT), size=len(inputs_BT))]
         turned = (np.take_along_axis(tokens_BT, source_BT, axis=1) for tokens_BT in (inputs_BT, labels_BT))
         return next(turned).astype(np.int32), next(turned).astype(np.int32)
-
-    def reveal_BT(
-        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray, num_revealed_B: IntArray
-    ) -> Int32Array:
-        return revealed_BT(rng, inputs_BT, labels_BT, num_revealed_B)
-
-
-def revealed_BT(
-    rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray, num_revealed_B: IntArray
-) -> Int32Array:
-    """Questions with that many random cells of each row, among those its label changes, already as in the label."""
-    is_open_BT = inputs_BT != labels_BT
-    order_BT = np.argsort(np.where(is_open_BT, rng.random(inputs_BT.shape), 2.0), axis=1)  # open cells come first
-    rank_BT = np.argsort(order_BT, axis=1)
-    is_revealed_BT = is_open_BT & (rank_BT < np.asarray(num_revealed_B)[:, None])
-    return np.where(is_revealed_BT, labels_BT, inputs_BT).astype(np.int32)

@@ -63,21 +63,16 @@ def _with_one_tour(city: _City, draw: Random) -> tuple[BoolArray, int] | None:
         cheapest = CheapestTours(distance_PT[:, city.stops])
         if chosen_T is None:
             chosen_T = _cells_of_one(city, draw, distance_PT, cheapest)
-        others_T = _cells_of_all(city, distance_PT, cheapest) & ~chosen_T
+        starts, ends = (list(part) for part in zip(*cheapest.legs(), strict=True))
+        through_LT = distance_PT[starts] + distance_PT[ends] - city.costs_T + 1  # the cell's own cost is in both
+        whole_L1 = distance_PT[starts, np.array(city.stops)[ends]][:, None]
+        others_T = ((through_LT == whole_L1) & (city.costs_T > 0)).any(axis=0) & ~chosen_T
         if not others_T.any():
             tokens_T = tours.TOKEN_OF_VALUE[_grids(city, chosen_T)[1].reshape(-1)]
             is_minimal = tours.is_minimal_B(city.shape, tokens_T[None], np.array([cheapest.cost]))[0]
             return (chosen_T, cheapest.cost) if is_minimal else None
         if not _congest(city, draw, others_T, chosen_T):
             return None
-
-
-def _cells_of_all(city: _City, distance_PT: Int32Array, cheapest: CheapestTours) -> BoolArray:
-    """The cells that any cheapest tour enters."""
-    starts, ends = (list(part) for part in zip(*cheapest.legs(), strict=True))
-    through_LT = distance_PT[starts] + distance_PT[ends] - city.costs_T + 1  # the cell's own cost is in both
-    whole_L1 = distance_PT[starts, np.array(city.stops)[ends]][:, None]
-    return ((through_LT == whole_L1) & (city.costs_T > 0)).any(axis=0)
 
 
 def _cells_of_one(city: _City, draw: Random, distance_PT: Int32Array, cheapest: CheapestTours) -> BoolArray:
@@ -157,15 +152,12 @@ def _partly_closed(
     roads = sum(bits) + sum(_bits(shape, crossing) for crossing in crossings)
     kept = set(range(len(stretches)))
     for index in draw.sample(range(len(stretches)), round(CLOSED_SHARE * len(stretches))):
-        if _is_connected(shape, roads ^ bits[index]):
-            roads ^= bits[index]
+        others = roads ^ bits[index]
+        if sum(levels_from(shape, others, others & -others)) == others:
+            roads = others
             kept.discard(index)
     return [stretches[index] for index in sorted(kept)]
 
 
 def _bits(shape: GridShape, cells: list[int]) -> int:
     return sum(bit_at(shape, *divmod(cell, shape.cols)) for cell in cells)
-
-
-def _is_connected(shape: GridShape, roads: int) -> bool:
-    return sum(levels_from(shape, roads, roads & -roads)) == roads

@@ -71,7 +71,9 @@ def optimum_B(shape: GridShape, costs_BT: IntArray, tokens_BT: IntArray) -> Int3
     num_customers_B = (tokens_BT == CUSTOMER_TOKEN).sum(axis=1)
     for count in np.unique(num_customers_B).tolist():
         rows = np.flatnonzero(num_customers_B == count)
-        stops_BP = _stops_of_BP(tokens_BT[rows])
+        depot_B1 = np.argmax(tokens_BT[rows] == DEPOT_TOKEN, axis=1)[:, None]
+        customers_BC = np.nonzero(tokens_BT[rows] == CUSTOMER_TOKEN)[1].reshape(len(rows), -1)
+        stops_BP = np.concatenate([depot_B1, customers_BC], axis=1)
         distance_BPT = distances_BPT(shape, costs_BT[rows], stops_BP)
         distance_BPP = np.take_along_axis(distance_BPT, stops_BP[:, None, :], axis=2)
         is_connected_B = (distance_BPP < FAR).all(axis=(1, 2))
@@ -79,13 +81,6 @@ def optimum_B(shape: GridShape, costs_BT: IntArray, tokens_BT: IntArray) -> Int3
         costs_BC = _table_BMC(distance_BPP)[:, -1] + distance_BPP[:, 1:, 0]
         optimum_B[rows[is_connected_B]] = costs_BC.min(axis=1)
     return optimum_B
-
-
-def _stops_of_BP(tokens_BT: IntArray) -> NDArray[np.intp]:
-    """Cells of the depot and the customers of cities with equally many."""
-    depot_B1 = np.argmax(tokens_BT == DEPOT_TOKEN, axis=1)[:, None]
-    customers_BC = np.nonzero(tokens_BT == CUSTOMER_TOKEN)[1].reshape(len(tokens_BT), -1)
-    return np.concatenate([depot_B1, customers_BC], axis=1)
 
 
 def _table_BMC(distance_BPP: Int32Array) -> Int32Array:
@@ -198,7 +193,13 @@ def is_cheapest_tour_B(shape: GridShape, inputs_BT: IntArray, answers_BT: IntArr
     plausible = np.flatnonzero(_is_plausible_B(shape, inputs_BT, answers_BT))
     for start in range(0, len(plausible), BLOCK):
         rows = plausible[start : start + BLOCK]
-        is_right_B[rows] = _is_optimal_B(shape, answers_BT[rows])
+        # Both halves of the proof: the marked roads hold a cheapest tour, and none of them is spare.
+        answers_KT = answers_BT[rows]
+        costs_2KT = np.concatenate([COST_OF_TOKEN[answers_KT], _marked_costs_BT(answers_KT)])
+        best_K, marked_K = np.split(optimum_B(shape, costs_2KT, np.concatenate([answers_KT, answers_KT])), 2)
+        is_cheapest_K = (marked_K == best_K) & (best_K < FAR)
+        is_cheapest_K[is_cheapest_K] = is_minimal_B(shape, answers_KT[is_cheapest_K], best_K[is_cheapest_K])
+        is_right_B[rows] = is_cheapest_K
     return is_right_B
 
 
@@ -212,17 +213,6 @@ def _is_plausible_B(shape: GridShape, inputs_BT: IntArray, answers_BT: IntArray)
     has_stops_B = ((inputs_BT == DEPOT_TOKEN).sum(axis=1) == 1) & (num_stops_B > 1) & (num_stops_B <= MAX_CUSTOMERS + 1)
     num_ways_BT = num_neighbours_BT(shape, is_stop_BT | is_marked_BT)
     return keeps_B & has_stops_B & (num_ways_BT >= is_stop_BT + 2 * is_marked_BT).all(axis=1)
-
-
-def _is_optimal_B(shape: GridShape, answers_BT: IntArray) -> BoolArray:
-    """Both halves of the proof for plausible answers."""
-    costs_2BT = np.concatenate([COST_OF_TOKEN[answers_BT], _marked_costs_BT(answers_BT)])
-    optima_2B = optimum_B(shape, costs_2BT, np.concatenate([answers_BT, answers_BT]))
-    best_B, marked_B = np.split(optima_2B, 2)
-    is_right_B = (marked_B == best_B) & (best_B < FAR)
-    rows = np.flatnonzero(is_right_B)
-    is_right_B[rows] = is_minimal_B(shape, answers_BT[rows], best_B[rows])
-    return is_right_B
 
 
 def is_minimal_B(shape: GridShape, answers_BT: IntArray, best_B: IntArray) -> BoolArray:

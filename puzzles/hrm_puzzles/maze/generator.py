@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 
-from hrm_puzzles.grid.board import GridShape, bit_at, bits_of, flags_from, levels_from, neighbours
+from hrm_puzzles.grid.board import GridShape, bits_of, flags_from, levels_from, neighbours
 from hrm_puzzles.maze.paths import GOAL, OPEN, PATH, START, WALL, cells_between
 from hrm_puzzles.puzzle import Example, Grid, require_difficulty
 
@@ -39,7 +39,9 @@ def generate(shape: GridShape, rng: np.random.Generator, difficulty: str) -> Exa
     while True:
         layout = draw.choice(LAYOUTS)
         free = layout(shape, draw)
-        levels = _levels(shape, draw, free, wanted.start)
+        levels = levels_from(shape, free, _any_of(draw, free))
+        if len(levels) <= wanted.start:  # from a cell far from the random one
+            levels = levels_from(shape, free, _any_of(draw, levels[-1]))
         if len(levels) <= wanted.start and layout is _random_walls:  # hardly any layout of 30x30 has 111 moves
             free = _lengthened(shape, draw, free, levels[0], _any_of(draw, levels[-1]), wanted.start)
             levels = levels_from(shape, free, levels[0])
@@ -48,16 +50,10 @@ def generate(shape: GridShape, rng: np.random.Generator, difficulty: str) -> Exa
             return _example(shape, draw, free, levels[0], _any_of(draw, levels[length]))
 
 
-def _levels(shape: GridShape, draw: Random, free: int, least: int) -> list[int]:
-    """The distances from a random start; if none is great enough, those from a cell far from there."""
-    levels = levels_from(shape, free, _any_of(draw, free))
-    return levels if len(levels) > least else levels_from(shape, free, _any_of(draw, levels[-1]))
-
-
 def _lengthened(shape: GridShape, draw: Random, free: int, start: int, goal: int, least: int) -> int:
     """The open cells after random cells of shortest paths became walls, until these are long enough or stuck."""
     needed, between = start | goal, cells_between(shape, free, start, goal)
-    while len(between) <= least and (spare := _union(between) & ~needed):
+    while len(between) <= least and (spare := sum(between) & ~needed):  # levels have no cell in common
         blocked = _any_of(draw, spare)
         detour = cells_between(shape, free & ~blocked, start, goal)
         if detour:
@@ -69,8 +65,11 @@ def _lengthened(shape: GridShape, draw: Random, free: int, start: int, goal: int
 
 def _example(shape: GridShape, draw: Random, free: int, start: int, goal: int) -> Example:
     between = cells_between(shape, free, start, goal)
-    path = _a_path(shape, draw, between)
-    while others := _union(between) & ~path:
+    path = cell = start
+    for level in between[1:]:  # a random one of the shortest paths
+        cell = _any_of(draw, level & neighbours(shape, cell))
+        path |= cell
+    while others := sum(between) & ~path:
         free &= ~_any_of(draw, others)
         between = cells_between(shape, free, start, goal)
     question = _grid(shape, free, ((start, START), (goal, GOAL)))
@@ -78,21 +77,8 @@ def _example(shape: GridShape, draw: Random, free: int, start: int, goal: int) -
     return Example(question=question, answer=answer, rating=len(between) - 1)
 
 
-def _a_path(shape: GridShape, draw: Random, between: list[int]) -> int:
-    """A random shortest path, its ends included."""
-    path = cell = between[0]
-    for level in between[1:]:
-        cell = _any_of(draw, level & neighbours(shape, cell))
-        path |= cell
-    return path
-
-
 def _any_of(draw: Random, cells: int) -> int:
     return 1 << draw.choice(list(bits_of(cells)))
-
-
-def _union(sets: list[int]) -> int:
-    return sum(sets)  # the levels of a search have no cell in common
 
 
 def _grid(shape: GridShape, free: int, placed: tuple[tuple[int, int], ...]) -> Grid:
@@ -108,7 +94,10 @@ def _grid(shape: GridShape, free: int, placed: tuple[tuple[int, int], ...]) -> G
 def _spanning_tree(shape: GridShape, draw: Random) -> int:
     """One way between any two open cells. Branches grow from the newest place or from any, at a drawn rate."""
     steps = (2, -2, 2 * (shape.cols + 1), -2 * (shape.cols + 1))
-    fresh = set(_lattice(shape, draw))
+    # The places: every second cell, starting at the first line or, where that fits too, the second.
+    first_row, first_col = (draw.randrange(2) if length % 2 == 0 else 0 for length in (shape.rows, shape.cols))
+    rows, cols = range(first_row, shape.rows, 2), range(first_col, shape.cols, 2)
+    fresh = {row * (shape.cols + 1) + col for row in rows for col in cols}
     newest_share = draw.choice((0.0, 0.5, 0.9, 1.0))
     growing = [draw.choice(sorted(fresh))]
     fresh.discard(growing[0])
@@ -126,13 +115,6 @@ def _spanning_tree(shape: GridShape, draw: Random) -> int:
         growing.append(place + step)
         fresh.discard(place + step)
     return open_cells
-
-
-def _lattice(shape: GridShape, draw: Random) -> list[int]:
-    """The places of a tree: every second cell, starting at the first line or, where that fits too, the second."""
-    first_row, first_col = (draw.randrange(2) if length % 2 == 0 else 0 for length in (shape.rows, shape.cols))
-    rows, cols = range(first_row, shape.rows, 2), range(first_col, shape.cols, 2)
-    return [bit_at(shape, row, col).bit_length() - 1 for row in rows for col in cols]
 
 
 def _braided(shape: GridShape, draw: Random) -> int:

@@ -42,22 +42,19 @@ def check_question(shape: GridShape, tokens_T: IntArray) -> None:
     A maze with its whole path marked passes, so that an answer can be read back.
     """
     for token, name, letter in ((START_TOKEN, "start", "S"), (GOAL_TOKEN, "goal", "G")):
-        _check_one(shape, np.flatnonzero(tokens_T == token).tolist(), name, letter)
+        cells = np.flatnonzero(tokens_T == token).tolist()
+        if not cells:
+            raise PuzzleError(f"there is no {name}", f"no-{name}", f"mark one open cell with {letter}")
+        if len(cells) > 1:
+            row, col = shape.cell_name(cells[1])
+            problem = f"there are {len(cells)} cells {letter}, the second at row {row}, column {col}"
+            raise PuzzleError(problem, f"many-{name}s", f"keep one {letter}", (row, col))
     if _num_moves(shape, tokens_T) is None:
         raise PuzzleError("no way leads from S to G", "no-path", "open a wall between them")
     is_marked_T = tokens_T == PATH_TOKEN
     open_T = np.where(is_marked_T, OPEN_TOKEN, tokens_T)
     if is_marked_T.any() and not is_shortest_path_B(shape, open_T[None], tokens_T[None])[0]:
         raise PuzzleError("the cells marked o are no shortest path", "wrong-marks", "send the maze without marks")
-
-
-def _check_one(shape: GridShape, cells: list[int], name: str, letter: str) -> None:
-    if not cells:
-        raise PuzzleError(f"there is no {name}", f"no-{name}", f"mark one open cell with {letter}")
-    if len(cells) > 1:
-        row, col = shape.cell_name(cells[1])
-        problem = f"there are {len(cells)} cells {letter}, the second at row {row}, column {col}"
-        raise PuzzleError(problem, f"many-{name}s", f"keep one {letter}", (row, col))
 
 
 def _num_moves(shape: GridShape, tokens_T: IntArray) -> int | None:

@@ -62,7 +62,12 @@ def _take_out(solver: SudokuSolver, cells: list[int], block: list[int]) -> None:
     clues = [cells[cell] for cell in block]
     for cell in block:
         cells[cell] = 0
-    if _is_unique(solver, cells, block, clues):
+    state = solver.given(cells)
+    if len(block) == 1:  # another solution would have another digit here
+        is_unique = not solver.search(solver.without(state, block[0], clues[0]), max_solutions=1).grids
+    else:
+        is_unique = len(solver.search(state, max_solutions=2).grids) == 1
+    if is_unique:
         return
     for cell, clue in zip(block, clues, strict=True):
         cells[cell] = clue
@@ -70,11 +75,3 @@ def _take_out(solver: SudokuSolver, cells: list[int], block: list[int]) -> None:
         half = len(block) // 2
         _take_out(solver, cells, block[:half])
         _take_out(solver, cells, block[half:])
-
-
-def _is_unique(solver: SudokuSolver, cells: list[int], block: list[int], clues: list[int]) -> bool:
-    state = solver.given(cells)
-    if len(block) == 1:  # another solution would have another digit here
-        others = solver.without(state, block[0], clues[0])
-        return not solver.search(others, max_solutions=1).grids
-    return len(solver.search(state, max_solutions=2).grids) == 1

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_puzzles.grid.board import BoolArray, Int32Array, UInt64Array, mixed
+from hrm_puzzles.grid.board import Int32Array, UInt64Array, mixed
 from hrm_puzzles.grid.puzzle import revealed_BT
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed
 from hrm_puzzles.sudoku import board as sudoku_board
@@ -33,6 +33,7 @@ class Sudoku:
 
     num_puzzle_ids = 1
     proof_exists = True
+    reveal_BT = staticmethod(revealed_BT)
 
     @cached_property
     def board(self) -> SudokuBoard:
@@ -119,13 +120,29 @@ class Sudoku:
         question_BT, answer_BT = (np.take_along_axis(relabel_BV, tokens_BT, axis=1) for tokens_BT in moved)
         return question_BT, answer_BT
 
-    def reveal_BT(
-        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray, num_revealed_B: IntArray
-    ) -> Int32Array:
-        return revealed_BT(rng, inputs_BT, labels_BT, num_revealed_B)
-
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:
-        return _equivalence_hash_B(self.board, inputs_BT != BLANK, labels_BT)
+        """The same number for all symmetric copies of a question with its answer, uint64 [B].
+
+        Every cell gets a colour (given or open) that is refined a few times by the colours it sees: those of its row,
+        column, box, band, stack and of the cells with the same digit in the answer. Two different puzzles may share a
+        number, which errs on the safe side.
+        """
+        board = self.board
+        row_T, col_T, box_T = board.groups_GT
+        across_salt = 0 if board.is_transposable else 10  # where boards can be turned, rows and columns look alike
+        seen_of = (
+            (row_T, 2),
+            (row_T // board.box_rows, 3),
+            (col_T, across_salt + 2),
+            (col_T // board.box_cols, across_salt + 3),
+        )
+        digit_order_BT = np.argsort(labels_BT, axis=1, kind="stable")  # S cells of the first digit, S of the next, ...
+        colour_BT = mixed((inputs_BT != BLANK).astype(np.uint64) + np.uint64(1))
+        for _ in range(HASH_ROUNDS):
+            row_BT, band_BT, col_BT, stack_BT = (_seen(colour_BT, group_T, salt) for group_T, salt in seen_of)
+            alike_BT = _seen(colour_BT, box_T, 4) + _seen_alike(colour_BT, digit_order_BT, board.side)
+            colour_BT = mixed(colour_BT + mixed(row_BT + band_BT) + mixed(col_BT + stack_BT) + alike_BT)
+        return mixed(colour_BT.sum(axis=1))
 
 
 # Symmetries: digits relabelled; rows within bands, and bands; columns within stacks, and stacks; transposition where
@@ -169,33 +186,6 @@ def _lines_BS(rng: np.random.Generator, batch: int, *, num_blocks: int, block_si
 
 def _permutations(rng: np.random.Generator, shape: tuple[int, ...]) -> Int32Array:
     return np.argsort(rng.random(shape), axis=-1).astype(np.int32)
-
-
-# A hash that no symmetry changes
-
-
-def _equivalence_hash_B(board: SudokuBoard, is_given_BT: BoolArray, labels_BT: IntArray) -> UInt64Array:
-    """The same number for all symmetric copies of a question with its answer, uint64 [B].
-
-    Every cell gets a colour (given or open) that is refined a few times by the colours it sees: those of its row,
-    column, box, band, stack and of the cells with the same digit in the answer. Only sums enter, and rows and columns
-    alike on boards that can be turned, so equivalent puzzles always get the same number. The reverse is not proven: two
-    different puzzles may share a number, which errs on the safe side.
-    """
-    digit_order_BT = np.argsort(labels_BT, axis=1, kind="stable")  # S cells of the first digit, S of the next, ...
-    colour_BT = mixed(is_given_BT.astype(np.uint64) + np.uint64(1))
-    for _ in range(HASH_ROUNDS):
-        colour_BT = _refined(board, colour_BT, digit_order_BT)
-    return mixed(colour_BT.sum(axis=1))
-
-
-def _refined(board: SudokuBoard, colour_BT: UInt64Array, digit_order_BT: NDArray[np.intp]) -> UInt64Array:
-    row_T, col_T, box_T = board.groups_GT
-    along = _seen(colour_BT, row_T, 2) + _seen(colour_BT, row_T // board.box_rows, 3)
-    across_salt = 0 if board.is_transposable else 10  # where boards can be turned, rows and columns must look alike
-    across = _seen(colour_BT, col_T, across_salt + 2) + _seen(colour_BT, col_T // board.box_cols, across_salt + 3)
-    alike = _seen_alike(colour_BT, digit_order_BT, board.side)
-    return mixed(colour_BT + mixed(along) + mixed(across) + _seen(colour_BT, box_T, 4) + alike)
 
 
 def _seen(colour_BT: UInt64Array, group_T: Int32Array, salt: int) -> UInt64Array:
