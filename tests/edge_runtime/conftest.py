@@ -12,6 +12,12 @@ from tiny_bundle import write_tiny_bundle, write_tiny_graph
 
 
 @pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The event loop of tests that are coroutines."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """A ready scripted server with quick steps, shared; leave it as you found it."""
     with running() as server:

@@ -86,45 +86,39 @@ def test_many_lines_are_each_answered_once_and_single_requests_go_first(examples
 
 
 @pytest.mark.parametrize("order", ["as-finished", "kept"])
-def test_no_more_is_read_than_the_client_takes(order: str) -> None:
-    async def run() -> None:
-        app, engine_client = app_over(QUICK)
-        async with client_of(app, engine_client):
-            window = engine_client.limits.batch_limit("scripted")
-            question = next(iter(scripted_examples()))
-            call = Call(app, "/solve/batch", NDJSON, query=f"order={order}")
-            await until(lambda: call.status == 200)
-            call.may_send.clear()
-            line = json.dumps({"puzzle": question}).encode() + b" " * (PREFETCH_BYTES // 4) + b"\n"
-            for _ in range(50):
-                call.give(line)
-            call.give(b"", more=False)
-            await until(lambda: call.num_taken > window)
-            await asyncio.sleep(0.3)
-            assert call.num_taken <= window + 1 + PREFETCH_BYTES // len(line) + 2
-            call.may_send.set()
-            await asyncio.wait_for(call.task, 60)
-            assert sorted(line["line"] for line in lines_in(call.body)) == list(range(1, 51))
-
-    asyncio.run(run())
+async def test_no_more_is_read_than_the_client_takes(order: str) -> None:
+    app, engine_client = app_over(QUICK)
+    async with client_of(app, engine_client):
+        window = engine_client.limits.batch_limit("scripted")
+        question = next(iter(scripted_examples()))
+        call = Call(app, "/solve/batch", NDJSON, query=f"order={order}")
+        await until(lambda: call.status == 200)
+        call.may_send.clear()
+        line = json.dumps({"puzzle": question}).encode() + b" " * (PREFETCH_BYTES // 4) + b"\n"
+        for _ in range(50):
+            call.give(line)
+        call.give(b"", more=False)
+        await until(lambda: call.num_taken > window)
+        await asyncio.sleep(0.3)
+        assert call.num_taken <= window + 1 + PREFETCH_BYTES // len(line) + 2
+        call.may_send.set()
+        await asyncio.wait_for(call.task, 60)
+        assert sorted(line["line"] for line in lines_in(call.body)) == list(range(1, 51))
 
 
-def test_a_client_that_leaves_ends_its_batch_and_frees_the_places() -> None:
+async def test_a_client_that_leaves_ends_its_batch_and_frees_the_places() -> None:
     def slow() -> Any:
         return QUICK(step_s=0.1, segments=16)
 
-    async def run() -> None:
-        app, engine_client = app_over(slow)
-        async with client_of(app, engine_client):
-            call = Call(app, "/solve/batch", NDJSON)
-            call.give(b"".join(json.dumps({"puzzle": one}).encode() + b"\n" for one in scripted_examples()))
-            await until(lambda: engine_client.num_waiting > 1)
-            call.leave()
-            await asyncio.wait_for(call.task, 60)
-            assert engine_client.num_waiting == 0
-            assert not engine_client.limits.is_full("scripted", for_batch=True)
-
-    asyncio.run(run())
+    app, engine_client = app_over(slow)
+    async with client_of(app, engine_client):
+        call = Call(app, "/solve/batch", NDJSON)
+        call.give(b"".join(json.dumps({"puzzle": one}).encode() + b"\n" for one in scripted_examples()))
+        await until(lambda: engine_client.num_waiting > 1)
+        call.leave()
+        await asyncio.wait_for(call.task, 60)
+        assert engine_client.num_waiting == 0
+        assert not engine_client.limits.is_full("scripted", for_batch=True)
 
 
 def test_lines_are_the_same_however_the_body_is_cut() -> None:
@@ -141,17 +135,14 @@ def test_lines_are_the_same_however_the_body_is_cut() -> None:
     assert [asyncio.run(run(size)) for size in (1000, 7, len(body))] == [expected] * 3
 
 
-def test_batches_that_come_at_once_share_their_half_of_the_places_and_no_line_is_refused() -> None:
-    async def run() -> None:
-        app, engine_client = app_over(QUICK)
-        async with client_of(app, engine_client):
-            lines = b"".join(json.dumps({"puzzle": one}).encode() + b"\n" for one in [*scripted_examples()] * 4)
-            calls = [Call(app, "/solve/batch", NDJSON) for _ in range(4)]
-            for call in calls:
-                call.give(lines, more=False)
-            await asyncio.wait_for(asyncio.gather(*(call.task for call in calls)), 60)
-            assert [len(lines_in(call.body)) for call in calls] == [32] * 4
-            assert all("answer" in line for call in calls for line in lines_in(call.body))
-            assert engine_client.limits.num_taken("scripted") == 0
-
-    asyncio.run(run())
+async def test_batches_that_come_at_once_share_their_half_of_the_places_and_no_line_is_refused() -> None:
+    app, engine_client = app_over(QUICK)
+    async with client_of(app, engine_client):
+        lines = b"".join(json.dumps({"puzzle": one}).encode() + b"\n" for one in [*scripted_examples()] * 4)
+        calls = [Call(app, "/solve/batch", NDJSON) for _ in range(4)]
+        for call in calls:
+            call.give(lines, more=False)
+        await asyncio.wait_for(asyncio.gather(*(call.task for call in calls)), 60)
+        assert [len(lines_in(call.body)) for call in calls] == [32] * 4
+        assert all("answer" in line for call in calls for line in lines_in(call.body))
+        assert engine_client.limits.num_taken("scripted") == 0

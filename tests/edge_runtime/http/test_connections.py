@@ -7,10 +7,11 @@ import contextlib
 import functools
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
 import pytest
 import uvicorn
 from scripted_server import examples
@@ -72,19 +73,12 @@ async def house(**limits: Any) -> AsyncIterator[House]:
     async with server:
         there = House(limits=enforced, port=server.sockets[0].getsockname()[1], leave=leave)
         try:
-            yield there
+            with anyio.fail_after(AGES_S):
+                yield there
         finally:
             await there.close()
             while state.connections:
                 await asyncio.sleep(0.01)
-
-
-def within_a_house(act: Callable[[House], Awaitable[None]], **limits: Any) -> None:
-    async def run() -> None:
-        async with house(**limits) as there:
-            await asyncio.wait_for(act(there), AGES_S)
-
-    asyncio.run(run())
 
 
 async def ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dribble: bytes = b"") -> bytes:
@@ -109,60 +103,50 @@ async def ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, drib
 
 @pytest.mark.parametrize("beginning", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nx: "])
 @pytest.mark.parametrize("dribble", [b"", b"a"])
-def test_header_that_does_not_end_is_cut_off(beginning: bytes, dribble: bytes) -> None:
-    async def act(there: House) -> None:
+async def test_header_that_does_not_end_is_cut_off(beginning: bytes, dribble: bytes) -> None:
+    async with house(header_s=SHORT_S) as there:
         assert await ended(*await there.connect(beginning), dribble) == b""
         assert there.limits.dropped == {"slow-header": 1}
         assert not there.limits.idle
 
-    within_a_house(act, header_s=SHORT_S)
 
-
-def test_second_header_has_no_more_time_than_the_first() -> None:
-    async def act(there: House) -> None:
+async def test_second_header_has_no_more_time_than_the_first() -> None:
+    async with house(header_s=SHORT_S) as there:
         reader, writer = await there.connect(GET)
         assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
         assert await ended(reader, writer, b"G") == b""
         assert there.limits.dropped == {"slow-header": 1}
 
-    within_a_house(act, header_s=SHORT_S)
 
-
-def test_answer_that_takes_long_is_not_cut_off() -> None:
-    async def act(there: House) -> None:
+async def test_answer_that_takes_long_is_not_cut_off() -> None:
+    async with house(header_s=SHORT_S, unread_s=SHORT_S, fetch_s=SHORT_S) as there:
         reader, _ = await there.connect(GET.replace(b"/ ", b"/busy "))
         await asyncio.sleep(3 * SHORT_S)
         there.leave.set()
         assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
         assert not there.limits.dropped
 
-    within_a_house(act, header_s=SHORT_S, unread_s=SHORT_S, fetch_s=SHORT_S)
 
-
-def test_body_that_nobody_reads_is_cut_off_after_the_answer() -> None:
-    async def act(there: House) -> None:
+async def test_body_that_nobody_reads_is_cut_off_after_the_answer() -> None:
+    async with house(unread_s=SHORT_S) as there:
         head = GET.replace(b"\r\n\r\n", b"\r\ncontent-length: 1000000\r\n\r\n")
         said = await ended(*await there.connect(head), b"x")
         assert said.startswith(b"HTTP/1.1 200")
         assert there.limits.dropped == {"unread-body": 1}
 
-    within_a_house(act, unread_s=SHORT_S)
 
-
-def test_body_that_ends_in_time_leaves_the_connection_usable() -> None:
-    async def act(there: House) -> None:
+async def test_body_that_ends_in_time_leaves_the_connection_usable() -> None:
+    async with house() as there:
         reader, writer = await there.connect(GET.replace(b"\r\n\r\n", b"\r\ncontent-length: 4\r\n\r\nab"))
         await reader.readuntil(b"..")
         writer.write(b"cd" + GET)
         assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
         assert not there.limits.dropped
 
-    within_a_house(act)
-
 
 @pytest.mark.parametrize("path", [b"/large ", b"/ "])
-def test_client_that_does_not_fetch_its_answer_is_cut_off(path: bytes) -> None:
-    async def act(there: House) -> None:
+async def test_client_that_does_not_fetch_its_answer_is_cut_off(path: bytes) -> None:
+    async with house(fetch_s=SHORT_S) as there:
         reader, _ = await there.connect(GET.replace(b"/ ", path))
         while not there.limits.dropped:
             await asyncio.sleep(SHORT_S / 10)
@@ -171,11 +155,9 @@ def test_client_that_does_not_fetch_its_answer_is_cut_off(path: bytes) -> None:
             while len(await reader.read(1 << 16)) > 2:
                 pass
 
-    within_a_house(act, fetch_s=SHORT_S)
 
-
-def test_longest_idle_connection_makes_room_and_busy_ones_stay() -> None:
-    async def act(there: House) -> None:
+async def test_longest_idle_connection_makes_room_and_busy_ones_stay() -> None:
+    async with house(max_connections=3) as there:
         busy, _ = await there.connect(GET.replace(b"/ ", b"/busy "))
         oldest = await there.connect(b"GET")
         while len(there.limits.idle) != 1:
@@ -190,11 +172,9 @@ def test_longest_idle_connection_makes_room_and_busy_ones_stay() -> None:
         there.leave.set()
         assert (await busy.readuntil(b"..")).startswith(b"HTTP/1.1 200")
 
-    within_a_house(act, max_connections=3)
 
-
-def test_one_connection_too_many_is_told_so() -> None:
-    async def act(there: House) -> None:
+async def test_one_connection_too_many_is_told_so() -> None:
+    async with house(max_connections=2) as there:
         busy = [await there.connect(GET.replace(b"/ ", b"/busy ")) for _ in range(2)]
         while there.limits.idle:
             await asyncio.sleep(0.01)
@@ -207,8 +187,6 @@ def test_one_connection_too_many_is_told_so() -> None:
             assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
         reader, _ = await there.connect(GET)
         assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
-
-    within_a_house(act, max_connections=2)
 
 
 @pytest.mark.parametrize(
@@ -225,14 +203,12 @@ def test_one_connection_too_many_is_told_so() -> None:
         (b"GET /" + b"y" * 20_000, 431),
     ],
 )
-def test_what_is_no_http_is_refused_in_the_one_shape_without_repeating_it(said: bytes, status: int) -> None:
-    async def act(there: House) -> None:
+async def test_what_is_no_http_is_refused_in_the_one_shape_without_repeating_it(said: bytes, status: int) -> None:
+    async with house() as there:
         head, _, body = (await ended(*await there.connect(said))).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 %d" % status)
         assert set(json.loads(body)["error"]) == {"reason", "field", "rule", "cell", "message", "remedy"}
         assert b"yyy" not in body
-
-    within_a_house(act)
 
 
 @pytest.mark.slow

@@ -90,19 +90,16 @@ def test_key_that_asks_too_often_is_refused_and_others_are_not(tmp_path: Path) -
         assert http.post("/solve", headers={"x-api-key": USER}, json={"puzzle": GOOD}).status_code == 200
 
 
-def test_each_line_of_a_batch_takes_from_the_bucket_of_its_key(tmp_path: Path) -> None:
-    async def run() -> None:
-        app, engine_client = app_over(QUICK, ring(tmp_path, SLOW))
-        async with client_of(app, engine_client):
-            batch = Call(app, "/solve/batch", {"content-type": "application/x-ndjson", "x-api-key": "slow"})
-            batch.give(b"\n".join([json.dumps({"puzzle": GOOD}).encode()] * 3), more=False)
-            await until(lambda: batch.body.count(b"\n") == 2)
-            await asyncio.sleep(0.2)
-            assert batch.body.count(b"\n") == 2
-            batch.task.cancel()
-            await asyncio.gather(batch.task, return_exceptions=True)
-
-    asyncio.run(run())
+async def test_each_line_of_a_batch_takes_from_the_bucket_of_its_key(tmp_path: Path) -> None:
+    app, engine_client = app_over(QUICK, ring(tmp_path, SLOW))
+    async with client_of(app, engine_client):
+        batch = Call(app, "/solve/batch", {"content-type": "application/x-ndjson", "x-api-key": "slow"})
+        batch.give(b"\n".join([json.dumps({"puzzle": GOOD}).encode()] * 3), more=False)
+        await until(lambda: batch.body.count(b"\n") == 2)
+        await asyncio.sleep(0.2)
+        assert batch.body.count(b"\n") == 2
+        batch.task.cancel()
+        await asyncio.gather(batch.task, return_exceptions=True)
 
 
 @given(

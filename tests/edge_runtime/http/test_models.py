@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ import lucky_lanes
 import pytest
 from asgi_tools import QUICK, app_over, client_of, until
 from echo_bundle import ECHO_STEP, write_echo_bundle
-from fastapi import FastAPI
 from scripted_server import NAME, scripted_model
 from service_tools import Server, command, wait_for
 
@@ -25,7 +25,7 @@ from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.http import model_manager
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_keys
-from hrm_edge_runtime.http.models import Library, ServedModel, models_and_library
+from hrm_edge_runtime.http.models import Library, models_and_library
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneSet, open_lane
 from hrm_edge_runtime.worker.memory_budget import MemoryBudget, OverBudgetError, held_bytes
@@ -69,28 +69,21 @@ def ring(folder: Path) -> KeyRing:
     return KeyRing(folder / "keys")
 
 
-def in_house(tmp_path: Path, check: Callable[[House], Awaitable[None]], defaults: LaneDefaults = DEFAULTS) -> None:
-    """Run a check in a house that serves one echo model, `slow`, which takes its time over what it cannot solve."""
+@contextlib.asynccontextmanager
+async def echo_house(tmp_path: Path) -> AsyncIterator[House]:
+    """It serves one echo model, `slow`, which takes its time over what it cannot solve."""
     folder = tmp_path / "bundles"
     folder.mkdir()
     bundle = Bundle.open(write_echo_bundle(folder / "slow.bundle", name="slow", max_segments=MANY))
-    models, library = models_and_library([bundle], defaults, [folder])
+    models, library = models_and_library([bundle], DEFAULTS, [folder])
     engine_client = EngineClient(lambda: ThreadEngine(library.make_lanes()), {"slow": 10})
-    run_house(create_app(engine_client, models, keys=ring(tmp_path), library=library), engine_client, folder, check)
+    app = create_app(engine_client, models, keys=ring(tmp_path), library=library)
+    async with client_of(app, engine_client) as http:
+        yield House(http=http, engine_client=engine_client, folder=folder)
 
 
-def run_house(
-    app: FastAPI, engine_client: EngineClient, folder: Path, check: Callable[[House], Awaitable[None]]
-) -> None:
-    async def run() -> None:
-        async with client_of(app, engine_client) as http:
-            await check(House(http=http, engine_client=engine_client, folder=folder))
-
-    asyncio.run(run())
-
-
-def test_a_bundle_is_added_and_removed_and_says_what_it_takes(tmp_path: Path) -> None:
-    async def check(house: House) -> None:
+async def test_a_bundle_is_added_and_removed_and_says_what_it_takes(tmp_path: Path) -> None:
+    async with echo_house(tmp_path) as house:
         write_echo_bundle(house.folder / "second.bundle", name="second")
         added = await house.put("second", "second")
         assert (added.status_code, added.json()["replaced"], added.json()["evicted"]) == (201, False, [])
@@ -108,11 +101,9 @@ def test_a_bundle_is_added_and_removed_and_says_what_it_takes(tmp_path: Path) ->
         assert (await house.put("sudoku-6x6", "sudoku-6x6")).status_code == 201  # a shipped one
         assert await house.names() == ["slow", "second", "sudoku-6x6"]
 
-    in_house(tmp_path, check)
 
-
-def test_a_reload_lets_the_old_lane_finish_what_it_was_given(tmp_path: Path) -> None:
-    async def check(house: House) -> None:
+async def test_a_reload_lets_the_old_lane_finish_what_it_was_given(tmp_path: Path) -> None:
+    async with echo_house(tmp_path) as house:
         old = [asyncio.ensure_future(house.solve(OPEN, "slow")) for _ in range(3)]  # more than its two slots
         await until(lambda: house.engine_client.num_waiting == 3)
         write_echo_bundle(house.folder / "new.bundle", name="slow", max_segments=7)
@@ -126,11 +117,9 @@ def test_a_reload_lets_the_old_lane_finish_what_it_was_given(tmp_path: Path) -> 
         slots = (await house.http.get("/slots", headers={"x-api-key": USER})).json()
         assert [one["name"] for one in slots["lanes"]] == ["slow"]
 
-    in_house(tmp_path, check)
 
-
-def test_what_does_not_open_or_run_leaves_the_old_one_serving(tmp_path: Path) -> None:
-    async def check(house: House) -> None:
+async def test_what_does_not_open_or_run_leaves_the_old_one_serving(tmp_path: Path) -> None:
+    async with echo_house(tmp_path) as house:
         folder = house.folder
         broken = write_echo_bundle(folder / "broken.bundle", name="slow")
         (broken / "step.fp32.onnx").write_bytes(b"no graph")
@@ -146,13 +135,11 @@ def test_what_does_not_open_or_run_leaves_the_old_one_serving(tmp_path: Path) ->
         assert list(house.engine_client.lane_manager.reports) == ["slow"]
         assert house.engine_client.process.num_losses == 0
 
-    in_house(tmp_path, check)
 
-
-def test_only_bundles_from_the_places_named_at_the_start_are_opened(tmp_path: Path) -> None:
+async def test_only_bundles_from_the_places_named_at_the_start_are_opened(tmp_path: Path) -> None:
     outside = write_echo_bundle(tmp_path / "outside.bundle", name="outside")
 
-    async def check(house: House) -> None:
+    async with echo_house(tmp_path) as house:
         (house.folder / "link.bundle").symlink_to(outside)
         said = set()
         for text in (outside, house.folder / ".." / "outside.bundle", "../outside", "link", "/etc", "/nowhere", "x"):
@@ -163,11 +150,9 @@ def test_only_bundles_from_the_places_named_at_the_start_are_opened(tmp_path: Pa
         other_name = await house.put("x", "slow")
         assert (other_name.status_code, other_name.json()["error"]["rule"]) == (422, "other-name")
 
-    in_house(tmp_path, check)
 
-
-def test_only_an_admin_changes_what_is_served(tmp_path: Path) -> None:
-    async def check(house: House) -> None:
+async def test_only_an_admin_changes_what_is_served(tmp_path: Path) -> None:
+    async with echo_house(tmp_path) as house:
         for response in (await house.put("slow", "slow", USER), await house.remove("slow", USER)):
             assert (response.status_code, response.json()["error"]["reason"]) == (403, "admin-only")
         assert (await house.put("slow", "slow", "wrong")).status_code == 401
@@ -177,44 +162,38 @@ def test_only_an_admin_changes_what_is_served(tmp_path: Path) -> None:
             headers = {"x-api-key": ADMIN, "content-type": "application/json"}
             assert (await house.http.put("/models/slow", content=body, headers=headers)).status_code == 422
 
-    in_house(tmp_path, check)
 
-    async def without_keys(house: House) -> None:
-        refused = await house.put("slow", "slow")
+async def test_without_keys_nobody_changes_what_is_served(tmp_path: Path) -> None:
+    app, engine_client = app_over(QUICK)
+    async with client_of(app, engine_client) as http:
+        refused = await House(http=http, engine_client=engine_client, folder=tmp_path).put("slow", "slow")
         assert (refused.status_code, "--keys" in refused.json()["error"]["remedy"]) == (403, True)
 
-    app, engine_client = app_over(QUICK)
-    run_house(app, engine_client, tmp_path, without_keys)
 
-
-def scripted_house(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: list[int], check: Callable[[House], Awaitable[None]]
-) -> None:
+@contextlib.asynccontextmanager
+async def scripted_house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: list[int]) -> AsyncIterator[House]:
     """Three scripted models of 100 bytes each, and an engine that lacks so many bytes at each further opening."""
-    models = [named(name) for name in ("a", "b", "c")]
+    names = ("a", "b", "c")
+    one = scripted_model(num_slots=2)
+    models = [replace(one, manifest=one.manifest.model_copy(update={"name": name})) for name in names]
 
     def bench() -> LaneSet:
-        names = [model.name for model in models]
         return LaneSet(
             lanes={name: QUICK().lanes[NAME] for name in names}, reports=dict.fromkeys(names, lucky_lanes.REPORT)
         )
 
     monkeypatch.setattr(model_manager, "open_lane_later", lucky_lanes.open_with_luck)
     monkeypatch.setattr(lucky_lanes, "lacking_bytes", lacking)
-    engine_client = EngineClient(lambda: ThreadEngine(bench), {model.name: 10 for model in models})
+    engine_client = EngineClient(lambda: ThreadEngine(bench), dict.fromkeys(names, 10))
     app = create_app(engine_client, models, keys=ring(tmp_path), library=Library([], DEFAULTS))
-    run_house(app, engine_client, tmp_path, check)
+    async with client_of(app, engine_client) as http:
+        yield House(http=http, engine_client=engine_client, folder=tmp_path)
 
 
-def named(name: str) -> ServedModel:
-    model = scripted_model(num_slots=2)
-    return replace(model, manifest=model.manifest.model_copy(update={"name": name}))
-
-
-def test_the_longest_unused_idle_models_make_room_and_no_more_of_them_than_needed(
+async def test_the_longest_unused_idle_models_make_room_and_no_more_of_them_than_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def check(house: House) -> None:
+    async with scripted_house(tmp_path, monkeypatch, [90]) as house:
         house.engine_client.limits.take("b")  # at work, so it stays whatever happens
         for _ in range(2):
             await house.solve(SOLVED, "c")
@@ -225,13 +204,11 @@ def test_the_longest_unused_idle_models_make_room_and_no_more_of_them_than_neede
         assert await house.names() == ["a", "b", "maze-8x8"]
         assert set(house.engine_client.lane_manager.reports) == {"a", "b", "maze-8x8"}
 
-    scripted_house(tmp_path, monkeypatch, [90], check)
 
-
-def test_nobody_is_removed_where_it_would_not_be_enough_or_for_a_reload(
+async def test_nobody_is_removed_where_it_would_not_be_enough_or_for_a_reload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def check(house: House) -> None:
+    async with scripted_house(tmp_path, monkeypatch, [301, 0, 50]) as house:
         refused = await house.put("maze-8x8", "maze-8x8")
         assert (refused.status_code, refused.json()["error"]["reason"]) == (507, "over-budget")
         assert await house.names() == ["a", "b", "c"]
@@ -239,8 +216,6 @@ def test_nobody_is_removed_where_it_would_not_be_enough_or_for_a_reload(
         reload = await house.put("maze-8x8", "maze-8x8")
         assert (reload.status_code, reload.json()["error"]["reason"]) == (507, "over-budget")
         assert await house.names() == ["a", "b", "c", "maze-8x8"]
-
-    scripted_house(tmp_path, monkeypatch, [301, 0, 50], check)
 
 
 @pytest.mark.process

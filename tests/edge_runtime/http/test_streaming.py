@@ -96,44 +96,36 @@ def test_a_closed_connection_cancels_and_a_lost_engine_is_an_error_event(example
         assert events[-1][1]["error"]["reason"] == "engine-lost"
 
 
-def test_a_client_that_leaves_while_it_waits_for_a_slot_is_not_solved_for() -> None:
+async def test_a_client_that_leaves_while_it_waits_for_a_slot_is_not_solved_for() -> None:
     def slow() -> Any:
         return QUICK(step_s=0.2, segments=16, num_slots=1)
 
-    async def run() -> None:
-        app, engine_client = app_over(slow)
-        async with client_of(app, engine_client):
-            body = json.dumps({"puzzle": "1" + "." * 15}).encode()
-            refused = Call(app, "/solve/stream", JSON)  # a question with many solutions is refused
-            refused.give(body, more=False)
-            await refused.task
-            assert refused.status == 422
-            question = next(iter(_questions()))
-            calls = [Call(app, "/solve/stream", JSON) for _ in range(3)]
-            for call in calls:
-                call.give(json.dumps({"puzzle": question}).encode(), more=False)
-            await until(lambda: engine_client.num_waiting == 3)
-            for call in calls:
-                call.leave()
-            await asyncio.wait_for(asyncio.gather(*(call.task for call in calls)), PATIENCE_S)
-            assert engine_client.num_waiting == 0
-            await until(
-                lambda: engine_client.snapshot is not None and not engine_client.snapshot.lanes[NAME].num_active
-            )
-
-    asyncio.run(run())
+    app, engine_client = app_over(slow)
+    async with client_of(app, engine_client):
+        body = json.dumps({"puzzle": "1" + "." * 15}).encode()
+        refused = Call(app, "/solve/stream", JSON)  # a question with many solutions is refused
+        refused.give(body, more=False)
+        await refused.task
+        assert refused.status == 422
+        question = next(iter(_questions()))
+        calls = [Call(app, "/solve/stream", JSON) for _ in range(3)]
+        for call in calls:
+            call.give(json.dumps({"puzzle": question}).encode(), more=False)
+        await until(lambda: engine_client.num_waiting == 3)
+        for call in calls:
+            call.leave()
+        await asyncio.wait_for(asyncio.gather(*(call.task for call in calls)), PATIENCE_S)
+        assert engine_client.num_waiting == 0
+        await until(lambda: engine_client.snapshot is not None and not engine_client.snapshot.lanes[NAME].num_active)
 
 
-def test_an_event_buffer_leaves_out_the_oldest_when_nobody_reads() -> None:
-    async def run() -> None:
-        buffer = EventBuffer()
-        for number in range(BUFFER_SIZE + 5):
-            answer_T = np.zeros(1, np.int32)
-            buffer.put(SegmentEvent(task_id=1, attempt=0, segment=number, answer_T=answer_T, margin=0.0, verified=None))
-        buffer.put(None)
-        assert [event.segment async for event in buffer] == list(range(5, BUFFER_SIZE + 5))
-
-    asyncio.run(run())
+async def test_an_event_buffer_leaves_out_the_oldest_when_nobody_reads() -> None:
+    buffer = EventBuffer()
+    for number in range(BUFFER_SIZE + 5):
+        answer_T = np.zeros(1, np.int32)
+        buffer.put(SegmentEvent(task_id=1, attempt=0, segment=number, answer_T=answer_T, margin=0.0, verified=None))
+    buffer.put(None)
+    assert [event.segment async for event in buffer] == list(range(5, BUFFER_SIZE + 5))
 
 
 def lane_of(server: Server) -> Any:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from asgi_tools import MAZE, app_of_two, client_of, maze_model, until
+from asgi_tools import MAZE, Http, app_of_two, maze_model, serving
 from scripted_server import NAME, examples
+from service_tools import wait_for
 
 from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
 from hrm_edge_runtime.http.models import ServedModel
@@ -22,78 +21,63 @@ MAZE_QUESTION = MAZE.sample([])
 POINT = CurvePoint(threshold=0.5, exact=1.0, proven=1.0, mean_segments=1.0)
 
 
-def with_two(check: Any) -> None:
-    async def run() -> None:
-        app, engine_client = app_of_two()
-        async with client_of(app, engine_client) as http:
-            await check(http, engine_client)
-
-    asyncio.run(run())
-
-
-async def answer_to(http: httpx.AsyncClient, puzzle: object, **fields: object) -> Any:
-    return (await http.post("/solve", json={"puzzle": puzzle, **fields})).json()
+def answer_to(http: Http, puzzle: object, **fields: object) -> Any:
+    return http.post("/solve", json={"puzzle": puzzle, **fields}).json()
 
 
 def test_a_request_goes_to_the_model_it_names_or_whose_puzzle_it_is() -> None:
-    async def check(http: httpx.AsyncClient, _: object) -> None:
+    with serving(*app_of_two()) as http:
         question = next(iter(examples()))
-        assert (await answer_to(http, question))["model"] == NAME
-        assert (await answer_to(http, MAZE_QUESTION))["model"] == "mazes"
-        assert (await answer_to(http, MAZE_QUESTION, kind="maze-8x8"))["model"] == "mazes"
-        assert (await answer_to(http, MAZE_QUESTION, model="mazes"))["solution"] == MAZE_QUESTION
-        assert (await answer_to(http, question, model="mazes"))["error"]["field"] == "puzzle"
-        assert (await answer_to(http, question, model="mazes", kind="sudoku-4x4"))["error"]["field"] == "kind"
-        unknown = (await answer_to(http, question, model="other"))["error"]
+        assert answer_to(http, question)["model"] == NAME
+        assert answer_to(http, MAZE_QUESTION)["model"] == "mazes"
+        assert answer_to(http, MAZE_QUESTION, kind="maze-8x8")["model"] == "mazes"
+        assert answer_to(http, MAZE_QUESTION, model="mazes")["solution"] == MAZE_QUESTION
+        assert answer_to(http, question, model="mazes")["error"]["field"] == "puzzle"
+        assert answer_to(http, question, model="mazes", kind="sudoku-4x4")["error"]["field"] == "kind"
+        unknown = answer_to(http, question, model="other")["error"]
         assert "use 'scripted', 'mazes'" in unknown["remedy"]
-
-    with_two(check)
 
 
 def test_an_error_is_that_of_the_model_which_got_as_far_as_a_cell() -> None:
-    async def check(http: httpx.AsyncClient, _: object) -> None:
-        clash = (await answer_to(http, "11.............."))["error"]
+    with serving(*app_of_two()) as http:
+        clash = answer_to(http, "11..............")["error"]
         assert (clash["rule"], clash["cell"]) == ("clashing-givens", [1, 2])
-
-    with_two(check)
 
 
 def test_models_slots_and_metrics_list_every_lane() -> None:
-    async def check(http: httpx.AsyncClient, engine_client: Any) -> None:
+    with serving(*app_of_two()) as http:
+        engine_client = http.engine_client
         for puzzle in (next(iter(examples())), MAZE_QUESTION):
-            await answer_to(http, puzzle)
-        models = (await http.get("/models")).json()["models"]
+            answer_to(http, puzzle)
+        models = http.get("/models").json()["models"]
         assert [(one["name"], one["rows"], one["cols"], one["max_attempts"]) for one in models] == [
             (NAME, 4, 4, 8),
             ("mazes", 8, 8, 1),
         ]
         assert models[1]["sample"] == MAZE_QUESTION
         assert models[0]["identifiers"] == 1
-        await until(lambda: sum(lane.steps for lane in engine_client.snapshot.lanes.values()) == 3 + 2)
-        lanes = (await http.get("/slots")).json()["lanes"]
+        wait_for(lambda: sum(lane.steps for lane in engine_client.snapshot.lanes.values()) == 3 + 2)
+        lanes = http.get("/slots").json()["lanes"]
         assert [(one["name"], one["lane"]["completed"]) for one in lanes] == [
             (NAME, {"proven": 1}),
             ("mazes", {"max_segments": 1}),
         ]
-        page = (await http.get("/metrics")).text
+        page = http.get("/metrics").text
         assert page.count("# TYPE hrm_steps_total counter") == 1
         for sample in ('hrm_steps_total{model="scripted"} 2.0', 'hrm_steps_total{model="mazes"} 3.0'):
             assert sample in page
 
-    with_two(check)
-
 
 def test_a_full_lane_refuses_and_the_other_answers() -> None:
-    async def check(http: httpx.AsyncClient, engine_client: Any) -> None:
+    with serving(*app_of_two()) as http:
+        engine_client = http.engine_client
         for _ in range(10):
             engine_client.limits.take(NAME)
-        refused = await answer_to(http, next(iter(examples())))
+        refused = answer_to(http, next(iter(examples())))
         assert refused["error"]["reason"] == "queue-full"
-        assert (await answer_to(http, MAZE_QUESTION, kind="maze-8x8"))["model"] == "mazes"
+        assert answer_to(http, MAZE_QUESTION, kind="maze-8x8")["model"] == "mazes"
         for _ in range(10):
             engine_client.limits.leave(NAME)
-
-    with_two(check)
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED_BUNDLES.glob("*.bundle")), ids=lambda path: path.stem)
