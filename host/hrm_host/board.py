@@ -1,8 +1,7 @@
 """The machine and its board, from files and tools that need no rights: settings, power, energy, heat, throttling.
 
-Formats: NVIDIA's developer guide for Jetson Linux 36 (nvpmodel; "Over-Current Event Count" for `oc*_event_cnt`) and
-the kernel's documents (devfreq; thermal zones; powercap intel-rapl; hwmon/ina3221, with `in*_label`, `in*_input` in mV
-and `curr*_input` in mA of each supply rail). Written from these documents; not run on a Jetson.
+Formats: NVIDIA's developer guide for Jetson Linux 36 (nvpmodel, `oc*_event_cnt`) and the kernel's documents (devfreq,
+thermal zones, powercap intel-rapl, hwmon/ina3221 in mV and mA). Not run on a Jetson.
 """
 
 import os
@@ -14,19 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-COMMAND_TIMEOUT_S = 15
-GPU_CLOCK = "sys/class/devfreq/*gpu*/cur_freq"
 POWER_MODEL = re.compile(r"^<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>", re.MULTILINE)
-OVER_CURRENT = "sys/class/hwmon/hwmon*/oc*_event_cnt"
-ZONES = "sys/class/thermal/thermal_zone*/temp"
-RAIL_CHANNELS = (1, 2, 3)
-UNCONNECTED = ("NC", "")  # labels of channels that measure no rail
 
 
 def answer_of(words: Sequence[str]) -> str | None:
     """What a command prints; None where it is missing, fails or hangs."""
     try:
-        done = subprocess.run(words, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=True)
+        done = subprocess.run(words, capture_output=True, timeout=15, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace")
@@ -65,7 +58,6 @@ class Host:
             return None
 
     def number(self, path: str | Path) -> int | None:
-        """A file that holds one whole number."""
         try:
             return int(self.text(path) or "")
         except ValueError:
@@ -89,7 +81,6 @@ class Host:
 
     @property
     def model(self) -> str | None:
-        """The board's name."""
         return self.text("proc/device-tree/model")
 
     @property
@@ -123,7 +114,7 @@ class Host:
         return named[1].strip() if named else "unknown"
 
     def gpu_clocks(self) -> Iterator[GpuClock]:
-        for path in self.paths(GPU_CLOCK):
+        for path in self.paths("sys/class/devfreq/*gpu*/cur_freq"):
             now, low, high = (self.number(path.parent / f"{name}_freq") for name in ("cur", "min", "max"))
             offered = (self.text(path.parent / "available_frequencies") or "").split()
             if now is not None and low is not None and high is not None:
@@ -159,23 +150,22 @@ class Sensors:
         for named in self.machine.paths("sys/class/hwmon/hwmon*/name"):
             if self.machine.text(named) != "ina3221":
                 continue
-            for channel in RAIL_CHANNELS:
+            for channel in (1, 2, 3):
                 label = self.machine.text(named.parent / f"in{channel}_label") or ""
                 millivolts = self.machine.number(named.parent / f"in{channel}_input")
                 milliamperes = self.machine.number(named.parent / f"curr{channel}_input")
-                if label not in UNCONNECTED and millivolts is not None and milliamperes is not None:
+                if label not in ("NC", "") and millivolts is not None and milliamperes is not None:
                     watts[label] = millivolts * milliamperes / 1e6
         return watts
 
     def zones(self) -> Iterator[Zone]:
         """The thermal zones; one that is switched off does not read."""
-        for path in self.machine.paths(ZONES):
+        for path in self.machine.paths("sys/class/thermal/thermal_zone*/temp"):
             if (millidegrees := self.machine.number(path)) is not None:
                 name = self.machine.text(path.parent / "type") or path.parent.name
                 yield Zone(name=name, folder=path.parent, celsius=millidegrees / 1000)
 
     def temperature_c(self) -> dict[str, float]:
-        """Of each thermal zone by its name."""
         return {zone.name: zone.celsius for zone in self.zones()}
 
     def hottest_c(self) -> float | None:
@@ -191,7 +181,8 @@ class Sensors:
 
     def throttle_events(self) -> dict[str, int]:
         """How often the board throttled for want of current since it started."""
-        counts = {path.name: self.machine.number(path) for path in self.machine.paths(OVER_CURRENT)}
+        paths = self.machine.paths("sys/class/hwmon/hwmon*/oc*_event_cnt")
+        counts = {path.name: self.machine.number(path) for path in paths}
         return {name.removesuffix("_event_cnt"): count for name, count in counts.items() if count is not None}
 
 

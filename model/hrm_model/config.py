@@ -55,9 +55,8 @@ class HRMConfig:
             self.arch == "hrm" or self.max_segments == 1,
             f"max_segments is {self.max_segments}, but a transformer answers in a single segment; set max_segments=1",
         )
-        _require(
-            self.puzzle_vector_size >= 0, f"puzzle_vector_size is {self.puzzle_vector_size}, but must not be negative"
-        )
+        size = self.puzzle_vector_size
+        _require(size >= 0, f"puzzle_vector_size is {size}, but must not be negative")
 
     @property
     def prefix_len(self) -> int:

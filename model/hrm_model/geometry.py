@@ -18,12 +18,9 @@ from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles.puzzle import Geometry
 
-CODE_SIZE = 4.0
-"""Length of a group's code in the segment's input, where the other entries have a length near sqrt(D / 2)."""
-CODE_SIZE_HIGH = 2.0
-"""What is left of it after a normalised low level, where the high level reads it."""
-SCORE, SCORE_OF_SEVERAL = 3.0, 5.0
-"""Attention logit at the start for each partition that matches; a head that names several must pick out few cells."""
+CODE_SIZE = 4.0  # length of a group's code in the segment's input; the other entries' is near sqrt(D / 2)
+CODE_SIZE_HIGH = 2.0  # what is left of it after a normalised low level, where the high level reads it
+SCORE, SCORE_OF_SEVERAL = 3.0, 5.0  # attention logit of each partition that matches; several must pick out few cells
 
 
 @torch.no_grad()

@@ -90,9 +90,12 @@ class HRM(nn.Module):
         """
         x_BND = self.embed(tokens_BT, puzzle_vector_BE).to(carry.z_high_BND.dtype)
         if self.config.arch == "transformer":
-            return self._answer(self._one_pass(x_BND), carry)
-        carry = self._recur(carry, x_BND)
-        return self._answer(carry.z_high_BND, carry)
+            state_BND = self._one_pass(x_BND)
+        else:
+            carry = self._recur(carry, x_BND)
+            state_BND = carry.z_high_BND
+        logits_BTV = self.lm_head(state_BND)[:, self.config.prefix_len :]
+        return SegmentOutput(carry, logits_BTV, *self._halting(state_BND))
 
     @torch.no_grad()
     def halting(self, carry: Carry, tokens_BT: Tensor, puzzle_vector_BE: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,10 +121,6 @@ class HRM(nn.Module):
         """The baseline: an ordinary transformer made of the same blocks."""
         rotation = self._rotation()
         return self.high_level(self.low_level(x_BND, rotation), rotation, num_read)
-
-    def _answer(self, state_BND: Tensor, carry: Carry) -> SegmentOutput:
-        logits_BTV = self.lm_head(state_BND)[:, self.config.prefix_len :]
-        return SegmentOutput(carry, logits_BTV, *self._halting(state_BND))
 
     def _halting(self, state_BND: Tensor) -> tuple[Tensor, Tensor]:
         q_B2 = F.linear(state_BND[:, 0].float(), self.q_head.weight.float(), self.q_head.bias.float())

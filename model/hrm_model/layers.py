@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from hrm_model.config import HRMConfig
 from hrm_model.ops import fake_int8, fake_int8_weight, gated, residual_norm
 
-_TRUNCATED_STD = 0.8796256610342398
-"""Standard deviation of a unit normal cut at two sigma: dividing by it restores the wanted spread."""
+_TRUNCATED_STD = 0.8796256610342398  # of a unit normal cut at two sigma: dividing by it restores the spread
 
 Rotation = tuple[Tensor, Tensor]
 

@@ -17,8 +17,7 @@ from hrm_model.checkpoint import CheckpointError, load_state
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 
-PREFIX = re.compile(r"^(_orig_mod\.)?(model\.)?(inner\.)")
-"""torch.compile, the loss head and the ACT wrapper each put one in front; all are optional but the last."""
+PREFIX = re.compile(r"^(_orig_mod\.)?(model\.)?(inner\.)")  # of torch.compile, the loss head and the ACT wrapper
 RENAMED = {
     "H_init": "high_init",
     "L_init": "low_init",

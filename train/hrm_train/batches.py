@@ -1,8 +1,7 @@
 """Where training rows come from: a data set, a fresh symmetry and a number of revealed cells for each.
 
-What slot b is offered at step s is a function of (seed, s, b) alone: no row is replayed on resume, and neither the
-number of ranks nor of threads matters. Only slots whose puzzle has halted take their offer; the others' are dropped.
-Shapes: B slots, T tokens.
+What slot b is offered at step s is a function of (seed, s, b) alone, so that no row is replayed on resume and the
+numbers of ranks and threads do not matter. Only slots whose puzzle has halted take it. Shapes: B slots, T tokens.
 """
 
 import json
@@ -19,8 +18,7 @@ from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Puzzle
 
 Int32Array = NDArray[np.int32]
-BLOCK = 32
-"""Slots drawn by one generator: whole blocks are drawn, whichever slots of them are asked for."""
+BLOCK = 32  # slots drawn by one generator: whole blocks are drawn, whichever slots of them are asked for
 _ORDERS, _ROWS = 1, 2  # keep the two kinds of draws apart; not 0, which a seed of fewer numbers is padded with
 
 
@@ -93,10 +91,9 @@ class Feed:
 
 
 class Curriculum:
-    """Reveals fewer cells while puzzles are being solved: the level falls when the solved share passes the target.
+    """Reveals fewer cells while the share of solved puzzles is above the target.
 
-    Counts are taken in every INTERVAL steps and change the level one interval later, so that rows can be drawn ahead
-    and a device is rarely asked.
+    Counts are taken in every INTERVAL steps and change the level one interval later, so that rows can be drawn ahead.
     """
 
     INTERVAL = 16
@@ -114,7 +111,7 @@ class Curriculum:
         return round(self.level if step // self.INTERVAL <= now // self.INTERVAL else self.upcoming)
 
     def see(self, num_solved: int, num_finished: int) -> None:
-        """Takes in the puzzles that halted in one interval, and lets the next begin."""
+        """Takes in the puzzles that halted in one interval."""
         self.level = self.upcoming
         if not num_finished or not self.level:
             return
@@ -142,7 +139,6 @@ class SplitSource:
         return self._split.meta.num_puzzle_identifiers
 
     def identifiers(self) -> tuple[str, ...]:
-        """The name of every puzzle id."""
         return tuple(json.loads((self.path / "identifiers.json").read_text(encoding="utf-8")))
 
     def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -187,10 +183,7 @@ T = TypeVar("T")
 
 
 class Prefetcher(Generic[T]):
-    """`at(step)` is `draw(step, setting(step))`, begun up to `depth` steps early on `workers` threads (0: on demand).
-
-    Threads rather than processes: the work is numpy on a memory map, which releases the interpreter where it is heavy.
-    """
+    """`at(step)` is `draw(step, setting(step))`, begun `depth` steps early on `workers` threads (0: on demand)."""
 
     def __init__(
         self, draw: Callable[[int, int], T], setting: Callable[[int], int], *, workers: int, depth: int
@@ -209,5 +202,4 @@ class Prefetcher(Generic[T]):
         return self._begun.pop(step).result()
 
     def forget(self) -> None:
-        """Drops what was begun, for a trainer that goes to another step."""
         self._begun.clear()

@@ -1,13 +1,10 @@
 """The checkpoints of a run: `step_N` directories, `latest` and `best` that name one each, and the lock of its writer.
 
-A write that fails (a full disk) leaves the one before whole; leftovers of a killed process vanish when the run goes on.
-Beside the model, a checkpoint holds the trainer's own files, everything that an exact continuation needs:
+Beside the model, a checkpoint holds everything that an exact continuation needs. There are no random states: what is
+drawn follows from the seed and the step.
 
     trainer.safetensors   raw weights (weights.*), optimiser moments (exp_avg.*, exp_avg_sq.*), slots (slots.*)
     trainer.json          recipe, step, samples, curriculum
-
-There are no random states: what is drawn follows from the seed and the step, and the network draws nothing.
-The system itself releases the lock when its process ends, however it ends.
 """
 
 import json
@@ -51,7 +48,7 @@ class Checkpoints:
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
-        """`write(step_N)`, then `latest` on it."""
+        """`write(step_N)`, then `latest` on it; a write that fails (a full disk) leaves the one before whole."""
         path = self.run / f"step_{step}"
         try:
             write(path)
@@ -69,12 +66,10 @@ class Checkpoints:
         return self.named("latest") == self.run / f"step_{step}"
 
     def choose(self, step: int) -> None:
-        """Makes `step_N` the best."""
         checkpoint.point(self.run / "best", self.run / f"step_{step}")
         self._prune()
 
     def named(self, pointer: str) -> Path | None:
-        """The checkpoint that `latest` or `best` names."""
         file = self.run / pointer
         return checkpoint.resolve(file) if file.exists() else None
 
@@ -109,7 +104,6 @@ class Progress:
 def write_trainer(
     directory: Path, model: HRM, optimiser: AdamATan2, slots: Mapping[str, Tensor], recipe: Recipe, progress: Progress
 ) -> None:
-    """The trainer's own files of a checkpoint."""
     tensors = {**_named(model, optimiser), **{f"slots.{name}": tensor for name, tensor in slots.items()}}
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     safetensors.torch.save_file(flat, directory / TENSORS)

@@ -3,8 +3,7 @@
     torchrun --nproc-per-node 2 -m -- hrm_train --hw auto --run runs/arc
 
 The two dashes keep torchrun from taking `--run` for an option of its own. With `--max-restarts N` it starts all ranks
-again when one has died, and they go on from the latest checkpoint.
-Gradients are summed once a step in a single call, after the last micro-batch. Without torchrun none of this acts.
+again when one has died, and they go on from the latest checkpoint. Without torchrun none of this acts.
 """
 
 import os
@@ -26,11 +25,9 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """The one that writes checkpoints and prints."""
         return self.rank == 0
 
     def slots(self, batch_size: int) -> range:
-        """This rank's slots of the global batch."""
         if batch_size % self.world:
             raise ValueError(
                 f"batch_size {batch_size} cannot be shared by {self.world} ranks; set a multiple of {self.world}"
@@ -74,7 +71,6 @@ class Ranks:
         return bool(votes)
 
     def wait(self) -> None:
-        """Returns once every rank has called it."""
         if self.world > 1:
             dist.barrier()
 

@@ -164,7 +164,7 @@ def _share(right_SBT: NDArray[np.bool_], among_BT: NDArray[np.bool_]) -> NDArray
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """The same seeded puzzles at every validation of a run; `fast` is None where the whole set is small.
+    """The same seeded puzzles at every validation; `fast` is None where the whole set is small.
 
     `identifiers` name the puzzle ids of the whole set where variants of a task vote.
     """

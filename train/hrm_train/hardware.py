@@ -35,9 +35,9 @@ class Hardware:
     memory_gb: int = 0
     preset: str = "published"
     precision: Precision = "bf16"
-    rows_81: int = 1
+    rows_81: int = 768
     rows_900: int = 1
-    small_rows_81: int = 1
+    small_rows_81: int = 768
     small_rows_900: int = 1
     target_batch: int = 768
     workers: int = 1
@@ -103,9 +103,7 @@ PRESETS = {
             name="rtx4090",
             gpu="RTX 4090",
             memory_gb=24,
-            rows_81=768,
             rows_900=80,
-            small_rows_81=768,
             small_rows_900=192,
             why="the published batch of 768 rows of 81 tokens takes 13 GiB; 80 rows of 900 tokens, with the table of "
             "all ARC tasks, take 19 GiB of 24 GB",
@@ -116,7 +114,6 @@ PRESETS = {
             memory_gb=16,
             rows_81=384,
             rows_900=40,
-            small_rows_81=768,
             small_rows_900=128,
             why="384 rows of 81 tokens (7 GiB, the published laptop batch) fill 76 multiprocessors at 80 to 150 W; 40"
             " rows of 900 tokens, with the table of all ARC tasks, take 12 GiB of 16 GB",
@@ -125,9 +122,7 @@ PRESETS = {
             name="rtx5090",
             gpu="RTX 5090",
             memory_gb=32,
-            rows_81=768,
             rows_900=112,
-            small_rows_81=768,
             small_rows_900=256,
             why="768 rows of 81 tokens are the whole published batch; 112 of 900 tokens, with the table of all ARC "
             "tasks, take 24 GiB of 32 GB",
@@ -159,9 +154,7 @@ PRESETS = {
             name="h200",
             gpu="H200",
             memory_gb=141,
-            rows_81=768,
             rows_900=512,
-            small_rows_81=768,
             small_rows_900=768,
             workers=2,
             prefetch=4,
@@ -174,11 +167,10 @@ PRESETS = {
 One thread draws rows ahead (a batch of 768 takes about 10 ms); two steps ahead hide its jitter."""
 
 
-SETTABLE = (
+SETTABLE = (  # by --set
     *("precision", "rows_81", "rows_900", "small_rows_81", "small_rows_900", "micro_batch"),
     *("workers", "prefetch", "compile", "recompute"),
 )
-"""What --set may change of a machine."""
 
 
 def hardware_from_name(name: str) -> Hardware:

@@ -148,10 +148,7 @@ class Trainer:
         return Fresh(*(tensor.pin_memory() if self.device.type == "cuda" else tensor for tensor in tensors))
 
     def _learn(self) -> tuple[StepSums, Tensor]:
-        """Gradients of all micro-batches, begun again with smaller ones where the device's memory is too small.
-
-        Returns the sums and the puzzle vectors' gradients.
-        """
+        """The sums and the puzzle vectors' gradients; out of memory begins again with smaller micro-batches."""
         while True:
             before = [replace(part) for part in self._parts]
             try:
@@ -179,10 +176,7 @@ class Trainer:
         return sums, torch.zeros_like(puzzle_vector_BE) if gradient_BE is None else gradient_BE
 
     def rehearse(self) -> None:
-        """Learns from the first micro-batch as if all its rows were fresh, and never uses what it learnt.
-
-        What a step costs at most, for a trainer that is not trained any further.
-        """
+        """Learns from the first micro-batch as if all its rows were fresh, which costs the most; trains nothing."""
         slots = self._parts[0]
         slots.halted_B = torch.ones_like(slots.halted_B)
         rows = self._offer(self.progress.step).rows(slice(0, len(slots)))
@@ -211,8 +205,7 @@ class Trainer:
         return rate_at(samples, total=recipe.total_samples, warmup=recipe.warmup_samples, min_ratio=recipe.lr_min_ratio)
 
     @property
-    def max_segments(self) -> int:
-        """Segments a puzzle may run at present."""
+    def max_segments(self) -> int:  # at present
         return self.recipe.segments_at(self.progress.samples, self.model.config.max_segments)
 
     @property

@@ -1,7 +1,6 @@
 """An estimate of the device memory that a run needs, and the peak that it really takes.
 
-Activations are probed: one row and two rows of a short sequence run on the CPU, and the bytes that autograd keeps for
-them are counted and scaled up. So the estimate follows every change of the network.
+Activations are probed: one and two rows of a short sequence run on the CPU, and what autograd keeps is scaled up.
 """
 
 import sys

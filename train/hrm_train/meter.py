@@ -1,8 +1,7 @@
 """What is measured of training: where a step's time goes, samples per second, and what the GPU reports of itself.
 
-On CUDA a phase is the time between two events on the device's own timeline, read once they have passed and never
-waited for. Time in which the device waits for rows therefore shows in the phase "data", and rows made ready behind a
-busy device cost nothing there. On a CPU it is the wall clock. The CUDA side was not run on a GPU.
+On CUDA a phase is the time between two events on the device's timeline, read once they have passed and never waited
+for; so "data" is the time in which the device waits for rows. On a CPU it is the wall clock. CUDA was not run on a GPU.
 """
 
 import time
@@ -15,8 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch.profiler import record_function
 
-PHASE = "phase/"
-"""Prefix of the phases' names in a torch.profiler trace."""
+PHASE = "phase/"  # prefix of the phases' names in a torch.profiler trace
 
 
 class Mark(Protocol):
@@ -128,8 +126,7 @@ class NvmlGpu:
     def __init__(self, library: Any, handle: Any) -> None:
         self._library, self._handle = library, handle
 
-    def sample(self) -> dict[str, float]:
-        """The figures that the card has; a laptop's or a virtual card lacks some."""
+    def sample(self) -> dict[str, float]:  # a laptop's or a virtual card lacks some
         nvml, handle = self._library, self._handle
         found = {
             "gpu_utilisation_percent": self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),

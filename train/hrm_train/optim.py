@@ -1,7 +1,6 @@
 """The published optimisers, in plain PyTorch: AdamATan2 for the network, sign descent for the puzzle table.
 
-The torch._foreach calls are what PyTorch's own optimisers are made of: one call for all parameters.
-
+The torch._foreach calls, one for all parameters, are what PyTorch's own optimisers are made of.
 Source: AdamATan2 (Everett et al., 2024; adam-atan2 0.0.3) and the sparse embedding optimiser of the published HRM.
 """
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
@@ -37,8 +36,7 @@ class AdamATan2:
     def step(self, rate: float = 1.0, keep: Tensor | None = None) -> None:
         """One update of every parameter with `rate` times the learning rate, from finite gradients; frees those.
 
-        `keep` (1 or 0, on the parameters' device) 0 leaves all as it was, without asking the device for its value; the
-        gradients must then be zeros.
+        `keep` 0 (a tensor on the device, which is not waited for) changes nothing; the gradients must then be zeros.
         """
         (beta1, beta2), lr, params = self.betas, self.lr * rate, self.params
         keep = torch.ones((), device=params[0].device) if keep is None else keep
@@ -62,9 +60,9 @@ class AdamATan2:
 
 @torch.no_grad()
 def clip_(params: Sequence[Tensor], most: float) -> tuple[Tensor, Tensor]:
-    """Scales gradients to a norm of at most `most` (0 lets any pass); where it is not finite they become zeros.
+    """Scales gradients to a norm of at most `most` (0: any), and to zeros where it is not finite.
 
-    Returns the norm before, and 1 where it is finite and 0 where it is not; the device is not asked which.
+    Returns the norm before, and 1 where it is finite, else 0; the device is not waited for.
     """
     norm = nn.utils.clip_grad_norm_(params, most or math.inf)
     finite = norm.isfinite()
@@ -80,8 +78,7 @@ def step_puzzle_table(
 ) -> None:
     """Sign descent on the rows the batch touched, in place: w = w (1 - lr decay) - lr sign(sum of the row's gradients).
 
-    Every row of the batch writes its id's new value: equal ids write equal values, and no device is asked how many
-    distinct ones there are.
+    Equal ids write equal values, so that no device is asked how many distinct ones there are.
     """
     ids_B, order_B = torch.sort(puzzle_ids_B.long(), stable=True)
     begins_B = torch.ones_like(ids_B)

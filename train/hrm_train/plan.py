@@ -33,11 +33,9 @@ from hrm_train.recipe import Recipe, config_for, recipe_for, with_settings
 from hrm_train.status import SETTINGS
 
 SMALL = 8_000_000  # parameters, below which the table's small_rows_* hold
-FACTORS = (0.5, 1, 2, 4)
-"""Of the wanted micro-batch: what `fastest` tries, REPEATS times each."""
+FACTORS = (0.5, 1, 2, 4)  # of the wanted micro-batch: what `fastest` tries, REPEATS times each
 REPEATS = 3
-FILLED = 0.9
-"""Share of the device's memory that a micro-batch may fill: the rest is for fragments and whatever else runs."""
+FILLED = 0.9  # share of the device's memory that a micro-batch may fill; the rest is for fragments and other programs
 
 Say = Callable[[str], None]
 

@@ -104,14 +104,7 @@ def with_settings(record: Any, settings: Mapping[str, str]) -> Any:
 
 SIZES: dict[str, Values] = {
     "published": {},
-    "log": {
-        "hidden_size": 256,
-        "num_heads": 8,
-        "puzzle_vector_size": 256,
-        "high_layers": 4,
-        "low_layers": 3,
-        "max_segments": 8,
-    },
+    "log": {"hidden_size": 256, "puzzle_vector_size": 256, "low_layers": 3, "max_segments": 8},
     "small": {
         "hidden_size": 128,
         "num_heads": 4,
@@ -138,8 +131,7 @@ _PUBLISHED: Values = {
     "loss": "stablemax",
     "continue_loss": True,
     "warmup_samples": 2000 * 768,
-}
-"""As the published trainer, but for the average, which is TRM's."""
+}  # as the published trainer, but for the average, which is TRM's
 
 RECIPES: dict[str, Values] = {
     "published": _PUBLISHED,
@@ -156,8 +148,7 @@ _STARTS: dict[str, Values] = {
     "sudoku": {"curriculum": 28},
     "maze": {"deepening_samples": 400_000},
     "logistics": {"deepening_samples": 400_000},
-}
-"""How a small model gets off the plateau, where it was measured to help (docs/log.md)."""
+}  # how a small model gets off the plateau, where it was measured to help (docs/log.md)
 
 
 def config_for(preset: str, puzzle: Puzzle, num_puzzle_ids: int) -> HRMConfig:

@@ -117,7 +117,7 @@ class TrainingRun:
         return self.trainer.progress.step % steps == 0
 
     def _agreed(self, here: bool) -> bool:
-        """Whether any rank wants it; ranks exchange votes only at report steps, since that waits for the device."""
+        """Whether any rank wants it; ranks vote only at report steps, since that waits for the device."""
         ranks = self.trainer.ranks
         return here if ranks.world == 1 else self._every(self.intervals.report_steps) and ranks.any(here)
 

@@ -101,7 +101,6 @@ def _short(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def show(status: Status, console: Console) -> None:
-    """A table for people."""
     done = 100 * status.samples / status.total_samples
     writing = f"process {status.process} writes it" if status.process else "no process writes it"
     rows = {
@@ -137,7 +136,6 @@ def _validation(row: Mapping[str, Any] | None) -> str:
 
 
 def draw_run(run: Path) -> None:
-    """Writes both pictures into the run."""
     draw(run / PROGRESS, [run])
     draw_segments(run / SEGMENTS, run)
 

@@ -182,13 +182,10 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) and value < 1e6 else value
 
 
-STARVED = 0.15
-"""Share of a step spent waiting for rows above which the data is the bottleneck."""
-SPIKE = 10.0
-"""Robust standard deviations above the median of the last losses."""
+STARVED = 0.15  # share of a step spent waiting for rows above which the data is the bottleneck
+SPIKE = 10.0  # robust standard deviations above the median of the last losses
 WINDOW, LEAST = 400, 100
-LASTING = 3
-"""Readings in a row that count as a state: the first ones carry warm-up, a single one may be an accident."""
+LASTING = 3  # readings in a row that count as a state: the first carries the warm-up, one may be an accident
 
 THROTTLED = {
     "power": "the GPU is held at its power limit; raise it with 'nvidia-smi -pl WATTS' or accept the lower clock",

@@ -19,10 +19,8 @@ from hrm_model.hrm import HRM, Carry, SegmentOutput
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_train.recipe import LossKind, Recipe
 
-Think = Callable[..., SegmentOutput]
-"""`HRM.think`, as it is or compiled."""
-Halting = Callable[..., tuple[Tensor, Tensor]]
-"""`HRM.halting`, as it is or compiled."""
+Think = Callable[..., SegmentOutput]  # `HRM.think`, as it is or compiled
+Halting = Callable[..., tuple[Tensor, Tensor]]  # `HRM.halting`, as it is or compiled
 
 
 class Window(NamedTuple):
@@ -42,10 +40,7 @@ def window_loss(
     recipe: Recipe,
     max_segments: int,
 ) -> Window:
-    """Moves the slots on by the recipe's window of segments; gradients pass through all of it.
-
-    `max_segments` is the present limit on a puzzle's segments.
-    """
+    """Moves the slots on by the recipe's window of segments; gradients pass through all of it."""
     totals: list[Tensor] = []
     for _ in range(recipe.window):
         output = think(slots.carry, slots.tokens_BT, puzzle_vector_BE)

@@ -1,7 +1,6 @@
 """The command `hrm-doctor`: one table of what serving needs here, and of what other rooms add."""
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -46,20 +45,16 @@ def doctor(
         rows = [{"part": part, **asdict(finding)} for part, findings in found.items() for finding in findings]
         print(json.dumps(rows, indent=2))
     else:
-        show(found, Console())
+        table = Table(show_edge=False)
+        for column in ("for", "", "what", "found", "what mends it"):
+            table.add_column(column, overflow="fold")
+        for part, findings in found.items():
+            for finding in findings:
+                level = Text(finding.level, style=COLOURS[finding.level])
+                table.add_row(part, level, *map(Text, (finding.name, finding.text, finding.remedy)))
+            table.add_section()
+        Console().print(table)
     raise typer.Exit(any(finding.level == "fail" for part in found.values() for finding in part))
-
-
-def show(found: Mapping[str, Sequence[Finding]], console: Console) -> None:
-    table = Table(show_edge=False)
-    for column in ("for", "", "what", "found", "what mends it"):
-        table.add_column(column, overflow="fold")
-    for part, findings in found.items():
-        for finding in findings:
-            level = Text(finding.level, style=COLOURS[finding.level])
-            table.add_row(part, level, *map(Text, (finding.name, finding.text, finding.remedy)))
-        table.add_section()
-    console.print(table)
 
 
 def main() -> None:

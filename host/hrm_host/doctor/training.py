@@ -43,12 +43,10 @@ XIDS: dict[int, tuple[str, str]] = {
     **dict.fromkeys((8, 32, 38, 61, 62, 69, 109), STUCK),
     **dict.fromkeys((54, 79), POWER),
     **dict.fromkeys((119, 120), FIRMWARE),
-}
-"""Meaning and remedy by number, after NVIDIA's list of Xid errors."""
+}  # meaning and remedy by number, after NVIDIA's list of Xid errors
 HARMLESS = {13, 31, 43, 45}
 
-SELF_SCALING = ("intel_pstate", "amd-pstate-epp")
-"""Drivers whose 'powersave' governor still reaches full speed under load."""
+SELF_SCALING = ("intel_pstate", "amd-pstate-epp")  # their 'powersave' still reaches full speed under load
 CPU_EXTENSIONS = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
 
 Card = Mapping[str, str]
