@@ -12,9 +12,9 @@ import json
 import platform
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,18 +37,6 @@ SAMPLE_EVERY_S = 5.0
 MAX_GROWTH_MB = 64
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """The machine at one moment of the soak; None where it does not say."""
-
-    at_s: float
-    step_ms: float
-    rss_mb: int | None
-    available_mb: int | None
-    temperature_c: float | None
-    gpu_mhz: str | None
 
 
 @app.command(epilog="Example: python3 -m hrm_edge_runtime.acceptance model.bundle --engine tensorrt:fp16")
@@ -90,35 +78,32 @@ def accept(
     tell: Callable[[str], object],
 ) -> dict[str, Any]:
     """Run parity, bench and soak; the findings list what is wrong under `faults`."""
+    from hrm_edge_runtime.parity.comparison import compare_engines
+
     tell(f"{bundle.manifest.name} on {choice}: parity with PyTorch's golden traces")
-    parity = _parity(bundle, choice, num_slots, num_threads)
-    with closing(
-        engine_for(
-            bundle, engine=choice.engine, precision=choice.precision, num_slots=num_slots, num_threads=num_threads
-        )
-    ) as engine:
+    parity = compare_engines(bundle, engine=str(choice), num_slots=num_slots, num_threads=num_threads).as_json()
+    opened = engine_for(
+        bundle, engine=choice.engine, precision=choice.precision, num_slots=num_slots, num_threads=num_threads
+    )
+    with closing(opened) as engine:
         tell("bench")
         bench = _bench(bundle, engine)
         tell(f"soak of {soak_s:.0f} s")
         soak = _soak(bundle, choice, engine, soak_s)
+    # none is loaded to find its version
+    loaded = ((name, sys.modules.get(name)) for name in ("numpy", "onnxruntime", "tensorrt", "pycuda"))
+    versions = {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded if module is not None}
     faults = [*parity["breaks"], *soak["faults"]]
     return {
         "passed": not faults,
         "faults": faults,
         "bundle": {"name": bundle.manifest.name, "provenance": bundle.manifest.provenance},
-        "engine": {"choice": str(choice), "slots": num_slots, "versions": _versions()},
+        "engine": {"choice": str(choice), "slots": num_slots, "versions": versions},
         "device": {**Host().facts(), "machine": platform.machine(), "python": platform.python_version()},
         "parity": parity,
         "bench": bench,
         "soak": soak,
     }
-
-
-def _parity(bundle: Bundle, choice: Choice, num_slots: int, num_threads: int | None) -> dict[str, Any]:
-    from hrm_edge_runtime.parity.comparison import compare_engines
-
-    comparison = compare_engines(bundle, engine=str(choice), num_slots=num_slots, num_threads=num_threads)
-    return comparison.as_json()
 
 
 def _bench(bundle: Bundle, engine: Engine) -> dict[str, Any]:
@@ -127,30 +112,50 @@ def _bench(bundle: Bundle, engine: Engine) -> dict[str, Any]:
     for slot in range(engine.num_slots):
         puzzle = slot % len(golden.tokens_BT)
         engine.load(slot, golden.tokens_BT[puzzle], bundle.puzzle_table[golden.puzzle_ids_B[puzzle]])
-    return {
-        "step_ms": {
-            batch: round(median_step_ms(engine, batch, seconds=MEASURE_S, min_steps=MIN_STEPS), 3)
-            for batch in buckets_for(engine.num_slots)
-        }
+    times = {
+        batch: round(median_step_ms(engine, batch, seconds=MEASURE_S, min_steps=MIN_STEPS), 3)
+        for batch in buckets_for(engine.num_slots)
     }
+    return {"step_ms": times}
 
 
 def _soak(bundle: Bundle, choice: Choice, engine: Engine, soak_s: float) -> dict[str, Any]:
-    """Solve the golden puzzles over and over, at least once each, and watch the machine."""
-    golden = bundle.golden()
+    """Solve the golden puzzles over and over, at least once each, and watch the machine.
+
+    Results are counted and dropped: a soak that kept them would grow by itself. `changed_answers` are not faults:
+    batches of different sizes have kernels of their own, which may round differently.
+    """
     lane = Lane(engine, bundle.puzzle, queue_limit=engine.num_slots)
-    counts = _Counts(num_puzzles=len(golden.tokens_BT))
-    samples: list[Sample] = []
+    counts, first, samples = Counter[str](), dict[int, bytes](), list[dict[str, Any]]()
+    golden, policy = bundle.golden(), bundle.manifest.halting_policy(choice.precision)
+    num_puzzles = len(golden.tokens_BT)
     began_s = sampled_s = time.monotonic()
-    attempts = _attempts(bundle, golden, bundle.manifest.halting_policy(choice.precision), until_s=began_s + soak_s)
-    for result in run_all(lane, attempts):
-        counts.add(result)
+    for result in run_all(lane, _attempts(bundle, golden, policy, until_s=began_s + soak_s)):
+        answer = b"" if result.answer_T is None else result.answer_T.tobytes()
+        counts["puzzles"] += 1
+        counts["changed"] += first.setdefault(result.attempt_id % num_puzzles, answer) != answer
+        counts["failed"] += result.halted_by == "failed"
+        counts["verified"] += result.verified is True
+        counts["segments"] += result.segments
         now_s = time.monotonic()
         if not samples or now_s - sampled_s >= SAMPLE_EVERY_S:
             samples.append(_sample(now_s - began_s, lane))
             sampled_s = now_s
     samples.append(_sample(time.monotonic() - began_s, lane))
-    return _findings(counts, samples)
+    growth_mb, seconds = (samples[-1]["rss_mb"] or 0) - (samples[1]["rss_mb"] or 0), samples[-1]["at_s"]
+    faults = [f"{counts['failed']} puzzles came back without an answer"] if counts["failed"] else []
+    faults += [f"the process grew by {growth_mb} MB while it soaked"] if growth_mb > MAX_GROWTH_MB else []
+    return {
+        "faults": faults,
+        "seconds": seconds,
+        "puzzles": counts["puzzles"],
+        "puzzles_per_s": round(counts["puzzles"] / max(seconds, 0.1), 2),
+        "verified": counts["verified"],
+        "mean_segments": round(counts["segments"] / counts["puzzles"], 3),
+        "changed_answers": counts["changed"],
+        "growth_mb": growth_mb,
+        "samples": samples,
+    }
 
 
 def _attempts(bundle: Bundle, golden: Golden, policy: HaltingPolicy, *, until_s: float) -> Iterator[Attempt]:
@@ -167,61 +172,18 @@ def _attempts(bundle: Bundle, golden: Golden, policy: HaltingPolicy, *, until_s:
         )
 
 
-class _Counts:
-    """Results counted and dropped: a soak that kept them would grow by itself.
-
-    `changed` answers are not faults: batches of different sizes have kernels of their own, which may round differently.
-    """
-
-    def __init__(self, num_puzzles: int) -> None:
-        self._num_puzzles = num_puzzles
-        self.results = self.failed = self.verified = self.segments = self.changed = 0
-        self._first: dict[int, bytes] = {}
-
-    def add(self, result: Attempt) -> None:
-        answer = b"" if result.answer_T is None else result.answer_T.tobytes()
-        self.results += 1
-        self.changed += self._first.setdefault(result.attempt_id % self._num_puzzles, answer) != answer
-        self.failed += result.halted_by == "failed"
-        self.verified += result.verified is True
-        self.segments += result.segments
-
-
-def _findings(counts: _Counts, samples: list[Sample]) -> dict[str, Any]:
-    growth_mb = (samples[-1].rss_mb or 0) - (samples[min(1, len(samples) - 1)].rss_mb or 0)
-    faults = [f"{counts.failed} puzzles came back without an answer"] if counts.failed else []
-    faults += [f"the process grew by {growth_mb} MB while it soaked"] if growth_mb > MAX_GROWTH_MB else []
-    seconds = samples[-1].at_s
-    return {
-        "faults": faults,
-        "seconds": round(seconds, 1),
-        "puzzles": counts.results,
-        "puzzles_per_s": round(counts.results / max(seconds, 0.1), 2),
-        "verified": counts.verified,
-        "mean_segments": round(counts.segments / counts.results, 3),
-        "changed_answers": counts.changed,
-        "growth_mb": growth_mb,
-        "samples": [asdict(sample) for sample in samples],
-    }
-
-
-def _sample(at_s: float, lane: Lane) -> Sample:
+def _sample(at_s: float, lane: Lane) -> dict[str, Any]:
+    """The machine at one moment; None where it does not say."""
     memory = read_memory()
     clocks = [str(clock.now_hz // 10**6) for clock in Host().gpu_clocks()]
-    return Sample(
-        at_s=round(at_s, 1),
-        step_ms=round(1e3 * lane.mean_step_s, 3),
-        rss_mb=resident_bytes() // MIB or None,
-        available_mb=None if memory is None else memory.available_mb,
-        temperature_c=Sensors().hottest_c(),
-        gpu_mhz=clocks[-1] if clocks else None,
-    )
-
-
-def _versions() -> dict[str, str]:
-    """Versions of the libraries that are loaded; none is loaded to find its version."""
-    loaded = ((name, sys.modules.get(name)) for name in ("numpy", "onnxruntime", "tensorrt", "pycuda"))
-    return {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded if module is not None}
+    return {
+        "at_s": round(at_s, 1),
+        "step_ms": round(1e3 * lane.mean_step_s, 3),
+        "rss_mb": resident_bytes() // MIB or None,
+        "available_mb": None if memory is None else memory.available_mb,
+        "temperature_c": Sensors().hottest_c(),
+        "gpu_mhz": clocks[-1] if clocks else None,
+    }
 
 
 if __name__ == "__main__":

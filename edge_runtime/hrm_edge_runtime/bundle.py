@@ -62,7 +62,13 @@ class Bundle:
         for name, entry in manifest.files.items():
             _verify(path / name, entry)
         for name in manifest.graphs:
-            _refuse_external_weights(path / name)
+            # ONNX Runtime 1.23 follows the name of a weights file out of the bundle (1.31 does not). Protobuf keeps a
+            # string in one piece, so a graph without the key's bytes names none.
+            with (path / name).open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
+                if content.find(b"location") >= 0:
+                    raise BundleError(
+                        f"{path / name} keeps weights in another file: export it again with its weights inside."
+                    )
         return cls(
             path=path,
             manifest=manifest,
@@ -138,17 +144,6 @@ def _verify(file: Path, entry: FileEntry) -> None:
         )
     if sha256_of(file) != entry.sha256:
         raise BundleError(f"{file} does not have the SHA-256 the manifest states: copy the bundle again.")
-
-
-def _refuse_external_weights(graph: Path) -> None:
-    """Refuse a graph that could name a file of weights beside itself.
-
-    ONNX Runtime 1.23 follows such a name out of the bundle (1.31 does not). Protobuf keeps a string in one piece, so a
-    graph without the key's bytes cannot have one.
-    """
-    with graph.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
-        if content.find(b"location") >= 0:
-            raise BundleError(f"{graph} keeps weights in another file: export it again with its weights inside.")
 
 
 def _puzzle(manifest: Manifest) -> Puzzle:
