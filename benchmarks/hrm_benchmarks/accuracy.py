@@ -4,6 +4,7 @@ Everything counted comes from the answers a client would get; only CPU time is m
 and repeat from run to run, CPU seconds belong to the machine.
 """
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from hrm_benchmarks.report import Row, pyplot
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.client import ServerError
-from hrm_edge_runtime.solve.reading import Entry, opened
+from hrm_edge_runtime.solve.reading import opened
 from hrm_edge_runtime.solve.solvers import Reply, SolveAll
 from hrm_puzzles.data.held_out import questions_made
 from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError
@@ -55,22 +56,20 @@ def puzzles_from_file(path: Path, puzzle: Puzzle, num_puzzles: int) -> list[Know
 
     Refuses what is no question.
     """
+    found: list[KnownPuzzle] = []
     with opened(str(path), puzzle.seq_len) as entries:
-        found = [_known(puzzle, entry) for entry, _ in zip(entries, range(num_puzzles), strict=False)]
+        for entry in itertools.islice(entries, num_puzzles):
+            try:
+                grid = puzzle.parse(entry.puzzle).grid
+                solution = None if entry.known is None else puzzle.parse(entry.known).grid
+            except PuzzleError as error:
+                raise ValueError(f"puzzle {entry.number}: {error}") from error
+            if solution is None and isinstance(puzzle, Sudoku):
+                solution = sudoku_solver.solve(puzzle.board, grid, max_solutions=1).grids[0]
+            found.append(KnownPuzzle(puzzle=entry.puzzle, solution=solution))
     if not found:
         raise ValueError(f"{path} holds no puzzle: write one in each line.")
     return found
-
-
-def _known(puzzle: Puzzle, entry: Entry) -> KnownPuzzle:
-    try:
-        grid = puzzle.parse(entry.puzzle).grid
-        solution = None if entry.known is None else puzzle.parse(entry.known).grid
-    except PuzzleError as error:
-        raise ValueError(f"puzzle {entry.number}: {error}") from error
-    if solution is None and isinstance(puzzle, Sudoku):
-        solution = sudoku_solver.solve(puzzle.board, grid, max_solutions=1).grids[0]
-    return KnownPuzzle(puzzle=entry.puzzle, solution=solution)
 
 
 def generated(puzzle: Puzzle, difficulty: str, num_puzzles: int, seed: int) -> list[KnownPuzzle]:
@@ -116,7 +115,12 @@ def measure(
         ]
         row = _row(num_attempts, answers, is_right, cpu_s)
         first = first or row
-        yield {**row, **_ratios(row, first)}
+        ratios = {
+            "solved_ratio": row["solved"] / first["solved"] if first["solved"] else None,
+            "segments_ratio": row["segments_per_puzzle"] / first["segments_per_puzzle"],
+            "cpu_ratio": row["cpu_s_per_puzzle"] / first["cpu_s_per_puzzle"],
+        }
+        yield {**row, **ratios}
 
 
 def _row(num_attempts: int, answers: Sequence[SolveAnswer], is_right: Sequence[bool], cpu_s: float) -> Row:
@@ -134,14 +138,6 @@ def _row(num_attempts: int, answers: Sequence[SolveAnswer], is_right: Sequence[b
         "cpu_s_per_solve": cpu_s / solved if solved else None,
         "is_solved": [answer.verified is True for answer in answers],
         "segments": segments,
-    }
-
-
-def _ratios(row: Row, first: Row) -> Row:
-    return {
-        "solved_ratio": row["solved"] / first["solved"] if first["solved"] else None,
-        "segments_ratio": row["segments_per_puzzle"] / first["segments_per_puzzle"],
-        "cpu_ratio": row["cpu_s_per_puzzle"] / first["cpu_s_per_puzzle"],
     }
 
 

@@ -203,7 +203,15 @@ def simulate(
             clock.sleep(float(reached_s_N[next_one]) - clock())
         while next_one < len(arrivals_s_N) and reached_s_N[next_one] <= clock():
             if num_inside < max_inside:  # those that leave now were still there when these came
-                lane.submit(_attempt(next_one, int(segments_N[next_one]), float(reached_s_N[next_one])))
+                num_segments = int(segments_N[next_one])
+                attempt = Attempt(
+                    attempt_id=next_one,
+                    tokens_T=np.array([num_segments], np.int32),
+                    puzzle_vector_E=np.zeros(1, np.float32),
+                    policy=HaltingPolicy(kind="learned", max_segments=num_segments),
+                    arrival_s=float(reached_s_N[next_one]),
+                )
+                lane.submit(attempt)
                 num_inside += 1
             next_one += 1
         num_inside -= num_leaving
@@ -214,17 +222,6 @@ def simulate(
     return latency_s_N
 
 
-def _attempt(number: int, num_segments: int, arrival_s: float) -> Attempt:
-    return Attempt(
-        attempt_id=number,
-        tokens_T=np.array([num_segments], np.int32),
-        puzzle_vector_E=np.zeros(1, np.float32),
-        policy=HaltingPolicy(kind="learned", max_segments=num_segments),
-        arrival_s=arrival_s,
-    )
-
-
 def poisson(rate: float, seconds: float, rng: np.random.Generator) -> Seconds:
     """The moments of arrivals that are independent of each other."""
-    gaps_s = rng.exponential(1 / rate, size=max(1, int(rate * seconds)))
-    return np.cumsum(gaps_s)
+    return np.cumsum(rng.exponential(1 / rate, size=max(1, int(rate * seconds))))

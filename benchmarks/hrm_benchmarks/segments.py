@@ -3,6 +3,7 @@
 Shapes: B puzzles of a batch, T tokens.
 """
 
+import itertools
 import json
 import tempfile
 from collections import Counter
@@ -17,6 +18,7 @@ import onnxruntime
 from hrm_benchmarks.report import Row, print_table
 from hrm_benchmarks.turns import RATIO, Lap, Step, beside_first, step_seconds, take_turns
 from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.engine import INPUTS
 from hrm_edge_runtime.engines.factory import choose, engine_for
 
 PYTORCH = ("pytorch", "pytorch-compiled")
@@ -97,7 +99,12 @@ def operator_ms(bundle: Bundle, precision: str, batch: int, num_threads: int) ->
         options.profile_file_prefix = str(Path(directory) / "segment")
         graph = bundle.graph_path(precision, device="cpu")
         session = onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-        feeds = _feeds(session, batch)
+        # a carry of unit spread, since real ones are normalised; tokens and flags of zeros cost what others cost
+        rng, feeds = np.random.default_rng(0), dict[str, Any]()
+        for value in session.get_inputs():
+            shape = (batch, *value.shape[1:])
+            drawn = rng.standard_normal(shape) if value.name.startswith("z_") else np.zeros(shape)
+            feeds[value.name] = drawn.astype(INPUTS[value.name])
         for _ in range(PROFILED_STEPS):
             session.run(None, feeds)
         events = json.loads(Path(session.end_profiling()).read_text())
@@ -108,24 +115,10 @@ def operator_ms(bundle: Bundle, precision: str, batch: int, num_threads: int) ->
     return {name: micros / 1e3 / PROFILED_STEPS for name, micros in spent.most_common()}
 
 
-def _feeds(session: onnxruntime.InferenceSession, batch: int) -> dict[str, Any]:
-    """A carry of unit spread, since real ones are normalised; tokens and flags of zeros cost what others cost."""
-    rng, feeds = np.random.default_rng(0), dict[str, Any]()
-    types = {"tensor(int32)": np.int32, "tensor(bool)": np.bool_, "tensor(float)": np.float32}
-    for value in session.get_inputs():
-        shape, dtype = (batch, *value.shape[1:]), types[value.type]
-        drawn = rng.standard_normal(shape) if value.name.startswith("z_") else np.zeros(shape)
-        feeds[value.name] = drawn.astype(dtype)
-    return feeds
-
-
 def print_operators(by_precision: Mapping[str, Mapping[str, float]]) -> None:
     """The dearest operators of each precision, side by side."""
     columns = [(f"{name}, {sum(spent.values()):.2f} ms", f"{{{name}}}") for name, spent in by_precision.items()]
-    texts = {name: [f"{op} {ms:.2f}" for op, ms in spent.items()] for name, spent in by_precision.items()}
-    rows = [
-        {name: lines[number] if number < len(lines) else "" for name, lines in texts.items()}
-        for number in range(SHOWN_OPERATORS)
-    ]
+    texts = [[f"{op} {ms:.2f}" for op, ms in spent.items()][:SHOWN_OPERATORS] for spent in by_precision.values()]
+    rows = [dict(zip(by_precision, line, strict=True)) for line in itertools.zip_longest(*texts, fillvalue="")]
     headings = [heading for heading, _ in columns]
     print_table("where a segment's time goes, ms by operator", columns, rows, left=headings)

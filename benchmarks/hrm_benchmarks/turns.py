@@ -93,13 +93,8 @@ def _serve(pipe: Connection, make: Make, contestant: object) -> None:
             seconds = pipe.recv()
         except EOFError:
             return
-        pipe.send(_turn(step, seconds))
-
-
-def _turn(step: Step, seconds: float) -> Lap:
-    """Step until the time is over, at least once."""
-    steps, wall_s, cpu_s = 0, time.perf_counter(), time.process_time()
-    while steps == 0 or time.perf_counter() - wall_s < seconds:
-        step()
-        steps += 1
-    return Lap(steps, time.perf_counter() - wall_s, time.process_time() - cpu_s)
+        steps, wall_s, cpu_s = 0, time.perf_counter(), time.process_time()
+        while steps == 0 or time.perf_counter() - wall_s < seconds:
+            step()
+            steps += 1
+        pipe.send(Lap(steps, time.perf_counter() - wall_s, time.process_time() - cpu_s))

@@ -96,25 +96,18 @@ def measure(
     all_of: Sequence[TrainerUnderTest], *, rounds: int, turn_s: float, tell: Callable[[str], object]
 ) -> list[list[Lap]]:
     """Turns by round and contestant. Refuses (ValueError) where equal work does not give equal losses."""
+
+    def require_equal(losses: Sequence[Sequence[float]]) -> None:
+        for one, found in zip(all_of, losses, strict=True):
+            gap = float(np.abs(np.subtract(found, losses[0])).max())
+            if one.equal_work and not gap <= LOSS_TOLERANCE:
+                raise ValueError(
+                    f"{one.name!r} has the losses {found} where the plain step has {losses[0]}, so the work is not "
+                    "equal; report this as a fault of the benchmark"
+                )
+
     tell(f"starting {len(all_of)} trainers and comparing their first {CHECKED_STEPS} losses")
-    return take_turns(
-        _prepared,
-        all_of,
-        rounds=rounds,
-        turn_s=turn_s,
-        tell=tell,
-        greeted=lambda losses: _require_equal_losses(all_of, losses),
-    )
-
-
-def _require_equal_losses(all_of: Sequence[TrainerUnderTest], losses: Sequence[Sequence[float]]) -> None:
-    for one, found in zip(all_of, losses, strict=True):
-        gap = float(np.abs(np.subtract(found, losses[0])).max())
-        if one.equal_work and not gap <= LOSS_TOLERANCE:
-            raise ValueError(
-                f"{one.name!r} has the losses {found} where the plain step has {losses[0]}, so the work is not equal; "
-                "report this as a fault of the benchmark"
-            )
+    return take_turns(_prepared, all_of, rounds=rounds, turn_s=turn_s, tell=tell, greeted=require_equal)
 
 
 def speeds(all_of: Sequence[TrainerUnderTest], turns: Sequence[Sequence[Lap]], *, cpu_clock: bool) -> list[Row]:
@@ -192,23 +185,20 @@ def segment_step(path: Path, tokens_BT: Int32, num_threads: int, *, compiled: bo
     """A function that runs one more segment of all puzzles; its answers and halting margins are computed as well."""
     torch.set_num_threads(num_threads)
     model, _ = checkpoint.load(checkpoint.resolve(path))
-    segment = _segment(model.eval())
-    segment = torch.compile(segment) if compiled else segment
+    model.eval()
+
+    def run(carry: Carry) -> tuple[Carry, Tensor, Tensor]:
+        output = model.think(carry, tokens, vector_BE)
+        return output.carry, output.logits_BTV.argmax(-1), model.margin(output)
+
+    segment = torch.compile(run) if compiled else run
     tokens, vector_BE = torch.from_numpy(tokens_BT), model.puzzle_table[torch.zeros(len(tokens_BT), dtype=torch.long)]
     carry = Carry(*(state.clone() for state in model.start(len(tokens_BT))))
 
     @torch.no_grad()
     def step() -> object:
         nonlocal carry
-        carry, *answers = segment(carry, tokens, vector_BE)
+        carry, *answers = segment(carry)
         return answers
 
     return step
-
-
-def _segment(model: HRM) -> Callable[..., tuple[Carry, Tensor, Tensor]]:
-    def run(carry: Carry, tokens_BT: Tensor, vector_BE: Tensor) -> tuple[Carry, Tensor, Tensor]:
-        output = model.think(carry, tokens_BT, vector_BE)
-        return output.carry, output.logits_BTV.argmax(-1), model.margin(output)
-
-    return run
