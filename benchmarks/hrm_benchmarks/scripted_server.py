@@ -58,7 +58,12 @@ def scripted_model(
         files={},
     )
     return ServedModel(
-        manifest=manifest, puzzle=puzzle, precision="fp32", num_slots=num_slots, max_attempts=max_attempts
+        manifest=manifest,
+        puzzle=puzzle,
+        precision="fp32",
+        num_slots=num_slots,
+        max_attempts=max_attempts,
+        lane=manifest.name,
     )
 
 

@@ -12,7 +12,7 @@ Shapes: T tokens, P rows of the puzzle table.
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
@@ -23,7 +23,7 @@ from hrm_edge_runtime.batching.stats import LaneSnapshot, Outcome
 from hrm_edge_runtime.batching.symmetries import SymmetricPuzzle, TaskVariant, TaskVariants
 from hrm_edge_runtime.batching.task import Attempt, Result, SegmentEvent, Task
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
-from hrm_puzzles.puzzle import RIGHT, UNKNOWN
+from hrm_puzzles.puzzle import RIGHT
 from hrm_puzzles.voting import Ballot
 
 _PACE_MEMORY = 1 / 8  # weight of the newest interval in the mean time between two steps
@@ -66,7 +66,8 @@ class Attempts:
         self._lane = Lane(engine, puzzle, queue_limit=self._max_tasks * max_attempts, clock=clock)
         self._attempt_ids = count()
         self._clock = clock
-        self._pace = _Pace()
+        self._interval_s = 0.0
+        self._step_began_s: float | None = None
         self._groups: dict[int, _Group] = {}
         self._group_of: dict[int, _Group] = {}
         self._best_effort: dict[int, _Group] = {}
@@ -91,14 +92,11 @@ class Attempts:
             )
         if len(self._groups) >= self._max_tasks:
             raise QueueFull(self.queue_limit)
-        self._lane.check_tokens(task.tokens_T)
-        variants = self._variants.variants(task.tokens_T, task.puzzle_id, task.num_attempts)
-        group = self._groups[task.task_id] = _Group(task=task, variants=variants)
-        if task.best_effort and task.deadline_s is not None:
-            self._best_effort[task.task_id] = group
-        if task.streamed:
-            self._streamed[task.task_id] = group
-        for number, variant in enumerate(variants):
+        group = _Group(task=task, variants=[TaskVariant(tokens_T=task.tokens_T, puzzle_id=task.puzzle_id)])
+        if task.num_attempts > 1:
+            self._lane.check_tokens(task.tokens_T)  # before a symmetry meets them
+            group.variants = self._variants.variants(task.tokens_T, task.puzzle_id, task.num_attempts)
+        for number, variant in enumerate(group.variants):
             attempt = Attempt(
                 attempt_id=next(self._attempt_ids),
                 tokens_T=variant.tokens_T,
@@ -109,9 +107,14 @@ class Attempts:
                 deadline_s=task.deadline_s,
                 number=number,
             )
-            self._lane.submit(attempt)
+            self._lane.submit(attempt)  # refuses bad tokens before anything of the task is kept
             group.living[attempt.attempt_id] = attempt
             self._group_of[attempt.attempt_id] = group
+        self._groups[task.task_id] = group
+        if task.best_effort and task.deadline_s is not None:
+            self._best_effort[task.task_id] = group
+        if task.streamed:
+            self._streamed[task.task_id] = group
 
     def cancel(self, task_id: int) -> bool:
         """End a task; the next `step` returns its result and refills its slots. False where it is not here."""
@@ -127,15 +130,19 @@ class Attempts:
         An attempt's last segment is among the events of the step that ends it.
         """
         now = self._clock()
-        self._pace.note_step(now)
+        if self._step_began_s is not None:
+            weight = _PACE_MEMORY if self._interval_s else 1.0
+            self._interval_s += (now - self._step_began_s - self._interval_s) * weight
         if self._best_effort:
             self._end_before_deadlines(now)
         changed: dict[int, _Group] = {}
         events: list[SegmentEvent] = []
         for attempt in self._lane.step():
-            group = self._group_of[attempt.attempt_id]
-            self._take_end(group, attempt)
-            self._turn_back(group, attempt)
+            group = self._group_of.pop(attempt.attempt_id)
+            del group.living[attempt.attempt_id]
+            group.ended.append(attempt)
+            if attempt.number:
+                self._turn_back(group, attempt)
             changed[group.task.task_id] = group
             if group.task.streamed and attempt.answer_T is not None:
                 events.append(_event(group, attempt, attempt.answer_T))
@@ -143,20 +150,20 @@ class Attempts:
             events += self._events_of_the_living()
         for group in changed.values():
             if (choice := _choice(group.ended, len(group.living), self._puzzle)) is not None:
-                self._drop_living(group, "outrun")
+                if group.living:
+                    self._drop_living(group, "outrun")
                 self._finish(group, *choice)
-        if not self._groups:
-            self._pace.rest()
+        self._step_began_s = now if self._groups else None  # at rest, the time to the next step says nothing
         results, self._results = self._results, []
         return results, events
 
     def snapshot(self) -> LaneSnapshot:
         """The lane's figures; their queue counts attempts, their limit tasks."""
-        return replace(self._lane.snapshot(), queue_limit=self.queue_limit)
+        return self._lane.snapshot(self.queue_limit)
 
     def _end_before_deadlines(self, now: float) -> None:
         """End the best-effort tasks whose deadline the next segment would miss, unless they have no answer yet."""
-        next_end_s = self._pace.next_end_s(now, self._lane.mean_step_s)
+        next_end_s = now + max(self._interval_s, self._lane.mean_step_s)
         for group in list(self._best_effort.values()):
             deadline_s = group.task.deadline_s
             attempts = [*group.ended, *group.living.values()]
@@ -170,20 +177,18 @@ class Attempts:
 
     def _drop_living(self, group: _Group, outcome: Outcome) -> list[Attempt]:
         dropped = [self._lane.drop(attempt_id, outcome) for attempt_id in group.living]
-        for attempt in dropped:
-            self._take_end(group, attempt)
+        for attempt_id in group.living:
+            del self._group_of[attempt_id]
+        group.living.clear()
+        group.ended += dropped
         return dropped
-
-    def _take_end(self, group: _Group, attempt: Attempt) -> None:
-        del group.living[attempt.attempt_id], self._group_of[attempt.attempt_id]
-        group.ended.append(attempt)
 
     def _turn_back(self, group: _Group, attempt: Attempt) -> None:
         """Make an ended attempt's answer one to the puzzle as it was asked; where that cannot be, it has failed."""
         if attempt.number and attempt.answer_T is not None:
             attempt.answer_T = self._turned_back(group, attempt, attempt.answer_T)
             if attempt.answer_T is None:
-                attempt.halted_by, attempt.verdict = "failed", UNKNOWN
+                attempt.halted_by, attempt.verified = "failed", None
 
     def _turned_back(self, group: _Group, attempt: Attempt, answer_T: Int32) -> Int32 | None:
         if not attempt.number:
@@ -191,7 +196,7 @@ class Attempts:
         try:
             answer_T = group.variants[attempt.number].turn_back(answer_T)
             check_BT = self._puzzle.check_BT
-            holds = attempt.verdict != RIGHT or check_BT(group.task.tokens_T[None], answer_T[None])[0] == RIGHT
+            holds = not attempt.verified or check_BT(group.task.tokens_T[None], answer_T[None])[0] == RIGHT
         except Exception:  # a third party's symmetry, over an answer that may be anything
             return None
         return answer_T if holds else None
@@ -206,9 +211,12 @@ class Attempts:
 
     def _finish(self, group: _Group, attempt: Attempt, votes: int | None) -> None:
         """Report the end of a task whose attempts have all ended; this attempt answers it."""
-        halted_by = attempt.halted_by
-        if not attempt.verified and any(one.halted_by == "deadline" for one in group.ended):
-            halted_by = "deadline"  # some attempts were cut, so the deadline was missed
+        num_attempts, total_segments, halted_by = 0, 0, attempt.halted_by
+        for one in group.ended:
+            num_attempts += one.segments > 0
+            total_segments += one.segments
+            if one.halted_by == "deadline" and not attempt.verified:
+                halted_by = "deadline"  # some attempts were cut, so the deadline was missed
         assert halted_by is not None
         self._results.append(
             Result(
@@ -220,34 +228,13 @@ class Attempts:
                 margin=attempt.margin,
                 queue_s=attempt.queue_s,
                 compute_s=attempt.compute_s,
-                num_attempts=sum(one.segments > 0 for one in group.ended),
-                total_segments=sum(one.segments for one in group.ended),
+                num_attempts=num_attempts,
+                total_segments=total_segments,
                 votes=votes,
             )
         )
         for groups in (self._groups, self._best_effort, self._streamed):
             groups.pop(group.task.task_id, None)
-
-
-class _Pace:
-    """Predicts when a segment that begins now will have ended; other lanes take their turns in between."""
-
-    def __init__(self) -> None:
-        self._began_s: float | None = None
-        self._interval_s = 0.0
-
-    def note_step(self, now: float) -> None:
-        if self._began_s is not None:
-            weight = _PACE_MEMORY if self._interval_s else 1.0
-            self._interval_s += (now - self._began_s - self._interval_s) * weight
-        self._began_s = now
-
-    def rest(self) -> None:
-        """Nothing is left to do, so the time to the next step says nothing."""
-        self._began_s = None
-
-    def next_end_s(self, now: float, step_s: float) -> float:
-        return now + max(self._interval_s, step_s)
 
 
 def _event(group: _Group, attempt: Attempt, answer_T: Int32) -> SegmentEvent:
@@ -266,9 +253,9 @@ def _choice(ended: Sequence[Attempt], num_living: int, puzzle: SymmetricPuzzle) 
 
     A proven answer wins, else the most common one. `ended` is in the order of the ends.
     """
-    proven = next((attempt for attempt in ended if attempt.verified), None)
-    if proven is not None:
-        return proven, None
+    for attempt in ended:
+        if attempt.verified:
+            return attempt, None
     if num_living and puzzle.proof_exists:
         return None
     ballot, speakers = Ballot(), dict[Hashable, Attempt]()

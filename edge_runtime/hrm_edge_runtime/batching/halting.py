@@ -40,14 +40,14 @@ class HaltingPolicy:
             raise ValueError(f"max_segments {self.max_segments} is below 1: a puzzle needs at least one segment.")
 
 
-def decide(margin: float, segment: int, verdict: int, policy: HaltingPolicy) -> HaltReason | None:
-    """Say why a puzzle stops after this segment, or None where it goes on."""
+def decide(margin: float, segment: int, verified: bool | None, policy: HaltingPolicy) -> HaltReason | None:
+    """Why a puzzle stops after this segment, or None where it goes on; `verified` is None where nothing is proven."""
     wants_to_stop = margin > policy.threshold
-    if policy.kind == "verified" and verdict == RIGHT:
+    if policy.kind == "verified" and verified:
         return "proven"
     if policy.kind == "learned" and wants_to_stop:
         return "learned"
-    if policy.kind == "verified" and wants_to_stop and verdict == UNKNOWN:
+    if policy.kind == "verified" and wants_to_stop and verified is None:
         return "learned"
     return "max_segments" if segment >= policy.max_segments else None
 

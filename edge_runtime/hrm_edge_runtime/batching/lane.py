@@ -6,6 +6,7 @@ Shapes: B slots, T tokens. Single-threaded by design: the caller of `step` owns 
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from hrm_edge_runtime.batching.scheduler import NOTHING, Plan, Scheduler
 from hrm_edge_runtime.batching.stats import LaneCounters, LaneSnapshot, Outcome, SlotView
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.engine import Engine, Int32, StepOutput
-from hrm_puzzles.puzzle import UNKNOWN
+from hrm_puzzles.puzzle import RIGHT, UNKNOWN
 
 NO_TOKEN = -1  # what an answer holds before the first segment, so that any first answer counts as changed
 
@@ -52,11 +53,11 @@ class Lane:
 
     @property
     def num_active(self) -> int:
-        return self._scheduler.num_running
+        return len(self._scheduler.running)
 
     @property
     def num_queued(self) -> int:
-        return self._scheduler.num_waiting
+        return len(self._scheduler.waiting)
 
     @property
     def mean_step_s(self) -> float:
@@ -66,7 +67,7 @@ class Lane:
     @property
     def has_work(self) -> bool:
         """True while a call of `step` would do something: an attempt lives, or an end is still to be returned."""
-        return bool(self._scheduler.num_running or self._scheduler.num_waiting or self._ended)
+        return bool(self._scheduler.running or self._scheduler.waiting or self._ended)
 
     def submit(self, attempt: Attempt) -> None:
         """Put an attempt in line; raises QueueFull, or ValueError for tokens the model does not know."""
@@ -75,7 +76,8 @@ class Lane:
 
     def check_tokens(self, tokens_T: Int32) -> None:
         """Raise ValueError for tokens the model does not know."""
-        if tokens_T.shape != (self._engine.seq_len,) or not self._are_known(tokens_T):
+        has_shape = tokens_T.shape == (self._engine.seq_len,)
+        if not has_shape or tokens_T.min() < 0 or tokens_T.max() >= self._vocab_size:
             raise ValueError(
                 f"tokens of shape {tokens_T.shape} in {tokens_T.min()}..{tokens_T.max()} do not fit this model: "
                 f"give {self._engine.seq_len} tokens in 0..{self._vocab_size - 1}."
@@ -83,10 +85,10 @@ class Lane:
 
     def cancel(self, attempt_id: int) -> bool:
         """End an attempt; the next `step` returns it and refills its slot. False where it is not here."""
-        is_here = self._scheduler.holds(attempt_id)
-        if is_here:
-            self._ended.append(self.drop(attempt_id, "cancelled"))
-        return is_here
+        attempt = self._scheduler.cancel(attempt_id)
+        if attempt is not None:
+            self._ended.append(self._end(attempt, "cancelled", self._clock()))
+        return attempt is not None
 
     def drop(self, attempt_id: int, outcome: Outcome) -> Attempt:
         """End an attempt that is here and return it at once; the next `step` refills its slot."""
@@ -107,39 +109,37 @@ class Lane:
         if plan is not NOTHING:
             self._prepare(plan, started)
         if attempts := self._scheduler.dense:
-            self._segment(attempts, started)
+            has_backlog = bool(self._scheduler.waiting)
+            before = self._clock()
+            output = self._engine.step(len(attempts))
+            after = self._clock()
+            self._commit(output, attempts, after)
+            self._counters.count_step(
+                num_active=len(attempts),
+                num_slots=self._scheduler.num_slots,
+                backlog=has_backlog,
+                step_s=after - before,
+                host_s=(before - started) + (self._clock() - after),
+            )
         ended, self._ended = self._ended, []
         return ended
 
-    def snapshot(self) -> LaneSnapshot:
-        """The lane at this moment; cheap enough to take after every step."""
-        counters, scheduler = self._counters, self._scheduler
-        return LaneSnapshot(
+    def snapshot(self, queue_limit: int | None = None) -> LaneSnapshot:
+        """The lane at this moment; cheap enough to take after every step. `queue_limit` replaces the lane's own."""
+        scheduler = self._scheduler
+        slots: list[SlotView] = []
+        for slot, (generation, attempt) in enumerate(zip(scheduler.generations, scheduler.slots, strict=True)):
+            view = SlotView(slot=slot, generation=generation)
+            if attempt is not None:
+                view = replace(view, job_id=attempt.attempt_id, segments=attempt.segments, margin=attempt.margin)
+            slots.append(view)
+        return self._counters.snapshot(
             num_slots=scheduler.num_slots,
-            num_active=scheduler.num_running,
-            num_queued=scheduler.num_waiting,
-            queue_limit=scheduler.queue_limit,
-            slots=tuple([self._view(slot) for slot in range(scheduler.num_slots)]),
-            steps=counters.steps,
-            slot_segments=counters.slot_segments,
-            slot_segments_used=counters.slot_segments_used,
-            slot_segments_offered=counters.slot_segments_offered,
-            completed=dict(counters.completed),
-            segments_histogram=counters.histogram(),
-            step_seconds_total=counters.step_seconds_total,
-            host_seconds_total=counters.host_seconds_total,
-            mean_step_s=counters.mean_step_s,
-            mean_segments=counters.mean_segments,
-            least_step_s=counters.least_step_s,
-            least_segments=counters.least_segments,
+            num_active=len(scheduler.running),
+            num_queued=len(scheduler.waiting),
+            queue_limit=scheduler.queue_limit if queue_limit is None else queue_limit,
+            slots=tuple(slots),
         )
-
-    def _view(self, slot: int) -> SlotView:
-        generation, attempt = self._scheduler.generations[slot], self._scheduler.slots[slot]
-        if attempt is None:
-            return SlotView(slot=slot, generation=generation)
-        job_id, segments, margin = attempt.attempt_id, attempt.segments, attempt.margin
-        return SlotView(slot=slot, generation=generation, job_id=job_id, segments=segments, margin=margin)
 
     def _prepare(self, plan: Plan, now: float) -> None:
         for attempt in plan.admissions:
@@ -154,20 +154,6 @@ class Lane:
             self._answers_BT[move.target] = self._answers_BT[move.source]
             self._engine.move(move.source, move.target)
 
-    def _segment(self, attempts: list[Attempt], started: float) -> None:
-        has_backlog = self._scheduler.num_waiting > 0
-        before = self._clock()
-        output = self._engine.step(len(attempts))
-        after = self._clock()
-        self._commit(output, attempts, after)
-        self._counters.count_step(
-            num_active=len(attempts),
-            num_slots=self._scheduler.num_slots,
-            backlog=has_backlog,
-            step_s=after - before,
-            host_s=(before - started) + (self._clock() - after),
-        )
-
     def _commit(self, output: StepOutput, attempts: list[Attempt], now: float) -> None:
         """Take over what a segment said of the running attempts, which are a dense prefix, and end those that halt."""
         answers_BT, answer_BT = self._answers_BT[: len(attempts)], output.answer_BT
@@ -179,25 +165,20 @@ class Lane:
             attempt.segments, attempt.margin, attempt.q_halt = attempt.segments + 1, margin, q_halt
             if not math.isfinite(margin + q_halt):
                 failed.add(slot)
-        if not self._are_known(answer_BT):
-            failed |= {slot for slot, answer_T in enumerate(answer_BT) if not self._are_known(answer_T)}
-        failed |= self._check([slot for slot in changed if slot not in failed] if failed else changed, attempts)
+        if answer_BT.min() < 0 or answer_BT.max() >= self._vocab_size:
+            failed.update(((answer_BT < 0) | (answer_BT >= self._vocab_size)).any(axis=1).nonzero()[0].tolist())
+        if changed:
+            failed |= self._check([slot for slot in changed if slot not in failed] if failed else changed, attempts)
         for slot, attempt in enumerate(attempts):
-            is_sound = slot not in failed
-            outcome = (
-                decide(attempt.margin, attempt.segments, attempt.verdict, attempt.policy) if is_sound else "failed"
-            )
+            outcome = "failed"
+            if slot not in failed:
+                outcome = decide(attempt.margin, attempt.segments, attempt.verified, attempt.policy)
             if outcome is not None:
-                self._scheduler.release(slot)
+                self._scheduler.release(attempt.attempt_id)
                 self._ended.append(self._end(attempt, outcome, now))
 
-    def _are_known(self, tokens: Int32) -> bool:
-        return bool(tokens.min() >= 0 and tokens.max() < self._vocab_size)
-
     def _check(self, slots: list[int], attempts: list[Attempt]) -> set[int]:
-        """Renew the verdicts of these slots; returns those whose check raises."""
-        if not slots:
-            return set()
+        """Renew what is proven of these slots; returns those whose check raises."""
         try:
             verdict_B = self._puzzle.check_BT(self._tokens_BT[slots], self._answers_BT[slots])
         except Exception:  # one bad answer may not take its neighbours along, whatever a third-party check does with it
@@ -205,14 +186,16 @@ class Lane:
                 return set(slots)
             return {slot for one in slots for slot in self._check([one], attempts)}
         for slot, verdict in zip(slots, verdict_B.tolist(), strict=True):
-            attempts[slot].verdict = verdict
+            attempts[slot].verified = None if verdict == UNKNOWN else verdict == RIGHT
         return set()
 
     def _end(self, attempt: Attempt, outcome: Outcome, now: float) -> Attempt:
         """Write an attempt's end; its slot is empty already but still holds its answer."""
-        attempt.halted_by, attempt.ended_s = outcome, now
+        attempt.halted_by = outcome
+        admitted_s = now if attempt.slot is None else attempt.admitted_s
+        attempt.queue_s, attempt.compute_s = admitted_s - attempt.arrival_s, now - admitted_s
         if outcome == "failed":
-            attempt.verdict = UNKNOWN
+            attempt.verified = None
         elif attempt.segments:
             attempt.answer_T = self._answers_BT[attempt.slot].copy()
         self._counters.count_outcome(outcome, attempt.segments)

@@ -1,7 +1,7 @@
 """Which attempt holds which slot: pure logic, with no thread, no I/O and no clock (time is passed in).
 
 The scheduler is the one owner of slots. A slot's generation rises with every attempt it gets, so a stale reference to a
-slot can be recognised. A slot is emptied in one place (`_vacate`) and state is reset at admission, never at release:
+slot can be recognised. A slot is emptied in one place (`release`) and state is reset at admission, never at release:
 between them a slot may hold anything. `admit` makes the occupied slots a dense prefix: freed slots take the first
 attempts in line, then the last running attempts move into what is left, so a step never computes an idle row.
 
@@ -73,46 +73,34 @@ class Scheduler:
         self.slots: list[Attempt | None] = [None] * num_slots
         self.generations = [0] * num_slots
         self.dense: list[Attempt] = []  # the occupied slots after the last `admit`
-        self._running: dict[int, Attempt] = {}
-        self._waiting: dict[int, Attempt] = {}
+        self.running: dict[int, Attempt] = {}
+        self.waiting: dict[int, Attempt] = {}
         self._line = _Heap()
         self._deadlines = _Heap()
         self._num_submitted = 0
         self._is_settled = True  # nothing has come or gone since the last `admit`
 
-    @property
-    def num_running(self) -> int:
-        return len(self._running)
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self._waiting)
-
     def submit(self, attempt: Attempt) -> None:
         """Put an attempt in line; raises QueueFull, or ValueError for an id that is still alive."""
         attempt_id = attempt.attempt_id
-        if self.holds(attempt_id):
+        if attempt_id in self.waiting or attempt_id in self.running:
             raise ValueError(f"attempt {attempt_id} is already here: give every attempt its own id.")
-        if len(self._waiting) + len(self._running) >= self.queue_limit + self.num_slots:
+        if len(self.waiting) + len(self.running) >= self.queue_limit + self.num_slots:
             raise QueueFull(self.queue_limit)
         self._num_submitted += 1
-        self._waiting[attempt_id] = attempt
+        self.waiting[attempt_id] = attempt
         place = rank(attempt.priority, attempt.deadline_s, attempt.arrival_s, self.ageing_s)
         self._line.push(attempt_id, (*place, self._num_submitted))
         if attempt.deadline_s is not None:
             self._deadlines.push(attempt_id, (attempt.deadline_s,))
         self._is_settled = False
 
-    def holds(self, attempt_id: int) -> bool:
-        """Whether an attempt is here, in the line or in a slot."""
-        return attempt_id in self._waiting or attempt_id in self._running
-
     def cancel(self, attempt_id: int) -> Attempt | None:
         """Take an attempt out of the line or out of its slot; None where it is not here (any more)."""
-        attempt = self._running.get(attempt_id)
+        if attempt_id in self.running:
+            return self.release(attempt_id)
+        attempt = self.waiting.pop(attempt_id, None)
         if attempt is not None:
-            self._vacate(attempt)
-        elif (attempt := self._waiting.pop(attempt_id, None)) is not None:
             self._line.remove(attempt_id)
             self._deadlines.remove(attempt_id)
         return attempt
@@ -120,9 +108,7 @@ class Scheduler:
     def expire(self, now: float) -> list[Attempt]:
         """Take out every attempt, waiting or running, whose deadline is `now` or earlier, the earliest first."""
         expired: list[Attempt] = []
-        if not self._deadlines.entries:
-            return expired
-        while (first := self._deadlines.first()) is not None and first[0][0] <= now:
+        while self._deadlines.entries and (first := self._deadlines.first()) is not None and first[0][0] <= now:
             attempt = self.cancel(first[1])
             assert attempt is not None  # an attempt takes its deadline along when it leaves
             expired.append(attempt)
@@ -133,45 +119,36 @@ class Scheduler:
         if self._is_settled:
             return NOTHING
         self._is_settled = True
-        free = [slot for slot, attempt in enumerate(self.slots) if attempt is None]
         admissions: list[Attempt] = []
-        while len(admissions) < len(free) and (first := self._line.first()) is not None:
-            attempt = self._waiting.pop(first[1])
-            self._line.remove(first[1])
-            self._place(attempt, free[len(admissions)])
-            admissions.append(attempt)
-        gaps = [slot for slot in free[len(admissions) :] if slot < len(self._running)]
-        moves = tuple([self._close(gap) for gap in gaps])
-        self.dense = [attempt for attempt in self.slots if attempt is not None]
-        return Plan(admissions=tuple(admissions), moves=moves)
+        moves: list[Move] = []
+        for slot in range(self.num_slots):
+            if self.slots[slot] is not None:
+                continue
+            if (first := self._line.first()) is not None:
+                attempt = self.waiting.pop(first[1])
+                self._line.remove(first[1])
+                admissions.append(attempt)
+            elif slot < len(self.running):
+                attempt = list(filter(None, self.slots))[-1]
+                source = self.slots.index(attempt)
+                self.slots[source] = None
+                moves.append(Move(source=source, target=slot))
+            else:
+                break
+            attempt.slot = slot
+            self.slots[slot] = attempt
+            self.generations[slot] += 1
+            self.running[attempt.attempt_id] = attempt
+        self.dense = list(filter(None, self.slots))
+        return Plan(admissions=tuple(admissions), moves=tuple(moves))
 
-    def release(self, slot: int) -> Attempt:
-        """Empty a slot whose attempt has halted."""
-        attempt = self.slots[slot]
-        assert attempt is not None, f"slot {slot} is empty already: only its one owner may empty it"
-        self._vacate(attempt)
-        return attempt
-
-    def _place(self, attempt: Attempt, slot: int) -> None:
-        attempt.slot = slot
-        self.slots[slot] = attempt
-        self.generations[slot] += 1
-        self._running[attempt.attempt_id] = attempt
-
-    def _close(self, gap: int) -> Move:
-        source = max(slot for slot, attempt in enumerate(self.slots) if attempt is not None)
-        attempt = self.slots[source]
-        assert attempt is not None
-        self.slots[source] = None
-        self._place(attempt, gap)
-        return Move(source=source, target=gap)
-
-    def _vacate(self, attempt: Attempt) -> None:
-        assert attempt.slot is not None
-        self.slots[attempt.slot] = None
-        del self._running[attempt.attempt_id]
-        self._deadlines.remove(attempt.attempt_id)
+    def release(self, attempt_id: int) -> Attempt:
+        """Empty the slot of an attempt that has halted."""
+        attempt = self.running.pop(attempt_id)
+        self.slots[self.slots.index(attempt)] = None
+        self._deadlines.remove(attempt_id)
         self._is_settled = False
+        return attempt
 
 
 class _Heap:

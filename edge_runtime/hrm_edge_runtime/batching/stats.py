@@ -92,14 +92,6 @@ class LaneCounters:
     full_steps_s: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NUM_RECENT))
     recent_segments: deque[int] = field(default_factory=lambda: deque[int](maxlen=_NUM_RECENT))
 
-    @property
-    def least_step_s(self) -> float:
-        return min(self.full_steps_s, default=0.0)
-
-    @property
-    def least_segments(self) -> int:
-        return min(self.recent_segments) if len(self.recent_segments) >= _NUM_TELLING else 1
-
     def count_step(self, *, num_active: int, num_slots: int, backlog: bool, step_s: float, host_s: float) -> None:
         self.mean_step_s += (step_s - self.mean_step_s) * (_MEMORY if self.steps else 1.0)
         self.steps += 1
@@ -118,5 +110,29 @@ class LaneCounters:
             self.segments[num_segments] += 1
             self.recent_segments.append(num_segments)
 
-    def histogram(self) -> tuple[int, ...]:
-        return tuple([self.segments[num] for num in range(max(self.segments, default=0) + 1)])
+    def snapshot(
+        self, *, num_slots: int, num_active: int, num_queued: int, queue_limit: int, slots: tuple[SlotView, ...]
+    ) -> LaneSnapshot:
+        """The totals, beside what the lane says of itself."""
+        histogram = [0] * (max(self.segments, default=0) + 1)
+        for num_segments, count in self.segments.items():
+            histogram[num_segments] = count
+        return LaneSnapshot(
+            num_slots=num_slots,
+            num_active=num_active,
+            num_queued=num_queued,
+            queue_limit=queue_limit,
+            slots=slots,
+            steps=self.steps,
+            slot_segments=self.slot_segments,
+            slot_segments_used=self.slot_segments_used,
+            slot_segments_offered=self.slot_segments_offered,
+            completed=dict(self.completed),
+            segments_histogram=tuple(histogram),
+            step_seconds_total=self.step_seconds_total,
+            host_seconds_total=self.host_seconds_total,
+            mean_step_s=self.mean_step_s,
+            mean_segments=self.mean_segments,
+            least_step_s=min(self.full_steps_s, default=0.0),
+            least_segments=min(self.recent_segments) if len(self.recent_segments) >= _NUM_TELLING else 1,
+        )

@@ -38,13 +38,17 @@ class NamedVariants(Protocol):
         ...
 
 
+def unchanged(answer_T: Int32) -> Int32:
+    return answer_T
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TaskVariant:
     """A copy of a puzzle, its row of the puzzle table, and the way back for answers."""
 
     tokens_T: Int32
     puzzle_id: int
-    turn_back: Callable[[Int32], Int32]
+    turn_back: Callable[[Int32], Int32] = unchanged
 
 
 class TaskVariants:
@@ -62,9 +66,7 @@ class TaskVariants:
 
     def variants(self, tokens_T: Int32, puzzle_id: int, count: int) -> list[TaskVariant]:
         """Up to `count` different variants; fewer where the puzzle has fewer symmetries, or its task fewer names."""
-        itself = TaskVariant(tokens_T=tokens_T, puzzle_id=puzzle_id, turn_back=lambda answer_T: answer_T)
-        if count == 1:
-            return [itself]
+        itself = TaskVariant(tokens_T=tokens_T, puzzle_id=puzzle_id)
         others = self._transformed(itself, count) if self._named is None else self._by_name(itself, self._named)
         return [itself, *islice(others, count - 1)]
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.stats import Outcome
 from hrm_edge_runtime.engines.engine import Float32, Int32
-from hrm_puzzles.puzzle import RIGHT, UNKNOWN
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,8 +35,8 @@ class Attempt:
     """One try at a puzzle: waiting, in a slot, or ended. It is submitted once; `dataclasses.replace` makes a new one.
 
     `number` says which variant of its task it is; 0 is the puzzle as it was asked. The scheduler and the lane write the
-    other half: `slot` is the slot it holds or held last, and `answer_T`, `halted_by` and `ended_s` come with its end.
-    `answer_T` stays None where no segment ran or the engine returned garbage (halted by "failed").
+    other half: `slot` is the slot it holds or held last; `verified` is None where nothing is proven. With its end come
+    `halted_by`, the time it waited and ran, and `answer_T`, unless no segment ran or the engine returned garbage.
     """
 
     attempt_id: int
@@ -52,27 +51,13 @@ class Attempt:
     slot: int | None = field(default=None, init=False)
     admitted_s: float = field(default=0.0, init=False)
     segments: int = field(default=0, init=False)
-    verdict: int = field(default=UNKNOWN, init=False)
+    verified: bool | None = field(default=None, init=False)
     margin: float = field(default=0.0, init=False)
     q_halt: float = field(default=0.0, init=False)
     answer_T: Int32 | None = field(default=None, init=False)
     halted_by: Outcome | None = field(default=None, init=False)
-    ended_s: float = field(default=0.0, init=False)
-
-    @property
-    def verified(self) -> bool | None:
-        """Whether the answer is proven right or wrong; None where nothing is proven."""
-        return None if self.verdict == UNKNOWN else self.verdict == RIGHT
-
-    @property
-    def queue_s(self) -> float:
-        """From arrival to a slot, or to the end of an attempt that never had one."""
-        return (self.ended_s if self.slot is None else self.admitted_s) - self.arrival_s
-
-    @property
-    def compute_s(self) -> float:
-        """From the slot to the end."""
-        return 0.0 if self.slot is None else self.ended_s - self.admitted_s
+    queue_s: float = field(default=0.0, init=False)
+    compute_s: float = field(default=0.0, init=False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

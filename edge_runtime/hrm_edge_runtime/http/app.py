@@ -74,7 +74,7 @@ def create_app(
     app.add_exception_handler(HTTPException, _refuse_route)
     app.add_exception_handler(RequestValidationError, _refuse_query)
     app.add_exception_handler(ClientGoneError, _client_gone)
-    app.openapi_schema = _description(app, service.models[0])
+    app.openapi_schema = _description(app, next(iter(service.models.values())))
     routes = list(app.openapi_schema["paths"])
     app.add_middleware(RequestMiddleware, metrics=service.metrics, routes=routes, keys=keys, tracer=tracer)
     return app

@@ -51,7 +51,7 @@ class BatchStream(Response):
         self._bucket = principal.bucket if principal else None
         self._keeps_order = order == "kept"
         limits = service.engine_client.limits
-        self._window = asyncio.Semaphore(max(limits.batch_limit(model.lane) for model in service.models))
+        self._window = asyncio.Semaphore(max(limits.batch_limit(model.lane) for model in service.models.values()))
         self._answers: asyncio.Queue[asyncio.Future[bytes] | None] = asyncio.Queue()
         self._unsent: set[asyncio.Future[bytes]] = set()
 
@@ -103,7 +103,7 @@ class BatchStream(Response):
             refused.set_result(_refusal(number, error))
             return refused
         answer = asyncio.ensure_future(self._answer(number, admission, request, arrival_s))
-        answer.add_done_callback(lambda _: admission.release())  # even where it is cancelled before it began
+        answer.add_done_callback(lambda _: admission.close())  # even where it is cancelled before it began
         return answer
 
     async def _answer(
@@ -233,7 +233,7 @@ def _refusal(number: int, error: ServiceError | NoAnswerError) -> bytes:
 
 
 def _line(value: dict[str, Any]) -> bytes:
-    return as_json(value) + b"\n"
+    return f"{as_json(value)}\n".encode()
 
 
 def _piece(body: bytes) -> Message:

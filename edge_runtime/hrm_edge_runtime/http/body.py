@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from hrm_edge_runtime.http.errors import ServiceError, invalid
-from hrm_edge_runtime.http.schema import SolveRequest
 
 MAX_BODY_BYTES = 64 * 1024  # ten times the longest notation of a 30 x 30 board
 BODY_SECONDS = 10.0
@@ -51,11 +50,6 @@ async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -
 async def _disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def solve_request(request: Request) -> SolveRequest:
-    """The validated request of one HTTP body; refuses with 408, 413, 415 or 422."""
-    return validated(SolveRequest, await body_of(request))
 
 
 async def body_of(request: Request) -> bytes:
@@ -156,22 +150,20 @@ def _too_deep() -> ServiceError:
 
 
 def _check_strings_and_depth(value: object) -> None:
+    strings: list[str] = []
     level: list[object] = [value]
     for depth in range(MAX_DEPTH + 1):
         below: list[object] = []
         for one in level:
             if isinstance(one, str):
-                _check_string(one)
+                strings.append(one)
             elif isinstance(one, dict | list):
                 if depth == MAX_DEPTH:
                     raise _too_deep()
                 below += [*one.keys(), *one.values()] if isinstance(one, dict) else one
         level = below
-
-
-def _check_string(text: str) -> None:
     try:
-        text.encode("utf-8")
+        "".join(strings).encode("utf-8")
     except UnicodeEncodeError:
         raise invalid("not-unicode", "a string holds half a surrogate pair", "send whole characters") from None
 

@@ -139,7 +139,7 @@ class GuardedProtocol(H11Protocol):
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()  # an answer is under way already
             return
-        body = as_json(refusal.body())
+        body = as_json(refusal.body()).encode()
         more = [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
         sized = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), CLOSE_HEADER]
         head = h11.Response(

@@ -28,8 +28,8 @@ LONG_SEQUENCE = 256  # tokens; with more of them each slot holds much, and even 
 class ServedModel:
     """One model as the HTTP process knows it: everything but the engine.
 
-    `num_slots` is the number asked for; the engine reports how many there are. Without `lane_key` the lane has the
-    model's name. `held_out` is a question that it was not trained on, as a person would send it, where there is one.
+    `num_slots` is the number asked for; the engine reports how many there are. `lane` is the key of its lane in the
+    engine. `held_out` is a question that it was not trained on, as a person would send it, where there is one.
     """
 
     manifest: Manifest
@@ -37,8 +37,8 @@ class ServedModel:
     precision: str
     num_slots: int
     max_attempts: int
+    lane: str
     puzzle_ids: Mapping[str, int] = field(default_factory=dict[str, int])
-    lane_key: str | None = None
     held_out: object = None
 
     @classmethod
@@ -47,7 +47,7 @@ class ServedModel:
     ) -> ServedModel:
         return cls(
             manifest=bundle.manifest,
-            lane_key=lane,
+            lane=lane or bundle.manifest.name,
             puzzle=bundle.puzzle,
             precision=precision,
             num_slots=num_slots,
@@ -59,11 +59,6 @@ class ServedModel:
     @cached_property
     def name(self) -> str:
         return self.manifest.name
-
-    @property
-    def lane(self) -> str:
-        """The key of its lane in the engine."""
-        return self.lane_key or self.name
 
     @property
     def sample(self) -> object:

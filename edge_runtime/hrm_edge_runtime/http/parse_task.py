@@ -3,7 +3,7 @@
 Shapes: T tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,31 +26,28 @@ class ParsedRequest:
     task: Task
 
 
-def candidate_models(models: Sequence[ServedModel], request: SolveRequest) -> Sequence[ServedModel]:
+def candidate_models(models: Iterable[ServedModel], request: SolveRequest) -> list[ServedModel]:
     """The models a request may be for, the likeliest first: the named one, those of its kind, or one of each kind.
 
     Refuses with 404 a name that is not here, with 422 a kind that none of them solves.
     """
-    named = [model for model in models if request.model in (None, model.name)]
-    if not named:
+    kinds: set[str] = set()
+    candidates: dict[str, ServedModel] = {}
+    for model in models:
+        if request.model in (None, model.name):
+            kinds.add(model.puzzle.name)
+            if request.kind in (None, model.puzzle.name):
+                candidates.setdefault(model.puzzle.name, model)
+    leave_out = "or leave the field out"
+    if not kinds:
         names = ", ".join(repr(model.name) for model in models)
-        raise ServiceError(
-            404,
-            "unknown-model",
-            f"there is no model {request.model!r} here",
-            f"use {names}, or leave the field out",
-            field="model",
-        )
-    of_kind = [model for model in named if request.kind in (None, model.puzzle.name)]
-    if not of_kind:
-        kinds = ", ".join(sorted({repr(model.puzzle.name) for model in named}))
-        raise invalid(
-            "unknown-kind",
-            f"no model here solves {request.kind!r}",
-            f"use {kinds}, or leave the field out",
-            field="kind",
-        )
-    return list({model.puzzle.name: model for model in reversed(of_kind)}.values())[::-1]
+        message = f"there is no model {request.model!r} here"
+        raise ServiceError(404, "unknown-model", message, f"use {names}, {leave_out}", field="model")
+    if not candidates:
+        solved = ", ".join(sorted(map(repr, kinds)))
+        message = f"no model here solves {request.kind!r}"
+        raise invalid("unknown-kind", message, f"use {solved}, {leave_out}", field="kind")
+    return list(candidates.values())
 
 
 def parse_request(
@@ -75,16 +72,17 @@ def parse_request(
         except PuzzleError as error:
             errors.append(error)
             continue
+        _check_fields(model, request, parsed.identifier)
         task = Task(
             task_id=task_id,
             tokens_T=tokens_T,
-            puzzle_id=_puzzle_id(model, parsed),
+            puzzle_id=0 if parsed.identifier is None else model.puzzle_ids[parsed.identifier],
             policy=_policy(model, request),
             arrival_s=arrival_s,
             deadline_s=None if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000,
             priority=request.priority - priority_penalty,
-            num_attempts=_num_attempts(model, request),
-            best_effort=_best_effort(request),
+            num_attempts=request.attempts or 1,
+            best_effort=request.best_so_far,
             streamed=streamed,
         )
         return ParsedRequest(model=model, parsed=parsed, task=task)
@@ -117,60 +115,30 @@ def solution_of(parsed: ParsedRequest, answer_T: NDArray[np.int32]) -> object:
     return puzzle.write(puzzle.decode(answer_T), parsed.parsed.notation)
 
 
-def _puzzle_id(model: ServedModel, parsed: Parsed) -> int:
-    if parsed.identifier is None:
-        return 0
-    if parsed.identifier not in model.puzzle_ids:
-        raise invalid(
-            "unknown-task",
-            f"{model.name!r} has not learned the task {parsed.identifier[:80]!r}",
-            "use one of those that /models lists, or train on its demonstrations",
-            field="puzzle",
-        )
-    return model.puzzle_ids[parsed.identifier]
-
-
-def _num_attempts(model: ServedModel, request: SolveRequest) -> int:
-    num_attempts = request.attempts or 1
-    if num_attempts > model.max_attempts:
-        raise invalid(
-            "too-many-attempts",
-            f"attempts is {num_attempts} where this server makes at most {model.max_attempts}",
-            f"use 1 to {model.max_attempts}, or start the server with a larger --max-attempts",
-            field="attempts",
-        )
-    return num_attempts
-
-
-def _best_effort(request: SolveRequest) -> bool:
+def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | None) -> None:
+    """Refuse with 422 what this model or this server does not do."""
+    max_segments, max_attempts = model.manifest.max_segments, model.max_attempts
+    if identifier is not None and identifier not in model.puzzle_ids:
+        message = f"{model.name!r} has not learned the task {identifier[:80]!r}"
+        remedy = "use one of those that /models lists, or train on its demonstrations"
+        raise invalid("unknown-task", message, remedy, field="puzzle")
+    if request.max_segments is not None and request.max_segments > max_segments:
+        message = f"max_segments is {request.max_segments} where this model runs at most {max_segments}"
+        raise invalid("too-many-segments", message, f"use 1 to {max_segments}", field="max_segments")
+    if request.attempts is not None and request.attempts > max_attempts:
+        message = f"attempts is {request.attempts} where this server makes at most {max_attempts}"
+        remedy = f"use 1 to {max_attempts}, or start the server with a larger --max-attempts"
+        raise invalid("too-many-attempts", message, remedy, field="attempts")
     if request.best_so_far and request.deadline_ms is None:
-        raise invalid(
-            "no-deadline",
-            "best_so_far says what to do at a deadline, and there is none",
-            "send deadline_ms as well",
-            field="best_so_far",
-        )
-    return request.best_so_far
+        message = "best_so_far says what to do at a deadline, and there is none"
+        raise invalid("no-deadline", message, "send deadline_ms as well", field="best_so_far")
 
 
 def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:
-    limit = model.manifest.max_segments
-    num_segments = request.max_segments or limit
-    if num_segments > limit:
-        raise invalid(
-            "too-many-segments",
-            f"max_segments is {num_segments} where this model runs at most {limit}",
-            f"use 1 to {limit}",
-            field="max_segments",
-        )
     if request.policy is None and request.max_segments is None:
         return model.halting
     kind = request.policy or model.halting.kind
     if kind == "verified" and not model.puzzle.proof_exists:
-        raise invalid(
-            "no-proof-exists",
-            f"an answer to {model.puzzle.name!r} cannot be proven",
-            "use the policy 'learned' or 'fixed'",
-            field="policy",
-        )
-    return replace(model.halting, kind=kind, max_segments=num_segments)
+        message = f"an answer to {model.puzzle.name!r} cannot be proven"
+        raise invalid("no-proof-exists", message, "use the policy 'learned' or 'fixed'", field="policy")
+    return replace(model.halting, kind=kind, max_segments=request.max_segments or model.manifest.max_segments)

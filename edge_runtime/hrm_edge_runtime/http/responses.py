@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
@@ -27,28 +26,17 @@ SAFE_HEADERS = (  # of every answer
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
 )
+JSON = "application/json"
+
+as_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+"""One line of JSON in ASCII; refuses NaN."""
 
 
-_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
-
-
-class AsciiJSON(JSONResponse):
-    """JSON that never fails to encode and never holds NaN."""
-
-    def render(self, content: Any) -> bytes:
-        return as_json(content)
-
-
-def as_json(content: Any) -> bytes:
-    """One line of JSON in ASCII; refuses NaN."""
-    return _ENCODER.encode(content).encode("ascii")
-
-
-def error_response(error: ServiceError) -> AsciiJSON:
+def error_response(error: ServiceError) -> Response:
     """The answer to a refused request; its log line gets the reason."""
     if (context := logs.request.get()) is not None:
         context.refused = error.reason
-    return AsciiJSON(error.body(), status_code=error.status, headers=error.headers)
+    return Response(as_json(error.body()), error.status, error.headers, JSON)
 
 
 def page(name: str) -> HTMLResponse:

@@ -14,7 +14,7 @@ from hrm_edge_runtime.http.auth import principal_of
 from hrm_edge_runtime.http.body import unless_client_leaves
 from hrm_edge_runtime.http.errors import ServiceError, stalled, unavailable
 from hrm_edge_runtime.http.model_manager import ModelManager
-from hrm_edge_runtime.http.responses import AsciiJSON, page
+from hrm_edge_runtime.http.responses import JSON, as_json, page
 from hrm_edge_runtime.http.schema import (
     BundleRequest,
     ChangeAnswer,
@@ -24,6 +24,7 @@ from hrm_edge_runtime.http.schema import (
     RemovedAnswer,
     SlotsAnswer,
     SolveAnswer,
+    SolveRequest,
     error_answers,
     puzzle_body,
     request_body,
@@ -45,9 +46,9 @@ router = APIRouter()
 async def solve(request: Request) -> Response:
     """Solve one puzzle. An answer is the model's own, proven or not; it is never replaced by another solver's."""
     arrival_s = time.monotonic()
-    asked = await intake.solve_request(request)
+    asked = intake.validated(SolveRequest, await intake.body_of(request))
     answer = await unless_client_leaves(request.receive, service_of(request).solve(asked, arrival_s=arrival_s))
-    return AsciiJSON(answer.model_dump(mode="json"))
+    return Response(as_json(answer.model_dump(mode="json")), media_type=JSON)
 
 
 @router.post(
@@ -62,7 +63,7 @@ async def solve(request: Request) -> Response:
 async def solve_stream(request: Request) -> Response:
     """Solve one puzzle and tell the model's answer after every segment; closing the connection cancels it."""
     arrival_s = time.monotonic()
-    asked = await intake.solve_request(request)
+    asked = intake.validated(SolveRequest, await intake.body_of(request))
     return stream.EventStream(service_of(request).stream(asked, arrival_s=arrival_s))
 
 
@@ -90,7 +91,7 @@ async def solve_batch(
 async def models(request: Request) -> ModelsAnswer:
     """The served models."""
     service = service_of(request)
-    return ModelsAnswer(models=[service.view(model) for model in service.models])
+    return ModelsAnswer(models=[service.view(model) for model in service.models.values()])
 
 
 @router.get("/slots", responses=error_answers())
@@ -152,7 +153,7 @@ async def put_model(request: Request, name: ModelName) -> Response:
     manager = _model_manager(request)
     asked = intake.validated(BundleRequest, await intake.body_of(request))
     change = await manager.put(name, asked.bundle)
-    return AsciiJSON(change.model_dump(mode="json"), status_code=200 if change.replaced else 201)
+    return Response(as_json(change.model_dump(mode="json")), 200 if change.replaced else 201, media_type=JSON)
 
 
 @router.delete("/models/{name}", responses=error_answers(403, 404, 409, 422, 503))

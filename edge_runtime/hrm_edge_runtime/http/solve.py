@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
@@ -38,19 +39,14 @@ Parse = Callable[[], ParsedRequest]
 
 
 class SolveService:
-    """The models, their engine and the threads that parse."""
+    """The models served at this moment by name, their engine, and the threads that parse."""
 
     def __init__(self, models: Sequence[ServedModel], engine_client: EngineClient, library: Library | None) -> None:
-        self._models = {model.name: model for model in models}
-        self.model_manager = ModelManager(self._models, engine_client, library) if library else None
+        self.models = {model.name: model for model in models}
+        self.model_manager = ModelManager(self.models, engine_client, library) if library else None
         self.engine_client = engine_client
         self.metrics = Metrics(engine_client)
         self._parsers = ParserThreads()
-
-    @property
-    def models(self) -> tuple[ServedModel, ...]:
-        """What is served at this moment."""
-        return tuple(self._models.values())
 
     def view(self, model: ServedModel) -> ModelView:
         return model.view(self.engine_client.lane_manager.reports.get(model.lane))
@@ -65,11 +61,11 @@ class SolveService:
 
         With `wait_s` it waits so long for one of the places that batches may take.
         """
-        return await self.engine_client.admit(lambda: candidate_models(self.models, request), wait_s=wait_s)
+        return await self.engine_client.admit(partial(candidate_models, self.models.values(), request), wait_s=wait_s)
 
     async def solve(self, request: SolveRequest, *, arrival_s: float) -> SolveAnswer:
         """Admit and answer a request; raises ServiceError or NoAnswerError."""
-        with await self.admit(request) as admission:
+        with contextlib.closing(await self.admit(request)) as admission:
             return await self.solve_admitted(admission, request, arrival_s=arrival_s)
 
     async def solve_admitted(
@@ -88,7 +84,7 @@ class SolveService:
         self, request: SolveRequest, *, arrival_s: float
     ) -> AsyncGenerator[SegmentView | SolveAnswer | None]:
         """Answer a request in steps: None once it is admitted, every segment of every attempt, and the answer."""
-        with await self.admit(request) as admission:
+        with contextlib.closing(await self.admit(request)) as admission:
             parsed = await self._parsed(admission, request, arrival_s, streamed=True)
             yield None
             events, shown = EventBuffer(), dict[int, Grid]()
@@ -117,7 +113,7 @@ class SolveService:
             engine=engine,
             waiting=client.num_waiting,
             snapshot_age_ms=1000 * (time.monotonic() - snapshot.taken_s) if snapshot else None,
-            lanes=[self._lane(model, lanes.get(model.name)) for model in self.models],
+            lanes=[self._lane(model, lanes.get(model.name)) for model in self.models.values()],
         )
 
     def _lane(self, model: ServedModel, lane: LaneSnapshot | None) -> LaneView:
@@ -139,17 +135,15 @@ class SolveService:
         streamed: bool = False,
     ) -> ParsedRequest:
         """Parse in a thread, so that the event loop goes on, and settle on the model that reads the puzzle."""
-
-        def parse() -> ParsedRequest:
-            return parse_request(
-                admission.candidates,
-                request,
-                task_id=next(self.engine_client.task_ids),
-                arrival_s=arrival_s,
-                priority_penalty=priority_penalty,
-                streamed=streamed,
-            )
-
+        parse = partial(
+            parse_request,
+            admission.candidates,
+            request,
+            task_id=next(self.engine_client.task_ids),
+            arrival_s=arrival_s,
+            priority_penalty=priority_penalty,
+            streamed=streamed,
+        )
         parsed = await self._parsers.run(parse)
         admission.settle(parsed.model.lane, parsed.task)
         return parsed

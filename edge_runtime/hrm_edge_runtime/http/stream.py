@@ -55,7 +55,7 @@ class EventStream(Response):
 
 
 def event(name: str, data: Any) -> bytes:
-    return f"event: {name}\ndata: ".encode() + as_json(data) + b"\n\n"
+    return f"event: {name}\ndata: {as_json(data)}\n\n".encode()
 
 
 def _event(view: SegmentView | SolveAnswer | None) -> bytes:

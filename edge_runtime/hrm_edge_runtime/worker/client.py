@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Generic, Literal, Protocol, TypeVar
 
 from hrm_edge_runtime import logs
@@ -53,23 +52,16 @@ class HasLane(Protocol):
 Model = TypeVar("Model", bound=HasLane)
 
 
+@dataclass(kw_only=True, eq=False)
 class Admission(Generic[Model]):
-    """A request's place in a lane, held until the context ends: that of the first candidate, until one is chosen."""
+    """A request's place in a lane, held until it is closed: that of the first candidate, until one is chosen."""
 
-    def __init__(self, client: EngineClient, candidates: Sequence[Model], lane: str) -> None:
-        self._client = client
-        self.candidates = candidates
-        self.lane = lane
-        client.limits.take(lane)
+    client: EngineClient
+    candidates: Sequence[Model]
+    lane: str
 
-    def __enter__(self) -> Admission[Model]:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.release()
-
-    def release(self) -> None:
-        self._client.limits.leave(self.lane)
+    def close(self) -> None:
+        self.client.limits.leave(self.lane)
 
     def settle(self, lane: str, task: Task) -> None:
         """Move the place to the lane of the model that reads the puzzle.
@@ -77,12 +69,12 @@ class Admission(Generic[Model]):
         Refuses where that lane is full, and what cannot begin before its deadline however well the lane gets on.
         """
         if lane != self.lane:
-            self._client.check_room(lane)
-            self._client.limits.take(lane)
-            self._client.limits.leave(self.lane)
+            self.client.check_room(lane)
+            self.client.limits.take(lane)
+            self.client.limits.leave(self.lane)
             self.lane = lane
         if task.deadline_s is not None:
-            self._client.check_deadline(lane, task)
+            self.client.check_deadline(lane, task)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -121,7 +113,7 @@ class EngineClient:
     async def __aexit__(self, *_: object) -> None:
         self._is_draining = self._is_drained = True
         self._watchdog.cancel()
-        self._end_all("draining")
+        self._refuse_all("draining")
         await self.process.stop()
 
     @property
@@ -161,7 +153,8 @@ class EngineClient:
             lane = models[0].lane
             try:
                 self.check_room(lane, for_batch=wait_s is not None)
-                return Admission(self, models, lane)
+                self.limits.take(lane)
+                return Admission(client=self, candidates=models, lane=lane)
             except NoAnswerError:
                 if self._is_draining or time.monotonic() > give_up_s:
                     raise
@@ -169,7 +162,9 @@ class EngineClient:
 
     def check_room(self, lane: str, *, for_batch: bool = False) -> None:
         """Refuse where a lane takes no request now."""
-        if (state := self.state) != "ready":
+        if self._is_draining or self.process.link is None:
+            state = self.state
+            assert state != "ready"
             raise NoAnswerError(state, self.process.backoff.delay_s)
         if self.limits.is_full(lane, for_batch=for_batch):
             raise self._full(lane)
@@ -201,8 +196,9 @@ class EngineClient:
         self._pending[task.task_id] = _Pending(future=future, lane=lane, task=task, on_event=on_event)
         context = logs.request.get()
         link.send(Solve(lane=lane, task=task, request=context.request_id if context else ""))
+        timeout_s = None if task.deadline_s is None else self._timeout_s(lane, task, task.deadline_s)
         try:
-            result = await asyncio.wait_for(future, self._timeout_s(lane, task))
+            result = await asyncio.wait_for(future, timeout_s)
         except asyncio.TimeoutError:
             raise NoAnswerError("deadline-missed") from None
         finally:
@@ -220,15 +216,13 @@ class EngineClient:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.limits.vacant(), limit_s)
         self._is_drained = True
-        self._end_all("draining")
+        self._refuse_all("draining")
 
-    def _timeout_s(self, lane: str, task: Task) -> float | None:
+    def _timeout_s(self, lane: str, task: Task, deadline_s: float) -> float:
         """A best-effort answer comes before the deadline, or a little after it where the segment took long."""
-        if task.deadline_s is None:
-            return None
         seen = self._seen(lane)
         grace_s = GRACE_S + (seen.mean_step_s if seen else 0.0) if task.best_effort else 0.0
-        return max(0.0, task.deadline_s + grace_s - time.monotonic())
+        return max(0.0, deadline_s + grace_s - time.monotonic())
 
     def _full(self, lane: str) -> NoAnswerError:
         seen = self._seen(lane)
@@ -246,14 +240,16 @@ class EngineClient:
 
     def _note_loss(self) -> None:
         reason: NoAnswerReason = "draining" if self._is_draining else "engine-lost"
-        self._end_all(reason)
+        self._refuse_all(reason)
         self.lane_manager.note_loss(NoAnswerError("engine-lost", self.process.backoff.delay_s))
 
     def _deliver(self, message: FromEngine) -> None:
         if isinstance(message, Ended):
             self._progress_s = time.monotonic()
             for result in message.results:
-                self._end(result.task_id, result)
+                pending = self._pending.pop(result.task_id, None)
+                if pending is not None and not pending.future.done():  # else its client has left
+                    pending.future.set_result(result)
         elif isinstance(message, Snapshot):
             self._progress_s = time.monotonic()
             self.snapshot = replace(message, lanes=self.lane_manager.by_model(message.lanes))
@@ -265,25 +261,20 @@ class EngineClient:
         elif isinstance(message, Rejected):
             _log.warning("the engine refuses a request: %s", message.message)
             if (pending := self._pending.get(message.task_id)) is not None:
-                self._end(message.task_id, self._full(pending.lane))
+                self._refuse(message.task_id, self._full(pending.lane))
         elif isinstance(message, Ready):
             self.lane_manager.note_ready(message.reports)
         else:
             self.lane_manager.take(message)
 
-    def _end(self, task_id: int, outcome: Result | NoAnswerError) -> None:
-        """End a wait; one that is not here (any more) has been left by its client."""
-        pending = self._pending.pop(task_id, None)
-        if pending is None or pending.future.done():
-            return
-        if isinstance(outcome, NoAnswerError):
-            pending.future.set_exception(outcome)
-        else:
-            pending.future.set_result(outcome)
+    def _refuse(self, task_id: int, error: NoAnswerError) -> None:
+        pending = self._pending.pop(task_id)
+        if not pending.future.done():
+            pending.future.set_exception(error)
 
-    def _end_all(self, reason: NoAnswerReason) -> None:
+    def _refuse_all(self, reason: NoAnswerReason) -> None:
         for task_id in tuple(self._pending):
-            self._end(task_id, NoAnswerError(reason, self.process.backoff.delay_s))
+            self._refuse(task_id, NoAnswerError(reason, self.process.backoff.delay_s))
 
 
 def _rank(task: Task) -> Key:

@@ -18,7 +18,7 @@ from typing import Any
 from hrm_edge_runtime import logs
 from hrm_edge_runtime.batching.fair_share import DeficitRoundRobin
 from hrm_edge_runtime.batching.scheduler import QueueFull
-from hrm_edge_runtime.batching.task import Result
+from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.worker.lanes import LaneLoader, LaneSet, MakeLanes
 from hrm_edge_runtime.worker.messages import (
     Cancel,
@@ -110,9 +110,12 @@ class EngineLoop:
         while self._take_messages(may_sleep=not busy):
             if self._loader.num_under_way:
                 self._take_lanes()
-            busy = [key for key, lane in self._lanes.items() if lane.has_work]
+            busy = []
+            for key, lane in self._lanes.items():
+                if lane.has_work:
+                    busy.append(key)
             if busy:
-                self._step(self._turns.next(busy))
+                self._step(busy)
             if self._is_stale and time.monotonic() >= self._publish_at_s:
                 self._publish()
 
@@ -120,19 +123,18 @@ class EngineLoop:
         for lane in self._lanes.values():
             lane.engine.close()
 
-    def _step(self, key: str) -> None:
+    def _step(self, busy: list[str]) -> None:
+        """Step the lane whose turn it is, and name the requests that the engine could not answer."""
+        key = busy[0] if len(self._lanes) == 1 else self._turns.next(busy)
         began_s = time.monotonic()
         results, events = self._lanes[key].step()
-        self._turns.charge(key, time.monotonic() - began_s)
+        if len(self._lanes) > 1:
+            self._turns.charge(key, time.monotonic() - began_s)
         self._is_stale = True
         if events:
             self._connection.send(Streamed(events=events))
         if results:
             self._connection.send(Ended(results=results))
-            self._log_failures(key, results)
-
-    def _log_failures(self, key: str, results: list[Result]) -> None:
-        """Name the requests that the engine could not answer."""
         for result in results:
             request = self._request_of.pop(result.task_id, "")
             if result.halted_by == "failed":
@@ -140,7 +142,11 @@ class EngineLoop:
 
     def _take_messages(self, *, may_sleep: bool) -> bool:
         """Take all messages that have come, or wait for the first; false when told to stop."""
-        timeout_s = self._idle_s() if may_sleep else 0.0
+        timeout_s: float | None = 0.0
+        if may_sleep and self._loader.num_under_way:
+            timeout_s = LOOK_FOR_LANES_S
+        elif may_sleep:
+            timeout_s = max(0.0, self._publish_at_s - time.monotonic()) if self._is_stale else None
         while self._connection.poll(timeout_s):
             messages: list[ToEngine] = self._connection.recv()
             for message in messages:
@@ -149,11 +155,6 @@ class EngineLoop:
                 self._take(message)
             timeout_s = 0.0
         return True
-
-    def _idle_s(self) -> float | None:
-        if self._loader.num_under_way:
-            return LOOK_FOR_LANES_S
-        return max(0.0, self._publish_at_s - time.monotonic()) if self._is_stale else None
 
     def _take(self, message: Solve | Cancel | Load | Retire) -> None:
         if isinstance(message, Solve):
@@ -190,7 +191,8 @@ class EngineLoop:
         self._is_stale = True
 
     def _publish(self) -> None:
-        now = time.monotonic()
-        lanes = {key: lane.snapshot() for key, lane in self._lanes.items()}
+        now, lanes = time.monotonic(), dict[str, LaneSnapshot]()
+        for key, lane in self._lanes.items():
+            lanes[key] = lane.snapshot()
         self._connection.send(Snapshot(lanes=lanes, taken_s=now))
         self._publish_at_s, self._is_stale = now + PUBLISH_EVERY_S, False

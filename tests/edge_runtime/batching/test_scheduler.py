@@ -35,8 +35,7 @@ def order_of(*attempts: Attempt, ageing_s: float = 10.0) -> list[int]:
         scheduler.submit(one)
     taken: list[int] = []
     while admissions := scheduler.admit().admissions:
-        taken.append(admissions[0].attempt_id)
-        scheduler.release(0)
+        taken.append(scheduler.release(admissions[0].attempt_id).attempt_id)
     return taken
 
 
@@ -84,7 +83,7 @@ def test_an_id_may_come_back_when_its_job_has_ended() -> None:
         scheduler.cancel(5)
         scheduler.submit(attempt_of(5))
         assert [attempt.attempt_id for attempt in scheduler.admit().admissions] == [5]
-        scheduler.release(0)
+        scheduler.release(5)
         assert scheduler.admit() == Plan()
 
 
@@ -115,7 +114,7 @@ def test_an_expired_job_leaves_the_line_or_its_slot() -> None:
     scheduler.submit(attempt_of(2, deadline_s=2.0))
     scheduler.submit(attempt_of(3, deadline_s=3.1))
     assert [(gone.attempt_id, gone.slot) for gone in scheduler.expire(3.0)] == [(2, None), (1, 0)]
-    assert scheduler.num_waiting == 1
+    assert len(scheduler.waiting) == 1
 
 
 @pytest.mark.parametrize("sizes", [(0, 1), (1, -1)])
@@ -188,10 +187,10 @@ class AnyOrder(RuleBasedStateMachine):
             self.engine[move.source] = None
         self.dense = True
         running = [attempt for attempt in self.scheduler.slots if attempt is not None]
-        assert len(running) == self.scheduler.num_slots or self.scheduler.num_waiting == 0, "a slot idles in a backlog"
+        assert len(running) == self.scheduler.num_slots or not self.scheduler.waiting, "a slot idles in a backlog"
         halted = data.draw(st.lists(st.sampled_from(range(len(running))), unique=True)) if running else []
         for slot in halted:
-            self.depart(self.scheduler.release(slot).attempt_id, slot)
+            self.depart(self.scheduler.release(running[slot].attempt_id).attempt_id, slot)
 
     def settle(self, slot: int, attempt_id: int | None) -> None:
         self.engine[slot] = attempt_id
@@ -222,9 +221,9 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def each_slot_holds_at_most_one_live_job_and_each_job_one_place(self) -> None:
         seated = [attempt.attempt_id for attempt in self.scheduler.slots if attempt is not None]
-        assert len(seated) == len(set(seated)) == self.scheduler.num_running
+        assert len(seated) == len(set(seated)) == len(self.scheduler.running)
         assert set(seated) <= set(self.alive)
-        assert len(self.alive) == self.scheduler.num_running + self.scheduler.num_waiting
+        assert len(self.alive) == len(self.scheduler.running) + len(self.scheduler.waiting)
 
     @invariant()
     def every_job_ends_once(self) -> None:
@@ -240,10 +239,10 @@ class AnyOrder(RuleBasedStateMachine):
         """Whatever happened before, the rest of the jobs run out and nobody is forgotten."""
         while self.alive:
             plan = self.scheduler.admit()
-            assert plan.admissions or plan.moves or self.scheduler.num_running
+            assert plan.admissions or plan.moves or self.scheduler.running
             for attempt in tuple(self.scheduler.slots):
                 if attempt is not None:
-                    del self.alive[self.scheduler.release(attempt.slot).attempt_id]
+                    del self.alive[self.scheduler.release(attempt.attempt_id).attempt_id]
 
 
 TestAnyOrder = AnyOrder.TestCase

@@ -175,7 +175,7 @@ async def scripted_house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lackin
     """Three scripted models of 100 bytes each, and an engine that lacks so many bytes at each further opening."""
     names = ("a", "b", "c")
     one = scripted_model(num_slots=2)
-    models = [replace(one, manifest=one.manifest.model_copy(update={"name": name})) for name in names]
+    models = [replace(one, lane=name, manifest=one.manifest.model_copy(update={"name": name})) for name in names]
 
     def bench() -> LaneSet:
         return LaneSet(
