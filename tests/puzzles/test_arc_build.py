@@ -54,13 +54,16 @@ def names_of(path: Path, split: Split) -> list[str]:
     return [identifiers[number] for number in split.puzzle_ids_N]
 
 
+def num_examples(path: Path, split: Split) -> Counter[str]:
+    """How many examples of a split each task has."""
+    return Counter(variant_of(name)[0] for name in names_of(path, split))
+
+
 def test_splits_follow_the_published_rules(folder: Path, tmp_path: Path) -> None:
     built = build_arc(recipe(folder), SMALL, tmp_path / "data")
     assert (built.num_tasks, built.num_left_out, built.num_puzzles) == (3, 1, 63)
     train, test = (open_split(tmp_path / "data", split) for split in ("train", "test"))
-    of_train, of_test = (
-        Counter(variant_of(name)[0] for name in names_of(tmp_path / "data", split)) for split in (train, test)
-    )
+    of_train, of_test = (num_examples(tmp_path / "data", split) for split in (train, test))
     assert of_train == {"aaa": 84, "bbb": 105, "ccc": 63}
     assert of_test == {"ccc": 42}
     assert train.group_offsets.tolist() == [0, 21, 42, 63]
@@ -73,9 +76,7 @@ def test_splits_follow_the_published_rules(folder: Path, tmp_path: Path) -> None
 def test_test_pairs_of_training_tasks_can_be_held_out_too(folder: Path, tmp_path: Path) -> None:
     build_arc(recipe(folder, hold_out_all=True), SMALL, tmp_path / "data")
     train, test = (open_split(tmp_path / "data", split) for split in ("train", "test"))
-    of_train, of_test = (
-        Counter(variant_of(name)[0] for name in names_of(tmp_path / "data", split)) for split in (train, test)
-    )
+    of_train, of_test = (num_examples(tmp_path / "data", split) for split in (train, test))
     assert of_train == {"aaa": 63, "bbb": 63, "ccc": 63}
     assert of_test == {"aaa": 21, "bbb": 42, "ccc": 42}
 

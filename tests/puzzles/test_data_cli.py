@@ -2,8 +2,10 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -19,11 +21,26 @@ HEADER = "source,question,answer,rating"
 ROWS = ["made,1.3.34122143432.,1234341221434321,0", "made,.234341221434321,1234341221434321,3"]
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["hrm-data", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return int(ended.value.code or 0)
+class Printed(NamedTuple):
+    out: str
+    err: str
+
+
+Run = Callable[..., Printed]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command to its end, see that it ends with a code, and give what it printed."""
+
+    def printed(*arguments: object, code: int = 0) -> Printed:
+        monkeypatch.setattr(sys, "argv", ["hrm-data", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        assert int(caught.value.code or 0) == code
+        return Printed(*capsys.readouterr())
+
+    return printed
 
 
 def csv_files(folder: Path) -> tuple[Path, Path]:
@@ -34,16 +51,12 @@ def csv_files(folder: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("puzzle", ["maze-10x10", "logistics-6x6"])
-def test_generated_sets_of_grid_puzzles_are_whole(
-    puzzle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_generated_sets_of_grid_puzzles_are_whole(puzzle: str, tmp_path: Path, run: Run) -> None:
     out, kind = tmp_path / "data", registry.get(puzzle)
-    assert run(monkeypatch, "build", puzzle, "--out", out, "--train", 6, "--test", 3, "--json") == 0
-    built = json.loads(capsys.readouterr().out)
+    built = json.loads(run("build", puzzle, "--out", out, "--train", 6, "--test", 3, "--json").out)
     assert (built["num_train"], built["num_test"]) == (6, 3)
     assert built["seconds"] > 0
-    assert run(monkeypatch, "inspect", out) == 0
-    assert f"puzzle {puzzle}\n" in capsys.readouterr().out
+    assert f"puzzle {puzzle}\n" in run("inspect", out).out
     meta = json.loads((out / "train" / "dataset.json").read_text())
     assert meta == {
         "pad_id": 0,
@@ -73,20 +86,20 @@ def test_the_city_set_has_the_published_counts() -> None:
     assert usual_counts(registry.get("logistics")) == (960, 400)
 
 
-def test_csv_rows_come_alone_unless_puzzles_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_csv_rows_come_alone_unless_puzzles_are_asked_for(tmp_path: Path, run: Run) -> None:
     train, test = csv_files(tmp_path)
     files = ("--csv-train", train, "--csv-test", test)
-    assert run(monkeypatch, "build", "sudoku-4x4", "--out", tmp_path / "a", *files) == 0
-    assert run(monkeypatch, "build", "sudoku-4x4", "--out", tmp_path / "b", *files, "--train", 4) == 0
+    run("build", "sudoku-4x4", "--out", tmp_path / "a", *files)
+    run("build", "sudoku-4x4", "--out", tmp_path / "b", *files, "--train", 4)
     assert [len(open_split(tmp_path / name, "train")) for name in "ab"] == [1, 5]
 
 
-def test_a_sample_of_csv_rows_is_the_same_for_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_of_csv_rows_is_the_same_for_a_seed(tmp_path: Path, run: Run) -> None:
     train, test = csv_files(tmp_path)
     train.write_text("\n".join([HEADER, *(ROWS[0].replace(",0", f",{rating}") for rating in range(20))]))
     for name in "ab":
         options = ("--csv-train", train, "--csv-test", test, "--csv-sample", 5)
-        assert run(monkeypatch, "build", "sudoku-4x4", "--out", tmp_path / name, *options) == 0
+        run("build", "sudoku-4x4", "--out", tmp_path / name, *options)
     ratings = [open_split(tmp_path / name, "train").ratings_N for name in "ab"]
     assert ratings[0] is not None
     assert ratings[1] is not None
@@ -108,10 +121,10 @@ def hub_client(folder: Path | None) -> ModuleType:
     return client
 
 
-def test_published_sets_are_fetched_and_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_sets_are_fetched_and_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     csv_files(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub_client(tmp_path))
-    assert run(monkeypatch, "build", "sudoku-4x4", "--out", tmp_path / "a", "--source", "hub:org/name") == 0
+    run("build", "sudoku-4x4", "--out", tmp_path / "a", "--source", "hub:org/name")
     assert [len(open_split(tmp_path / "a", split)) for split in ("train", "test")] == [1, 1]
 
 
@@ -136,21 +149,13 @@ def test_a_hub_that_cannot_be_had_is_one_sentence_with_the_remedy(monkeypatch: p
     ],
 )
 def test_what_has_no_effect_or_is_not_there_is_refused(
-    puzzle: str,
-    options: tuple[str, ...],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    puzzle: str, options: tuple[str, ...], said: str, tmp_path: Path, run: Run
 ) -> None:
-    assert run(monkeypatch, "build", puzzle, "--out", tmp_path / "data", *options) == 2
-    assert said in capsys.readouterr().err
+    assert said in run("build", puzzle, "--out", tmp_path / "data", *options, code=2).err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_arc_is_built_inspected_and_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_arc_is_built_inspected_and_drawn(tmp_path: Path, run: Run) -> None:
     pytest.importorskip("matplotlib", reason="pictures need it")
     pair = {"input": [[1, 2]], "output": [[2], [1]]}
     other = {"input": [[3, 3]], "output": [[3], [3]]}
@@ -159,22 +164,19 @@ def test_arc_is_built_inspected_and_drawn(
         pairs = [pair, other] if split == "training" else [{"input": [[5]], "output": [[6, 6]]}, other]
         (tmp_path / "tasks" / split / f"{name}.json").write_text(json.dumps({"train": pairs[:1], "test": pairs[1:]}))
     options = ("--dataset", tmp_path / "tasks", "--augment", 5)
-    assert run(monkeypatch, "build", "arc-10x10", "--out", tmp_path / "data", *options) == 0
-    assert "2 tasks in 12 variants" in capsys.readouterr().out
-    assert run(monkeypatch, "inspect", tmp_path / "data", "--json") == 0
-    report = json.loads(capsys.readouterr().out)
+    assert "2 tasks in 12 variants" in run("build", "arc-10x10", "--out", tmp_path / "data", *options).out
+    report = json.loads(run("inspect", tmp_path / "data", "--json").out)
     assert (report["puzzle"], report["num_shared"], report["num_equivalent"]) == ("arc-10x10", 0, 6)
-    assert run(monkeypatch, "show", tmp_path / "data", "--split", "train", "--count", 2) == 0
-    assert "train 0, aaa" in capsys.readouterr().out
-    assert run(monkeypatch, "show", tmp_path / "data", "--count", 2, "--png", tmp_path / "sheet.png") == 0
+    assert "train 0, aaa" in run("show", tmp_path / "data", "--split", "train", "--count", 2).out
+    run("show", tmp_path / "data", "--count", 2, "--png", tmp_path / "sheet.png")
     assert (tmp_path / "sheet.png").read_bytes().startswith(PNG)
 
 
 @pytest.mark.parametrize("puzzle", ["sudoku-4x4", "maze-10x10"])
-def test_examples_of_any_puzzle_are_drawn(puzzle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_any_puzzle_are_drawn(puzzle: str, tmp_path: Path, run: Run) -> None:
     pytest.importorskip("matplotlib", reason="pictures need it")
-    assert run(monkeypatch, "build", puzzle, "--out", tmp_path / "data", "--train", 1, "--test", 5) == 0
-    assert run(monkeypatch, "show", tmp_path / "data", "--count", 5, "--png", tmp_path / "sheet.png") == 0
+    run("build", puzzle, "--out", tmp_path / "data", "--train", 1, "--test", 5)
+    run("show", tmp_path / "data", "--count", 5, "--png", tmp_path / "sheet.png")
     assert (tmp_path / "sheet.png").read_bytes().startswith(PNG)
 
 
@@ -191,11 +193,13 @@ def test_labels_that_are_no_grid_and_test_questions_in_train_are_faults_of_arc(t
     ]
 
 
-def test_sizes_that_several_puzzles_share_ask_for_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_that_several_puzzles_share_ask_for_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
     sudoku = registry.get("sudoku-4x4")
     twin = type(sudoku)(name="twin", box_rows=2, box_cols=2)  # type: ignore[call-arg]
     monkeypatch.setitem(registry._BUILT_IN, "twin", twin)
-    assert run(monkeypatch, "build", "twin", "--out", tmp_path / "data", "--train", 1, "--test", 1) == 0
+    run("build", "twin", "--out", tmp_path / "data", "--train", 1, "--test", 1)
     meta = open_split(tmp_path / "data", "train").meta
     assert puzzle_at(tmp_path / "data", meta).name == "twin"
     (tmp_path / "data" / "recipe.json").unlink()
@@ -203,45 +207,31 @@ def test_sizes_that_several_puzzles_share_ask_for_the_name(tmp_path: Path, monke
         puzzle_at(tmp_path / "data", meta)
 
 
-def test_import_tells_what_it_left_out_and_ends_with_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_import_tells_what_it_left_out_and_ends_with_1(tmp_path: Path, run: Run) -> None:
     question, answer = ROWS[0].split(",")[1:3]
     (tmp_path / "x.ndjson").write_text(json.dumps({"puzzle": question, "solution": answer}) + "\nnonsense\n")
     asked = ("import", tmp_path / "x.ndjson", "sudoku-4x4", "--split", "train")
-    assert run(monkeypatch, *asked, "--out", tmp_path / "data") == 1
-    said = capsys.readouterr()
+    said = run(*asked, "--out", tmp_path / "data", code=1)
     assert "1 training and 0 test examples" in said.out
     assert "line 2: there is no object" in said.err
-    assert run(monkeypatch, *asked[:-1], "half", "--out", tmp_path / "other") == 2
+    run(*asked[:-1], "half", "--out", tmp_path / "other", code=2)
 
 
-def test_command_builds_inspects_and_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_builds_inspects_and_shows(tmp_path: Path, run: Run) -> None:
     out = tmp_path / "data"
     build_it = ("build", "sudoku-4x4", "--out", out, "--train", 9, "--test", 4, "--json")
-    assert run(monkeypatch, *build_it) == 0
-    assert json.loads(capsys.readouterr().out)["num_train"] == 9
-    assert run(monkeypatch, "inspect", out, "--json") == 0
-    report = json.loads(capsys.readouterr().out)
+    assert json.loads(run(*build_it).out)["num_train"] == 9
+    report = json.loads(run("inspect", out, "--json").out)
     assert (report["puzzle"], report["faults"], report["num_shared"]) == ("sudoku-4x4", [], 0)
-    assert run(monkeypatch, "show", out, "--split", "train", "--index", "8") == 0
-    assert "------+------" in capsys.readouterr().out
-    assert run(monkeypatch, *build_it) == 2
-    assert "exists already" in capsys.readouterr().err
-    assert run(monkeypatch, "show", out, "--index", "4") == 2
+    assert "------+------" in run("show", out, "--split", "train", "--index", "8").out
+    assert "exists already" in run(*build_it, code=2).err
+    run("show", out, "--index", "4", code=2)
     for command in ("inspect", "show"):
-        assert run(monkeypatch, command, out, "--puzzle", "sudoku") == 2
-        assert "has vocabulary 6 and length 16, which sudoku has not" in capsys.readouterr().err
-    assert run(monkeypatch, "build", "chess", "--out", tmp_path / "chess") == 2
-    assert "use one of sudoku" in capsys.readouterr().err
+        said = run(command, out, "--puzzle", "sudoku", code=2).err
+        assert "has vocabulary 6 and length 16, which sudoku has not" in said
 
 
-def test_inspect_command_ends_with_1_on_a_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_command_ends_with_1_on_a_fault(tmp_path: Path, run: Run) -> None:
     tokens_NT = np.full((2, 16), 2)
     write_split(tmp_path, "train", tokens_NT, tokens_NT, puzzle=registry.get("sudoku-4x4"))
-    assert run(monkeypatch, "inspect", tmp_path) == 1
-    assert "FAULT: 2 labels of train are wrong, the first at index 0." in capsys.readouterr().out
+    assert "FAULT: 2 labels of train are wrong, the first at index 0." in run("inspect", tmp_path, code=1).out

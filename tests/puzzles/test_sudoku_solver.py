@@ -1,14 +1,24 @@
-"""The solver counts solutions exactly, works within its allowance, and rates as its definition says."""
+"""The solver counts solutions exactly, works within its allowance, and rates as its definition says.
+
+Generated questions have one solution, the stated difficulty, and follow from the seed.
+"""
 
 import numpy as np
 import pytest
 
+from hrm_puzzles import registry
+from hrm_puzzles.puzzle import RIGHT, PuzzleError
 from hrm_puzzles.sudoku.board import SudokuBoard
 from hrm_puzzles.sudoku.generator import generate
 from hrm_puzzles.sudoku.solver import rating, solve
+from hrm_puzzles.sudoku.sudoku import Sudoku
 
 BOARD_9 = SudokuBoard(box_rows=3, box_cols=3)
 BOARDS = [SudokuBoard(box_rows=2, box_cols=2), SudokuBoard(box_rows=2, box_cols=3), BOARD_9]
+NAMES = ["sudoku-4x4", "sudoku-6x6", "sudoku"]
+CASES = [
+    (name, difficulty) for name in NAMES for difficulty in registry.get(name).difficulties if difficulty != "extreme"
+]
 
 # Questions made for this project; their ratings were counted by another implementation of the same definition.
 RATED = [
@@ -133,3 +143,35 @@ def test_question_that_plain_reasoning_cannot_end_is_given_up() -> None:
     outcome = solve(BOARD_9, np.array(cells_of(endless)), max_tries=300)
     assert not outcome.is_complete
     assert outcome.backtracks <= 300
+
+
+@pytest.mark.parametrize(("name", "difficulty"), CASES)
+def test_generated_questions_have_one_solution_and_it_is_the_label(name: str, difficulty: str) -> None:
+    puzzle, rng = registry.get(name), np.random.default_rng(11)
+    assert isinstance(puzzle, Sudoku)
+    for _ in range(2):
+        example = puzzle.generate(rng, difficulty)
+        question_T, answer_T = puzzle.encode(example.question), puzzle.encode(example.answer)
+        assert puzzle.check_BT(question_T[None], answer_T[None]).tolist() == [RIGHT]
+        assert plain_count(puzzle.board, example.question.reshape(-1).tolist()) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_given_of_a_minimal_question_can_be_spared(name: str) -> None:
+    puzzle = registry.get(name)
+    question = puzzle.generate(np.random.default_rng(2), "minimal").question
+    for cell in np.argwhere(question > 0):
+        fewer = question.copy()
+        fewer[tuple(cell)] = 0
+        with pytest.raises(PuzzleError, match="more than one solution"):
+            puzzle.parse(fewer.tolist())
+
+
+def test_difficulties_are_what_they_say() -> None:
+    puzzle, rng = registry.get("sudoku"), np.random.default_rng(4)
+    made = {name: [puzzle.generate(rng, name) for _ in range(4)] for name in ("easy", "medium", "hard")}
+    givens = {name: {int((example.question > 0).sum()) for example in some} for name, some in made.items()}
+    assert (givens["easy"], givens["medium"]) == ({40}, {30})
+    assert max(givens["hard"]) < 30
+    assert {example.rating for example in made["easy"]} == {0}
+    assert min(example.rating for example in made["hard"]) >= 1
