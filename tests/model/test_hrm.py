@@ -16,9 +16,9 @@ SIZES = HRMConfig(
 )
 
 
-def fresh_model(seed: int = 0) -> HRM:
-    torch.manual_seed(seed)
-    return HRM(SIZES).eval()
+def fresh_model(**changes: object) -> HRM:
+    torch.manual_seed(0)
+    return HRM(HRMConfig(**{**vars(SIZES), **changes})).eval()
 
 
 def tokens(num_rows: int, seed: int = 0) -> torch.Tensor:
@@ -55,15 +55,10 @@ def test_gradients_pass_the_last_call_of_each_level_and_no_carry() -> None:
 def test_a_geometric_start_attends_within_each_partition() -> None:
     model = fresh_model()
     start_from_geometry(model, PUZZLE.geometry)
-    attention = model.low_level.blocks[0].self_attn
-    state = model.start(2).z_low_BND + model.start(2).z_high_BND
-    with torch.no_grad():
-        x_BND = state + model.embed(tokens(2), torch.zeros(2, 48))
-        q, k, _ = attention.qkv_proj(x_BND).view(2, 17, 12, 12).transpose(1, 2).chunk(3, dim=1)
-        weights = (q @ k.transpose(-1, -2) / 12**0.5).softmax(-1)[:, :, 1:, 1:]
+    weights = (first_scores(model) / 12**0.5).softmax(-1)[:, 1:, 1:]
     for head, group_T in enumerate(PUZZLE.geometry.groups_GT):
         inside = torch.as_tensor(group_T[:, None] == group_T[None])
-        assert float((weights[:, head] * inside).sum(-1).mean()) > 0.75  # by chance: 4 of 17
+        assert float((weights[head] * inside).sum(-1).mean()) > 0.75  # by chance: 4 of 17
 
 
 @pytest.mark.parametrize(
@@ -71,7 +66,7 @@ def test_a_geometric_start_attends_within_each_partition() -> None:
     [({"positions": "rope"}, "choose positions='learned'"), ({"num_heads": 2}, "choose 3 heads")],
 )
 def test_a_geometric_start_needs_room(change: dict[str, object], sentence: str) -> None:
-    model = HRM(HRMConfig(**{**vars(SIZES), **change}))
+    model = fresh_model(**change)
     with pytest.raises(ValueError, match=sentence):
         start_from_geometry(model, PUZZLE.geometry)
 
@@ -81,24 +76,27 @@ def test_a_geometric_start_looks_at_the_neighbour_a_head_names() -> None:
     geometry = Geometry(groups_GT=np.stack([rows, cols]), heads=(((0, 1), (1, 0)), ((0, 0), (1, -1))))  # below, left
     model = fresh_model()
     start_from_geometry(model, geometry)
-    attention = model.low_level.blocks[0].self_attn
-    with torch.no_grad():
-        x_BND = model.start(1).z_low_BND + model.start(1).z_high_BND + model.embed(tokens(1), torch.zeros(1, 48))
-        q, k, _ = attention.qkv_proj(x_BND).view(1, 17, 12, 12).transpose(1, 2).chunk(3, dim=1)
-        looked_at = (q @ k.transpose(-1, -2))[0, :2, 1:, 1:].argmax(-1)
+    looked_at = first_scores(model)[:2, 1:, 1:].argmax(-1)
     assert looked_at[0, :12].tolist() == list(range(4, 16))
     assert looked_at[1, 5].item() == 4
 
 
 def transformer(**changes: object) -> HRM:
-    torch.manual_seed(0)
-    return HRM(HRMConfig(**{**vars(SIZES), "arch": "transformer", "max_segments": 1, **changes})).eval()
+    return fresh_model(**{"arch": "transformer", "max_segments": 1, **changes})
+
+
+def first_scores(model: HRM) -> torch.Tensor:
+    """What attention of the first low block scores among the tokens [heads, T, T]."""
+    with torch.no_grad():
+        x_BND = model.start(1).z_low_BND + model.start(1).z_high_BND + model.embed(tokens(1), torch.zeros(1, 48))
+        projected = model.low_level.blocks[0].self_attn.qkv_proj(x_BND)
+        q, k, _ = projected.view(1, 17, 12, 12).transpose(1, 2).chunk(3, dim=1)
+    return (q @ k.transpose(-1, -2))[0]
 
 
 def test_the_transformer_has_the_parameters_of_the_hrm() -> None:
-    shapes = [
-        {name: tuple(p.shape) for name, p in model.named_parameters()} for model in (fresh_model(), transformer())
-    ]
+    models = (fresh_model(), transformer())
+    shapes = [{name: tuple(p.shape) for name, p in model.named_parameters()} for model in models]
     assert shapes[0] == shapes[1]
 
 
@@ -129,8 +127,7 @@ def test_an_architecture_that_cannot_be_is_refused(change: dict[str, object], se
     "change", [{}, {"positions": "rope", "high_layers": 2}, {"arch": "transformer", "max_segments": 1}]
 )
 def test_halting_alone_is_that_of_the_whole_segment(change: dict[str, object]) -> None:
-    torch.manual_seed(0)
-    model = HRM(HRMConfig(**{**vars(SIZES), **change})).eval()
+    model = fresh_model(**change)
     torch.nn.init.normal_(model.q_head.weight)
     vector_BE = torch.randn(3, 48)
     carry = model.think(model.start(3), tokens(3), vector_BE).carry.detach()

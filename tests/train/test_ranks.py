@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import rank_program
 import torch
+from train_tools import weights_of
 
-from hrm_model import checkpoint
 from hrm_train.distributed import Ranks
 
 PROGRAM = rank_program.__file__
@@ -35,22 +35,14 @@ def on_two_ranks(*arguments: Path) -> str:
         port = free.getsockname()[1]
     shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     command = [sys.executable, str(PROGRAM), *map(str, arguments)]
-    processes = [
-        subprocess.Popen(
-            command,
-            env={**shared, "RANK": rank, "LOCAL_RANK": rank},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in "01"
-    ]
+    environments = [{**shared, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    processes = [subprocess.Popen(command, env=variables, text=True, **pipes) for variables in environments]
     outputs = [process.communicate(timeout=250) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     return outputs[0][0]
 
 
-@pytest.mark.process
 @pytest.mark.process
 def test_two_ranks_with_micro_batches_equal_one_rank_with_the_whole_batch(
     data: Path, expected: dict[str, Any], tmp_path: Path
@@ -102,10 +94,6 @@ def torchrun(data: Path, run: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", *ranks, *program], stderr=subprocess.PIPE, text=True
     )
-
-
-def weights_of(run: Path) -> bytes:
-    return (checkpoint.resolve(run / "latest") / "trainer.safetensors").read_bytes()
 
 
 @pytest.mark.slow

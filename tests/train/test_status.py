@@ -95,7 +95,6 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.process
 def test_a_writer_is_seen_until_it_ends_however_it_ends(run: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(run)]
     writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -14,7 +14,7 @@ from hrm_export.cli import app
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
-from hrm_train.batches import Batch, Feed
+from hrm_train.batches import Feed, open_source
 from hrm_train.hardware import PRESETS
 from hrm_train.loop import Trainer
 from hrm_train.recipe import Recipe
@@ -22,34 +22,15 @@ from hrm_train.recipe import Recipe
 PUZZLE = registry.get("sudoku-4x4")
 
 
-class Made:
-    """Generated puzzles as a source of rows."""
-
-    def __init__(self, count: int) -> None:
-        rng = np.random.default_rng(0)
-        examples = [PUZZLE.generate(rng, PUZZLE.difficulties[0]) for _ in range(count)]
-        self.questions_NT = np.stack([PUZZLE.encode(example.question) for example in examples])
-        self.answers_NT = np.stack([PUZZLE.encode(example.answer) for example in examples])
-
-    @property
-    def num_groups(self) -> int:
-        return len(self.questions_NT)
-
-    def pick(self, groups_B: np.ndarray, chance_B2: np.ndarray) -> np.ndarray:  # noqa: ARG002
-        return groups_B
-
-    def rows(self, indices_B: np.ndarray) -> Batch:
-        return Batch(self.questions_NT[indices_B], self.answers_NT[indices_B], np.zeros(len(indices_B), np.int32))
-
-
-def test_a_transformer_is_trained_exported_and_served(tmp_path: Path) -> None:
+def test_a_transformer_is_trained_exported_and_served(data: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_heads": 2, "puzzle_vector_size": 32, "high_layers": 1, "low_layers": 1}
     model = HRM(
         HRMConfig(arch="transformer", vocab_size=PUZZLE.vocab_size, seq_len=PUZZLE.seq_len, max_segments=1, **sizes)
     )
     recipe = Recipe(puzzle=PUZZLE.name, batch_size=16, lr=3e-3, warmup_samples=64)
-    trainer = Trainer(model, PUZZLE, Feed(Made(50), PUZZLE, seed=0, augment=True), recipe, PRESETS["cpu"])
+    feed = Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=0, augment=True)
+    trainer = Trainer(model, PUZZLE, feed, recipe, PRESETS["cpu"])
     losses = [float(trainer.step().loss) for _ in range(60)]
     assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])
     assert trainer.slots.halted_B.all()
