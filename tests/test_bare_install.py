@@ -1,7 +1,5 @@
 """The bare machine: Python 3.10 (JetPack 6), the wheel with the serving extra alone; the server must run and solve."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -3,8 +3,6 @@
 The first test reads syntax trees, so that an import inside a function counts too; others prove that checks can fail.
 """
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

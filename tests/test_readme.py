@@ -1,17 +1,15 @@
 """The README's commands are run as written (on a free port), its make targets exist, its links lead somewhere."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from service_tools import free_port
 
 pytestmark = pytest.mark.process
 
@@ -21,12 +19,6 @@ FOLDERS = (".", "docs", "benchmarks/results")
 PAGES = sorted(str(page.relative_to(ROOT)) for folder in FOLDERS for page in (ROOT / folder).glob("*.md"))
 LIMIT_S = 1200  # only against what would hang for ever: training and export take 90 s of CPU, and others want the cores
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.timeout(LIMIT_S + 60)  # above the limit that ends what the block has started

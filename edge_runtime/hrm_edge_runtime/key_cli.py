@@ -1,7 +1,5 @@
 """The command `hrm-key`: the keys that `hrm-serve --keys` asks for."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """A fleet: three servers behind HAProxy with the configuration as it ships; one dies under load and nobody notices."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import os

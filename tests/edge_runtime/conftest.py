@@ -1,7 +1,5 @@
 """Fixtures of the runtime's tests; the helpers behind them are in tests/support."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

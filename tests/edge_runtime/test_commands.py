@@ -1,7 +1,5 @@
 """`hrm-serve` and `hrm-solve` as a person runs them, over a real bundle on ONNX Runtime."""
 
-from __future__ import annotations
-
 import io
 import json
 import signal

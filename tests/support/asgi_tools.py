@@ -1,7 +1,5 @@
 """An application in this process, called without a socket, so that a test decides when bytes come and go."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

@@ -4,8 +4,6 @@ Tokens run to 99 and a symmetry adds tens, so a question 3 has the frames 3, 13,
 the question, round the hundred. Shapes: B slots, T tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

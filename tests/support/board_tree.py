@@ -1,7 +1,5 @@
 """The files of an Orin Nano 8 GB under JetPack 6.2, as its documents describe them; nobody has captured them on one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

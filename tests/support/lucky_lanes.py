@@ -1,7 +1,5 @@
 """Lanes that open or lack memory as a test wishes; a module of its own, because what crosses the pipe is pickled."""
 
-from __future__ import annotations
-
 from asgi_tools import QUICK
 from scripted_server import NAME
 

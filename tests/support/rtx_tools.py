@@ -9,8 +9,6 @@ The last prints the table in benchmarks/results. No plan fits a Jetson: RTX comp
 relative of Orin it knows is the Ampere card of compute capability 8.6.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import logging

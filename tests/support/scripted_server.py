@@ -3,8 +3,6 @@
 The model under it "solves" the 4x4 boards of `examples` after `--segments` segments and nothing else.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import itertools

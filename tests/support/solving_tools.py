@@ -1,7 +1,5 @@
 """What the tests of `hrm-solve` share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest

@@ -1,7 +1,5 @@
 """The page in a real browser: where it is, what it shows, and how a person would use it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

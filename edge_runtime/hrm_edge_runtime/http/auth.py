@@ -4,8 +4,6 @@ A key is 256 random bits made by `hrm-key`, so its hash is plain SHA-256: a slow
 and here it would only let strangers keep the server busy with wrong keys.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac
@@ -15,7 +13,7 @@ import ssl
 import stat
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -50,27 +48,21 @@ class Key(BaseModel):
     burst: Annotated[int, Field(ge=1, le=1_000_000)] = 10
 
 
-@dataclass(kw_only=True)
 class TokenBucket:
     """`rate` requests per second on average, `burst` at once."""
 
-    rate: float
-    burst: int
-    now: Callable[[], float] = time.monotonic
-    _left: float = field(init=False)
-    _seen_s: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._left = float(self.burst)
-        self._seen_s = self.now()
+    def __init__(self, *, rate: float, burst: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._burst, self._now = rate, burst, now
+        self._left = float(burst)
+        self._seen_s = now()
 
     def wait_s(self) -> float:
         """Take a token and return 0, or take none and return the seconds until there will be one."""
-        now_s = self.now()
-        self._left = min(self.burst, self._left + self.rate * (now_s - self._seen_s))
+        now_s = self._now()
+        self._left = min(self._burst, self._left + self._rate * (now_s - self._seen_s))
         self._seen_s = now_s
         if self._left < 1:
-            return (1 - self._left) / self.rate
+            return (1 - self._left) / self._rate
         self._left -= 1
         return 0.0
 
@@ -88,11 +80,6 @@ class Principal:
     is_admin: bool = False
     bucket: TokenBucket | None = None
 
-    @classmethod
-    def of(cls, key: Key) -> Principal:
-        bucket = TokenBucket(rate=key.rate, burst=key.burst) if key.rate else None
-        return cls(label=key.label, is_admin=key.role == "admin", bucket=bucket)
-
 
 def principal_of(scope: Scope) -> Principal | None:
     """Who makes a request; None on a server without keys."""
@@ -109,8 +96,12 @@ class KeyRing:
 
     def reload(self) -> None:
         """Read the file again; a key that stayed as it was keeps its bucket."""
-        known = self._principals
-        self._principals = {key: known.get(key) or Principal.of(key) for key in read_keys(self._path)}
+        principals: dict[Key, Principal] = {}
+        for key in read_keys(self._path):
+            bucket = TokenBucket(rate=key.rate, burst=key.burst) if key.rate else None
+            new = Principal(label=key.label, is_admin=key.role == "admin", bucket=bucket)
+            principals[key] = self._principals.get(key, new)
+        self._principals = principals
 
     def __len__(self) -> int:
         return len(self._principals)

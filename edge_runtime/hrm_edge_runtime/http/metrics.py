@@ -3,8 +3,6 @@
 Each application has a registry of its own, so that two in one process (as in tests) do not share counts.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import time

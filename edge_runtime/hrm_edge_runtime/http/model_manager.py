@@ -8,8 +8,6 @@ Where a model to be added does not fit into the memory budget, idle models make 
 if they are enough; a reload never takes another model's room.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import itertools

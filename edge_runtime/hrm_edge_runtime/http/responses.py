@@ -1,7 +1,5 @@
 """Answers as bytes: JSON in plain ASCII (it survives every terminal and proxy), and our own pages with their files."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

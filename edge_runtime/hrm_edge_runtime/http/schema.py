@@ -1,7 +1,5 @@
 """What goes over HTTP, as pydantic models: the only place that says which fields a request and an answer have."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,7 +18,7 @@ class SolveRequest(BaseModel):
         Any,
         Field(
             description="The puzzle in any notation of its kind: a line of text, several lines, rows, or a flat list. "
-            "The solution comes back in the same notation.",
+            "The solution comes back in the same notation."
         ),
     ]
     kind: Annotated[str | None, Field(max_length=100, description="The puzzle's name, as /models gives it.")] = None
@@ -46,8 +44,7 @@ class SolveRequest(BaseModel):
         int | None, Field(ge=1, le=3_600_000, description="Answer within this many milliseconds, or with 504.")
     ] = None
     best_so_far: Annotated[
-        bool,
-        Field(description="At the deadline answer with what the model has by then, instead of 504."),
+        bool, Field(description="At the deadline answer with what the model has by then, instead of 504.")
     ] = False
     priority: Annotated[
         int, Field(ge=-3, le=3, description="Greater goes first; one step is worth ten seconds of waiting.")

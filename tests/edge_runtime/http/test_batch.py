@@ -1,7 +1,5 @@
 """`/solve/batch`: a line for each line, whatever stands in it, in bounded memory."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Connections of clients that dawdle, crowd or talk nonsense: each is ended in its time, and nobody waits for it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

@@ -3,8 +3,6 @@
 Requests are drawn by schemathesis from the description itself, good ones and bad ones, and sent over a real socket.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Keys: who is let in, how often, what the file holds, and that it can be changed while the server runs."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

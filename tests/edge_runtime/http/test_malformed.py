@@ -1,7 +1,5 @@
 """Requests of every wrong kind: a 4xx in the one error shape, never a 5xx, and the next good request is answered."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Models that come and go while the server runs: who answers what, what is refused, and who makes room for whom."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

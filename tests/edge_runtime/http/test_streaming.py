@@ -1,7 +1,5 @@
 """`/solve/stream`: every segment as it happens, refusals before it begins, and nothing for a client that has left."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

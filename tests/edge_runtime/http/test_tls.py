@@ -1,7 +1,5 @@
 """HTTPS through uvicorn's own options, with a certificate made here."""
 
-from __future__ import annotations
-
 import contextlib
 import select
 import shutil

@@ -1,7 +1,5 @@
 """The page where the server asks for keys: a browser asks its visitor for the password, and the page then works."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

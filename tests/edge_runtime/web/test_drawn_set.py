@@ -1,7 +1,5 @@
 """A drawn set leaves the browser as a file that `hrm-data import` reads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

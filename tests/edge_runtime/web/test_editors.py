@@ -1,7 +1,5 @@
 """Each kind of puzzle can be drawn, solved and judged in the browser."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

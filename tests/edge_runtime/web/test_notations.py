@@ -1,7 +1,5 @@
 """The page reads every notation for drawing as `puzzles` reads it for solving."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

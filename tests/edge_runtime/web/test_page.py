@@ -1,7 +1,5 @@
 """The page for everybody: by keyboard alone, in the dark, on a phone, with bad input, and with a hostile server."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A person sees the model think: segments, margins, attempts side by side; and can stop it."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Several models in one server: who answers what, and that none is shut out by another."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
