@@ -30,9 +30,8 @@ Scales = Mapping[str, float]  # by call site
 class Int8Settings:
     """What decides the outcome. `budget` is the share of exact solves that may be lost.
 
-    Of few puzzles at most a quarter goes to calibration and a half to choice; on the first `num_tried` of the latter
-    the methods are tried, on all of them the budget is kept. `weight_bits` 8 is for TensorRT: on x86 processors without
-    VNNI its CPU form needs a slower kernel.
+    At most a quarter of the puzzles calibrates and a half chooses: methods on the first `num_tried`, the budget on all.
+    `weight_bits` 8 is for TensorRT: on x86 processors without VNNI its CPU form needs a slower kernel.
     """
 
     methods: tuple[str, ...] = tuple(METHODS)
@@ -69,9 +68,8 @@ def calibrate(
     if len(questions) < MIN_PUZZLES:
         raise ValueError(f"{len(questions)} puzzles are too few to calibrate, choose and judge by; give thousands.")
     questions.require_ids(len(served.puzzle_table))
-    key = int8_report.key_of(
-        served.graph, served.puzzle_table, questions, {**asdict(settings), **asdict(served.policy)}
-    )
+    decisive = {**asdict(settings), **asdict(served.policy)}
+    key = int8_report.key_of(served.graph, served.puzzle_table, questions, decisive)
     report = None if cache is None else int8_report.read(cache, key)
     if report is None:
         trials = Int8Trials(served=served, settings=settings, stages=stages or Stages())
@@ -105,9 +103,8 @@ class Int8Trials:
         """Record, try every method, keep the best, leave weight-only what the budget asks for, and judge."""
         graph, settings = self.served.graph, self.settings
         to_record, to_choose, to_judge = parts_of(questions, settings)
-        recording = record(
-            self.served, to_record, seed=settings.seed, progress=partial(self.stages.show, "recording ranges")
-        )
+        progress = partial(self.stages.show, "recording ranges")
+        recording = record(self.served, to_record, seed=settings.seed, progress=progress)
         sites = [
             int8_report.SiteRange(
                 name=site.name,
@@ -149,9 +146,8 @@ class Int8Trials:
 
     def quantised(self, scales: Scales, weight_only: Sequence[str] = ()) -> onnx.ModelProto:
         """The unsigned form."""
-        return unsigned(
-            quantise(self.served.graph, scales, weight_only=weight_only, weight_bits=self.settings.weight_bits)
-        )
+        weight_bits = self.settings.weight_bits
+        return unsigned(quantise(self.served.graph, scales, weight_only=weight_only, weight_bits=weight_bits))
 
     def outcomes(self, questions: Questions, stage: str, other: onnx.ModelProto | None = None) -> Outcomes:
         return self.served.outcomes(questions, other=other, progress=partial(self.stages.show, stage))
@@ -216,10 +212,7 @@ class Int8Trials:
 
 
 def best_of(scores: Sequence[int8_report.MethodScore]) -> int8_report.MethodScore:
-    """Of the methods that cannot be told from the one of most exact solves, the one that moves the carry least.
-
-    A few hundred puzzles leave a point or two to chance, and the drift is measured without any.
-    """
+    """Of the methods that chance cannot tell from the one of most exact solves, the one that moves the carry least."""
     most = max(scores, key=lambda score: score.solves.exact)
     return min((score for score in scores if score.exact.low <= most.exact.loss), key=lambda score: score.drift)
 

@@ -21,7 +21,7 @@ from hrm_calibration.halting_curve import Outcomes
 from hrm_calibration.quantise import call_sites
 from hrm_calibration.ranges import Histogram
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Checker, Lane, run_all
+from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine
@@ -60,7 +60,7 @@ class ServedGraph:
             path = Path(directory) / "step.onnx"
             path.write_bytes((other or self.graph).SerializeToString())
             with closing(OnnxEngine(path, num_slots=slots_for(self.graph), num_threads=self.num_threads)) as engine:
-                return solve(engine, self.puzzle, self.puzzle_table, questions, self.policy, progress=progress)
+                return self.solve(engine, questions, progress)
 
     def observed(
         self,
@@ -70,13 +70,38 @@ class ServedGraph:
         shown: onnx.ModelProto | None = None,
         progress: OnProgress = unheard,
     ) -> Outcomes:
-        """The same while `observe` is called with every segment; `shown` is the graph with other outputs added.
-
-        Without it those are what the linear layers read.
-        """
+        """The same while `observe` sees every segment of `shown`: the graph with what linear layers read as outputs."""
         shown = shown or with_outputs(self.graph, sorted({site.tensor for site in call_sites(self.graph)}))
         engine = RecordingEngine(shown, slots_for(self.graph), num_threads=self.num_threads, observe=observe)
-        return solve(engine, self.puzzle, self.puzzle_table, questions, self.policy, progress=progress)
+        return self.solve(engine, questions, progress)
+
+    def solve(self, engine: Engine, questions: Questions, progress: OnProgress = unheard) -> Outcomes:
+        """Every puzzle once through a lane, which runs until the last has halted."""
+        lane = Lane(engine, self.puzzle, queue_limit=engine.num_slots)
+        attempts = (
+            Attempt(
+                attempt_id=index,
+                tokens_T=asked.tokens_T,
+                puzzle_vector_E=self.puzzle_table[asked.puzzle_id],
+                policy=self.policy,
+                arrival_s=0.0,
+            )
+            for index, asked in enumerate(questions)
+        )
+        results: dict[int, Attempt] = {}
+        for result in run_all(lane, attempts):
+            results[result.attempt_id] = result
+            progress(len(results), len(questions))
+        in_order = [results[index] for index in range(len(questions))]
+        exact_N = np.zeros(len(questions), np.bool_)
+        for index, (result, label_T) in enumerate(zip(in_order, questions.labels_NT, strict=True)):
+            if result.answer_T is not None:  # an engine that gave garbage has no answer
+                exact_N[index] = ((result.answer_T == label_T) | (label_T < 0)).all()
+        return Outcomes(
+            exact_N=exact_N,
+            proven_N=np.array([result.verified is True for result in in_order]),
+            segments_N=np.array([result.segments for result in in_order], np.int32),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,43 +127,6 @@ def record(served: ServedGraph, questions: Questions, *, seed: int = 0, progress
     outcomes = served.observed(questions, observe, progress=progress)
     histograms = {site: by_tensor[tensor] for site, tensor in tensor_of.items()}
     return Recording(histograms=histograms, states=sample.states(), outcomes=outcomes)
-
-
-def solve(
-    engine: Engine,
-    puzzle: Checker,
-    puzzle_table: Float32,
-    questions: Questions,
-    policy: HaltingPolicy,
-    *,
-    progress: OnProgress = unheard,
-) -> Outcomes:
-    """Every puzzle once through a lane, which runs until the last has halted."""
-    lane = Lane(engine, puzzle, queue_limit=engine.num_slots)
-    attempts = (
-        Attempt(
-            attempt_id=index,
-            tokens_T=asked.tokens_T,
-            puzzle_vector_E=puzzle_table[asked.puzzle_id],
-            policy=policy,
-            arrival_s=0.0,
-        )
-        for index, asked in enumerate(questions)
-    )
-    results: dict[int, Attempt] = {}
-    for result in run_all(lane, attempts):
-        results[result.attempt_id] = result
-        progress(len(results), len(questions))
-    in_order = [results[index] for index in range(len(questions))]
-    exact_N = np.zeros(len(questions), np.bool_)
-    for index, (result, label_T) in enumerate(zip(in_order, questions.labels_NT, strict=True)):
-        if result.answer_T is not None:  # an engine that gave garbage has no answer
-            exact_N[index] = ((result.answer_T == label_T) | (label_T < 0)).all()
-    return Outcomes(
-        exact_N=exact_N,
-        proven_N=np.array([result.verified is True for result in in_order]),
-        segments_N=np.array([result.segments for result in in_order], np.int32),
-    )
 
 
 class _Reservoir:

@@ -31,8 +31,7 @@ MAX_BYTES = 256 << 20
 LIMITS = {"fp32": 1e-5, "fp16": 1e-2, "int8": 0.2}
 """Relative error of one piece given the reference's inputs, by the coarsest number it uses.
 
-Honest graphs of the shipped models stay below 2e-7 in float32, and in INT8 below 0.04 with min-max scales and 0.15 with
-scales that clip.
+The shipped models stay below 2e-7 in float32, and in INT8 below 0.04 with min-max and 0.15 with clipping scales.
 """
 STEP = 0.6
 """Half a step of rounding; the rest is for a scale that was itself rounded to float16."""
@@ -126,21 +125,23 @@ class Cut:
         """The pieces in groups whose values fit into MAX_BYTES."""
         batch: list[Piece] = []
         for piece in self.pieces():
-            if batch and self._size_bytes([*batch, piece]) > MAX_BYTES:
+            names = {name for one in (*batch, piece) for name in (*one.reads, one.value)}
+            shapes = [[size for size in self._shapes.get(name, ()) if isinstance(size, int)] for name in names]
+            # the reference's and the candidate's, four bytes each
+            if batch and 8 * sum(map(math.prod, shapes)) > MAX_BYTES:
                 yield batch
                 batch = []
             batch.append(piece)
         yield batch
 
-    def reference_part(self, pieces: Iterable[Piece]) -> onnx.ModelProto:
+    def reference_part(self, pieces: list[Piece]) -> onnx.ModelProto:
         """The reference with all that the pieces make and read as its outputs."""
         names = {name: None for piece in pieces for name in (*piece.reads, piece.value) if name in self.shared}
         types = element_types(self.reference)
         return _with_ends(self.reference, self.reference.graph.input, _values(names, types))
 
-    def candidate_part(self, pieces: Iterable[Piece]) -> onnx.ModelProto:
+    def candidate_part(self, pieces: list[Piece]) -> onnx.ModelProto:
         """The candidate's pieces, each fed with what it reads; a piece's value leaves it under another name."""
-        pieces = list(pieces)
         wanted = {node.output[0] for piece in pieces for node in piece.nodes}
         nodes = [copy.deepcopy(node) for node in self.candidate.graph.node if node.output[0] in wanted]
         for node in nodes:
@@ -164,11 +165,6 @@ class Cut:
                 else:
                     waiting.append(name)
         return tuple(nodes.values()), tuple(reads)
-
-    def _size_bytes(self, pieces: Iterable[Piece]) -> int:
-        names = {name for piece in pieces for name in (*piece.reads, piece.value)}
-        sizes = [[size for size in self._shapes.get(name, ()) if isinstance(size, int)] for name in names]
-        return 8 * sum(math.prod(size) for size in sizes)  # the reference's and the candidate's, four bytes each
 
 
 class StoredWeights:

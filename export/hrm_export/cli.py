@@ -123,13 +123,15 @@ def _show(out: Path, contents: Contents, exported: Sequence[ExportedForm], *, as
     columns = [_cells(row) for row in rows]
     for name in dict.fromkeys(name for column in columns for name in column):
         table.add_row(name, *(column.get(name, "–") for column in columns))
-    console, report = Console(highlight=False, soft_wrap=True), next(iter(exported[0].parity.values()))
+    console, report = Console(), next(iter(exported[0].parity.values()))
     console.print(table)
     console.print(
         f"Halting {policy.kind}, at most {policy.max_segments} segments; {len(contents.held_out)} held-out puzzles. "
         f"fp32 and PyTorch: same answers, same halting over {report.num_segments} segments of {report.num_puzzles} of "
         f"{exported[0].form.origin['num_candidates']} puzzles (others may amplify rounding). "
-        "Times on this machine, all cores."
+        "Times on this machine, all cores.",
+        highlight=False,
+        soft_wrap=True,
     )
 
 

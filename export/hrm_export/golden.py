@@ -22,8 +22,7 @@ MIN_TRACES = 4
 FAR = 8.0
 """A trace is safe where so many times the rounding we saw still passes for parity and changes no answer and no halt.
 
-Another rounding was never more than three times as far from PyTorch in 64 puzzles of several checkpoints, but more
-than four times in one of 14 over the 24 segments of 9x9 Sudoku.
+Another rounding was up to three times as far from PyTorch, and more than four times in one 9x9 Sudoku of 24 segments.
 """
 
 

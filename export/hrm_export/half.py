@@ -147,10 +147,8 @@ def _needs_single(node: onnx.NodeProto, graph: onnx.GraphProto, ranges: Mapping[
         return True
     if node.op_type == "Add":
         smallest = min((each.low for each in made), default=math.inf)
-        return any(_lost(float(array)) > ROUNDING * smallest for array in stored if array.ndim == 0)
+        for number in (float(array) for array in stored if array.ndim == 0):
+            kept = float(np.float16(number)) if number >= SMALLEST else 0.0  # a GPU may treat a smaller one as 0
+            if abs(number - kept) > ROUNDING * smallest:
+                return True
     return node.op_type in QUANTISERS and any(array.min() < SMALLEST for array in stored)
-
-
-def _lost(number: float) -> float:
-    """What float16 loses of a constant; all of one that a GPU may treat as 0."""
-    return abs(number) if abs(number) < SMALLEST else abs(number - float(np.float16(number)))

@@ -15,7 +15,7 @@ from calibration_tools import SUDOKU, questions, run, small_graph, table
 from hrm_calibration import rollouts
 from hrm_calibration.halting_curve import Outcomes, roll_out, score_policy
 from hrm_calibration.quantise import call_sites
-from hrm_calibration.rollouts import RecordingEngine, ServedGraph, record, slots_for, solve, with_outputs
+from hrm_calibration.rollouts import RecordingEngine, ServedGraph, record, slots_for, with_outputs
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
@@ -37,7 +37,7 @@ def same(one: Outcomes, other: Outcomes) -> bool:
 
 def test_the_recording_engine_answers_like_the_engine_that_serves(tmp_path: Path) -> None:
     asked = questions(20)
-    served = solve(onnx_engine(tmp_path, 3), SUDOKU, table(), asked, LEARNED)
+    served = SERVED.solve(onnx_engine(tmp_path, 3), asked)
     recorded = record(SERVED, asked).outcomes
     assert same(served, recorded)
     assert len(set(recorded.segments_N.tolist())) > 1  # some stop early, so that the lane really refills
@@ -46,7 +46,7 @@ def test_the_recording_engine_answers_like_the_engine_that_serves(tmp_path: Path
 def test_solving_in_the_lane_is_the_policy_applied_to_whole_rollouts(tmp_path: Path) -> None:
     asked = questions(20)
     whole = score_policy(roll_out(onnx_engine(tmp_path, 4), SUDOKU, table(), asked, 4), LEARNED).total
-    lane = solve(onnx_engine(tmp_path, 3), SUDOKU, table(), asked, LEARNED)
+    lane = SERVED.solve(onnx_engine(tmp_path, 3), asked)
     assert lane.segments_N.mean() == pytest.approx(whole.mean_segments)
     assert lane.exact_N.mean() == pytest.approx(whole.exact)
 
@@ -60,7 +60,7 @@ def test_puzzles_keep_their_order_and_their_labels() -> None:
         for tokens_T, answer_T, count in zip(asked.tokens_NT, answers, (3, 1, 2, 4, 1), strict=True)
     }
     engine = ScriptedEngine(num_slots=2, seq_len=16, play=lambda tokens_T: scripts[tokens_T.tobytes()])
-    outcome = solve(engine, SUDOKU, np.zeros((3, 1), np.float32), asked, LEARNED)
+    outcome = SERVED.solve(engine, asked)
     assert outcome.segments_N.tolist() == [3, 1, 2, 4, 1]
     assert outcome.exact_N.tolist() == [True, True, False, True, True]
     assert outcome.proven_N.tolist() == [True, True, False, True, True]
@@ -87,12 +87,7 @@ def test_what_is_recorded_is_what_the_linear_layer_reads() -> None:
 
     first = call_sites(GRAPH)[0]
     shown = with_outputs(GRAPH, [first.tensor])
-    engine = RecordingEngine(
-        shown,
-        1,
-        num_threads=1,
-        observe=lambda arrays: seen.append({name: rows.copy() for name, rows in arrays.items()}),
-    )
+    engine = RecordingEngine(shown, 1, num_threads=1, observe=observe)
     engine.load(0, questions(1).tokens_NT[0], table()[0])
     engine.step(1)
     inputs = {name: seen[0][name] for name in rollouts.INPUTS}

@@ -4,7 +4,9 @@ Shapes: T tokens.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,9 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.parity.gates import passes
 from hrm_export.cli import app
+from hrm_export.contents import Options, bundle_name, data_of, find_puzzles, parse_loop
 from hrm_export.golden import record
+from hrm_host.progress import Stages
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
@@ -25,6 +29,7 @@ from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Puzzle
 
 SUDOKU = registry.get("sudoku-4x4")
+CONFIG = small_model(num_puzzle_ids=1).config
 FAKES = Path(__file__).parents[1] / "support" / "fakes"
 
 
@@ -174,6 +179,7 @@ def test_the_run_of_the_puzzle_is_exported_where_no_checkpoint_is_named(
         (("--int8", "--calib", "arc"), "give sudoku or the path of a data set of sudoku-4x4"),
         (("--cache", "int8.json"), "add --int8 or leave it away"),
         (("--loop", "unrolled=0"), "give host, unrolled or unrolled=N"),
+        (("--policy", "hope"), "'hope' is not known"),
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path: Path, options: tuple[str, ...], saying: str) -> None:
@@ -212,13 +218,18 @@ def test_a_checkpoint_for_no_known_puzzle_is_refused(tmp_path: Path, puzzle: obj
     refused(saved(tmp_path / "step_12", puzzle=puzzle), tmp_path / "tiny.bundle", saying=saying)
 
 
-def test_an_unknown_policy_is_refused(tmp_path: Path) -> None:
-    refused(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", "--policy", "hope", saying="'hope' is not known")
-
-
-def test_many_puzzle_ids_need_the_data_set_that_names_them(tmp_path: Path) -> None:
-    source = saved(tmp_path / "step_12", model=small_model(num_puzzle_ids=3, max_segments=4))
-    refused(source, tmp_path / "tiny.bundle", saying="give it with --data")
+@pytest.mark.parametrize(
+    ("changes", "saying"),
+    [
+        ({"num_puzzle_ids": 3, "max_segments": 4}, "give it with --data"),
+        ({"num_puzzle_ids": 1, "max_segments": 6, "gain": 4.0}, "rounding alone changes"),
+    ],
+    ids=["many tasks", "amplifies rounding"],
+)
+def test_a_model_that_cannot_be_exported_as_it_is_is_refused(
+    tmp_path: Path, changes: dict[str, Any], saying: str
+) -> None:
+    refused(saved(tmp_path / "step_12", model=small_model(**changes)), tmp_path / "tiny.bundle", saying=saying)
 
 
 def test_a_data_set_of_another_puzzle_is_refused(tmp_path: Path) -> None:
@@ -226,6 +237,66 @@ def test_a_data_set_of_another_puzzle_is_refused(tmp_path: Path) -> None:
     refused(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", *options, saying="give a data set of sudoku-4x4")
 
 
-def test_a_model_that_amplifies_rounding_is_refused(tmp_path: Path) -> None:
-    source = saved(tmp_path / "step_12", model=small_model(num_puzzle_ids=1, max_segments=6, gain=4.0))
-    refused(source, tmp_path / "tiny.bundle", saying="rounding alone changes")
+def asked_for(**changes: object) -> Options:
+    return Options(**{"source": Path("runs/tiny/best"), "out": Path("tiny.bundle"), **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "segments"), [("host", None), ("unrolled", 0), ("unrolled=1", 1), ("unrolled=16", 16)]
+)
+def test_the_loop_is_the_runtimes_or_so_many_segments(text: str, segments: int | None) -> None:
+    assert parse_loop(text) == segments
+
+
+@pytest.mark.parametrize("text", ["", "unrolled=", "unrolled=0", "unrolled=-1", "unrolled=x", "while", "host=2"])
+def test_another_loop_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="give host, unrolled or unrolled=N"):
+        parse_loop(text)
+
+
+def test_a_bundle_is_called_after_its_run_or_its_checkpoint(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "city"
+    (run / "step_7").mkdir(parents=True)
+    (run / "best").write_text("step_7")
+    assert bundle_name(run / "best") == bundle_name(run / "step_7") == "city"
+    assert bundle_name(tmp_path / "checkpoints" / "sudoku") == "sudoku"
+
+
+def test_what_calibrates_is_not_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hrm_export.contents.NUM_CALIBRATION", 25)
+    calibration, held_out = find_puzzles(asked_for(fp16=True, held_out=30), CONFIG, SUDOKU, None, Stages())
+    assert (len(calibration), len(held_out)) == (25, 30)
+    both = [{tokens_T.tobytes() for tokens_T in questions.tokens_NT} for questions in (calibration, held_out)]
+    assert not both[0] & both[1]
+
+
+def test_of_a_small_data_set_a_quarter_calibrates(tmp_path: Path) -> None:
+    questions = made_questions(SUDOKU, 20)
+    datasets.write_split(tmp_path, "test", questions.tokens_NT, questions.labels_NT, puzzle=SUDOKU)
+    asked = asked_for(int8=True, calib=str(tmp_path))
+    calibration, held_out = find_puzzles(asked, CONFIG, SUDOKU, None, Stages())
+    assert (len(calibration), len(held_out)) == (5, 15)
+
+
+def test_float32_alone_needs_nothing_to_calibrate_with() -> None:
+    calibration, held_out = find_puzzles(asked_for(held_out=12), CONFIG, SUDOKU, None, Stages())
+    assert (len(calibration), len(held_out)) == (0, 12)
+
+
+def test_puzzles_with_ids_the_model_does_not_know_are_refused(tmp_path: Path) -> None:
+    questions = made_questions(SUDOKU, 4)
+    layout = replace(datasets.Layout.of_variants(4, 1), puzzle_ids=np.arange(4, dtype=np.int32), num_puzzle_ids=4)
+    datasets.write_split(tmp_path, "test", questions.tokens_NT, questions.labels_NT, puzzle=SUDOKU, layout=layout)
+    with pytest.raises(datasets.DatasetError, match="ids up to 3 where the model knows 1; give the data set"):
+        find_puzzles(asked_for(data=tmp_path), CONFIG, SUDOKU, tmp_path, Stages())
+
+
+def test_a_model_of_many_tasks_finds_the_data_set_of_its_run(tmp_path: Path) -> None:
+    many = small_model(num_puzzle_ids=3).config
+    (tmp_path / "set").mkdir()
+    (tmp_path / "run.json").write_text(json.dumps({"data": str(tmp_path / "set")}))
+    asked = asked_for(source=tmp_path / "best")
+    assert data_of(asked, many) == tmp_path / "set"
+    assert data_of(asked, CONFIG) is None
+    with pytest.raises(ValueError, match="give it with --data"):
+        data_of(asked_for(), many)

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
-from export_tools import random_inputs, random_questions, small_model
-from onnx import TensorProto, helper, numpy_helper
+from export_tools import random_inputs, random_questions, run_once, small_model
+from onnx import TensorProto, numpy_helper
 from step_bundle import write_step_bundle
 from typer.testing import CliRunner
 
 from hrm_calibration.quantise import call_sites, quantise
+from hrm_calibration.rollouts import with_outputs
 from hrm_edge_runtime.manifest import read_manifest, write_manifest
 from hrm_edge_runtime.parity.cli import app
 from hrm_export.golden import golden_traces
@@ -41,14 +41,8 @@ bisect = hrm_export.bisect:bisect
 def scales_of(graph: onnx.ModelProto, model: HRM) -> dict[str, float]:
     """Min-max scales of every call site over one segment of random puzzles."""
     sites = call_sites(graph)
-    shown = onnx.ModelProto()
-    shown.CopyFrom(graph)
-    for tensor in {site.tensor for site in sites}:
-        shown.graph.output.append(helper.make_tensor_value_info(tensor, TensorProto.FLOAT, None))
-    fed = {**random_inputs(model, 32), "fresh_B": np.ones(32, np.bool_)}
-    session = ort.InferenceSession(shown.SerializeToString(), providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_outputs()]
-    values = dict(zip(names, session.run(names, fed), strict=True))
+    shown = with_outputs(graph, {site.tensor for site in sites})
+    values = run_once(shown, {**random_inputs(model, 32), "fresh_B": np.ones(32, np.bool_)})
     return {site.name: float(np.abs(values[site.tensor]).max()) / 127 for site in sites}
 
 

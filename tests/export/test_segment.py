@@ -1,8 +1,9 @@
-"""The step graph says what PyTorch says, whatever its carry held and whoever shares its batch.
+"""The step graph says what PyTorch says, whatever its carry held; a graph that breaks a rule is refused by name.
 
 Shapes: B puzzles, S segments, T tokens, V vocabulary.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import numpy as np
 import onnx
 import pytest
 from export_tools import engine_of, random_inputs, random_questions, run_once, small_model
+from onnx import helper, numpy_helper
 
 from hrm_export.golden import record
-from hrm_export.onnx_graph import TENSORRT_OPERATORS
+from hrm_export.onnx_graph import TENSORRT_OPERATORS, GraphError, check_graph, stored_sizes
 from hrm_export.segment import segment_graph
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -29,6 +31,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "other-sizes": {"vocab_size": 11, "seq_len": 81, "hidden_size": 48, "num_heads": 3, "expansion": 2.0},
 }
 ADDED_LATER = {"QuantizeLinear", "DequantizeLinear", "And", "Greater", "Not"}  # by quantising and unrolling
+WEIGHT = "lm_head.weight"
 LOGIT_TOLERANCE = 1e-4  # float32 sums in another order, carried through 16 segments
 
 
@@ -98,7 +101,7 @@ def test_a_puzzle_gets_the_same_answer_in_batches_of_1_3_and_8(positions: str) -
 @pytest.mark.parametrize("positions", ["rope", "learned"])
 def test_every_weight_is_stored_once_however_often_it_is_used(positions: str) -> None:
     model = small_model(positions=positions, high_cycles=2, low_cycles=3)
-    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in segment_graph(model).graph.initializer}
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in segment_graph(model).graph.initializer}
     weights = {name: tensor for name, tensor in model.state_dict().items() if name != "puzzle_table"}
     tables = 2 * model.config.num_positions * model.config.head_size if positions == "rope" else 0
     arrays = [array for array in stored.values() if array.dtype == np.float32 and array.ndim > 0]
@@ -117,7 +120,7 @@ def test_the_carry_passes_a_transformer_by() -> None:
 def test_matrices_are_stored_as_they_are_used() -> None:
     model = small_model()
     graph = segment_graph(model).graph
-    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     name = "low_level.layers.1.mlp.down_proj.weight"
     assert np.array_equal(stored[name], model.state_dict()[name].numpy().T)
     assert not [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in stored]
@@ -159,3 +162,62 @@ def test_names_types_and_the_open_axis_are_the_runtimes_contract() -> None:
 def test_the_same_model_gives_the_same_bytes() -> None:
     assert segment_graph(small_model()).SerializeToString() == segment_graph(small_model()).SerializeToString()
     assert segment_graph(small_model()).SerializeToString() != segment_graph(small_model(seed=1)).SerializeToString()
+
+
+def add_node(model: onnx.ModelProto, operator: str, *inputs: str) -> None:
+    model.graph.node.append(helper.make_node(operator, inputs, ["surplus"], name="surplus"))
+
+
+def initializer(model: onnx.ModelProto, name: str) -> onnx.TensorProto:
+    return next(tensor for tensor in model.graph.initializer if tensor.name == name)
+
+
+def copy_weight(model: onnx.ModelProto) -> None:
+    copy = model.graph.initializer.add()
+    copy.CopyFrom(initializer(model, WEIGHT))
+    copy.name = "copy"
+
+
+def halve(model: onnx.ModelProto) -> None:
+    add_node(model, "Cast", "logits_BTV")
+    model.graph.node[-1].attribute.append(helper.make_attribute("to", onnx.TensorProto.FLOAT16))
+    model.graph.node.append(helper.make_node("Add", ["surplus", "logits_BTV"], ["sum"], name="meeting"))
+
+
+def quantise_from_three(model: onnx.ModelProto) -> None:
+    stored = {"one/scale": np.array(1, np.float32), "three": np.array(3, np.int8)}
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in stored.items())
+    add_node(model, "QuantizeLinear", "logits_BTV", "one/scale", "three")
+
+
+def store_in_int8_too(model: onnx.ModelProto) -> None:
+    matrix = numpy_helper.to_array(initializer(model, WEIGHT)).astype(np.int8)
+    model.graph.initializer.append(numpy_helper.from_array(matrix, f"{WEIGHT}/int8"))
+
+
+FAULTS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
+    "unknown operator": (lambda model: add_node(model, "Gelu", "logits_BTV"), "surplus is Gelu giving FLOAT"),
+    "unknown type": (lambda model: add_node(model, "Mul", "answer_BT", "answer_BT"), "surplus is Mul giving INT32"),
+    "weight twice": (copy_weight, "copy: expected None, found 192"),
+    "weight missing": (
+        lambda model: model.graph.initializer.remove(initializer(model, WEIGHT)),
+        "not valid ONNX",
+    ),
+    "weight turned": (lambda model: add_node(model, "Transpose", WEIGHT), f"turns the weight {WEIGHT}"),
+    "newer opset": (lambda model: setattr(model.opset_import[0], "version", 21), "write IR 10 and opset 20"),
+    "newer IR": (lambda model: setattr(model, "ir_version", 11), "write IR 10 and opset 20"),
+    "value from nowhere": (lambda model: add_node(model, "Sqrt", "nowhere"), "not valid ONNX"),
+    "half meets float": (halve, "meeting mixes types|not valid ONNX"),
+    "asymmetric": (quantise_from_three, "surplus has another zero point"),
+    "int8 beside float": (store_in_int8_too, f"{WEIGHT}: expected 192, found 384"),
+}
+
+
+@pytest.mark.parametrize(("change", "saying"), FAULTS.values(), ids=FAULTS)
+def test_a_graph_that_breaks_a_rule_is_refused(change: Callable[[onnx.ModelProto], object], saying: str) -> None:
+    model = segment_graph(small_model())
+    stored = stored_sizes(model)
+    check_graph(model, stored)
+    change(model)
+    with pytest.raises(GraphError, match=saying):
+        check_graph(model, stored)

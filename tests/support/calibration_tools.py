@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from export_tools import small_model
+from export_tools import run_once, small_model
 
 from hrm_export.segment import segment_graph
 from hrm_puzzles import registry
@@ -55,6 +55,4 @@ def run(graph: onnx.ModelProto, inputs: dict[str, np.ndarray], *, optimised: boo
     options.intra_op_num_threads = 1
     if not optimised:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, inputs), strict=True))
+    return run_once(graph, inputs, options)

@@ -69,9 +69,11 @@ def replayed(bundle: Bundle, precision: str = "fp32") -> ParityReport:
     )
 
 
-def run_once(graph: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def run_once(
+    graph: onnx.ModelProto, inputs: dict[str, np.ndarray], options: ort.SessionOptions | None = None
+) -> dict[str, np.ndarray]:
     """One run of a graph by its names, without an engine around it; inputs the graph does not have are left out."""
-    session = ort.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     known = {value.name for value in session.get_inputs()}
     outputs = session.run(names, {name: array for name, array in inputs.items() if name in known})

@@ -6,6 +6,7 @@ hrm-parity sudoku.bundle --engine cpu:int8 --against cpu:fp32 --data data/sudoku
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -102,18 +103,18 @@ def _show(bundle: Bundle, comparison: Comparison, *, as_json: bool) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
+    say = partial(console.print, highlight=False, soft_wrap=True)
     for name, text in summary_rows(report):
-        console.print(f"{name:>14}  {text}", highlight=False, soft_wrap=True)
-    lines = [comparison.verdict]
+        say(f"{name:>14}  {text}")
+    say(comparison.verdict)
     if comparison.breaks:
-        lines.append(f"first break: {comparison.breaks[0]}")
+        say(f"first break: {comparison.breaks[0]}")
     if len(comparison.breaks) > 1:
-        lines.append(f"and {len(comparison.breaks) - 1} more")
-    lines += comparison.reasons
+        say(f"and {len(comparison.breaks) - 1} more")
+    for reason in comparison.reasons:
+        say(reason)
     if comparison.bisection:
-        lines.append(f"bisection: {comparison.bisection}")
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+        say(f"bisection: {comparison.bisection}")
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def _reference(bundle: Bundle, source: Choice | Path | None, num_slots: int, num
     if source is None:
         return golden_side(bundle.golden(), num_slots, policy)
     if isinstance(source, Path):
-        engine, table = diagnosis.checkpoint_opener()(source, bundle.manifest, num_slots)
+        engine, table = diagnosis.plugin("checkpoint")(source, bundle.manifest, num_slots)
         return Side(name=f"PyTorch ({source.name})", engine=engine, puzzle_table=table, policy=policy)
     return _side(bundle, source, num_slots, num_threads)
 
@@ -179,7 +179,7 @@ def _bisected(
         raise ValueError("golden traces know no nodes; for --bisect give --checkpoint, or --against another precision.")
     puzzle, segment = (broken[0].puzzle, broken[0].segment) if broken else (None, None)
     asked, segment = questions[puzzle or 0], segment or 1
-    bisection = diagnosis.bisector()(
+    bisection = diagnosis.plugin("bisect")(
         reference=source if isinstance(source, Path) else _graph_of(bundle, source),
         candidate=_graph_of(bundle, candidate),
         tokens_T=asked.tokens_T,

@@ -4,14 +4,11 @@ PyTorch and the bisection of graphs need packages that no edge machine has: plug
 `hrm_edge.parity`. Shapes: T tokens, V vocabulary, E puzzle-vector size, P puzzle-table rows.
 """
 
-from collections.abc import Callable
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.engine import Engine, Float32
-from hrm_edge_runtime.manifest import Manifest
+from hrm_edge_runtime.engines.engine import Float32
 from hrm_edge_runtime.parity.gates import Break
 from hrm_edge_runtime.parity.measures import relative_error
 from hrm_edge_runtime.parity.walk import Side
@@ -29,21 +26,12 @@ class DesktopError(ValueError):
     """A desktop plug-in that is not installed; the text is one sentence with the line to install it."""
 
 
-def checkpoint_opener() -> Callable[[Path, Manifest, int], tuple[Engine, Float32]]:
-    """Opens a checkpoint for so many slots: its model as an engine, and its own puzzle table [P, E]."""
-    return _plugin("checkpoint")
+def plugin(name: str) -> Any:
+    """A part that only a desktop has; refuses one that is not installed (DesktopError).
 
-
-def bisector() -> Callable[..., str]:
-    """Compares two step graphs in one segment and says in a sentence which node diverges first, if any.
-
-    Takes `reference` and `candidate` (files; a checkpoint directory stands for its graph), `tokens_T`,
-    `puzzle_vector_E` and `segment` by name.
+    `checkpoint` opens one for so many slots: its model as an engine, and its own puzzle table [P, E]. `bisect` compares
+    two step graphs in one segment and says in a sentence which node diverges first, if any.
     """
-    return _plugin("bisect")
-
-
-def _plugin(name: str) -> Any:
     remedy = "pip install 'hrm-edge[export]'"
     for entry in entry_points(group=GROUP, name=name):
         try:

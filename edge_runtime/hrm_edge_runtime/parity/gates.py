@@ -76,8 +76,8 @@ GOLDEN_FP32 = read_gates(DEFAULT_FILE, "fp32", "golden")
 LOGIT_TOLERANCE = GOLDEN_FP32.first_segment.worst["logit_gap"]
 """For float32 sums in another order; a wrong operator is off by far more.
 
-Later segments may differ by five times as much: the recurrence amplifies rounding, and another processor rounds in
-another order. Traces recorded with AVX2 differ by 1.5e-4 after 12 segments with AVX-512, with the same answers.
+Later segments may differ by five times as much: traces recorded with AVX2 differ by 1.5e-4 after 12 segments with
+AVX-512, with the same answers.
 """
 
 
