@@ -1,7 +1,5 @@
 """Engines in turns: every one is measured beside the first of its batch, on the same puzzles."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The plain step and our trainer do equal work, and the benchmark would notice if they did not."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

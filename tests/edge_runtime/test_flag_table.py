@@ -1,7 +1,5 @@
 """The table of options in docs/api.md is the parser's own; run this file with Python to write it again."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -6,8 +6,6 @@ even the size of the batch shows. A platform where this fails would need a state
 Shapes: T tokens, E puzzle-vector size.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np
@@ -16,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
@@ -33,10 +31,10 @@ def bundle_of(name: str) -> Bundle:
 
 
 @cache
-def engine_of(name: str, precision: str, num_threads: int = 1) -> OnnxEngine:
+def engine_of(name: str, precision: str, num_threads: int = 1, num_slots: int = NUM_SLOTS) -> OnnxEngine:
     """Opened once; what it computed before must not matter either."""
     return engine_from_bundle(
-        bundle_of(name), precision=precision, num_slots=NUM_SLOTS, num_threads=num_threads, want_logits=True
+        bundle_of(name), precision=precision, num_slots=num_slots, num_threads=num_threads, want_logits=True
     )
 
 
@@ -87,17 +85,19 @@ def test_a_puzzle_is_answered_alike_in_any_slot_of_any_batch_beside_anybody(
     assert [said_by(engine, slot, num_active) for _ in range(NUM_SEGMENTS)] == alone(name, precision, number)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
 @given(
     order=st.permutations(range(12)),
     cancelled=st.sets(st.integers(0, 11), max_size=4),
     poisoned=st.sets(st.integers(0, 11), max_size=4),
     pauses=st.lists(st.integers(0, 3), min_size=12, max_size=12),
+    num_slots=st.integers(1, 6),
 )
 @settings(max_examples=10, deadline=None)
 def test_a_lane_answers_everybody_as_if_nobody_else_had_come(
-    order: list[int], cancelled: set[int], poisoned: set[int], pauses: list[int]
+    precision: str, order: list[int], cancelled: set[int], poisoned: set[int], pauses: list[int], num_slots: int
 ) -> None:
-    bundle, engine = bundle_of("sudoku-6x6"), engine_of("sudoku-6x6", "int8")
+    bundle, engine = bundle_of("sudoku-6x6"), engine_of("sudoku-6x6", precision, num_slots=num_slots)
     lane, results = Lane(engine, bundle.puzzle, queue_limit=20), list[Attempt]()
     for number, pause in zip(order, pauses, strict=True):
         lane.submit(job(number, poisoned=number in poisoned))
@@ -111,7 +111,7 @@ def test_a_lane_answers_everybody_as_if_nobody_else_had_come(
         if result.attempt_id in poisoned | cancelled:
             assert result.halted_by in ("failed", "cancelled") or result.attempt_id not in poisoned
         else:
-            assert fields(result) == solo(result.attempt_id)
+            assert fields(result) == solo(precision, result.attempt_id)
 
 
 def job(number: int, *, poisoned: bool = False) -> Attempt:
@@ -126,15 +126,11 @@ def job(number: int, *, poisoned: bool = False) -> Attempt:
 
 
 @cache
-def solo(number: int) -> tuple[object, ...]:
+def solo(precision: str, number: int) -> tuple[object, ...]:
     bundle = bundle_of("sudoku-6x6")
-    engine = engine_from_bundle(bundle, precision="int8", num_slots=1, num_threads=1)
-    lane = Lane(engine, bundle.puzzle, queue_limit=1)
-    lane.submit(job(number))
-    while lane.has_work:
-        for result in lane.step():
-            return fields(result)
-    raise AssertionError("it never ended")
+    engine = engine_from_bundle(bundle, precision=precision, num_slots=1, num_threads=1)
+    (result,) = run_all(Lane(engine, bundle.puzzle, queue_limit=1), [job(number)])
+    return fields(result)
 
 
 def fields(result: Attempt) -> tuple[object, ...]:

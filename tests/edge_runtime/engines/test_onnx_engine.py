@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.manifest import BundleError
@@ -45,13 +45,13 @@ def load(engine: OnnxEngine, slot: int, puzzle: int) -> None:
 
 def trace(engine: OnnxEngine, slot: int, num_active: int, num_segments: int) -> list[tuple[object, ...]]:
     """What a slot says in each of its next segments, as plain bytes and numbers."""
-    return [_said(engine, slot, num_active) for _ in range(num_segments)]
-
-
-def _said(engine: OnnxEngine, slot: int, num_active: int) -> tuple[object, ...]:
-    output = engine.step(num_active)
-    assert output.logits_BTV is not None
-    return (output.answer_BT[slot].tobytes(), float(output.halt_margin_B[slot]), output.logits_BTV[slot].tobytes())
+    said: list[tuple[object, ...]] = []
+    for _ in range(num_segments):
+        output = engine.step(num_active)
+        assert output.logits_BTV is not None
+        row = output.answer_BT[slot].tobytes(), float(output.halt_margin_B[slot]), output.logits_BTV[slot].tobytes()
+        said.append(row)
+    return said
 
 
 def test_a_slot_says_the_same_whoever_sits_beside_it(tiny_graph: Path) -> None:
@@ -147,11 +147,8 @@ def said(result: Attempt) -> tuple[object, ...]:
 
 
 def alone(graph: Path, puzzle: int, policy: HaltingPolicy) -> tuple[object, ...]:
-    lane = Lane(engine_of(graph, 1), Remainder(), queue_limit=0)
-    lane.submit(job(puzzle, policy))
-    while not (results := lane.step()):
-        pass
-    return said(results[0])
+    (result,) = run_all(Lane(engine_of(graph, 1), Remainder(), queue_limit=1), [job(puzzle, policy)])
+    return said(result)
 
 
 steps = st.integers(0, 20)

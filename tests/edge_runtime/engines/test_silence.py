@@ -1,7 +1,5 @@
 """The server tells nobody that it runs: ONNX Runtime's telemetry stays off, and leaves no identifier behind."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -22,7 +22,7 @@ from board_tree import board
 from typer.testing import CliRunner
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines import factory
@@ -114,17 +114,17 @@ def said_alike(ours: Engine, theirs: Engine, num_active: int) -> None:
 def lane_answers(engine: Engine, bundle: Bundle) -> dict[int, tuple[object, ...]]:
     """What a lane says about forty puzzles that come and go."""
     lane, rng = Lane(engine, bundle.puzzle, queue_limit=40), np.random.default_rng(4)
-    for number in range(40):
-        lane.submit(
-            Attempt(
-                attempt_id=number,
-                tokens_T=rng.integers(0, 6, 16, dtype=np.int32),
-                puzzle_vector_E=bundle.puzzle_table[number % 3],
-                policy=HaltingPolicy(kind="learned", max_segments=9),
-                arrival_s=0.0,
-            )
+    attempts = [
+        Attempt(
+            attempt_id=number,
+            tokens_T=rng.integers(0, 6, 16, dtype=np.int32),
+            puzzle_vector_E=bundle.puzzle_table[number % 3],
+            policy=HaltingPolicy(kind="learned", max_segments=9),
+            arrival_s=0.0,
         )
-    results = [result for _ in range(400) if lane.has_work for result in lane.step()]
+        for number in range(40)
+    ]
+    results = run_all(lane, attempts)
     return {one.attempt_id: (one.segments, one.margin, np.asarray(one.answer_T).tobytes()) for one in results}
 
 

@@ -1,7 +1,5 @@
 """What `hrm-solve` shows: counts, progress, boards in colour on a terminal and plain text in a pipe."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`hrm-solve` over many puzzles: every form is read, every puzzle gets its end once, whatever stops the run."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json
