@@ -13,20 +13,10 @@ import aiohttp
 import numpy as np
 from numpy.typing import NDArray
 
+from hrm_benchmarks import server as serving
 from hrm_benchmarks.report import Row, paper, print_table, pyplot
 from hrm_benchmarks.scripted import Seconds, poisson, simulate
-from hrm_benchmarks.server import (
-    SETTLED_S,
-    Exchange,
-    LaneCounts,
-    RunningServer,
-    again_and_again,
-    answer_in,
-    client,
-    open_loop,
-    step_costs,
-    stream,
-)
+from hrm_benchmarks.server import Exchange, LaneCounts, RunningServer
 
 Latencies = tuple[Seconds, Seconds]
 """Measured and simulated, of the requests that were answered."""
@@ -73,10 +63,12 @@ async def measure(
 ) -> tuple[Row, list[Latencies]]:
     """Cost of steps, capacity, then each share of it: the figures, and the latencies of each load for the picture."""
     rng = np.random.default_rng(plan.seed)
-    async with client() as http:
+    async with serving.client() as http:
         tell("what a step costs, by its rows")
         num_segments = min(16, plan.max_segments)
-        step_s_B = await step_costs(server, http, bodies[0], num_slots=plan.num_slots, num_segments=num_segments)
+        step_s_B = await serving.step_costs(
+            server, http, bodies[0], num_slots=plan.num_slots, num_segments=num_segments
+        )
         overhead_s = await _overhead(server, http, bodies)
         tell(f"capacity: {plan.saturation_s:.0f} s with a full queue")
         capacity, segments_Q, between_s = await _capacity(server, http, bodies, plan, float(step_s_B[-1]))
@@ -87,7 +79,7 @@ async def measure(
             tell(f"{share:.0%} of {capacity['puzzles_per_s']:.1f} puzzles/s for {plan.seconds:.0f} s")
             arrivals_s = poisson(rate, plan.seconds, rng)
             asked = rng.integers(0, len(bodies), len(arrivals_s))
-            exchanges = await open_loop(http, server.url, bodies, asked.tolist(), arrivals_s.tolist())
+            exchanges = await serving.open_loop(http, server.url, bodies, asked.tolist(), arrivals_s.tolist())
             simulated_s = simulate(
                 arrivals_s,
                 segments_Q[asked],
@@ -98,7 +90,7 @@ async def measure(
             latency_s = np.array([one.latency_s for one in exchanges if one.status == 200])
             levels.append({"share": share, **_level(exchanges, latency_s, simulated_s, slo_s)})
             latencies.append((latency_s, simulated_s[~np.isnan(simulated_s)]))
-            await asyncio.sleep(2 * SETTLED_S)
+            await asyncio.sleep(2 * serving.SETTLED_S)
     cost = {"step_ms": (1e3 * step_s_B).tolist(), "overhead_ms": 1e3 * overhead_s, "slo_ms": 1e3 * slo_s}
     return {"ready_s": server.ready_s, **cost, "capacity": capacity, "levels": levels}, latencies
 
@@ -107,7 +99,7 @@ async def _overhead(server: RunningServer, http: aiohttp.ClientSession, bodies: 
     """Median of what a request that meets no other takes beyond its time in a slot."""
     beyond_s: list[float] = []
     for question in itertools.islice(itertools.cycle(range(len(bodies))), ALONE):
-        (one,) = await open_loop(http, server.url, bodies, [question], [0.0])
+        (one,) = await serving.open_loop(http, server.url, bodies, [question], [0.0])
         beyond_s.append(one.done_s - one.sent_s - one.answer["compute_ms"] / 1e3)
     return float(np.median(beyond_s))
 
@@ -123,7 +115,7 @@ async def _capacity(
     ended = asyncio.Event()
 
     def lines() -> Iterator[bytes]:
-        yield from again_and_again(bodies, FILL_S + plan.saturation_s, num_least=len(bodies))
+        yield from serving.again_and_again(bodies, FILL_S + plan.saturation_s, num_least=len(bodies))
         ended.set()
 
     async def watched() -> LaneCounts:
@@ -133,8 +125,8 @@ async def _capacity(
         return await asyncio.to_thread(server.counts) - first
 
     watching = asyncio.ensure_future(watched())
-    async for said in stream(http, server.url, lines(), window=plan.num_slots + plan.queue_limit):
-        segments = answer_in(said)["segments"]
+    async for said in serving.stream(http, server.url, lines(), window=plan.num_slots + plan.queue_limit):
+        segments = serving.answer_in(said)["segments"]
         segments_Q[(said["line"] - 1) % len(bodies)] = segments
         num_answers, total_segments = num_answers + 1, total_segments + segments
     seen, mean_segments = await watching, total_segments / num_answers

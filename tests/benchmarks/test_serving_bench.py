@@ -8,20 +8,8 @@ import pytest
 from tiny_bundle import write_tiny_bundle
 from typer.testing import CliRunner
 
+from hrm_benchmarks import policies
 from hrm_benchmarks.cli import app
-from hrm_benchmarks.policies import (
-    POLICIES,
-    Bench,
-    PolicyRun,
-    attempts_of,
-    bundle_bench,
-    exact_share,
-    figures,
-    measure,
-    questions_for,
-    scripted_bench,
-    serve,
-)
 from hrm_benchmarks.scripted import (
     Scripted,
     VirtualClock,
@@ -39,7 +27,7 @@ from hrm_puzzles.puzzle import RIGHT
 SEGMENTS = np.array([1, 4, 2, 1, 3])  # of the puzzles in their order; two slots, a second a step
 
 
-def bench_of(*, linear: bool = False) -> Bench:
+def bench_of(*, linear: bool = False) -> policies.Bench:
     puzzle, clock = registry.get("sudoku-4x4"), VirtualClock()
     asked = made_up(puzzle, len(SEGMENTS), np.random.default_rng(0))
     script_of = scripts(asked, SEGMENTS)
@@ -50,13 +38,15 @@ def bench_of(*, linear: bool = False) -> Bench:
         step_s=float if linear else 1.0,
         sleep=clock.sleep,
     )
-    attempts = attempts_of(asked, HaltingPolicy(kind="learned", max_segments=16), np.zeros(1, np.float32))
-    return Bench(engine=engine, puzzle=puzzle, attempts=attempts, labels_NT=asked.labels_NT, clock=clock, title="tiny")
+    attempts = policies.attempts_of(asked, HaltingPolicy(kind="learned", max_segments=16), np.zeros(1, np.float32))
+    return policies.Bench(
+        engine=engine, puzzle=puzzle, attempts=attempts, labels_NT=asked.labels_NT, clock=clock, title="tiny"
+    )
 
 
-def runs(*, linear: bool = False) -> dict[str, PolicyRun]:
+def runs(*, linear: bool = False) -> dict[str, policies.PolicyRun]:
     bench = bench_of(linear=linear)
-    return {policy.name: serve(policy, bench) for policy in POLICIES}
+    return {policy.name: policies.serve(policy, bench) for policy in policies.POLICIES}
 
 
 def test_each_policy_takes_the_steps_its_rule_says() -> None:
@@ -88,17 +78,17 @@ def test_every_policy_answers_every_puzzle_alike() -> None:
     bench = bench_of()
     for name, run in runs().items():
         assert sorted(result.attempt_id for result in run.results) == [0, 1, 2, 3, 4], name
-        assert exact_share(run, bench.labels_NT) == 1.0, name
+        assert policies.exact_share(run, bench.labels_NT) == 1.0, name
         assert [result.segments for result in run.results] == [16] * 5 or name != "fixed"
 
 
 def test_figures_compare_with_the_refill_run() -> None:
     seen, bench = runs(), bench_of()
-    slowest = figures(seen["slowest"], seen["refill"], bench.labels_NT)
+    slowest = policies.figures(seen["slowest"], seen["refill"], bench.labels_NT)
     assert slowest["refill_ratio"] == pytest.approx(9 / 7)
     assert slowest["puzzles_per_s"] == pytest.approx(5 / 9)
     assert slowest["mean_segments"] == pytest.approx(SEGMENTS.mean())
-    assert figures(seen["refill"], seen["refill"], bench.labels_NT)["share_of_bound"] == 1.0
+    assert policies.figures(seen["refill"], seen["refill"], bench.labels_NT)["share_of_bound"] == 1.0
 
 
 def test_made_up_questions_are_solved_by_their_labels() -> None:
@@ -121,7 +111,7 @@ def test_synthetic_shapes_have_the_mean_in_their_name(name: str, mean: int) -> N
 def test_throughput_agrees_with_the_closed_form(segments: str, fixed: float, slowest: float) -> None:
     """E[T] and E[max of 8] give the ratios; a finite sample and its drain stay within a tenth of them."""
     scripted = Scripted(segments=segments, num_puzzles=600, num_slots=8, step_ms=1, cost="flat", seed=1)
-    seen = measure(scripted_bench(scripted, virtual=True), rounds=1, tell=str)
+    seen = policies.measure(policies.scripted_bench(scripted, virtual=True), rounds=1, tell=str)
     assert seen["fixed"]["refill_ratio"] == pytest.approx(fixed, rel=0.1)
     assert seen["slowest"]["refill_ratio"] == pytest.approx(slowest, rel=0.1)
     assert seen["refill"]["occupancy"] >= 0.98
@@ -148,7 +138,7 @@ def test_a_file_without_a_histogram_is_refused(tmp_path: Path, content: str) -> 
 def test_the_table_names_every_policy() -> None:
     shown = CliRunner().invoke(app, ["serve", "--virtual-time", "--puzzles", "20"], env={"COLUMNS": "150"})
     assert shown.exit_code == 0
-    assert all(policy.name in shown.stdout for policy in POLICIES)
+    assert all(policy.name in shown.stdout for policy in policies.POLICIES)
 
 
 def test_a_mistake_ends_with_one_sentence(tmp_path: Path) -> None:
@@ -163,9 +153,9 @@ def test_a_mistake_ends_with_one_sentence(tmp_path: Path) -> None:
 
 def test_every_early_exit_policy_gives_each_puzzle_the_same_answer(tmp_path: Path) -> None:
     bundle = Bundle.open(write_tiny_bundle(tmp_path / "tiny.bundle"))
-    bench = bundle_bench(
+    bench = policies.bundle_bench(
         bundle,
-        questions_for(bundle, None, None, 9, seed=0),
+        policies.questions_for(bundle, None, None, 9, seed=0),
         precision="fp32",
         policy=HaltingPolicy(kind="learned", max_segments=9),
         num_slots=4,
@@ -173,8 +163,8 @@ def test_every_early_exit_policy_gives_each_puzzle_the_same_answer(tmp_path: Pat
         cpu_clock=False,
     )
     answers: dict[str, dict[int, tuple[int, list[int]]]] = {}
-    for policy in POLICIES:
-        run = serve(policy, bench)
+    for policy in policies.POLICIES:
+        run = policies.serve(policy, bench)
         answers[policy.name] = {
             result.attempt_id: (result.segments, np.asarray(result.answer_T).tolist()) for result in run.results
         }
@@ -199,6 +189,6 @@ def test_the_command_measures_a_bundle_on_puzzles_from_a_file(tmp_path: Path) ->
     shown = CliRunner().invoke(app, arguments)
     assert shown.exit_code == 0, shown.output
     runs = json.loads(shown.stdout)["runs"]
-    assert set(runs) == {policy.name for policy in POLICIES}
+    assert set(runs) == {policy.name for policy in policies.POLICIES}
     assert runs["refill"]["mean_segments"] == 6
     assert runs["refill"]["exact"] == runs["fixed"]["exact"] == 0

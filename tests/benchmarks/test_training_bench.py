@@ -9,22 +9,15 @@ import torch
 from typer.testing import CliRunner
 
 from hrm_benchmarks.cli import app
-from hrm_benchmarks.desktop.training import (
-    LOSS_TOLERANCE,
-    TrainerUnderTest,
-    contestants,
-    measure,
-    speeds,
-    stepper,
-)
+from hrm_benchmarks.desktop import training
 from hrm_benchmarks.turns import Lap
 
 TINY = {"hidden_size": 32, "num_heads": 2, "puzzle_vector_size": 32}
 
 
-def tiny(**changes: Any) -> list[TrainerUnderTest]:
+def tiny(**changes: Any) -> list[training.TrainerUnderTest]:
     """The plain step, the same by our trainer, and our own recipe: 4x4 Sudoku, two heads of width 16."""
-    all_of = contestants("small", "sudoku-4x4", batch_size=4, num_threads=1, compiled=False)
+    all_of = training.contestants("small", "sudoku-4x4", batch_size=4, num_threads=1, compiled=False)
     return [replace(one, config=replace(one.config, **{**TINY, **changes})) for one in all_of]
 
 
@@ -38,9 +31,9 @@ def tiny(**changes: Any) -> list[TrainerUnderTest]:
     ids=["small", "published cycles", "no prefix"],
 )
 def test_equal_contestants_have_equal_losses_for_a_dozen_steps(changes: dict[str, Any]) -> None:
-    plain, same, _ = (stepper(one) for one in tiny(**changes))
+    plain, same, _ = (training.stepper(one) for one in tiny(**changes))
     losses = [plain() for _ in range(12)]
-    assert [same() for _ in range(12)] == pytest.approx(losses, abs=LOSS_TOLERANCE)
+    assert [same() for _ in range(12)] == pytest.approx(losses, abs=training.LOSS_TOLERANCE)
     assert len(set(losses)) == 12
 
 
@@ -49,17 +42,17 @@ def test_other_work_under_the_name_of_equal_work_is_refused() -> None:
     plain, same, _ = tiny()
     other = replace(same, recipe=replace(same.recipe, loss="softmax"))
     with pytest.raises(ValueError, match="the work is not equal"):
-        measure([plain, other], rounds=1, turn_s=0.0, tell=str)
+        training.measure([plain, other], rounds=1, turn_s=0.0, tell=str)
 
 
 def test_a_ratio_is_taken_inside_its_round_and_counts_samples_not_steps() -> None:
     plain, same, own = tiny()
     assert own.samples_per_step == 4 * plain.samples_per_step
     turns = [[Lap(2, 1.0, 1.0), Lap(4, 1.0, 2.0), Lap(1, 1.0, 1.0)], [Lap(1, 1.0, 1.0), Lap(2, 1.0, 1.0)] * 2]
-    found = speeds([plain, same, own], [row[:3] for row in turns], cpu_clock=False)
+    found = training.speeds([plain, same, own], [row[:3] for row in turns], cpu_clock=False)
     assert [row["ratio"] for row in found] == [1.0, 2.0, pytest.approx((2.0 + 4.0) / 2)]
     assert [row["equal_work"] for row in found] == [True, True, False]
-    by_cpu = speeds([plain, same, own], [row[:3] for row in turns[:1]], cpu_clock=True)
+    by_cpu = training.speeds([plain, same, own], [row[:3] for row in turns[:1]], cpu_clock=True)
     assert by_cpu[1]["ratio"] == 1.0
 
 

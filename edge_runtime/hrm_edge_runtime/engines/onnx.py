@@ -20,22 +20,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.engine import (
-    ANSWERS,
-    AXES,
-    CARRIES,
-    FED,
-    INPUTS,
-    LOGITS,
-    OUTPUTS,
-    EngineLostError,
-    EngineUnavailableError,
-    Float32,
-    Int32,
-    Shape,
-    StepOutput,
-    shapes_of,
-)
+from hrm_edge_runtime.engines import engine as contract
+from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError, Float32, Int32, Shape, StepOutput
 from hrm_edge_runtime.manifest import BundleError, Manifest
 from hrm_host.board import num_cores
 
@@ -91,7 +77,7 @@ def tensorrt_provider(manifest: Manifest, precision: str, *, num_slots: int, cac
 
 
 def _profile(manifest: Manifest, num_rows: int) -> str:
-    shapes = shapes_of(INPUTS, manifest, num_rows)
+    shapes = contract.shapes_of(contract.INPUTS, manifest, num_rows)
     return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
 
 
@@ -134,13 +120,17 @@ class OnnxEngine:
         self.num_slots = num_slots
         self._session = _open_session(Path(graph_path), provider, num_threads)
         shapes = _row_shapes(self._session, Path(graph_path))
-        self.sizes = {axis: size for name in shapes for axis, size in zip(AXES[name], shapes[name], strict=True)}
+        self.sizes = {
+            axis: size for name in shapes for axis, size in zip(contract.AXES[name], shapes[name], strict=True)
+        }
         self.seq_len = self.sizes["seq_len"]
-        device, carried = provider.device, {name: (num_slots, *shapes[name]) for name in CARRIES}
+        device, carried = provider.device, {name: (num_slots, *shapes[name]) for name in contract.CARRIES}
         self._on_host = device is None
-        wanted = (*ANSWERS, LOGITS) if want_logits else ANSWERS
-        self._inputs: Arrays = {name: np.zeros((num_slots, *shapes[name]), INPUTS[name]) for name in FED}
-        self._outputs: Arrays = {name: np.zeros((num_slots, *shapes[name]), OUTPUTS[name]) for name in wanted}
+        wanted = (*contract.ANSWERS, contract.LOGITS) if want_logits else contract.ANSWERS
+        self._inputs: Arrays = {
+            name: np.zeros((num_slots, *shapes[name]), contract.INPUTS[name]) for name in contract.FED
+        }
+        self._outputs: Arrays = {name: np.zeros((num_slots, *shapes[name]), contract.OUTPUTS[name]) for name in wanted}
         self._carries = [
             {name: HostRows(shape) if device is None else DeviceRows(shape, device) for name, shape in carried.items()}
             for _parity in range(2)
@@ -167,7 +157,7 @@ class OnnxEngine:
             raise EngineLostError(f"ONNX Runtime failed in a segment of {num_active} slots ({error})") from error
         self._current = 1 - self._current
         self._inputs["fresh_B"][:num_active] = False
-        logits_BTV = self._outputs.get(LOGITS)
+        logits_BTV = self._outputs.get(contract.LOGITS)
         return StepOutput(
             answer_BT=self._outputs["answer_BT"][:num_active],
             halt_margin_B=self._outputs["halt_margin_B"][:num_active],
@@ -181,7 +171,7 @@ class OnnxEngine:
 
     def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
         """`z_high_BND` and `z_low_BND` after the last step, for parity; a view or a copy."""
-        high, low = (self._carries[self._current][name].read(num_active) for name in CARRIES)
+        high, low = (self._carries[self._current][name].read(num_active) for name in contract.CARRIES)
         return high, low
 
     def _binding(self, num_active: int) -> ort.IOBinding:
@@ -277,14 +267,14 @@ def _open_session(path: Path, provider: Provider, num_threads: int | None) -> or
 def _row_shapes(session: ort.InferenceSession, path: Path) -> dict[str, tuple[int, ...]]:
     """Each tensor's shape less the batch axis; refuses a graph that is no step graph."""
     shapes: dict[str, list[object]] = {}
-    for nodes, types in ((session.get_inputs(), INPUTS), (session.get_outputs(), OUTPUTS)):
+    for nodes, types in ((session.get_inputs(), contract.INPUTS), (session.get_outputs(), contract.OUTPUTS)):
         stated = {node.name: node for node in nodes}
         for name, type_name in ((name, _TYPE_NAMES[dtype]) for name, dtype in types.items()):
             if name not in stated or stated[name].type != type_name:
                 raise BundleError(f"{path} has no {name} of type {type_name}, so it is no step graph: export it again.")
             shapes[name] = list(stated[name].shape)
     if any(
-        [isinstance(size, int) for size in shape] != [False, *(True for _ in AXES[name])]
+        [isinstance(size, int) for size in shape] != [False, *(True for _ in contract.AXES[name])]
         for name, shape in shapes.items()
     ):
         raise BundleError(f"{path} must leave the batch axis open and no other ({shapes}): export it again.")

@@ -18,20 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hrm_edge_runtime.engines.engine import (
-    ANSWERS,
-    CARRIES,
-    FED,
-    INPUTS,
-    LOGITS,
-    OUTPUTS,
-    EngineLostError,
-    EngineUnavailableError,
-    Float32,
-    Int32,
-    StepOutput,
-    shapes_of,
-)
+from hrm_edge_runtime.engines import engine as contract
+from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.trt import api
 from hrm_edge_runtime.engines.trt.cuda import CaptureError, PycudaGpu
 from hrm_edge_runtime.manifest import Manifest
@@ -96,13 +84,13 @@ class TensorRTEngine:
             answer_BT=self._read["answer_BT"].array[:num_active],
             halt_margin_B=self._read["halt_margin_B"].array[:num_active],
             q_halt_B=self._read["q_halt_B"].array[:num_active],
-            logits_BTV=self._read[LOGITS].array[:num_active] if self._wants_logits else None,
+            logits_BTV=self._read[contract.LOGITS].array[:num_active] if self._wants_logits else None,
         )
 
     def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
         """`z_high_BND` and `z_low_BND` after the last step, for parity; copies."""
         now, shape = self._carries[self._current], (num_active, *self._row_shape)
-        high, low = (self._gpu.read(now[name], shape, np.float32) for name in CARRIES)
+        high, low = (self._gpu.read(now[name], shape, np.float32) for name in contract.CARRIES)
         return high, low
 
     def layer_names(self) -> str:
@@ -122,7 +110,8 @@ class TensorRTEngine:
             raise EngineUnavailableError(
                 f"TensorRT {version} does not take this engine ({self._last_error.text}): build it again."
             )
-        names, due = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}, {*INPUTS, *OUTPUTS}
+        names = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
+        due = {*contract.INPUTS, *contract.OUTPUTS}
         if names != due or engine.num_optimization_profiles != num_profiles:
             raise EngineUnavailableError(
                 f"the engine has tensors {sorted(names)} and {engine.num_optimization_profiles} profiles where "
@@ -131,21 +120,21 @@ class TensorRTEngine:
         return engine
 
     def _allocate(self, num_rows: int) -> None:
-        shapes = shapes_of((*INPUTS, *OUTPUTS), self._manifest, num_rows)
-        outputs = (*ANSWERS, LOGITS) if self._wants_logits else ANSWERS
-        self._fed = {name: self._gpu.share(shapes[name], INPUTS[name]) for name in FED}
-        self._read = {name: self._gpu.share(shapes[name], OUTPUTS[name]) for name in outputs}
-        self._unread = 0 if self._wants_logits else self._gpu.allocate(int(np.prod(shapes[LOGITS])) * 4)
-        self._row_shape = shapes[CARRIES[0]][1:]
+        shapes = contract.shapes_of((*contract.INPUTS, *contract.OUTPUTS), self._manifest, num_rows)
+        outputs = (*contract.ANSWERS, contract.LOGITS) if self._wants_logits else contract.ANSWERS
+        self._fed = {name: self._gpu.share(shapes[name], contract.INPUTS[name]) for name in contract.FED}
+        self._read = {name: self._gpu.share(shapes[name], contract.OUTPUTS[name]) for name in outputs}
+        self._unread = 0 if self._wants_logits else self._gpu.allocate(int(np.prod(shapes[contract.LOGITS])) * 4)
+        self._row_shape = shapes[contract.CARRIES[0]][1:]
         self._row_bytes = int(np.prod(self._row_shape)) * 4
         self._carries = [
-            {name: self._gpu.allocate(num_rows * self._row_bytes) for name in CARRIES} for _parity in range(2)
+            {name: self._gpu.allocate(num_rows * self._row_bytes) for name in contract.CARRIES} for _parity in range(2)
         ]
         self._scratch = self._gpu.allocate(self._engine.device_memory_size_v2)
 
     def _context(self, profile: int, bucket: int) -> tensorrt.IExecutionContext:
         context = api.context_for(self._engine, profile=profile, scratch=self._scratch, stream=self._gpu.stream)
-        for name, shape in shapes_of(INPUTS, self._manifest, bucket).items():
+        for name, shape in contract.shapes_of(contract.INPUTS, self._manifest, bucket).items():
             if not context.set_input_shape(name, shape):
                 raise EngineUnavailableError(f"the engine takes no {name} of shape {shape}: build it again.")
         return context
@@ -176,7 +165,7 @@ class TensorRTEngine:
         before, after = self._carries[parity], self._carries[1 - parity]
         shared = {name: tensor.address for name, tensor in (*self._fed.items(), *self._read.items())}
         return {
-            LOGITS: self._unread,
+            contract.LOGITS: self._unread,
             **shared,
             **before,
             **{f"{name}_next": address for name, address in after.items()},
