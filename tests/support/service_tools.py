@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import subprocess
 import sys
@@ -126,3 +127,13 @@ def asking(server: Server, puzzles: list[str]) -> Iterator[list[Future[httpx.Res
         futures = [pool.submit(ask, puzzle) for puzzle in puzzles]
         wait_for(lambda: server.slots()["waiting"] == len(puzzles))
         yield futures
+
+
+def ask_and_stay(server: Server, puzzle: str, route: str = "/solve", **fields: object) -> socket.socket:
+    """A request sent by hand, over a connection that the caller reads or closes."""
+    body = json.dumps({"puzzle": puzzle, **fields}).encode()
+    media_type = "application/x-ndjson" if route == "/solve/batch" else "application/json"
+    connection = socket.create_connection(("127.0.0.1", server.port))
+    head = f"POST {route} HTTP/1.1\r\nhost: x\r\ncontent-type: {media_type}\r\ncontent-length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body)
+    return connection

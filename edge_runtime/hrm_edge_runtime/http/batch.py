@@ -24,6 +24,7 @@ from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.responses import as_json
 from hrm_edge_runtime.http.schema import SolveRequest
 from hrm_edge_runtime.http.solve import SolveService
+from hrm_edge_runtime.http.stream import body_piece
 from hrm_edge_runtime.worker.client import Admission, NoAnswerError
 
 BatchOrder = Literal["as-finished", "kept"]
@@ -133,7 +134,7 @@ class BatchStream(Response):
             finished = [task, *self._finished_too()]
             lines = b"".join([await one for one in finished])
             with anyio.fail_after(IDLE_SECONDS):
-                await send(_piece(lines))
+                await send(body_piece(lines))
             for one in finished:
                 self._unsent.discard(one)
                 self._window.release()
@@ -234,7 +235,3 @@ def _refusal(number: int, error: ServiceError | NoAnswerError) -> bytes:
 
 def _line(value: dict[str, Any]) -> bytes:
     return f"{as_json(value)}\n".encode()
-
-
-def _piece(body: bytes) -> Message:
-    return {"type": "http.response.body", "body": body, "more_body": True}

@@ -7,8 +7,8 @@ Behind the body the same channel carries the client's departure.
 import asyncio
 import json
 import math
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
@@ -30,7 +30,7 @@ class ClientGoneError(Exception):
     """The client closed its connection before the answer was there."""
 
 
-async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def unless_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
     """Do the work, but drop it (and raise ClientGoneError) the moment the client closes its connection.
 
     The body must have been read: what comes after it can only be the disconnect.

@@ -231,22 +231,19 @@ class EventBuffer:
 
 
 def _segment_view(parsed: ParsedRequest, event: SegmentEvent, shown: dict[int, Grid]) -> SegmentView:
-    """A segment in the notation of its request; `shown` holds the last grid of each attempt."""
+    """A segment in the notation of its request; `shown` holds the last grid of each attempt.
+
+    All cells count as changed where the board has another shape than before.
+    """
     grid = parsed.model.puzzle.decode(event.answer_T)
     before = shown.get(event.attempt, parsed.parsed.grid)
     shown[event.attempt] = grid
+    is_changed = (before != grid).reshape(-1) if before.shape == grid.shape else np.ones(grid.size, np.bool_)
     return SegmentView(
         segment=event.segment,
         attempt=event.attempt,
         solution=solution_of(parsed, event.answer_T),
-        changed=_changed(before, grid),
+        changed=np.flatnonzero(is_changed).tolist(),
         margin=event.margin,
         verified=event.verified,
     )
-
-
-def _changed(before: Grid, now: Grid) -> list[int]:
-    """The cells of `now` that differ; all of them where the board has another shape."""
-    if before.shape != now.shape:
-        return list(range(now.size))
-    return np.flatnonzero(before.reshape(-1) != now.reshape(-1)).tolist()

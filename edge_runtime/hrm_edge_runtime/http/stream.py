@@ -36,21 +36,18 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
         async with contextlib.aclosing(self._views):
-            await unless_client_leaves(receive, self._admit())
+            await unless_client_leaves(receive, anext(self._views))
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             with contextlib.suppress(ClientGoneError):
                 await unless_client_leaves(receive, self._tell_all(send))
 
-    async def _admit(self) -> None:
-        await anext(self._views)
-
     async def _tell_all(self, send: Send) -> None:
-        await send(_piece(ADMITTED))
+        await send(body_piece(ADMITTED))
         try:
             async for view in self._views:
-                await send(_piece(_event(view)))
+                await send(body_piece(_event(view)))
         except (ServiceError, NoAnswerError) as error:
-            await send(_piece(event("error", refusal_from(error).body())))
+            await send(body_piece(event("error", refusal_from(error).body())))
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -63,5 +60,5 @@ def _event(view: SegmentView | SolveAnswer | None) -> bytes:
     return event("answer" if isinstance(view, SolveAnswer) else "segment", view.model_dump(mode="json"))
 
 
-def _piece(body: bytes) -> Message:
+def body_piece(body: bytes) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": True}

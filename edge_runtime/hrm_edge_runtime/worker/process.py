@@ -15,8 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 from hrm_edge_runtime.logs import LogForm
 from hrm_edge_runtime.worker import loop
@@ -29,21 +28,6 @@ BACKOFF_CAP_S = 30.0
 HEALTHY_S = 10.0  # an engine that was ready this long has proved that it can run
 
 _log = logging.getLogger("hrm_edge_runtime.worker")
-
-
-class EngineHandle(Protocol):
-    """A running engine, seen from the HTTP process. `connection` reads to its end when the engine has gone."""
-
-    connection: Connection[Any, Any]
-    pid: int | None
-
-    def kill(self) -> None:
-        """End it now, whatever it does; safe to call again."""
-        ...
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait for its end; false where it is still there."""
-        ...
 
 
 class SpawnedEngine:
@@ -102,6 +86,13 @@ class ThreadEngine:
     def join(self, timeout_s: float) -> bool:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+
+EngineHandle = SpawnedEngine | ThreadEngine
+"""A running engine, seen from the HTTP process: its `connection` reads to its end when it has gone.
+
+`kill` ends it now and is safe to call again; `join` waits for its end, and returns False where it is still there.
+"""
 
 
 class EngineLink:
@@ -234,7 +225,12 @@ class EngineProcess:
             except Exception as error:  # whatever keeps an engine from starting, it is worth another try later
                 _log.exception("the engine could not be started")
                 self.last_error = f"the engine could not be started: {error}"
-            await self._pause_after_loss(ready_s)
+            if self._closing.is_set() or self.refusal is not None:
+                return
+            delay_s = self.backoff.after(ready_s)
+            _log.error("engine lost (%d times so far), starting it again in %.1f s", self.num_losses, delay_s)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), delay_s)
 
     async def _run_engine(self) -> float:
         """Start an engine and wait for its end; returns how long it was ready."""
@@ -248,16 +244,10 @@ class EngineProcess:
         self.link = self._link = self._ready_at_s = None
         self.num_losses += not self._closing.is_set()
         self._on_lost()
-        await asyncio.to_thread(_reap, handle)
+        if not await asyncio.to_thread(handle.join, STOP_S):  # its pipe has ended, but it lingers
+            handle.kill()
+            await asyncio.to_thread(handle.join, STOP_S)
         return ready_s
-
-    async def _pause_after_loss(self, ready_s: float) -> None:
-        if self._closing.is_set() or self.refusal is not None:
-            return
-        delay_s = self.backoff.after(ready_s)
-        _log.error("engine lost (%d times so far), starting it again in %.1f s", self.num_losses, delay_s)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), delay_s)
 
     def _deliver(self, message: FromEngine) -> None:
         if isinstance(message, Ready):
@@ -269,10 +259,3 @@ class EngineProcess:
             if message.is_refusal and not self._was_ready:
                 self.refusal = message.message
         self._on_message(message)
-
-
-def _reap(handle: EngineHandle) -> None:
-    """Wait for an engine whose pipe has ended; one that lingers is killed."""
-    if not handle.join(STOP_S):
-        handle.kill()
-        handle.join(STOP_S)

@@ -20,31 +20,24 @@ policies = st.builds(
 )
 
 
-def test_learned_halts_on_a_margin_above_the_threshold_only() -> None:
-    assert decide(0.6, 1, False, LEARNED) == "learned"
-    assert decide(0.5, 1, False, LEARNED) is None
-
-
-def test_learned_does_not_look_at_the_proof() -> None:
-    assert decide(0.0, 1, True, LEARNED) is None
-
-
-def test_verified_halts_at_once_on_a_proof() -> None:
-    assert decide(-9.0, 1, True, VERIFIED) == "proven"
-
-
-def test_verified_goes_on_where_the_model_would_stop_with_a_wrong_answer() -> None:
-    assert decide(9.0, 1, False, VERIFIED) is None
-
-
-def test_verified_is_learned_where_no_proof_exists() -> None:
-    assert decide(9.0, 1, None, VERIFIED) == "learned"
-    assert decide(0.0, 1, None, VERIFIED) is None
-
-
-def test_fixed_looks_at_the_segment_alone() -> None:
-    assert decide(9.0, 3, True, FIXED) is None
-    assert decide(-9.0, 4, False, FIXED) == "max_segments"
+@pytest.mark.parametrize(
+    ("margin", "segment", "verified", "policy", "reason"),
+    [
+        pytest.param(0.6, 1, False, LEARNED, "learned", id="learned halts on a margin above the threshold"),
+        pytest.param(0.5, 1, False, LEARNED, None, id="learned goes on at the threshold"),
+        pytest.param(0.0, 1, True, LEARNED, None, id="learned does not look at the proof"),
+        pytest.param(-9.0, 1, True, VERIFIED, "proven", id="verified halts at once on a proof"),
+        pytest.param(9.0, 1, False, VERIFIED, None, id="verified goes on with a wrong answer"),
+        pytest.param(9.0, 1, None, VERIFIED, "learned", id="verified is learned where no proof exists"),
+        pytest.param(0.0, 1, None, VERIFIED, None, id="and goes on like learned"),
+        pytest.param(9.0, 3, True, FIXED, None, id="fixed goes on before its last segment"),
+        pytest.param(-9.0, 4, False, FIXED, "max_segments", id="fixed halts at its last segment"),
+    ],
+)
+def test_a_policy_decides(
+    margin: float, segment: int, verified: bool | None, policy: HaltingPolicy, reason: str | None
+) -> None:
+    assert decide(margin, segment, verified, policy) == reason
 
 
 @given(margin=margins, verdict=verdicts, policy=policies)

@@ -136,20 +136,13 @@ def test_halted_puzzles_keep_their_answer() -> None:
     assert first.tolist() == [11, 11, 11]
 
 
-def test_a_halted_slot_is_refilled_before_the_very_next_step() -> None:
+def test_a_halted_slot_is_refilled_before_the_very_next_step_so_occupancy_is_full() -> None:
     lane, engine, _ = lane_of(2)
     for attempt_id, value in enumerate([1, 3, 2, 1, 3]):
         lane.submit(job(attempt_id, value))
     run_out(lane)
     assert engine.widths == [2, 2, 2, 2, 1, 1]  # ten slot-segments of work, none of them idle
-
-
-def test_occupancy_counts_the_steps_that_left_somebody_waiting() -> None:
-    lane, _, _ = lane_of(2)
-    for attempt_id, value in enumerate([1, 3, 2, 1, 3]):
-        lane.submit(job(attempt_id, value))
-    run_out(lane)
-    seen = lane.snapshot()
+    seen = lane.snapshot()  # occupancy counts the steps that left somebody waiting
     assert (seen.slot_segments_used, seen.slot_segments_offered, seen.occupancy) == (6, 6, 1.0)
     assert (seen.steps, seen.slot_segments) == (6, 10)
 

@@ -1,6 +1,7 @@
 """The scheduler's laws, by example and by a machine that does anything in any order."""
 
 from itertools import count
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,36 +29,26 @@ def attempt_of(attempt_id: int, arrival_s: float = 0.0, priority: int = 0, deadl
     )
 
 
-def order_of(*attempts: Attempt, ageing_s: float = 10.0) -> list[int]:
-    """The order in which a single slot takes these jobs."""
-    scheduler = Scheduler(1, len(attempts), ageing_s=ageing_s)
-    for one in attempts:
-        scheduler.submit(one)
+@pytest.mark.parametrize(
+    ("line", "order"),
+    [
+        pytest.param([{}, {"priority": 1}, {"priority": -1}], [1, 0, 2], id="a higher priority goes first"),
+        pytest.param([{}, {"deadline_s": 9.0}, {"deadline_s": 5.0}], [2, 1, 0], id="then the nearest deadline"),
+        pytest.param([{}, {}, {}], [0, 1, 2], id="then arrivals, even at the same instant"),
+        pytest.param([{}, {"arrival_s": 9.9, "priority": 1}], [1, 0], id="a priority outweighs less than its age"),
+        pytest.param([{}, {"arrival_s": 20.1, "priority": 1}], [0, 1], id="a waiting attempt ages past a priority"),
+        pytest.param([{}, {"arrival_s": 10.1, "deadline_s": 11.0}], [0, 1], id="a deadline starves none without"),
+    ],
+)
+def test_the_order_of_the_line(line: list[dict[str, Any]], order: list[int]) -> None:
+    """The order in which a single slot takes these attempts; their ids fall, so that an id decides nothing."""
+    scheduler = Scheduler(1, len(line), ageing_s=10.0)
+    for number, fields in enumerate(line):
+        scheduler.submit(attempt_of(9 - number, **fields))
     taken: list[int] = []
     while admissions := scheduler.admit().admissions:
-        taken.append(scheduler.release(admissions[0].attempt_id).attempt_id)
-    return taken
-
-
-def test_a_higher_priority_goes_first() -> None:
-    assert order_of(attempt_of(1), attempt_of(2, priority=1), attempt_of(3, priority=-1)) == [2, 1, 3]
-
-
-def test_inside_a_priority_the_nearest_deadline_goes_first() -> None:
-    assert order_of(attempt_of(1), attempt_of(2, deadline_s=9.0), attempt_of(3, deadline_s=5.0)) == [3, 2, 1]
-
-
-def test_inside_a_priority_arrivals_keep_their_order_even_at_the_same_instant() -> None:
-    assert order_of(attempt_of(9), attempt_of(4), attempt_of(7)) == [9, 4, 7]
-
-
-def test_a_waiting_job_ages_past_a_higher_priority() -> None:
-    assert order_of(attempt_of(1, arrival_s=0.0), attempt_of(2, arrival_s=9.9, priority=1)) == [2, 1]
-    assert order_of(attempt_of(1, arrival_s=0.0), attempt_of(2, arrival_s=20.1, priority=1)) == [1, 2]
-
-
-def test_a_deadline_cannot_starve_those_without_one() -> None:
-    assert order_of(attempt_of(1, arrival_s=0.0), attempt_of(2, arrival_s=10.1, deadline_s=11.0)) == [1, 2]
+        taken.append(9 - scheduler.release(admissions[0].attempt_id).attempt_id)
+    assert taken == order
 
 
 def test_a_full_queue_refuses_and_says_its_limit() -> None:

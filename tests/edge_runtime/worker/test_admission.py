@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import socket
 from itertools import cycle, islice
 
 import pytest
-from service_tools import Server, asking, running, wait_for
+from service_tools import Server, ask_and_stay, asking, running, wait_for
 
 pytestmark = pytest.mark.process
 
@@ -75,7 +73,7 @@ def test_full_queue_deadline_and_departed_clients(examples: dict[str, str]) -> N
         assert (late.status_code, late.json()["error"]["reason"]) == (504, "deadline-missed")
         wait_for(lambda: server.slots()["lanes"][0]["lane"]["num_active"] == 0)
         before = _completed(server)
-        connections = [_ask_and_stay(server, question) for _ in range(3)]
+        connections = [ask_and_stay(server, question) for _ in range(3)]
         wait_for(lambda: server.slots()["waiting"] == 3)
         for connection in connections:
             connection.close()
@@ -87,11 +85,3 @@ def test_full_queue_deadline_and_departed_clients(examples: dict[str, str]) -> N
 
 def _completed(server: Server) -> dict[str, int]:
     return server.slots()["lanes"][0]["lane"]["completed"]
-
-
-def _ask_and_stay(server: Server, question: str) -> socket.socket:
-    body = json.dumps({"puzzle": question}).encode()
-    connection = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
-    head = f"POST /solve HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    connection.sendall(head.encode() + body)
-    return connection

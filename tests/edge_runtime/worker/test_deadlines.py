@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import PUZZLE, examples, scripted_model
-from service_tools import PATIENCE_S, Server, running, wait_for
+from service_tools import PATIENCE_S, Server, ask_and_stay, running, wait_for
 
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.batching.halting import HaltingPolicy
@@ -65,7 +65,7 @@ def told(server: Server, route: str, **fields: object) -> tuple[int, Any]:
 def crowd(server: Server, size: int, *, route: str = "/solve", **fields: object) -> Iterator[list[socket.socket]]:
     """So many requests in the engine's hands at once; they leave when the test has seen what it wants."""
     with ExitStack() as stack:
-        connections = [stack.enter_context(_asking_by_hand(server, route, **fields)) for _ in range(size)]
+        connections = [stack.enter_context(ask_and_stay(server, QUESTION, route, **fields)) for _ in range(size)]
         wait_for(lambda: server.slots()["waiting"] == size)
         yield connections
     wait_for(lambda: server.slots()["waiting"] == 0, every_s=0.005)
@@ -165,15 +165,6 @@ def _seconds_until_seen(server: Server, route: str) -> float:
     with crowd(server, 3, route=route):
         left_s = time.monotonic()
     return time.monotonic() - left_s
-
-
-def _asking_by_hand(server: Server, route: str, **fields: object) -> socket.socket:
-    body = json.dumps({"puzzle": QUESTION, **fields}).encode()
-    media_type = "application/x-ndjson" if route == "/solve/batch" else "application/json"
-    connection = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
-    head = f"POST {route} HTTP/1.1\r\nhost: x\r\ncontent-type: {media_type}\r\ncontent-length: {len(body)}\r\n\r\n"
-    connection.sendall(head.encode() + body)
-    return connection
 
 
 @given(
