@@ -21,13 +21,9 @@ from hrm_host.progress import stages_on
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcBuild, ArcRecipe, build_arc
-from hrm_puzzles.data.build import BuildResult, DataRecipe, import_file, usual_counts
-from hrm_puzzles.data.build import build as build_dataset
+from hrm_puzzles.data import build as data_build
+from hrm_puzzles.data import examples, inspection, sources
 from hrm_puzzles.data.datasets import DatasetError
-from hrm_puzzles.data.examples import read_examples, save_sheet
-from hrm_puzzles.data.inspection import inspect as inspect_dataset
-from hrm_puzzles.data.inspection import report_text
-from hrm_puzzles.data.sources import MIXED, downloaded
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
 
 app = typer.Typer(help="Build, inspect and show puzzle data sets in the published HRM layout.", no_args_is_help=True)
@@ -66,7 +62,9 @@ def build(
     test: Annotated[
         int | None, typer.Option(min=0, help="Generated test puzzles; 200 if absent, maze 1000, logistics 400.")
     ] = None,
-    difficulty: Annotated[str, typer.Option(help="One, several with commas, or mixed (all but extreme).")] = MIXED,
+    difficulty: Annotated[
+        str, typer.Option(help="One, several with commas, or mixed (all but extreme).")
+    ] = sources.MIXED,
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same data set.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Processes that generate.")] = 1,
     copies: Annotated[int, typer.Option(min=0, help="Random symmetric copies of each training puzzle.")] = 0,
@@ -109,10 +107,10 @@ def build(
         with stages_on() as stages:
             built = build_arc(arc_recipe, kind, out, num_workers=workers, progress=partial(stages.show, "tasks"))
     else:
-        csv_files = downloaded(source) if source is not None else (csv_train, csv_test)
-        usual = (0 if file else count for file, count in zip(csv_files, usual_counts(kind), strict=True))
+        csv_files = sources.downloaded(source) if source is not None else (csv_train, csv_test)
+        usual = (0 if file else count for file, count in zip(csv_files, data_build.usual_counts(kind), strict=True))
         num_train, num_test = (n if asked is None else asked for asked, n in zip((train, test), usual, strict=True))
-        recipe = DataRecipe(
+        recipe = data_build.DataRecipe(
             puzzle=puzzle,
             num_train=num_train,
             num_test=num_test,
@@ -126,7 +124,7 @@ def build(
             greatest_rating=greatest_rating,
         )
         with stages_on() as stages:
-            built = build_dataset(recipe, out, num_workers=workers, progress=partial(stages.show, "puzzles"))
+            built = data_build.build(recipe, out, num_workers=workers, progress=partial(stages.show, "puzzles"))
     cost = _cost_of(built.num_train + built.num_test, time.perf_counter() - start)
     print(json.dumps({**asdict(built), **cost}) if as_json else f"{out}: {_built_text(built)}")
 
@@ -145,7 +143,7 @@ def import_(
     """
     if split not in (None, "train", "test"):
         raise DatasetError(f"--split is {split!r}; write train or test, or leave it away.")
-    imported = import_file(file, registry.get(puzzle), out, split=split)
+    imported = data_build.import_file(file, registry.get(puzzle), out, split=split)
     if as_json:
         print(json.dumps(asdict(imported)))
     else:
@@ -163,14 +161,14 @@ def inspect(directory: Directory, puzzle: OptionalPuzzle = None, as_json: AsJson
 
     Example: hrm-data inspect data/sudoku --json
     """
-    report = inspect_dataset(directory, puzzle)
+    report = inspection.inspect(directory, puzzle)
     if as_json:
         print(json.dumps({**asdict(report), "faults": report.faults}))
     else:
         for part in report.splits:
-            example = read_examples(directory, part.split, 0, 1, report.puzzle)[0]
+            example = examples.read_examples(directory, part.split, 0, 1, report.puzzle)[0]
             print(f"the first of {part.split}:\n\n{example.text()}\n")
-        print(report_text(report))
+        print(inspection.report_text(report))
     if report.faults:
         raise typer.Exit(1)
 
@@ -190,24 +188,24 @@ def show(
 
     Example: hrm-data show data/sudoku --split test --index 3
     """
-    examples = read_examples(directory, split, index, count, puzzle)
+    found = examples.read_examples(directory, split, index, count, puzzle)
     if png is not None:
-        save_sheet(png, examples)
+        examples.save_sheet(png, found)
         return
-    print("\n\n".join(example.text() for example in examples))
+    print("\n\n".join(example.text() for example in found))
 
 
 def _refuse_options(context: typer.Context, puzzle: Puzzle) -> None:
     """What was given but would be without effect."""
     idle = OF_OTHERS if isinstance(puzzle, Arc) else OF_ARC
-    sources = {name: context.get_parameter_source(name) for name in idle}
-    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    origins = {name: context.get_parameter_source(name) for name in idle}
+    given = [name for name, source in origins.items() if source is not None and source.name == "COMMANDLINE"]
     if given:
         option = f"--{given[0].replace('_', '-')}"
         raise DatasetError(f"{option} says nothing about {puzzle.name}; leave it away.")
 
 
-def _built_text(built: BuildResult | ArcBuild) -> str:
+def _built_text(built: data_build.BuildResult | ArcBuild) -> str:
     counts = f"{built.num_train} training and {built.num_test} test examples"
     lines = [f"{counts}, sha256 {built.fingerprint}"]
     if isinstance(built, ArcBuild):

@@ -25,7 +25,7 @@ import numpy as np
 
 from hrm_puzzles.arc.canvas import Pair
 from hrm_puzzles.data.datasets import DatasetError
-from hrm_puzzles.grid.notation import Cell, shown
+from hrm_puzzles.grid.notation import shown
 from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
 
 NAME_KEYS = ("task", "id", "name")
@@ -63,22 +63,17 @@ def written(grid: Grid, notation: Notation) -> object:
 
 def _object(notation: object) -> dict[str, Any]:
     if isinstance(notation, str):
-        notation = _from_json(notation)
+        try:
+            value: object = json.loads(notation)
+        except (ValueError, RecursionError):
+            value = notation
+        is_digits = set(notation) <= set("0123456789 ,\r\n") and notation.strip() != ""
+        notation = [notation] if is_digits else value  # a text of digits is rows alone
     if isinstance(notation, list):
         raise PuzzleError("rows alone do not say which task they belong to", "no-task", FORMS)
     if not isinstance(notation, dict):
         raise PuzzleError(f"{shown(notation)} is not an ARC question", "not-a-puzzle", FORMS)
     return cast("dict[str, Any]", notation)
-
-
-def _from_json(text: str) -> object:
-    """What a text holds; a text of digits is rows alone."""
-    try:
-        value: object = json.loads(text)
-    except (ValueError, RecursionError):
-        value = text
-    is_digits = set(text) <= set("0123456789 ,\r\n") and text.strip() != ""
-    return [text] if is_digits else value
 
 
 def _input(values: dict[str, Any]) -> object:
@@ -115,8 +110,12 @@ def grid_of(value: object, side: int) -> tuple[Grid, str]:
         if len(row) != width:
             problem = f"row {number} has {len(row)} cells where the first has {width}"
             raise PuzzleError(problem, "wrong-length", ROWS, (number, min(len(row), width) + 1))
-    colours = [[_colour(cell, (r, c)) for c, cell in enumerate(row, 1)] for r, row in enumerate(rows, 1)]
-    return np.array(colours, dtype=np.int8), kind
+    for row, col in np.ndindex(height, width):
+        colour, cell = rows[row][col], (row + 1, col + 1)
+        if type(colour) is not int or not 0 <= colour <= 9:  # bool is an int to isinstance, but no colour to a person
+            problem = f"{shown(colour)} stands at row {cell[0]}, column {cell[1]}"
+            raise PuzzleError(problem, "bad-colour", "use the numbers 0 to 9", cell)
+    return np.array(rows, dtype=np.int8), kind
 
 
 def _rows(value: object) -> tuple[list[list[object]], str]:
@@ -136,13 +135,6 @@ def _rows(value: object) -> tuple[list[list[object]], str]:
 
 def _digits(line: str) -> list[object]:
     return [int(character) if character in "0123456789" else character for character in line if character not in " ,\t"]
-
-
-def _colour(value: object, cell: Cell) -> int:
-    if type(value) is int and 0 <= value <= 9:  # bool is an int to isinstance, but no colour to a person
-        return value
-    problem = f"{shown(value)} stands at row {cell[0]}, column {cell[1]}"
-    raise PuzzleError(problem, "bad-colour", "use the numbers 0 to 9", cell)
 
 
 # Tasks

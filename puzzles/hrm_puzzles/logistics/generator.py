@@ -82,15 +82,11 @@ def _cells_of_one(city: _City, draw: Random, distance_PT: Int32Array, cheapest: 
         cell, distance_T, costs_T = city.stops[end], distance_PT[start], city.costs_T
         while cell != city.stops[start]:
             cells_T[cell] = True
-            near = _neighbours(city.shape, cell)
+            row, col = divmod(cell, city.shape.cols)
+            places = [(row + down, col + right) for down, right in NEIGHBOURS]
+            near = [r * city.shape.cols + c for r, c in places if 0 <= r < city.shape.rows and 0 <= c < city.shape.cols]
             cell = draw.choice([other for other in near if distance_T[other] == distance_T[cell] - costs_T[cell]])
     return cells_T
-
-
-def _neighbours(shape: GridShape, cell: int) -> list[int]:
-    row, col = divmod(cell, shape.cols)
-    places = [(row + down, col + right) for down, right in NEIGHBOURS]
-    return [row * shape.cols + col for row, col in places if 0 <= row < shape.rows and 0 <= col < shape.cols]
 
 
 def _congest(city: _City, draw: Random, others_T: BoolArray, chosen_T: BoolArray) -> bool:

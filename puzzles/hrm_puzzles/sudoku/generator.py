@@ -30,27 +30,23 @@ def generate(board: SudokuBoard, rng: np.random.Generator, difficulty: str) -> E
     """A question of one of the `difficulties` of the board, its answer and its rating."""
     require_difficulty(difficulty, difficulties(board))
     given_share, ratings = DIFFICULTIES[difficulty]
-    while True:
-        example = _example(board, rng, num_givens=round(given_share * board.num_cells))
-        if example.rating in ratings:
-            return example
-
-
-def _example(board: SudokuBoard, rng: np.random.Generator, *, num_givens: int) -> Example:
+    num_spare = board.num_cells - round(given_share * board.num_cells)
+    block = min(num_spare, board.num_cells * 3 // 8)  # nearly all of so many clues can go, so they are tried at once
     solver = solver_of(board)
     nothing_given = solver.given([0] * board.num_cells)
-    found = solver.search(nothing_given, max_solutions=1, order=lambda bits: rng.permutation(bits).tolist())
-    answer = found.grids[0]
-    cells: list[int] = answer.reshape(-1).tolist()
-    order: list[int] = rng.permutation(board.num_cells).tolist()
-    num_spare = board.num_cells - num_givens
-    block = min(num_spare, board.num_cells * 3 // 8)  # nearly all of so many clues can go, so they are tried at once
-    _take_out(solver, cells, order[:block])
-    for cell in order[block:]:
-        if cells.count(0) < num_spare:
-            _take_out(solver, cells, [cell])
-    question = np.array(cells, dtype=np.int8).reshape(answer.shape)
-    return Example(question=question, answer=answer, rating=rating(board, question))
+    while True:
+        found = solver.search(nothing_given, max_solutions=1, order=lambda bits: rng.permutation(bits).tolist())
+        answer = found.grids[0]
+        cells: list[int] = answer.reshape(-1).tolist()
+        order: list[int] = rng.permutation(board.num_cells).tolist()
+        _take_out(solver, cells, order[:block])
+        for cell in order[block:]:
+            if cells.count(0) < num_spare:
+                _take_out(solver, cells, [cell])
+        question = np.array(cells, dtype=np.int8).reshape(answer.shape)
+        found_rating = rating(board, question)
+        if found_rating in ratings:
+            return Example(question=question, answer=answer, rating=found_rating)
 
 
 def _take_out(solver: SudokuSolver, cells: list[int], block: list[int]) -> None:

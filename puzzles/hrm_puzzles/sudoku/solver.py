@@ -220,10 +220,13 @@ def check_question(board: SudokuBoard, grid: Grid) -> None:
         raise PuzzleError(problem, "many-solutions", remedy, board.cell_name(cell))
     if not found.grids and found.is_complete:
         _check_clashes(board, grid)
-        stuck = _stuck_cell(board, grid)
-        problem = "the puzzle has no solution" + ("" if stuck is None else f": no digit can go {_at(board, stuck)}")
         remedy = "compare the givens with the source of the puzzle"
-        raise PuzzleError(problem, "no-solution", remedy, None if stuck is None else board.cell_name(stuck))
+        for cell in np.flatnonzero(grid == 0).tolist():
+            is_peer_T = (board.groups_GT == board.groups_GT[:, cell, None]).any(axis=0)
+            if len(set(grid.reshape(-1)[is_peer_T].tolist()) - {0}) == board.side:  # it sees every digit
+                problem = f"the puzzle has no solution: no digit can go {_at(board, cell)}"
+                raise PuzzleError(problem, "no-solution", remedy, board.cell_name(cell))
+        raise PuzzleError("the puzzle has no solution", "no-solution", remedy)
 
 
 def _check_clashes(board: SudokuBoard, grid: Grid) -> None:
@@ -238,16 +241,6 @@ def _check_clashes(board: SudokuBoard, grid: Grid) -> None:
                 problem, remedy = f"{digit} is given twice in {name}, {places}", "change or clear one of the two"
                 raise PuzzleError(problem, "clashing-givens", remedy, board.cell_name(cell))
             first_cell[digit] = cell
-
-
-def _stuck_cell(board: SudokuBoard, grid: Grid) -> int | None:
-    """The first open cell that sees every digit among the givens."""
-    cells = grid.reshape(-1)
-    for cell in np.flatnonzero(cells == 0).tolist():
-        is_peer_T = (board.groups_GT == board.groups_GT[:, cell, None]).any(axis=0)
-        if len(set(cells[is_peer_T].tolist()) - {0}) == board.side:
-            return cell
-    return None
 
 
 def _at(board: SudokuBoard, cell: int) -> str:
