@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
+
+from hrm_edge_runtime.http.auth import Key, KeyFileError, hash_of, new_secret, read_keys, write_keys
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
@@ -14,8 +17,6 @@ RELOAD = "a running server reads the file again on SIGHUP (systemctl reload hrm-
 
 def main() -> None:
     """Entry point of `hrm-key`."""
-    from hrm_edge_runtime.http.auth import KeyFileError
-
     try:
         app()
     except KeyFileError as error:
@@ -32,10 +33,6 @@ def add(
     burst: Annotated[int, typer.Option(help="Puzzles at once (with --rate).")] = 10,
 ) -> None:
     """Make a key, write its hash to the file and print the key: once, here, and never again."""
-    from pydantic import ValidationError
-
-    from hrm_edge_runtime.http.auth import Key, KeyFileError, hash_of, new_secret, read_keys, write_keys
-
     keys = read_keys(file) if file.exists() else []
     if label in {key.label for key in keys}:
         raise KeyFileError(f"{file} has a key {label!r} already: remove it first, or choose another label.")
@@ -53,8 +50,6 @@ def add(
 @app.command("list", epilog="Example: hrm-key list --file keys")
 def list_keys(file: File = Path("keys")) -> None:
     """List the labels with their rights."""
-    from hrm_edge_runtime.http.auth import read_keys
-
     for key in read_keys(file):
         limit = f"{key.rate:g}/s, {key.burst} at once" if key.rate else "no limit"
         typer.echo(f"{key.label}\t{key.role}\t{limit}")
@@ -63,8 +58,6 @@ def list_keys(file: File = Path("keys")) -> None:
 @app.command(epilog="Example: hrm-key remove kitchen --file keys")
 def remove(label: Annotated[str, typer.Argument(help="Whose key.")], file: File = Path("keys")) -> None:
     """Take a key out of the file."""
-    from hrm_edge_runtime.http.auth import KeyFileError, read_keys, write_keys
-
     keys = read_keys(file)
     left = [key for key in keys if key.label != label]
     if len(left) == len(keys):

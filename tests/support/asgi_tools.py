@@ -11,10 +11,11 @@ import httpx
 import numpy as np
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
-from scripted_server import NAME, scripted_lanes, scripted_model
+from scripted_server import NAME, PUZZLE, scripted_lanes, scripted_model
 
 from hrm_benchmarks import scripted_server as scripted
 from hrm_edge_runtime.batching.attempts import Attempts
+from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyRing
@@ -23,9 +24,15 @@ from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import LaneSet, MakeLanes
 from hrm_edge_runtime.worker.process import ThreadEngine
 from hrm_puzzles import registry
+from hrm_puzzles.puzzle import Puzzle
 
 QUICK = functools.partial(scripted_lanes, num_slots=2, queue_limit=8, segments=2, step_s=0.0, load_s=0.0)
 MAZE = registry.get("maze-8x8")
+
+
+def lanes_over(engine: Engine, puzzle: Puzzle = PUZZLE, name: str = NAME) -> LaneSet:
+    """One lane over an engine of the test's own."""
+    return LaneSet(lanes={name: Attempts(engine, puzzle, np.zeros((1, 4), np.float32), queue_limit=8)})
 
 
 def app_over(make_lanes: MakeLanes, keys: KeyRing | None = None) -> tuple[FastAPI, EngineClient]:
@@ -37,9 +44,8 @@ def app_of_two() -> tuple[FastAPI, EngineClient]:
     """The scripted Sudokus, and mazes whose engine gives every question back as its answer."""
 
     def bench() -> LaneSet:
-        engine = ScriptedEngine(num_slots=2, seq_len=MAZE.seq_len)
-        lane = Attempts(engine, MAZE, np.zeros((1, 4), np.float32), queue_limit=8)
-        return LaneSet(lanes={**QUICK().lanes, "mazes": lane})
+        mazes = lanes_over(ScriptedEngine(num_slots=2, seq_len=MAZE.seq_len), MAZE, "mazes")
+        return LaneSet(lanes={**QUICK().lanes, **mazes.lanes})
 
     engine_client = EngineClient(functools.partial(ThreadEngine, bench), {NAME: 10, "mazes": 10})
     return create_app(engine_client, [scripted_model(num_slots=2), maze_model()]), engine_client

@@ -20,6 +20,10 @@ from hrm_edge_runtime.worker.lanes import LaneSet
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 
+NUMBERS = {
+    "slots": 2, "queue_limit": 16, "segments": 3, "step_s": 0.005, "load_s": 0.0, "drain_s": 30.0, "stall_s": 60.0,
+    "max_connections": 4096,
+}  # fmt: skip
 MAX_ATTEMPTS = 8
 NAME = serving.NAME
 PUZZLE: Puzzle = registry.get("sudoku-4x4")
@@ -72,17 +76,10 @@ def main() -> None:
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--slots", type=int, default=2)
-    parser.add_argument("--queue-limit", type=int, default=16)
-    parser.add_argument("--segments", type=int, default=3)
-    parser.add_argument("--step-s", type=float, default=0.005)
-    parser.add_argument("--load-s", type=float, default=0.0)
-    parser.add_argument("--drain-s", type=float, default=30.0)
-    parser.add_argument("--stall-s", type=float, default=60.0)
-    parser.add_argument("--max-connections", type=int, default=4096)
-    parser.add_argument("--keys", type=Path)
-    parser.add_argument("--tls-cert", type=Path)
-    parser.add_argument("--tls-key", type=Path)
+    for name, default in NUMBERS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
+    for name in ("--keys", "--tls-cert", "--tls-key"):
+        parser.add_argument(name, type=Path)
     parser.add_argument("--log", choices=["text", "json"], default="text")
     given = parser.parse_args()
     configure(given.log)

@@ -105,10 +105,7 @@ async def test_no_more_is_read_than_the_client_takes(order: str) -> None:
 
 
 async def test_a_client_that_leaves_ends_its_batch_and_frees_the_places() -> None:
-    def slow() -> Any:
-        return QUICK(step_s=0.1, segments=16)
-
-    app, engine_client = app_over(slow)
+    app, engine_client = app_over(lambda: QUICK(step_s=0.1, segments=16))
     async with client_of(app, engine_client):
         call = Call(app, "/solve/batch", NDJSON)
         call.give(b"".join(json.dumps({"puzzle": one}).encode() + b"\n" for one in scripted_examples()))

@@ -19,14 +19,12 @@ import threading
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
-from asgi_tools import QUICK, app_over, serving
+from asgi_tools import QUICK, app_over, lanes_over, serving
 from scripted_server import NAME, PUZZLE, scripted_model
 from scripted_server import examples as scripted_examples
 from service_tools import Server, running, wait_for
 
-from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.bundle import find_bundle
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
@@ -83,8 +81,7 @@ def test_an_engine_whose_answers_have_another_shape_is_lost_not_believed() -> No
     def bench() -> LaneSet:
         if next(lives):
             return QUICK()
-        engine = WrongShape(num_slots=2, seq_len=PUZZLE.seq_len)
-        return LaneSet(lanes={NAME: Attempts(engine, PUZZLE, np.zeros((1, 4), np.float32), queue_limit=8)})
+        return lanes_over(WrongShape(num_slots=2, seq_len=PUZZLE.seq_len))
 
     with serving(*app_over(bench), until_ready=False) as http:
         client = http.engine_client

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asgi_tools import QUICK, app_of_two, app_over, serving
+from asgi_tools import QUICK, app_of_two, app_over, lanes_over, serving
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from scripted_server import NAME, PUZZLE, examples, scripted_model
+from scripted_server import NAME, examples, scripted_model
 from service_tools import Server, running, wait_for
 
-from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.logs import JsonLines, RequestContext, TextLines, add_request_id
@@ -208,8 +207,7 @@ def test_the_engine_names_the_request_it_could_not_answer(caplog: pytest.LogCapt
         def play(_: object) -> Script:
             return Script(answer_T=np.full(16, 99, np.int32))  # no token of this model
 
-        engine = ScriptedEngine(num_slots=2, seq_len=16, play=play)
-        return LaneSet(lanes={NAME: Attempts(engine, PUZZLE, np.zeros((1, 4), np.float32), queue_limit=8)})
+        return lanes_over(ScriptedEngine(num_slots=2, seq_len=16, play=play))
 
     with caplog.at_level(logging.INFO), serving(*app_over(garbled)) as http:
         answer = http.post("/solve", json={"puzzle": QUESTION}, headers={"x-request-id": "job-9"})

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, until
 from scripted_server import NAME
+from scripted_server import examples as scripted_examples
 from service_tools import PATIENCE_S, Server, running, wait_for
 
 from hrm_edge_runtime.batching.task import SegmentEvent
@@ -95,17 +96,14 @@ def test_a_closed_connection_cancels_and_a_lost_engine_is_an_error_event(example
 
 
 async def test_a_client_that_leaves_while_it_waits_for_a_slot_is_not_solved_for() -> None:
-    def slow() -> Any:
-        return QUICK(step_s=0.2, segments=16, num_slots=1)
-
-    app, engine_client = app_over(slow)
+    app, engine_client = app_over(lambda: QUICK(step_s=0.2, segments=16, num_slots=1))
     async with client_of(app, engine_client):
         body = json.dumps({"puzzle": "1" + "." * 15}).encode()
         refused = Call(app, "/solve/stream", JSON)  # a question with many solutions is refused
         refused.give(body, more=False)
         await refused.task
         assert refused.status == 422
-        question = next(iter(_questions()))
+        question = next(iter(scripted_examples()))
         calls = [Call(app, "/solve/stream", JSON) for _ in range(3)]
         for call in calls:
             call.give(json.dumps({"puzzle": question}).encode(), more=False)
@@ -128,9 +126,3 @@ async def test_an_event_buffer_leaves_out_the_oldest_when_nobody_reads() -> None
 
 def lane_of(server: Server) -> Any:
     return server.slots()["lanes"][0]["lane"]
-
-
-def _questions() -> list[str]:
-    from scripted_server import examples
-
-    return list(examples())
