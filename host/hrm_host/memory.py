@@ -98,7 +98,7 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Hand freed memory back to the system, which glibc keeps otherwise."""
+    """Returns freed memory to the system, which glibc keeps otherwise."""
     if (library := _glibc()) is not None:
         library.malloc_trim(0)
 

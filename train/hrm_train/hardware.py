@@ -1,8 +1,8 @@
 """Which machine trains: one row of figures for each, with their reasons. The rows of GPUs were not run on a GPU.
 
-Memory is reckoned for the published 27 M model in bfloat16 (`hrm_train.memory` reckons any): a row of 81 tokens keeps
-16 MiB of activations, one of 900 tokens 176 MiB; weights, gradients, moments and average take 0.5 GiB, the states of
-768 slots of 900 tokens 2.6 GiB, the puzzle table of all ARC tasks 1.7 GiB. All rows stay below 85 % of their card.
+`hrm_train.memory` says of the published 27 M model in bfloat16: a row of 81 tokens keeps 16 MiB of activations, one of
+900 tokens 176 MiB; weights, gradients, moments and average take 0.5 GiB, the states of 768 slots of 900 tokens 2.6 GiB,
+the puzzle table of all ARC tasks 1.7 GiB. All rows stay below 85 % of their card.
 """
 
 import importlib.util

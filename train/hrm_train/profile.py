@@ -43,17 +43,23 @@ class Profile:
 def profile_steps(trainer: Trainer, run: Path) -> Profile:
     """Runs SKIP + WARM + ACTIVE steps; writes the table and the trace (for chrome://tracing or perfetto) into `run`."""
     on_cuda = trainer.device.type == "cuda"
+
+    def now_s() -> float:
+        if on_cuda:
+            torch.cuda.synchronize(trainer.device)
+        return time.perf_counter()
+
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda else [])]
     steps, step_ms = schedule(wait=SKIP, warmup=WARM, active=ACTIVE, repeat=1), 0.0
     with profile(activities=activities, schedule=steps, acc_events=True) as window:
         for _ in range(SKIP + WARM):
             trainer.step()
             window.step()
-        begin_s = _now_s(trainer)
+        begin_s = now_s()
         for number in range(ACTIVE):
             trainer.step()
             if number == ACTIVE - 1:
-                step_ms = 1000 * (_now_s(trainer) - begin_s) / ACTIVE  # before the profiler gathers what it has seen
+                step_ms = 1000 * (now_s() - begin_s) / ACTIVE  # before the profiler gathers what it has seen
             window.step()
     found = _by_time(window.key_averages(), step_ms, on_cuda=on_cuda)
     run.mkdir(parents=True, exist_ok=True)
@@ -61,12 +67,6 @@ def profile_steps(trainer: Trainer, run: Path) -> Profile:
     with (run / TABLE).open("w", encoding="utf-8") as file:
         Console(file=file, width=110).print(table(found))
     return found
-
-
-def _now_s(trainer: Trainer) -> float:
-    if trainer.device.type == "cuda":
-        torch.cuda.synchronize(trainer.device)
-    return time.perf_counter()
 
 
 def _by_time(events: Sequence[FunctionEventAvg], step_ms: float, *, on_cuda: bool) -> Profile:

@@ -40,7 +40,6 @@ class MetricsRow:
     system: Mapping[str, float]
 
     def summary(self) -> str:
-        """Speed, loss, exact share, wait for rows, the present limit on segments, and the GPU's load where known."""
         wait = 100 * self.phase_ms.get("data", 0.0) / self.step_ms if self.step_ms else 0.0
         parts = [
             f"{self.samples_per_s:.0f} samples/s",
