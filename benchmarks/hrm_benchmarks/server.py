@@ -39,10 +39,6 @@ JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
 
 
-class ServerFailedError(ValueError):
-    """A server that does not start, or does not stop as it should."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Usage:
     """What one process holds at a moment; `cpu_s` is all it has ever used."""
@@ -76,7 +72,7 @@ class RunningServer:
             if self._process.poll() is not None or time.monotonic() - began > READY_S:
                 self._log.seek(0)
                 log_end = self._log.read()[-400:].strip() or "nothing"
-                raise ServerFailedError(f"the server {command[0]} did not become ready; its log ends: {log_end}")
+                raise ValueError(f"the server {command[0]} did not become ready; its log ends: {log_end}")
             time.sleep(LOOK_EVERY_S)
         self.ready_s = time.monotonic() - began
 
@@ -111,7 +107,7 @@ class RunningServer:
         try:
             return self._process.wait(LEAVE_S)
         except subprocess.TimeoutExpired:
-            raise ServerFailedError(f"the server did not leave within {LEAVE_S:.0f} s of SIGTERM.") from None
+            raise ValueError(f"the server did not leave within {LEAVE_S:.0f} s of SIGTERM.") from None
 
     def close(self) -> None:
         self._http.close()
@@ -131,7 +127,7 @@ def serve_command(*arguments: str) -> list[str]:
     beside = Path(sys.executable).with_name("hrm-serve")
     found = str(beside) if beside.exists() else shutil.which("hrm-serve")
     if found is None:
-        raise ServerFailedError("hrm-serve is not installed beside this Python: run pip install 'hrm-edge[serve]'.")
+        raise ValueError("hrm-serve is not installed beside this Python: run pip install 'hrm-edge[serve]'.")
     return [found, *arguments]
 
 

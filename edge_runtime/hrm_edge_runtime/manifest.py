@@ -119,7 +119,17 @@ class Manifest(_Strict):
 
 def read_manifest(path: Path) -> Manifest:
     """Read and check the manifest of the bundle directory `path`; raises BundleError."""
-    fields = _json_object(path / MANIFEST_NAME)
+    file, remedy = path / MANIFEST_NAME, "give the directory that hrm-export wrote."
+    if file.is_symlink() or not file.is_file():
+        raise BundleError(f"{file} is not there as a plain file: {remedy}")
+    if file.stat().st_size > MAX_MANIFEST_BYTES:
+        raise BundleError(f"{file} is larger than {MAX_MANIFEST_BYTES} bytes, which no manifest is: {remedy}")
+    try:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{file} is not JSON ({error}): {remedy}") from error
+    if not isinstance(fields, dict):
+        raise BundleError(f"{file} holds no JSON object: {remedy}")
     version = fields.get("format_version")
     if version != FORMAT_VERSION:
         raise BundleError(
@@ -145,21 +155,6 @@ def sha256_of(file: Path) -> str:
         while piece := stream.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()
-
-
-def _json_object(file: Path) -> dict[str, object]:
-    remedy = "give the directory that hrm-export wrote."
-    if file.is_symlink() or not file.is_file():
-        raise BundleError(f"{file} is not there as a plain file: {remedy}")
-    if file.stat().st_size > MAX_MANIFEST_BYTES:
-        raise BundleError(f"{file} is larger than {MAX_MANIFEST_BYTES} bytes, which no manifest is: {remedy}")
-    try:
-        fields = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise BundleError(f"{file} is not JSON ({error}): {remedy}") from error
-    if not isinstance(fields, dict):
-        raise BundleError(f"{file} holds no JSON object: {remedy}")
-    return fields
 
 
 def _validated(path: Path, fields: Mapping[str, object]) -> Manifest:

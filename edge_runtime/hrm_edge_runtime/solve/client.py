@@ -1,13 +1,10 @@
 """A small client: one method for each thing a server does, one error class for each thing it may say instead."""
 
-from __future__ import annotations
-
 import json
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import httpx
@@ -106,10 +103,10 @@ class Client:
         self._patience_s = patience_s
         self._rng = rng or random.Random()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> "Client":
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
