@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hrm_host.progress import unheard
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.held_out import Questions, find_questions, questions_made
@@ -16,12 +17,8 @@ from hrm_puzzles.sudoku.sudoku import Sudoku
 SUDOKU = registry.get("sudoku-4x4")
 
 
-def silent(done: int, total: int) -> None:
-    """Nobody listens."""
-
-
 def found(source: object, puzzle: Puzzle = SUDOKU, count: int = 6, data: Path | None = None) -> Questions:
-    return find_questions(str(source), puzzle, count=count, data=data, progress=silent)
+    return find_questions(str(source), puzzle, count=count, data=data, progress=unheard)
 
 
 def write_data(path: Path, puzzle: Puzzle, name: str | None, count: int = 5) -> Path:
@@ -40,7 +37,7 @@ def test_a_name_makes_fresh_puzzles_of_the_models_own_size(name: str) -> None:
 
 
 def test_made_puzzles_are_of_classes_no_training_split_holds_and_the_same_each_time() -> None:
-    one, other = (questions_made(SUDOKU, 12, progress=silent) for _ in range(2))
+    one, other = (questions_made(SUDOKU, 12) for _ in range(2))
     assert is_held_out_N(SUDOKU, one.tokens_NT.astype(np.uint8), one.labels_NT.astype(np.uint8)).all()
     assert one.fingerprint() == other.fingerprint()
 
