@@ -39,7 +39,9 @@ class DeficitRoundRobin:
             return busy[0]
         line = [name for name in self._ring if name in busy]
         quantum_s = min(self._cost(name) for name in line)
-        rounds = {name: self._rounds(name, quantum_s) for name in line}
+        rounds: dict[str, int] = {}  # after how many more visits each can pay for a step
+        for name in line:
+            rounds[name] = max(1, math.ceil((self._cost(name) - self._credit_s[name]) / quantum_s - 1e-9))
         chosen = min(line, key=rounds.__getitem__)
         for place, name in enumerate(line):  # those behind the chosen one have not been visited in its round
             num_visits = rounds[chosen] - (place > line.index(chosen))
@@ -57,7 +59,3 @@ class DeficitRoundRobin:
 
     def _cost(self, name: str) -> float:
         return self._cost_s.get(name, _LEAST_S)  # a lane that never stepped goes soon, which measures its cost
-
-    def _rounds(self, name: str, quantum_s: float) -> int:
-        """After how many more visits the lane can pay for a step."""
-        return max(1, math.ceil((self._cost(name) - self._credit_s[name]) / quantum_s - 1e-9))

@@ -45,7 +45,9 @@ class EventStream(Response):
         await send(body_piece(ADMITTED))
         try:
             async for view in self._views:
-                await send(body_piece(_event(view)))
+                assert view is not None, "a request is admitted once"
+                name = "answer" if isinstance(view, SolveAnswer) else "segment"
+                await send(body_piece(event(name, view.model_dump(mode="json"))))
         except (ServiceError, NoAnswerError) as error:
             await send(body_piece(event("error", refusal_from(error).body())))
         await send({"type": "http.response.body", "body": b""})
@@ -53,11 +55,6 @@ class EventStream(Response):
 
 def event(name: str, data: Any) -> bytes:
     return f"event: {name}\ndata: {as_json(data)}\n\n".encode()
-
-
-def _event(view: SegmentView | SolveAnswer | None) -> bytes:
-    assert view is not None, "a request is admitted once"
-    return event("answer" if isinstance(view, SolveAnswer) else "segment", view.model_dump(mode="json"))
 
 
 def body_piece(body: bytes) -> Message:

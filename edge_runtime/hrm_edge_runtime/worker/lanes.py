@@ -56,7 +56,12 @@ class LaneSet:
 
     def warm_up(self) -> dict[str, LaneReport]:
         """Have every lane run a step that has not yet, so that no client pays for it; returns a report of each."""
-        return {key: self.reports.get(key) or _warmed_up(lane) for key, lane in self.lanes.items()}
+        reports = dict(self.reports)
+        for key, lane in self.lanes.items():
+            if key not in reports:
+                warm_up(lane)
+                reports[key] = LaneReport(num_slots=lane.engine.num_slots, queue_limit=lane.queue_limit)
+        return reports
 
 
 MakeLanes = Callable[[], LaneSet]
@@ -137,11 +142,6 @@ class LaneLoader:
             lacking_bytes = error.lacking_bytes if isinstance(error, OverBudgetError) else None
             outcome = LoadFailed(lane=message.lane, message=str(error), lacking_bytes=lacking_bytes)
         self._outcomes.put((message.lane, outcome))
-
-
-def _warmed_up(lane: Attempts) -> LaneReport:
-    warm_up(lane)
-    return LaneReport(num_slots=lane.engine.num_slots, queue_limit=lane.queue_limit)
 
 
 def _measured(bundle: Bundle, options: LaneOptions) -> StepTimes:

@@ -31,7 +31,8 @@ class MemoryBudget:
     def check(self, name: str, more_bytes: int = 0) -> None:
         """Raise OverBudgetError where the process holds, or with so much more would hold, too much."""
         held, limit = held_bytes(), self.limit_bytes
-        headroom = _headroom_bytes()
+        machine = read_memory()
+        headroom = max(HEADROOM_BYTES, int(HEADROOM_SHARE * machine.total_mb * MIB)) if machine else 0
         room_bytes = (available_bytes() - headroom if limit is None else limit - held) - more_bytes
         if room_bytes < 0:
             spare = f"what the machine can spare beside a headroom of {in_mib(headroom)}"
@@ -50,12 +51,6 @@ def held_bytes() -> int:
 
 def in_mib(num_bytes: int) -> str:
     return f"{num_bytes / MIB:.0f} MiB"
-
-
-def _headroom_bytes() -> int:
-    """What stays free for everything else on the machine."""
-    memory = read_memory()
-    return max(HEADROOM_BYTES, int(HEADROOM_SHARE * memory.total_mb * MIB)) if memory else 0
 
 
 @functools.cache
