@@ -149,3 +149,12 @@ def test_the_server_never_loads_torch() -> None:
 @pytest.mark.process
 def test_the_torch_check_can_fail() -> None:
     assert "torch" in modules_after_loading_the_server(first="import torch")
+
+
+@pytest.mark.process
+def test_the_serving_processes_load_nothing_that_draws_bars() -> None:
+    """Imports are most of what `hrm-serve` does before it is ready; rich alone is a twentieth of it."""
+    program = "import sys; from hrm_edge_runtime.http import server; from hrm_edge_runtime.worker import lanes, loop; "
+    program += 'print(sorted({name.partition(".")[0] for name in sys.modules} & {"rich", "statistics", "matplotlib"}))'
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"

@@ -7,6 +7,7 @@ the manifest states.
 
 import contextlib
 import json
+import os
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
@@ -76,6 +77,15 @@ class Bundle:
             puzzle_table=_puzzle_table(path / PUZZLE_TABLE_NAME, manifest),
             identifiers=_identifiers(path / IDENTIFIERS_NAME, manifest),
         )
+
+    @property
+    def engine_dir(self) -> Path:
+        """Where engines built for this machine are kept: in the bundle, or in the user cache where it is read-only."""
+        beside = self.path / "engines"
+        if os.access(beside if beside.exists() else self.path, os.W_OK):
+            return beside
+        user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return user_cache / "hrm-edge" / "engines" / self.manifest.name
 
     def graph_path(self, precision: str, *, device: Literal["any", "cpu"] = "any") -> Path:
         """The step graph of a precision, in its CPU form where asked for; raises BundleError for one not held."""

@@ -4,7 +4,6 @@ Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V 
 is numpy; the carry never leaves it.
 """
 
-import statistics
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -118,7 +117,7 @@ def median_step_ms(engine: Engine, num_active: int, *, seconds: float, min_steps
     times_s: list[float] = []
     while len(times_s) < min_steps or sum(times_s) < seconds:
         times_s.append(step_seconds(engine, num_active))
-    return 1e3 * statistics.median(times_s)
+    return 1e3 * float(np.median(times_s))
 
 
 def load_blanks(engine: Engine, puzzle_vector_E: Float32) -> None:

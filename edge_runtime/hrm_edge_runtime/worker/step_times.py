@@ -19,7 +19,6 @@ from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, Float32, load_blanks, step_seconds
 from hrm_edge_runtime.engines.factory import Choice
-from hrm_edge_runtime.engines.trt.cache import engine_dir
 from hrm_host import atomic
 from hrm_host.board import Host, num_cores
 
@@ -63,7 +62,7 @@ class StepTimesFile:
     """Kept figures of one bundle; what does not read is measured again, what cannot be written is not kept."""
 
     def __init__(self, bundle: Bundle, choice: Choice, num_threads: int | None) -> None:
-        self._file = engine_dir(bundle) / FILE_NAME
+        self._file = bundle.engine_dir / FILE_NAME
         self._key = _key(bundle, choice, num_threads)
 
     def step_times(self) -> StepTimes:

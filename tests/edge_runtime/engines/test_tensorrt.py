@@ -238,7 +238,7 @@ def test_a_bundle_that_cannot_be_written_keeps_its_engines_in_the_cache(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # noqa: ARG005
-    assert cache.engine_dir(bundle) == tmp_path / "cache" / "hrm-edge" / "engines" / "tiny"
+    assert bundle.engine_dir == tmp_path / "cache" / "hrm-edge" / "engines" / "tiny"
 
 
 def test_a_build_that_fails_is_one_sentence_and_leaves_no_engine(bundle: Bundle, device: SetUp) -> None:

@@ -101,7 +101,7 @@ def _built(
 ) -> Built:
     """Build where needed, then measure; the page on disk is whole only with its measurement."""
     key = EngineKey.of(bundle, cache.this_machine(), precision=precision, num_slots=slots)
-    built = None if again else cache.find(cache.engine_dir(bundle), key)
+    built = None if again else cache.find(bundle.engine_dir, key)
     if built is None:
         if not force:
             graph_bytes, left = bundle.graph_path(precision).stat().st_size, memory.read_memory()
@@ -119,7 +119,7 @@ def _built(
         console.print(said, markup=False, highlight=False)
     if built.step_ms is None:
         built = _measured(bundle, built)
-        cache.write_page(cache.engine_dir(bundle), built)
+        cache.write_page(bundle.engine_dir, built)
     return built
 
 
@@ -130,7 +130,7 @@ def build_needs_mb(graph_bytes: int, workspace_mb: int) -> int:
 
 def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, stages: Stages) -> Built:
     """Build the engine of a key and store it with its page."""
-    graph, folder = bundle.graph_path(key.precision), cache.engine_dir(bundle)
+    graph, folder = bundle.graph_path(key.precision), bundle.engine_dir
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     timing_cache = folder / f"timing-sm{key.compute_capability}-trt{key.tensorrt}.cache"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shlex
 import sys
@@ -112,7 +111,7 @@ def open_engine(
 
 def fastest(bundle: Bundle, *, num_slots: int) -> str:
     """The precision whose engine was measured fastest; raises EngineUnavailableError where none was built."""
-    machine, folder, built = this_machine(), engine_dir(bundle), list[Built]()
+    machine, folder, built = this_machine(), bundle.engine_dir, list[Built]()
     for precision in bundle.manifest.precisions:
         page = covering(folder, EngineKey.of(bundle, machine, precision=precision, num_slots=num_slots))
         if page is not None and page.step_ms:
@@ -154,15 +153,6 @@ def buckets_for(num_slots: int) -> tuple[int, ...]:
     return tuple(sorted({*(size for size in powers if size < num_slots), num_slots}))
 
 
-def engine_dir(bundle: Bundle) -> Path:
-    """Where this bundle's engines live."""
-    beside = bundle.path / "engines"
-    if os.access(beside if beside.exists() else bundle.path, os.W_OK):
-        return beside
-    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return user_cache / "hrm-edge" / "engines" / bundle.manifest.name
-
-
 def build_command(bundle: Bundle, *, precision: str | None = None, num_slots: int) -> list[str]:
     """The arguments of the command that builds the engine; without a precision, of all that are worth a try."""
     chosen = [] if precision is None else ["--precision", precision]
@@ -199,7 +189,7 @@ def covering(folder: Path, key: EngineKey) -> Built | None:
 
 def read_plan(bundle: Bundle, key: EngineKey) -> tuple[Built, bytes]:
     """The engine that covers this key; raises EngineUnavailableError with the command that builds one."""
-    folder = engine_dir(bundle)
+    folder = bundle.engine_dir
     built = covering(folder, key)
     command = shlex.join(build_command(bundle, precision=key.precision, num_slots=key.buckets[-1]))
     if built is None:
