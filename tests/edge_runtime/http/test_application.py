@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+import threading
 from collections.abc import AsyncIterator
 
 import httpx
@@ -63,11 +64,15 @@ def test_metrics_tell_of_answers_segments_and_memory() -> None:
 
 
 def test_engine_that_never_loads_is_tried_again_and_again() -> None:
+    asked = threading.Event()
+
     def broken() -> LaneSet:
+        asked.wait(10)
         raise FileNotFoundError("step.fp32.onnx is gone")
 
     with serving(*app_over(broken), until_ready=False) as http:
         assert http.get("/readyz").json()["error"]["reason"] == "loading"
+        asked.set()
         wait_for(lambda: http.engine_client.process.num_losses >= 3)
         refused = http.get("/readyz")
         assert (refused.status_code, refused.json()["error"]["reason"]) == (503, "engine-lost")
