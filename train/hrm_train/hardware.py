@@ -46,7 +46,6 @@ class Hardware:
     recompute: bool = False
     micro_batch: int = 0
     refusal: str = ""
-    why: str
 
     def __post_init__(self) -> None:
         if self.precision not in get_args(Precision):
@@ -83,6 +82,8 @@ class Hardware:
 PRESETS = {
     preset.name: preset
     for preset in (
+        # a batch of 32, since small ones learn most per second where the arithmetic itself is the limit; fp32, since
+        # bf16 is ten times slower without AMX; no threads for rows, which take 0.1 % of a step
         Hardware(
             name="cpu",
             device="cpu",
@@ -96,37 +97,20 @@ PRESETS = {
             workers=0,
             prefetch=0,
             compile=False,
-            why="a batch of 32, since small ones learn most per second where the arithmetic itself is the limit; "
-            "fp32, since bf16 is ten times slower without AMX; no threads for rows, which take 0.1 % of a step",
         ),
+        # the published batch of 768 rows of 81 tokens takes 13 GiB; 80 rows of 900 tokens, with the table of all ARC
+        # tasks, take 19 GiB of 24 GB
+        Hardware(name="rtx4090", gpu="RTX 4090", memory_gb=24, rows_900=80, small_rows_900=192),
+        # 384 rows of 81 tokens (7 GiB, the published laptop batch) fill 76 multiprocessors at 80 to 150 W; 40 rows of
+        # 900 tokens, with the table of all ARC tasks, take 12 GiB of 16 GB
         Hardware(
-            name="rtx4090",
-            gpu="RTX 4090",
-            memory_gb=24,
-            rows_900=80,
-            small_rows_900=192,
-            why="the published batch of 768 rows of 81 tokens takes 13 GiB; 80 rows of 900 tokens, with the table of "
-            "all ARC tasks, take 19 GiB of 24 GB",
+            name="rtx4090-laptop", gpu="RTX 4090 Laptop", memory_gb=16, rows_81=384, rows_900=40, small_rows_900=128
         ),
-        Hardware(
-            name="rtx4090-laptop",
-            gpu="RTX 4090 Laptop",
-            memory_gb=16,
-            rows_81=384,
-            rows_900=40,
-            small_rows_900=128,
-            why="384 rows of 81 tokens (7 GiB, the published laptop batch) fill 76 multiprocessors at 80 to 150 W; 40"
-            " rows of 900 tokens, with the table of all ARC tasks, take 12 GiB of 16 GB",
-        ),
-        Hardware(
-            name="rtx5090",
-            gpu="RTX 5090",
-            memory_gb=32,
-            rows_900=112,
-            small_rows_900=256,
-            why="768 rows of 81 tokens are the whole published batch; 112 of 900 tokens, with the table of all ARC "
-            "tasks, take 24 GiB of 32 GB",
-        ),
+        # 112 rows of 900 tokens, with the table of all ARC tasks, take 24 GiB of 32 GB
+        Hardware(name="rtx5090", gpu="RTX 5090", memory_gb=32, rows_900=112, small_rows_900=256),
+        # 192 slots at a quarter of the rate, since the states of 768 slots of 900 tokens alone would take 2.6 GiB; 192
+        # rows of 81 tokens take 4 GiB, 16 of 900 tokens with the table of all ARC tasks 6 GiB of 8 GB, of which
+        # Windows keeps one; no torch.compile, since Triton is no part of PyTorch on Windows
         Hardware(
             name="rtx3070ti",
             gpu="RTX 3070 Ti",
@@ -137,10 +121,6 @@ PRESETS = {
             small_rows_81=192,
             small_rows_900=48,
             compile=False,
-            why="192 slots at a quarter of the rate, since the states of 768 slots of 900 tokens alone would take 2.6"
-            " GiB; 192 rows of 81 tokens take 4 GiB, 16 of 900 tokens with the table of all ARC tasks 6 GiB of 8 "
-            "GB, of which Windows keeps one; no torch.compile, since Triton is no part of PyTorch on Windows "
-            "(--set compile=true where it is)",
         ),
         Hardware(
             name="jetson-orin",
@@ -148,24 +128,13 @@ PRESETS = {
             memory_gb=8,
             refusal="a Jetson serves models and does not train them, its memory and power are for inference; train on "
             "a desktop with --hw auto, export there, and run hrm-serve here",
-            why="8 GB shared by CPU and GPU",
         ),
-        Hardware(
-            name="h200",
-            gpu="H200",
-            memory_gb=141,
-            rows_900=512,
-            small_rows_900=768,
-            workers=2,
-            prefetch=4,
-            why="768 rows of 81 tokens are the whole published batch; 512 of 900 tokens take 93 GiB of 141 GB; two "
-            "threads draw rows four steps ahead, since a step is short",
-        ),
+        # 512 rows of 900 tokens take 93 GiB of 141 GB; two threads draw rows four steps ahead, since a step is short
+        Hardware(name="h200", gpu="H200", memory_gb=141, rows_900=512, small_rows_900=768, workers=2, prefetch=4),
     )
 }
 """bf16 on all GPUs is the published precision. target_batch 768 is the published batch, by accumulation if need be.
 One thread draws rows ahead (a batch of 768 takes about 10 ms); two steps ahead hide its jitter."""
-
 
 SETTABLE = (  # by --set
     *("precision", "rows_81", "rows_900", "small_rows_81", "small_rows_900", "micro_batch"),
@@ -188,7 +157,7 @@ def hardware_from_name(name: str) -> Hardware:
     prepare(hardware)
     # bfloat16 pays only where the CPU multiplies it in hardware (AMX); elsewhere it is ten times slower
     if name == "cpu" and torch.cpu._is_amx_tile_supported():  # pyright: ignore[reportPrivateUsage]
-        return replace(hardware, precision="bf16", compile=True, why="AMX multiplies bfloat16")
+        return replace(hardware, precision="bf16", compile=True)
     return hardware
 
 

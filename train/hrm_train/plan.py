@@ -136,6 +136,7 @@ def read_plan(run: Path, hw: str | None = None) -> RunPlan:
     if not (run / SETTINGS).exists():
         raise ValueError(f"{run} holds no run to resume; start it without --resume")
     values = checkpoint.read_json(run / SETTINGS)
+    values["hardware"].pop("why", None)  # a sentence that older versions wrote
     hardware = hardware_from_name(hw) if hw else Hardware(**values["hardware"])
     prepare(hardware)
     return RunPlan(
