@@ -16,10 +16,10 @@ from train_tools import PUZZLE, fresh, latest, said, small_trainer, train, weigh
 from hrm_host.progress import Stages
 from hrm_model import checkpoint
 from hrm_train.batches import Batch, open_source
-from hrm_train.evaluate import LEAST_FAST, HeldOut, History, held_out, read_lines
+from hrm_train.evaluate import LEAST_FAST, HeldOut, held_out
 from hrm_train.loop import StepReport, Trainer
 from hrm_train.run import Intervals, TrainingRun
-from hrm_train.telemetry import METRICS
+from hrm_train.status import METRICS, History, read_lines
 
 SAMPLES_PER_STEP = 8
 
@@ -185,7 +185,7 @@ def test_the_last_few_checkpoints_and_the_best_stay(data: Path, tmp_path: Path) 
 def test_a_row_of_metrics_says_where_the_time_went(data: Path, tmp_path: Path) -> None:
     trainer = small_trainer(data, total_samples=40 * SAMPLES_PER_STEP)
     run_of(tmp_path / "run", trainer, HeldOut(whole=rows_of(data), fast=None)).finish(Stages())
-    rows = list(read_lines(tmp_path / "run" / METRICS))
+    rows = read_lines(tmp_path / "run" / METRICS)
     assert [row["step"] for row in rows] == [20, 40]
     assert {"data", "forward", "backward", "optimiser"} == set(rows[-1]["phase_ms"])
     assert 0 < sum(rows[-1]["phase_ms"].values()) <= rows[-1]["step_ms"]

@@ -86,7 +86,7 @@ def test_wandb_that_is_missing_names_its_install_line(monkeypatch: pytest.Monkey
 
 
 def reading(data_ms: float) -> Reading:
-    return Reading(steps=20, step_ms=100.0, samples_per_s=80.0, phase_ms={"data": data_ms, "forward": 60.0})
+    return Reading(step_ms=100.0, samples_per_s=80.0, phase_ms={"data": data_ms, "forward": 60.0})
 
 
 def noisy_losses(count: int) -> list[float]:

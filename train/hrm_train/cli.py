@@ -10,7 +10,6 @@ import json
 import sys
 import threading
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -21,8 +20,7 @@ from hrm_host import memory
 from hrm_host.progress import stages_on
 from hrm_model import checkpoint
 from hrm_puzzles.data import datasets
-from hrm_train import distributed
-from hrm_train import profile as profiling
+from hrm_train import distributed, meter
 from hrm_train import status as run_status
 from hrm_train.batches import open_source
 from hrm_train.checkpoints import sole_writer
@@ -103,8 +101,8 @@ def train(
         if (plan.run / "latest").exists():
             trainer.restore(checkpoint.resolve(plan.run / "latest"))
         if profile:
-            console.print(profiling.table(profiling.profile_steps(trainer, plan.run)))
-            written = f"{plan.run / profiling.TABLE}, {plan.run / profiling.TRACE}"
+            console.print(meter.profile_steps(trainer.step, trainer.device, plan.run).table())
+            written = f"{plan.run / meter.TABLE}, {plan.run / meter.TRACE}"
             _say(f"written: {written}; train with hrm-train --run {plan.run} --resume")
         else:
             _drive(plan, trainer, intervals, validation_puzzles, wandb)
@@ -118,7 +116,7 @@ def status(
     """Show how a run stands: speed, validations, checkpoints, where time goes, and whether a process writes it."""
     found = run_status.read_status(run)
     if as_json:
-        print(json.dumps(asdict(found), indent=2))
+        print(json.dumps(found, indent=2))
     else:
         run_status.show(found, Console())
 

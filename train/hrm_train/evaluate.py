@@ -3,12 +3,9 @@
 Shapes: B batch, T tokens, S segments.
 """
 
-import json
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +22,6 @@ from hrm_train.window import answer_loss_B
 _Figures = dict[str, NDArray[Any]]
 SHOWN_TRIALS = 2  # ARC allows two attempts; scores with more, as published, are in the record only
 Kind = Literal["fast", "whole"]
-VALIDATIONS = "validation.ndjson"
 FAST_SHARE = 10  # one puzzle in ten
 LEAST_FAST = 128  # fewer say too little; a test split smaller than this is evaluated whole each time
 CURVES = ("exact", "proven", "accuracy", "cells", "halting")
@@ -181,44 +177,3 @@ def held_out(source: SplitSource, most: int, seed: int) -> HeldOut:
     fast = validation_rows(source, num_fast, seed) if num_fast < num_whole else None
     identifiers = source.identifiers() if isinstance(source.puzzle, Voting) else ()
     return HeldOut(whole=validation_rows(source, num_whole, seed), fast=fast, identifiers=identifiers)
-
-
-class History:
-    """The validations of a run up to a step."""
-
-    def __init__(self, run: Path) -> None:
-        self._file = run / VALIDATIONS
-
-    def add(self, kind: Kind, step: int, samples: int, evaluation: Evaluation, **more: float) -> None:
-        curves = {name: [round(value, 5) for value in getattr(evaluation, name)] for name in CURVES}
-        figures = {name: getattr(evaluation, name) for name in FIGURES}
-        more |= {f"pass_at_{k}": round(share, 5) for k, share in evaluation.pass_at.items()}
-        where = {"time": time.time(), "kind": kind, "step": step, "samples": samples}
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**where, **more, **figures, **curves}) + "\n")
-
-    def rows(self, until_step: int | None = None) -> list[dict[str, Any]]:
-        """In the order of their steps, the latest of each step and kind."""
-        found = {(row["step"], row["kind"]): row for row in read_lines(self._file)}
-        ordered = sorted(found.values(), key=lambda row: (row["step"], row["kind"]))
-        return [row for row in ordered if until_step is None or row["step"] <= until_step]
-
-    def best(self, kind: Kind, until_step: int | None = None) -> dict[str, Any] | None:
-        """The first row with the highest score."""
-        of_kind = [row for row in self.rows(until_step) if row["kind"] == kind]
-        return max(of_kind, key=lambda row: row["score"], default=None)
-
-    def lowest_loss(self, until_step: int) -> dict[str, Any] | None:
-        whole = [row for row in self.rows(until_step) if row["kind"] == "whole"]
-        return min(whole, key=lambda row: row["loss"], default=None)
-
-
-def read_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """The JSON lines of a file that is being written: none where it is missing, and a torn line is passed over."""
-    if not file.exists():
-        return
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue

@@ -1,4 +1,4 @@
-"""What is measured of training: where a step's time goes, samples per second, and what the GPU reports of itself.
+"""What is measured of training: where a step's time goes, samples per second, a profile, what the GPU reports.
 
 On CUDA a phase is the time between two events on the device's timeline, read once they have passed and never waited
 for; so "data" is the time in which the device waits for rows. On a CPU it is the wall clock. CUDA was not run on a GPU.
@@ -6,13 +6,16 @@ for; so "data" is the time in which the device waits for rows. On a CPU it is th
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch.profiler import record_function
+from rich.console import Console
+from rich.table import Table
+from torch import profiler
 
 PHASE = "phase/"  # prefix of the phases' names in a torch.profiler trace
 
@@ -44,7 +47,6 @@ class HostMark:
 class Reading:
     """Means over the steps since the last reading; `step_ms` is wall time, so phases need not add up to it."""
 
-    steps: int
     step_ms: float
     samples_per_s: float
     phase_ms: Mapping[str, float]
@@ -73,7 +75,7 @@ class PhaseTimer:
     def phase(self, name: str) -> Generator[None]:
         """Times what runs inside; a phase entered several times in one step adds up. Phases do not nest."""
         begin, end = self._new_mark(), self._new_mark()
-        with record_function(PHASE + name):
+        with profiler.record_function(PHASE + name):
             begin.record()
             yield
             end.record()
@@ -103,7 +105,6 @@ class PhaseTimer:
             for phase, begin, end in self._pending.popleft():
                 total_ms[phase] += begin.elapsed_time(end)
         reading = Reading(
-            steps=self._steps,
             step_ms=1000 * wall_s / max(1, self._steps),
             samples_per_s=self._samples / wall_s if wall_s > 0 else 0.0,
             phase_ms={phase: ms / passed for phase, ms in total_ms.items()},
@@ -113,6 +114,83 @@ class PhaseTimer:
 
     def _restart(self) -> None:
         self._since, self._steps, self._samples = time.perf_counter(), 0, 0
+
+
+SKIP, WARM, ACTIVE = 3, 2, 10  # steps: left out (compilation, caches), warming the profiler up, and profiled
+TOP = 15
+TABLE, TRACE = "profile.txt", "trace.json.gz"
+
+
+class Share(NamedTuple):
+    """Milliseconds of one step that a phase or an operator takes on the device, and how often it is called in it."""
+
+    name: str
+    ms: float
+    calls: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """`operators` by their own time, without what they call; the longest first."""
+
+    step_ms: float
+    phases: list[Share]
+    operators: list[Share]
+
+    def table(self) -> Table:
+        """Shares are of the step's wall time, in which operators of several threads overlap."""
+        grid = Table(title=f"a step takes {self.step_ms:.1f} ms", show_edge=False)
+        grid.add_column("phase or operator")
+        for column in ("ms a step", "share", "calls a step"):
+            grid.add_column(column, justify="right")
+        for section in (self.phases, self.operators):
+            for name, ms, calls in section:
+                grid.add_row(name, f"{ms:.2f}", f"{ms / self.step_ms:.1%}", f"{calls:.0f}")
+            grid.add_section()
+        return grid
+
+
+def profile_steps(step: Callable[[], object], device: torch.device, run: Path) -> Profile:
+    """Profiles a few steps; writes the table and the trace (for chrome://tracing or perfetto) into `run`."""
+    on_cuda = device.type == "cuda"
+
+    def now_s() -> float:
+        if on_cuda:
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if on_cuda else [])]
+    steps, step_ms = profiler.schedule(wait=SKIP, warmup=WARM, active=ACTIVE, repeat=1), 0.0
+    with profiler.profile(activities=activities, schedule=steps, acc_events=True) as window:
+        for _ in range(SKIP + WARM):
+            step()
+            window.step()
+        begin_s = now_s()
+        for number in range(ACTIVE):
+            step()
+            if number == ACTIVE - 1:
+                step_ms = 1000 * (now_s() - begin_s) / ACTIVE  # before the profiler gathers what it has seen
+            window.step()
+    found = _by_time(window.key_averages(), step_ms, "device_time_total" if on_cuda else "cpu_time_total")
+    run.mkdir(parents=True, exist_ok=True)
+    window.export_chrome_trace(str(run / TRACE))
+    with (run / TABLE).open("w", encoding="utf-8") as file:
+        Console(file=file, width=110).print(found.table())
+    return found
+
+
+def _by_time(events: Iterable[Any], step_ms: float, clock: str) -> Profile:
+    phases: list[Share] = []
+    operators: list[Share] = []
+    for event in events:
+        name, calls = event.key or "", event.count / ACTIVE
+        if name.startswith(PHASE):
+            phases.append(Share(name.removeprefix(PHASE), getattr(event, clock) / 1000 / ACTIVE, calls))
+        elif not name.startswith("ProfilerStep"):
+            operators.append(Share(name, getattr(event, f"self_{clock}") / 1000 / ACTIVE, calls))
+    for shares in (phases, operators):
+        shares.sort(key=lambda share: -share.ms)
+    return Profile(step_ms=step_ms, phases=phases, operators=operators[:TOP])
 
 
 GIB = 1 << 30

@@ -18,7 +18,7 @@ from hrm_model.hrm import HRM
 from hrm_train import status
 from hrm_train.batches import Batch
 from hrm_train.checkpoints import Checkpoints
-from hrm_train.evaluate import Evaluation, HeldOut, History, Kind, evaluate
+from hrm_train.evaluate import Evaluation, HeldOut, Kind, evaluate
 from hrm_train.loop import Trainer
 from hrm_train.telemetry import Telemetry, Writer
 
@@ -56,7 +56,7 @@ class TrainingRun:
         self.meta, self.say = meta, say
         self.stopped_by: str | None = None
         self.checkpoints = Checkpoints(path, intervals.keep)
-        self.history = History(path)
+        self.history = status.History(path)
         self.telemetry = Telemetry(path, trainer, writers, say)
         self._saved_at = time.monotonic()
         self._latest_figures = ""
@@ -92,7 +92,8 @@ class TrainingRun:
         """Writes `step_N` and points `latest` to it; raises FloatingPointError where a value was not finite."""
         self.telemetry.flush()
         trainer, ranks, progress = self.trainer, self.trainer.ranks, self.trainer.progress
-        best, lowest = self.history.best("whole", progress.step), self.history.lowest_loss(progress.step)
+        best = self.history.best("whole", progress.step)
+        lowest = self.history.best("whole", progress.step, lambda row: -row["loss"])
         meta = {
             **self.meta,
             "step": progress.step,

@@ -6,9 +6,8 @@ python -m hrm_train.status curve.png runs/first runs/second      # runs that con
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,112 +16,116 @@ from rich.table import Table
 
 from hrm_host.progress import duration
 from hrm_train.checkpoints import writer_of
-from hrm_train.evaluate import History
-from hrm_train.telemetry import METRICS
+from hrm_train.evaluate import CURVES, FIGURES, Evaluation, Kind
 
-SETTINGS, PROGRESS, SEGMENTS = "run.json", "curve.png", "segments.png"
+SETTINGS, METRICS, VALIDATIONS = "run.json", "metrics.ndjson", "validation.ndjson"
+PROGRESS, SEGMENTS = "curve.png", "segments.png"
 TAIL_BYTES = 1 << 16
+Row = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Status:
-    """What `hrm-train status --json` prints; None where the run has not come so far."""
-
-    run: str
-    puzzle: str
-    process: str | None
-    step: int
-    samples: int
-    total_samples: int
-    samples_per_s: float | None
-    eta_s: float | None
-    age_s: float | None
-    train: Mapping[str, float]
-    system: Mapping[str, float]
-    phase_share: Mapping[str, float]
-    last_validation: Mapping[str, Any] | None
-    best_validation: Mapping[str, Any] | None
-    checkpoints: tuple[str, ...]
-    latest: str | None
-    best: str | None
+def read_lines(file: Path, last_bytes: int = 1 << 62) -> list[Row]:
+    """The JSON lines in the last bytes of a file that may be growing; a torn one is passed over, a missing file empty."""
+    if not file.exists():
+        return []
+    with file.open("rb") as stream:
+        stream.seek(max(0, file.stat().st_size - last_bytes))
+        lines = stream.read().decode(errors="replace").splitlines()
+    found: list[Row] = []
+    for line in lines:
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
-def read_status(run: Path) -> Status:
-    """Refuses a directory that holds no run."""
+class History:
+    """The validations of a run up to a step."""
+
+    def __init__(self, run: Path) -> None:
+        self._file = run / VALIDATIONS
+
+    def add(self, kind: Kind, step: int, samples: int, evaluation: Evaluation, **more: float) -> None:
+        curves = {name: [round(value, 5) for value in getattr(evaluation, name)] for name in CURVES}
+        figures = {name: getattr(evaluation, name) for name in FIGURES}
+        more |= {f"pass_at_{k}": round(share, 5) for k, share in evaluation.pass_at.items()}
+        where = {"time": time.time(), "kind": kind, "step": step, "samples": samples}
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**where, **more, **figures, **curves}) + "\n")
+
+    def rows(self, kind: Kind | None = None, until_step: float = float("inf")) -> list[Row]:
+        """In the order of their steps, the latest of each step and kind."""
+        found = {(row["step"], row["kind"]): row for row in read_lines(self._file)}
+        return [row for (step, of), row in sorted(found.items()) if step <= until_step and (kind is None or of == kind)]
+
+    def best(
+        self, kind: Kind, until_step: float, worth: Callable[[Row], float] = lambda row: row["score"]
+    ) -> Row | None:
+        """The first row that is worth most."""
+        return max(self.rows(kind, until_step), key=worth, default=None)
+
+
+def read_status(run: Path) -> Row:
+    """What `hrm-train status --json` prints; None where the run has not come so far. Refuses what holds no run."""
     try:
         recipe = json.loads((run / SETTINGS).read_text(encoding="utf-8"))["recipe"]
     except (OSError, ValueError) as error:
         raise ValueError(f"{run} holds no run ({error}); give the directory that hrm-train --run has made") from error
-    row, history = last_line(run / METRICS) or {}, History(run).rows()
-    whole = [validation for validation in history if validation["kind"] == "whole"]
+    rows, history = read_lines(run / METRICS, TAIL_BYTES), History(run)
+    row, validations, best = rows[-1] if rows else {}, history.rows(), history.best("whole", float("inf"))
     speed, samples, step_ms = row.get("samples_per_s"), row.get("samples", 0), row.get("step_ms")
     shares = {phase: ms / step_ms for phase, ms in row["phase_ms"].items()} if step_ms else {}
     if step_ms:
         shares["other"] = max(0.0, 1 - sum(shares.values()))  # what no phase covers
     pointers = {name: run / name for name in ("latest", "best")}
-    named = {name: file.read_text(encoding="utf-8").strip() for name, file in pointers.items() if file.exists()}
-    return Status(
-        run=str(run),
-        puzzle=recipe["puzzle"],
-        process=writer_of(run),
-        step=row.get("step", 0),
-        samples=samples,
-        total_samples=recipe["total_samples"],
-        samples_per_s=speed,
-        eta_s=max(0, recipe["total_samples"] - samples) / speed if speed else None,
-        age_s=time.time() - row["time"] if row else None,
-        train=row.get("train", {}),
-        system=row.get("system", {}),
-        phase_share=shares,
-        last_validation=_short(history[-1]) if history else None,
-        best_validation=_short(max(whole, key=lambda row: row["score"])) if whole else None,
-        checkpoints=tuple(path.name for path in sorted(run.glob("step_*"), key=lambda path: int(path.name[5:]))),
-        latest=named.get("latest"),
-        best=named.get("best"),
-    )
+    return {
+        "run": str(run),
+        "puzzle": recipe["puzzle"],
+        "process": writer_of(run),
+        "step": row.get("step", 0),
+        "samples": samples,
+        "total_samples": recipe["total_samples"],
+        "samples_per_s": speed,
+        "eta_s": max(0, recipe["total_samples"] - samples) / speed if speed else None,
+        "age_s": time.time() - row["time"] if row else None,
+        "train": row.get("train", {}),
+        "system": row.get("system", {}),
+        "phase_share": shares,
+        "last_validation": _short(validations[-1]) if validations else None,
+        "best_validation": _short(best) if best else None,
+        "checkpoints": [path.name for path in sorted(run.glob("step_*"), key=lambda path: int(path.name[5:]))],
+        **{name: file.read_text().strip() if file.exists() else None for name, file in pointers.items()},
+    }
 
 
-def last_line(file: Path) -> dict[str, Any] | None:
-    """The last whole JSON line of a file that may be long and still be growing."""
-    if not file.exists():
-        return None
-    with file.open("rb") as stream:
-        stream.seek(max(0, file.stat().st_size - TAIL_BYTES))
-        lines = stream.read().decode(errors="replace").splitlines()
-    for line in reversed(lines):
-        with suppress(ValueError):
-            return json.loads(line)
-    return None
-
-
-def _short(row: Mapping[str, Any]) -> dict[str, Any]:
+def _short(row: Mapping[str, Any]) -> Row:
     """A validation without its curves: their last values."""
     return {name: value[-1] if isinstance(value, list) else value for name, value in row.items()}
 
 
-def show(status: Status, console: Console) -> None:
-    done = 100 * status.samples / status.total_samples
-    writing = f"process {status.process} writes it" if status.process else "no process writes it"
+def show(status: Mapping[str, Any], console: Console) -> None:
+    samples, total, process, train = (status[name] for name in ("samples", "total_samples", "process", "train"))
+    writing = f"process {process} writes it" if process else "no process writes it"
     rows = {
-        "state": "finished" if status.samples >= status.total_samples and not status.process else writing,
-        "step": f"{status.step:,}",
-        "samples": f"{status.samples:,} of {status.total_samples:,} ({done:.1f} %)",
+        "state": "finished" if samples >= total and not process else writing,
+        "step": f"{status['step']:,}",
+        "samples": f"{samples:,} of {total:,} ({100 * samples / total:.1f} %)",
     }
-    if status.samples_per_s and status.age_s is not None:
-        rows["speed"] = f"{status.samples_per_s:.0f} samples/s, {duration(status.age_s)} ago"
-        rows["remaining"] = duration(status.eta_s or 0) + (" from then" if status.process else " once it goes on")
-    if status.train:
-        rows["loss"] = f"{status.train['loss']:.4f}, {100 * status.train['exact']:.1f} % exact in training"
-    if status.phase_share:
-        rows["a step"] = ", ".join(f"{phase} {100 * share:.0f} %" for phase, share in status.phase_share.items())
-    if status.system:
-        rows["GPU"] = ", ".join(f"{name} {value:.4g}" for name, value in status.system.items())
-    rows["last validation"] = _validation(status.last_validation)
-    rows["best validation"] = _validation(status.best_validation)
-    pointers = {"latest": status.latest, "best": status.best}
-    names = [name + "".join(f" ({p})" for p in pointers if pointers[p] == name) for name in status.checkpoints]
+    if status["samples_per_s"]:
+        rows["speed"] = f"{status['samples_per_s']:.0f} samples/s, {duration(status['age_s'])} ago"
+        rows["remaining"] = duration(status["eta_s"]) + (" from then" if process else " once it goes on")
+    if train:
+        rows["loss"] = f"{train['loss']:.4f}, {100 * train['exact']:.1f} % exact in training"
+    if status["phase_share"]:
+        rows["a step"] = ", ".join(f"{phase} {100 * share:.0f} %" for phase, share in status["phase_share"].items())
+    if status["system"]:
+        rows["GPU"] = ", ".join(f"{name} {value:.4g}" for name, value in status["system"].items())
+    rows["last validation"] = _validation(status["last_validation"])
+    rows["best validation"] = _validation(status["best_validation"])
+    names = [
+        name + "".join(f" ({p})" for p in ("latest", "best") if status[p] == name) for name in status["checkpoints"]
+    ]
     rows["checkpoints"] = ", ".join(names) or "none yet"
-    table = Table(title=f"{status.run} ({status.puzzle})", show_header=False)
+    table = Table(title=f"{status['run']} ({status['puzzle']})", show_header=False)
     for name, text in rows.items():
         table.add_row(name, text)
     console.print(table)
@@ -163,7 +166,7 @@ def draw(picture: Path, runs: Sequence[Path]) -> None:
 
 def draw_segments(picture: Path, run: Path) -> None:
     """What each further segment adds, at the last validation of the whole set; nothing where there is none yet."""
-    whole = [row for row in History(run).rows() if row["kind"] == "whole"]
+    whole = History(run).rows("whole")
     if not whole:
         return
     row, (figure, axes) = whole[-1], _paper("segments")

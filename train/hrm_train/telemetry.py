@@ -22,30 +22,25 @@ from hrm_train import meter
 from hrm_train.evaluate import Evaluation
 from hrm_train.loop import StepReport, Trainer
 from hrm_train.meter import Reading
-
-METRICS = "metrics.ndjson"
+from hrm_train.status import METRICS
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricsRow:
+class MetricsRow(Reading):
     """`train` holds means over the steps since the last row, `system` the GPU's figures."""
 
     time: float
     step: int
     samples: int
-    samples_per_s: float
-    step_ms: float
-    phase_ms: Mapping[str, float]
     train: Mapping[str, float]
     system: Mapping[str, float]
 
     def summary(self) -> str:
-        wait = 100 * self.phase_ms.get("data", 0.0) / self.step_ms if self.step_ms else 0.0
         parts = [
             f"{self.samples_per_s:.0f} samples/s",
             f"loss {self.train['loss']:.3f}",
             f"exact {100 * self.train['exact']:.0f} %",
-            f"data wait {wait:.0f} %",
+            f"data wait {100 * self.share('data'):.0f} %",
             f"at most {self.train['max_segments']:.0f} segments",
         ]
         if self.train.get("revealed"):
@@ -142,15 +137,13 @@ class Telemetry:
             time=time.time(),
             step=progress.step,
             samples=progress.samples,
-            samples_per_s=reading.samples_per_s,
-            step_ms=reading.step_ms,
-            phase_ms=reading.phase_ms,
+            **vars(reading),
             train={name: sum(values) / len(values) for name, values in series.items()}
             | {"revealed": progress.curriculum_level, "max_segments": trainer.max_segments},
             system={**meter.gpu_memory(trainer.device), **gpu},
         )
         if trainer.ranks.is_first:
-            self._write(row, reading)
+            self._write(row)
         return row
 
     def validated(self, kind: str, evaluation: Evaluation) -> None:
@@ -164,13 +157,13 @@ class Telemetry:
         for writer in self._writers:
             writer.close()
 
-    def _write(self, row: MetricsRow, reading: Reading) -> None:
+    def _write(self, row: MetricsRow) -> None:
         with (self._run / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(_rounded(asdict(row))) + "\n")
         figures = {f"train/{name}": value for name, value in row.train.items()}
         figures |= {f"system/{name}": value for name, value in row.system.items()}
         figures |= {f"system/{phase}_ms": value for phase, value in row.phase_ms.items()}
-        figures |= {"system/samples_per_s": row.samples_per_s, "system/data_wait_share": reading.share("data")}
+        figures |= {"system/samples_per_s": row.samples_per_s, "system/data_wait_share": row.share("data")}
         for writer in self._writers:
             writer.write(figures, row.samples)
 
