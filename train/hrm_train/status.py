@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def read_lines(file: Path, last_bytes: int = 1 << 62) -> list[Row]:
-    """The JSON lines in the last bytes of a file that may be growing; a torn one is passed over, a missing file empty."""
+    """The JSON lines in the last bytes of a file, which may be growing or missing; a torn line is passed over."""
     if not file.exists():
         return []
     with file.open("rb") as stream:
@@ -121,9 +121,8 @@ def show(status: Mapping[str, Any], console: Console) -> None:
         rows["GPU"] = ", ".join(f"{name} {value:.4g}" for name, value in status["system"].items())
     rows["last validation"] = _validation(status["last_validation"])
     rows["best validation"] = _validation(status["best_validation"])
-    names = [
-        name + "".join(f" ({p})" for p in ("latest", "best") if status[p] == name) for name in status["checkpoints"]
-    ]
+    pointers = ("latest", "best")
+    names = [name + "".join(f" ({p})" for p in pointers if status[p] == name) for name in status["checkpoints"]]
     rows["checkpoints"] = ", ".join(names) or "none yet"
     table = Table(title=f"{status['run']} ({status['puzzle']})", show_header=False)
     for name, text in rows.items():
