@@ -10,90 +10,34 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from hrm_edge_runtime.bundle import Bundle
-from hrm_export.contents import Contents, Options, bundle_name, contents_of, find_checkpoint, parse_loop
+from hrm_export.contents import Contents, Options, bundle_name, contents_of, find_checkpoint
 from hrm_export.packing import MEASURED_BATCHES, ExportedForm, segment_ms, write_bundle
+from hrm_host.command import refusing, taking
 from hrm_host.progress import stages_on
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command(epilog="Example: hrm-export runs/sudoku/best --fp16 --int8 --calib sudoku --data data/sudoku")
-def export(
-    source: Annotated[
-        Path | None,
-        typer.Argument(metavar="CHECKPOINT", help="Checkpoint, or a run's file latest or best; else runs/CALIB/best."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Bundle directory to make, not there yet; else RUN.bundle.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the model; without it, that of the directory.")] = None,
-    fp16: Annotated[bool, typer.Option("--fp16", help="Add a float16 graph.")] = False,
-    int8: Annotated[bool, typer.Option("--int8", help="Calibrate; add an INT8 graph and its CPU form.")] = False,
-    calib: Annotated[
-        str | None, typer.Option(help="Puzzles: sudoku, maze, arc, logistics (made, or from --data), or a path.")
-    ] = None,
-    int8_budget: Annotated[
-        float, typer.Option(min=0, help="Points INT8 may lose; inputs of the worst layers stay float until it holds.")
-    ] = Options.int8_budget,
-    cache: Annotated[Path | None, typer.Option(help="File that keeps the calibration for the next time.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Directory for the calibration's report and pictures.")] = None,
-    loop: Annotated[
-        str, typer.Option(help="host; or unrolled[=N] to add a graph of N segments that halts by itself.")
-    ] = "host",
-    engine: Annotated[bool, typer.Option("--engine", help="Build TensorRT engines for this machine's GPU.")] = False,
-    policy: Annotated[
-        str | None, typer.Option(help="When to stop: verified, learned or fixed; verified where a proof exists.")
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="Halting margin above which the model stops; else chosen by the curve.")
-    ] = None,
-    max_segments: Annotated[
-        int | None, typer.Option(min=1, help="Segments a puzzle may run; without it, as many as in training.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Data set whose test split gives the held-out puzzles; else they are made.")
-    ] = None,
-    held_out: Annotated[int, typer.Option(min=1, help="Puzzles to measure every precision on, at most.")] = 2000,
-    max_loss: Annotated[float, typer.Option(help="Points of exact solves a precision may lose against fp32.")] = 1.0,
-    puzzles: Annotated[int, typer.Option(min=1, help="Golden puzzles to compare with PyTorch on, at most.")] = 16,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
-) -> None:
+@refusing("hrm-export")
+@taking(Options)
+def export(options: Options) -> None:
     """Make a bundle: step graphs, puzzle table and golden traces, measured and compared with PyTorch first."""
-    try:
-        source = find_checkpoint(source, calib)
-        options = Options(
-            source=source,
-            out=out or Path(f"{bundle_name(source)}.bundle"),
-            name=name,
-            policy=policy,
-            threshold=threshold,
-            max_segments=max_segments,
-            puzzles=puzzles,
-            data=data,
-            fp16=fp16,
-            int8=int8,
-            calib=calib,
-            int8_budget=int8_budget,
-            cache=cache,
-            report=report,
-            unrolled=parse_loop(loop),
-            held_out=held_out,
-            max_loss=max_loss,
-        )
-        with stages_on() as stages:
-            contents = contents_of(options, stages)
-            exported = write_bundle(options.out, contents, options, stages)
-        _show(options.out, contents, exported, as_json=as_json)
-    except (ValueError, OSError) as error:
-        sys.stderr.write(f"hrm-export: {error}\n")
-        raise typer.Exit(1) from error
-    if engine:  # in a process of its own, whose memory is free again when the engines are built
-        build = [sys.executable, "-m", "hrm_edge_runtime.engines.trt.build", str(options.out)]
+    source = find_checkpoint(options.source, options.calib)
+    out = options.out or Path(f"{bundle_name(source)}.bundle")
+    with stages_on() as stages:
+        contents = contents_of(options, source, out, stages)
+        exported = write_bundle(out, contents, options, stages)
+    _show(out, contents, exported, as_json=options.as_json)
+    if options.engine:  # in a process of its own, whose memory is free again when the engines are built
+        build = [sys.executable, "-m", "hrm_edge_runtime.engines.trt.build", str(out)]
         raise typer.Exit(subprocess.run(build).returncode)
 
 

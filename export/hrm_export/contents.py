@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 import onnx
 import onnxruntime
 import torch
+import typer
 
 from hrm_calibration.int8 import Int8Settings
 from hrm_calibration.rollouts import ServedGraph
@@ -36,27 +37,47 @@ NUM_CALIBRATION = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The command's options as given; `unrolled` is the number of segments, 0 for as many as a puzzle may run."""
+    """The command's options as given."""
 
-    source: Path
-    out: Path
-    name: str | None = None
-    policy: str | None = None
-    threshold: float | None = None
-    max_segments: int | None = None
-    puzzles: int = 16
-    data: Path | None = None
-    fp16: bool = False
-    int8: bool = False
-    calib: str | None = None
-    int8_budget: float = 100 * Int8Settings.budget
-    cache: Path | None = None
-    report: Path | None = None
-    unrolled: int | None = None
-    held_out: int = 2000
-    max_loss: float = 1.0
+    source: Annotated[
+        Path | None,
+        typer.Argument(metavar="CHECKPOINT", help="Checkpoint, or a run's file latest or best; else runs/CALIB/best."),
+    ] = None
+    out: Annotated[Path | None, typer.Option(help="Bundle directory to make, not there yet; else RUN.bundle.")] = None
+    name: Annotated[str | None, typer.Option(help="Name of the model; without it, that of the directory.")] = None
+    fp16: Annotated[bool, typer.Option("--fp16", help="Add a float16 graph.")] = False
+    int8: Annotated[bool, typer.Option("--int8", help="Calibrate; add an INT8 graph and its CPU form.")] = False
+    calib: Annotated[
+        str | None, typer.Option(help="Puzzles: sudoku, maze, arc, logistics (made, or from --data), or a path.")
+    ] = None
+    int8_budget: Annotated[
+        float, typer.Option(min=0, help="Points INT8 may lose; inputs of the worst layers stay float until it holds.")
+    ] = 100 * Int8Settings.budget
+    cache: Annotated[Path | None, typer.Option(help="File that keeps the calibration for the next time.")] = None
+    report: Annotated[Path | None, typer.Option(help="Directory for the calibration's report and pictures.")] = None
+    loop: Annotated[
+        str, typer.Option(help="host; or unrolled[=N] to add a graph of N segments that halts by itself.")
+    ] = "host"
+    engine: Annotated[bool, typer.Option("--engine", help="Build TensorRT engines for this machine's GPU.")] = False
+    policy: Annotated[
+        str | None, typer.Option(help="When to stop: verified, learned or fixed; verified where a proof exists.")
+    ] = None
+    threshold: Annotated[
+        float | None, typer.Option(help="Halting margin above which the model stops; else chosen by the curve.")
+    ] = None
+    max_segments: Annotated[
+        int | None, typer.Option(min=1, help="Segments a puzzle may run; without it, as many as in training.")
+    ] = None
+    data: Annotated[
+        Path | None, typer.Option(help="Data set whose test split gives the held-out puzzles; else they are made.")
+    ] = None
+    held_out: Annotated[int, typer.Option(min=1, help="Puzzles to measure every precision on, at most.")] = 2000
+    max_loss: Annotated[float, typer.Option(help="Points of exact solves a precision may lose against fp32.")] = 1.0
+    puzzles: Annotated[int, typer.Option(min=1, help="Golden puzzles to compare with PyTorch on, at most.")] = 16
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False
 
     def __post_init__(self) -> None:
+        parse_loop(self.loop)
         for name, value in (("--cache", self.cache), ("--report", self.report)):
             if value is not None and not self.int8:
                 raise ValueError(f"{name} is for calibration, which only INT8 needs; add --int8 or leave it away")
@@ -94,28 +115,28 @@ class Contents:
         return {**plain, "num_parameters": self.num_parameters, **versions}
 
 
-def contents_of(options: Options, stages: Stages) -> Contents:
-    """Load, find or make everything; refuses what does not fit together."""
-    require_free(options.out)
-    model, meta = checkpoint.load(checkpoint.resolve(options.source))
-    config, puzzle = model.config, puzzle_of(model.config, meta.get("puzzle"), options.source)
+def contents_of(options: Options, source: Path, out: Path, stages: Stages) -> Contents:
+    """Load, find or make all that goes from the checkpoint `source` to `out`; refuses what does not fit together."""
+    require_free(out)
+    model, meta = checkpoint.load(checkpoint.resolve(source))
+    config, puzzle = model.config, puzzle_of(model.config, meta.get("puzzle"), source)
     limit = options.max_segments or config.max_segments
     if config.arch == "transformer" and limit > 1:
         raise ValueError(f"--max-segments {limit} asks a transformer to go on, which it cannot; leave the option away")
     kind = options.policy or ("verified" if puzzle.proof_exists else "learned")
     policy = HaltingPolicy(kind=cast("PolicyKind", kind), threshold=options.threshold or 0.0, max_segments=limit)
-    data = data_of(options, config)
+    data = data_of(options.data, source, config)
     identifiers = identifiers_of(data, config.num_puzzle_ids)
     calibration, held_out = find_puzzles(options, config, puzzle, data, stages)
     model.config = dataclasses.replace(config, max_segments=min(limit, config.max_segments))  # what traces cover
     return Contents(
-        name=options.name or options.out.stem,
+        name=options.name or out.stem,
         model=model,
         served=served_graph(model, puzzle, policy),
         calibration=calibration,
         held_out=held_out,
         identifiers=identifiers,
-        meta={"checkpoint": checkpoint.resolve(options.source).name, **meta},
+        meta={"checkpoint": checkpoint.resolve(source).name, **meta},
     )
 
 
@@ -166,11 +187,11 @@ def puzzle_of(config: HRMConfig, name: object, source: Path) -> Puzzle:
     return puzzle
 
 
-def data_of(options: Options, config: HRMConfig) -> Path | None:
+def data_of(given: Path | None, source: Path, config: HRMConfig) -> Path | None:
     """The data set: the one given, or, where its tasks are part of the model, the one that the run says it had."""
-    if options.data is not None or config.num_puzzle_ids == 1:
-        return options.data
-    run = options.source.parent / "run.json"
+    if given is not None or config.num_puzzle_ids == 1:
+        return given
+    run = source.parent / "run.json"
     stated = json.loads(run.read_text(encoding="utf-8")).get("data") if run.is_file() else None
     if isinstance(stated, str) and Path(stated).is_dir():
         return Path(stated)

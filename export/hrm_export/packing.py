@@ -26,7 +26,7 @@ from hrm_edge_runtime.manifest import write_manifest
 from hrm_edge_runtime.parity.gates import LOGIT_TOLERANCE, passes
 from hrm_edge_runtime.parity.report import ParityReport
 from hrm_edge_runtime.parity.walk import compare
-from hrm_export.contents import Contents, Options
+from hrm_export.contents import Contents, Options, parse_loop
 from hrm_export.golden import golden_traces
 from hrm_export.half import float32_nodes, half_graph, record_ranges
 from hrm_export.onnx_graph import check_graph, stored_sizes
@@ -142,7 +142,8 @@ def write_bundle(path: Path, contents: Contents, options: Options, stages: Stage
             parity = _compared(unfinished, form, measured, golden, contents)
             _require_quality(form.precision, lost["exact"], parity, options.max_loss)
             exported.append(ExportedForm(form=form, measured=measured, parity=parity, lost=lost))
-        unrolled = {} if options.unrolled is None else _write_unrolled(unfinished, exported, options.unrolled)
+        num_segments = parse_loop(options.loop)
+        unrolled = {} if num_segments is None else _write_unrolled(unfinished, exported, num_segments)
         pages = {one.form.precision: one.as_json() for one in exported}
         (unfinished / "parity.json").write_text(json.dumps(pages, indent=2) + "\n")
         write_manifest(unfinished, **_manifest_fields(contents, exported, unrolled))

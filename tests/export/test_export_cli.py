@@ -237,10 +237,6 @@ def test_a_data_set_of_another_puzzle_is_refused(tmp_path: Path) -> None:
     refused(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", *options, saying="give a data set of sudoku-4x4")
 
 
-def asked_for(**changes: object) -> Options:
-    return Options(**{"source": Path("runs/tiny/best"), "out": Path("tiny.bundle"), **changes})  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("text", "segments"), [("host", None), ("unrolled", 0), ("unrolled=1", 1), ("unrolled=16", 16)]
 )
@@ -264,7 +260,7 @@ def test_a_bundle_is_called_after_its_run_or_its_checkpoint(tmp_path: Path) -> N
 
 def test_what_calibrates_is_not_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hrm_export.contents.NUM_CALIBRATION", 25)
-    calibration, held_out = find_puzzles(asked_for(fp16=True, held_out=30), CONFIG, SUDOKU, None, Stages())
+    calibration, held_out = find_puzzles(Options(fp16=True, held_out=30), CONFIG, SUDOKU, None, Stages())
     assert (len(calibration), len(held_out)) == (25, 30)
     both = [{tokens_T.tobytes() for tokens_T in questions.tokens_NT} for questions in (calibration, held_out)]
     assert not both[0] & both[1]
@@ -273,13 +269,13 @@ def test_what_calibrates_is_not_what_is_measured(monkeypatch: pytest.MonkeyPatch
 def test_of_a_small_data_set_a_quarter_calibrates(tmp_path: Path) -> None:
     questions = made_questions(SUDOKU, 20)
     datasets.write_split(tmp_path, "test", questions.tokens_NT, questions.labels_NT, puzzle=SUDOKU)
-    asked = asked_for(int8=True, calib=str(tmp_path))
+    asked = Options(int8=True, calib=str(tmp_path))
     calibration, held_out = find_puzzles(asked, CONFIG, SUDOKU, None, Stages())
     assert (len(calibration), len(held_out)) == (5, 15)
 
 
 def test_float32_alone_needs_nothing_to_calibrate_with() -> None:
-    calibration, held_out = find_puzzles(asked_for(held_out=12), CONFIG, SUDOKU, None, Stages())
+    calibration, held_out = find_puzzles(Options(held_out=12), CONFIG, SUDOKU, None, Stages())
     assert (len(calibration), len(held_out)) == (0, 12)
 
 
@@ -288,15 +284,14 @@ def test_puzzles_with_ids_the_model_does_not_know_are_refused(tmp_path: Path) ->
     layout = replace(datasets.Layout.of_variants(4, 1), puzzle_ids=np.arange(4, dtype=np.int32), num_puzzle_ids=4)
     datasets.write_split(tmp_path, "test", questions.tokens_NT, questions.labels_NT, puzzle=SUDOKU, layout=layout)
     with pytest.raises(datasets.DatasetError, match="ids up to 3 where the model knows 1; give the data set"):
-        find_puzzles(asked_for(data=tmp_path), CONFIG, SUDOKU, tmp_path, Stages())
+        find_puzzles(Options(data=tmp_path), CONFIG, SUDOKU, tmp_path, Stages())
 
 
 def test_a_model_of_many_tasks_finds_the_data_set_of_its_run(tmp_path: Path) -> None:
     many = small_model(num_puzzle_ids=3).config
     (tmp_path / "set").mkdir()
     (tmp_path / "run.json").write_text(json.dumps({"data": str(tmp_path / "set")}))
-    asked = asked_for(source=tmp_path / "best")
-    assert data_of(asked, many) == tmp_path / "set"
-    assert data_of(asked, CONFIG) is None
+    assert data_of(None, tmp_path / "best", many) == tmp_path / "set"
+    assert data_of(None, tmp_path / "best", CONFIG) is None
     with pytest.raises(ValueError, match="give it with --data"):
-        data_of(asked_for(), many)
+        data_of(None, Path("runs/tiny/best"), many)

@@ -24,7 +24,7 @@ from hrm_export.packing import ExportedForm, ParityError, write_bundle
 from hrm_host.progress import Stages
 from hrm_puzzles import registry
 
-OPTIONS = Options(source=Path("small"), out=Path("small.bundle"), puzzles=4)
+OPTIONS = Options(puzzles=4)
 
 
 def small_contents(**changes: Any) -> Contents:
@@ -62,7 +62,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """Every precision in every form."""
     path = tmp_path_factory.mktemp("bundles") / "small.bundle"
     contents = small_contents(high_cycles=1, low_cycles=1, low_layers=1)
-    written(path, contents, fp16=True, int8=True, unrolled=3, max_loss=100.0)
+    written(path, contents, fp16=True, int8=True, loop="unrolled=3", max_loss=100.0)
     return Bundle.open(path)
 
 

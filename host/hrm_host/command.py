@@ -1,0 +1,36 @@
+"""What commands share: options that are stated once, and refusals in one sentence."""
+
+import inspect
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeVar
+
+import typer
+
+T = TypeVar("T")
+
+
+def taking(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
+    """Makes a command of a function of one dataclass, whose fields are annotated as typer wants its options."""
+
+    def command_of(function: Callable[[T], None]) -> Callable[..., None]:
+        @wraps(function)
+        def command(**given: Any) -> None:
+            function(options(**given))
+
+        command.__dict__["__signature__"] = inspect.signature(options)
+        return command
+
+    return command_of
+
+
+@contextmanager
+def refusing(command: str) -> Generator[None]:
+    """A user's mistake (ValueError, OSError) ends in one sentence on standard error and exit code 1."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"{command}: {error}\n")
+        raise typer.Exit(1) from error
