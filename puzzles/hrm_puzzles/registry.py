@@ -5,8 +5,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.logistics.logistics import Logistics
-from hrm_puzzles.maze.maze import Maze
+from hrm_puzzles.logistics import Logistics
+from hrm_puzzles.maze import Maze
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
 from hrm_puzzles.sudoku.sudoku import Sudoku
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm_puzzles.grid.puzzle import GridPuzzle
-from hrm_puzzles.logistics.logistics import Logistics
-from hrm_puzzles.maze.maze import Maze
+from hrm_puzzles.logistics import Logistics
+from hrm_puzzles.maze import Maze
 from hrm_puzzles.puzzle import PuzzleError
 
 MAZE = Maze(name="maze-5x4", rows=5, cols=4)

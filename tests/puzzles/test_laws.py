@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hrm_puzzles import registry
-from hrm_puzzles.logistics.logistics import Logistics
-from hrm_puzzles.maze.maze import Maze
+from hrm_puzzles.logistics import Logistics
+from hrm_puzzles.maze import Maze
 from hrm_puzzles.puzzle import RIGHT, WRONG, Puzzle, PuzzleError
 
 PUZZLES: list[Puzzle] = [

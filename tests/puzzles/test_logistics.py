@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm_puzzles import registry
-from hrm_puzzles.logistics.logistics import Logistics
+from hrm_puzzles.logistics import Logistics
 from hrm_puzzles.puzzle import RIGHT, WRONG, Grid
 
 CITY = registry.get("logistics")

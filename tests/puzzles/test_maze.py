@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm_puzzles import registry
-from hrm_puzzles.maze.maze import Maze
+from hrm_puzzles.maze import Maze
 from hrm_puzzles.puzzle import RIGHT, WRONG, Grid
 
 MAZE = registry.get("maze-10x10")

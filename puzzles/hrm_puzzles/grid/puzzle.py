@@ -5,7 +5,7 @@ Shapes: B batch, T cells, V vocabulary.
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, cast
@@ -14,9 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_puzzles.grid import notation as grid_notation
-from hrm_puzzles.grid.board import BoolArray, GridShape, GridSymmetry, Int32Array, dihedral_sources_KT
+from hrm_puzzles.grid.board import (
+    BoolArray,
+    GridShape,
+    GridSymmetry,
+    Int32Array,
+    UInt64Array,
+    dihedral_hash_B,
+    dihedral_sources_KT,
+)
 from hrm_puzzles.grid.notation import Legend
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed
+from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed, PuzzleError
 
 BROKEN = "✗ "
 
@@ -44,6 +52,8 @@ class GridPuzzle(ABC):
     proof_exists = True
     reveal_BT = staticmethod(revealed_BT)
     noun: ClassVar[str]
+    wrong_marks: ClassVar[str]
+    """The problem of a question with marks that are no right answer."""
     sides: ClassVar[range]
     vocab_size: ClassVar[int]
     difficulties: ClassVar[tuple[str, ...]]
@@ -57,12 +67,6 @@ class GridPuzzle(ABC):
     """Two characters for each value, which makes cells about square."""
     palette: ClassVar[Mapping[int, str]]
     """The colour of each value, as #rrggbb."""
-    check_question: ClassVar[Callable[[GridShape, IntArray], None]]
-    """Refuses tokens that make no sense as a question."""
-    is_right_B: ClassVar[Callable[[GridShape, IntArray, IntArray], BoolArray]]
-    """Where answers to questions are proven."""
-    generator: ClassVar[Callable[[GridShape, np.random.Generator, str], Example]]
-    """A fresh puzzle of a difficulty."""
 
     def __post_init__(self) -> None:
         if self.rows not in self.sides or self.cols not in self.sides:
@@ -70,8 +74,24 @@ class GridPuzzle(ABC):
             raise ValueError(f"a {self.noun} of {self.rows}x{self.cols} cannot be made; choose {bounds}.")
 
     @abstractmethod
-    def from_object(self, question: dict[object, object]) -> Parsed:
-        """Read a JSON object; the template of its notation is the object without an answer."""
+    def check_question(self, tokens_T: IntArray) -> None:
+        """Refuse tokens that make no sense as a question."""
+
+    @abstractmethod
+    def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
+        """Where answers to questions are proven."""
+
+    @abstractmethod
+    def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
+        """A fresh puzzle of a difficulty."""
+
+    @abstractmethod
+    def bare(self, tokens: IntArray) -> IntArray:
+        """Without the marks of an answer."""
+
+    @abstractmethod
+    def from_object(self, question: dict[object, object]) -> tuple[Grid, dict[str, object]]:
+        """Read a JSON object into a grid, and the object without an answer."""
 
     @abstractmethod
     def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
@@ -90,19 +110,28 @@ class GridPuzzle(ABC):
         return self.shape.geometry
 
     def parse(self, notation: object) -> Parsed:
-        """Read any notation; refuses what is no board, and boards that make no sense."""
+        """Read any notation; refuses what is no board, and boards that make no sense.
+
+        A board with a whole right answer marked passes, so that an answer can be read back.
+        """
         if isinstance(notation, dict):
-            parsed = self.from_object(cast("dict[object, object]", notation))
+            grid, question = self.from_object(cast("dict[object, object]", notation))
+            form = Notation(kind="object", blank=self.legend.open_value, template=json.dumps(question))
+            parsed = Parsed(grid=grid, notation=form)
         else:
             parsed = grid_notation.parsed(self.shape, self.legend, notation)
-        self.check_question(self.shape, self.encode(parsed.grid))
+        tokens_T = self.encode(parsed.grid)
+        self.check_question(tokens_T)
+        bare_T = self.bare(tokens_T)
+        if (bare_T != tokens_T).any() and not self.is_right_B(bare_T[None], tokens_T[None])[0]:
+            raise PuzzleError(self.wrong_marks, "wrong-marks", f"send the {self.noun} without marks")
         return parsed
 
     def sample(self, identifiers: Sequence[str]) -> object:  # noqa: ARG002
         """A fresh question."""
-        return self.asked(self.generate(np.random.default_rng(0), self.difficulties[0]).question, BLANK_IDENTIFIER)
+        return self.asked(self.generate(np.random.default_rng(0), self.difficulties[0]).question)
 
-    def asked(self, grid: Grid, identifier: str) -> object:  # noqa: ARG002
+    def asked(self, grid: Grid, identifier: str = "") -> object:  # noqa: ARG002
         """Lines of text."""
         return grid_notation.text_of(self.legend, grid)
 
@@ -121,9 +150,6 @@ class GridPuzzle(ABC):
     def _picture(self, asked: int, answered: int) -> str:
         return self.pictures[answered] if answered in (asked, self.marks.get(asked)) else BROKEN
 
-    def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
-        return self.generator(self.shape, rng, difficulty)
-
     def encode(self, grid: Grid) -> Int32Array:
         return self.token_of_value[grid.reshape(-1)]
 
@@ -132,7 +158,11 @@ class GridPuzzle(ABC):
 
     def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
         """RIGHT where `is_right_B`, else WRONG."""
-        return np.where(self.is_right_B(self.shape, inputs_BT, answers_BT), RIGHT, WRONG).astype(np.int8)
+        return np.where(self.is_right_B(inputs_BT, answers_BT), RIGHT, WRONG).astype(np.int8)
+
+    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:  # noqa: ARG002
+        """The question decides, whatever is revealed of its answer."""
+        return dihedral_hash_B(self.shape, self.bare(inputs_BT))
 
     def symmetry(self, rng: np.random.Generator) -> GridSymmetry:
         sources_KT = dihedral_sources_KT(self.shape)

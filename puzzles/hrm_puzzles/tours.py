@@ -1,10 +1,7 @@
-"""The cells of a city, cheapest closed tours, and whether a question makes sense and an answer is right.
+"""Cheapest closed tours of a city, exact (Held and Karp): they generate, rate and check, and never answer for a model.
 
-Tours are exact (Held and Karp): they generate, rate and check cities, and never answer for the model.
-Grid values: 0 building, a road's cost (1, or congested 2 and 4), 5 depot, 6 customer; 11, 12 and 14 are roads of cost
-1, 2 and 4 on the tour. Tokens: 0 pad, 1 building, 2 to 4 roads, 5 depot, 6 customer, 7 to 9 roads on the tour. So an
-answer, and a question that reveals a part of it, still show what every road costs.
-A move goes to one of the four neighbours and costs what the entered cell costs.
+Tokens: 0 pad, 1 building, 2 to 4 roads of cost 1, 2 and 4, 5 depot, 6 customer, 7 to 9 roads on the tour. So an answer,
+and a question that reveals a part of it, still show what every road costs.
 Shapes: B cities, P = C + 1 stops (the depot first, then C customers), M = 2 ** C sets of customers, T cells,
 K cities with one road closed.
 """
@@ -17,24 +14,15 @@ from numpy.typing import NDArray
 
 from hrm_puzzles.grid import board as grid_board
 from hrm_puzzles.grid.board import BoolArray, GridShape, Int32Array, num_neighbours_BT
-from hrm_puzzles.puzzle import IntArray, PuzzleError
+from hrm_puzzles.puzzle import IntArray
 
-BUILDING, ROAD, DEPOT, CUSTOMER = 0, 1, 5, 6  # values in grids
 COSTS = (1, 2, 4)
-ON_TOUR = 10  # added to the value of a road
-
 ROAD_TOKENS = (2, 3, 4)
 DEPOT_TOKEN, CUSTOMER_TOKEN = 5, 6
 TOUR = 5  # added to the token of a road
 VOCAB_SIZE = 10
-
-VALUE_OF_TOKEN = np.array([1, 0, 1, 2, 4, 5, 6, 11, 12, 14, 1], dtype=np.int8)  # last: beyond the vocabulary
-TOKEN_OF_VALUE = np.zeros(15, dtype=np.int32)
-TOKEN_OF_VALUE[VALUE_OF_TOKEN[1:VOCAB_SIZE]] = np.arange(1, VOCAB_SIZE)
 COST_OF_TOKEN = np.array([0, 0, 1, 2, 4, 1, 1, 1, 2, 4, 0], dtype=np.int32)  # 0: cannot be entered
 
-MAX_CUSTOMERS = 8
-BLOCK = 64  # answers judged together, which bounds the memory
 FAR = 10**6  # the distance where there is no way; sums of a few fit into 32 bits
 
 Leg = tuple[int, int]  # from one stop to another
@@ -150,75 +138,10 @@ class CheapestTours:
         return least, [(rest, other) for other, cost in zip(members, costs, strict=True) if cost == least]
 
 
-# Questions and answers
-
-
-def check_question(shape: GridShape, tokens_T: IntArray) -> None:
-    """Refuse a city without one depot and 1 to 8 customers, or with a customer that no way leads to.
-
-    A city with a whole cheapest tour marked passes, so that an answer can be read back.
-    """
-    depots, customers = (np.flatnonzero(tokens_T == token).tolist() for token in (DEPOT_TOKEN, CUSTOMER_TOKEN))
-    _check_counts(shape, depots, customers)
-    distance_T = distances_BPT(shape, COST_OF_TOKEN[tokens_T][None], np.array([depots]))[0, 0]
-    for cell in customers:
-        if distance_T[cell] == FAR:
-            name = shape.cell_name(cell)
-            problem = f"no way leads from the depot to the customer at row {name[0]}, column {name[1]}"
-            raise PuzzleError(problem, "unreachable-customer", "connect it by a road or leave it out", name)
-    is_marked_T = tokens_T > CUSTOMER_TOKEN
-    bare_T = np.where(is_marked_T, tokens_T - TOUR, tokens_T)
-    if is_marked_T.any() and not is_cheapest_tour_B(shape, bare_T[None], tokens_T[None])[0]:
-        raise PuzzleError("the marked roads are no cheapest tour", "wrong-marks", "send the city without marks")
-
-
-def _check_counts(shape: GridShape, depots: list[int], customers: list[int]) -> None:
-    if not depots:
-        raise PuzzleError("there is no depot", "no-depot", "mark one road cell with D")
-    if len(depots) > 1:
-        row, col = shape.cell_name(depots[1])
-        problem = f"there are {len(depots)} depots, the second at row {row}, column {col}"
-        raise PuzzleError(problem, "many-depots", "keep one D", (row, col))
-    if not customers:
-        raise PuzzleError("there is no customer", "no-customers", f"mark 1 to {MAX_CUSTOMERS} road cells with C")
-    if len(customers) > MAX_CUSTOMERS:
-        row, col = shape.cell_name(customers[MAX_CUSTOMERS])
-        problem = f"there are {len(customers)} customers, one too many at row {row}, column {col}"
-        raise PuzzleError(problem, "too-many-customers", f"keep at most {MAX_CUSTOMERS}", (row, col))
-
-
-def is_cheapest_tour_B(shape: GridShape, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
-    """Where the answer keeps the city, a tour on the marked roads costs as little as any, and none can be unmarked."""
-    is_right_B = np.zeros(len(inputs_BT), dtype=np.bool_)
-    plausible = np.flatnonzero(_is_plausible_B(shape, inputs_BT, answers_BT))
-    for start in range(0, len(plausible), BLOCK):
-        rows = plausible[start : start + BLOCK]
-        # Both halves of the proof: the marked roads hold a cheapest tour, and none of them is spare.
-        answers_KT = answers_BT[rows]
-        costs_2KT = np.concatenate([COST_OF_TOKEN[answers_KT], _marked_costs_BT(answers_KT)])
-        best_K, marked_K = np.split(optimum_B(shape, costs_2KT, np.concatenate([answers_KT, answers_KT])), 2)
-        is_cheapest_K = (marked_K == best_K) & (best_K < FAR)
-        is_cheapest_K[is_cheapest_K] = is_minimal_B(shape, answers_KT[is_cheapest_K], best_K[is_cheapest_K])
-        is_right_B[rows] = is_cheapest_K
-    return is_right_B
-
-
-def _is_plausible_B(shape: GridShape, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
-    """Where the answer only marks roads, there are one depot and 1 to 8 customers, and no mark is a dead end."""
-    is_stop_BT = (inputs_BT == DEPOT_TOKEN) | (inputs_BT == CUSTOMER_TOKEN)
-    is_marked_BT = answers_BT > CUSTOMER_TOKEN
-    is_newly_marked_BT = np.isin(inputs_BT, ROAD_TOKENS) & (answers_BT == inputs_BT + TOUR)
-    keeps_B = ((answers_BT == inputs_BT) | is_newly_marked_BT).all(axis=1) & (answers_BT < VOCAB_SIZE).all(axis=1)
-    num_stops_B = is_stop_BT.sum(axis=1)
-    has_stops_B = ((inputs_BT == DEPOT_TOKEN).sum(axis=1) == 1) & (num_stops_B > 1) & (num_stops_B <= MAX_CUSTOMERS + 1)
-    num_ways_BT = num_neighbours_BT(shape, is_stop_BT | is_marked_BT)
-    return keeps_B & has_stops_B & (num_ways_BT >= is_stop_BT + 2 * is_marked_BT).all(axis=1)
-
-
 def is_minimal_B(shape: GridShape, answers_BT: IntArray, best_B: IntArray) -> BoolArray:
     """Where closing any one of the marked roads makes every tour on the others dearer than `best_B`."""
     rows_K, cells_K = np.nonzero(_corridor_heads_BT(shape, answers_BT))
-    closed_KT = _marked_costs_BT(answers_BT)[rows_K]
+    closed_KT = marked_costs_BT(answers_BT)[rows_K]
     closed_KT[np.arange(len(rows_K)), cells_K] = 0
     is_spare_K = optimum_B(shape, closed_KT, answers_BT[rows_K]) <= best_B[rows_K]
     is_minimal_B = np.ones(len(answers_BT), dtype=np.bool_)
@@ -238,5 +161,5 @@ def _corridor_heads_BT(shape: GridShape, answers_BT: IntArray) -> BoolArray:
     return is_marked_BT & ~(has_two_ways_BT & goes_on_BT)
 
 
-def _marked_costs_BT(answers_BT: IntArray) -> IntArray:
+def marked_costs_BT(answers_BT: IntArray) -> IntArray:
     return np.where(answers_BT >= DEPOT_TOKEN, COST_OF_TOKEN[answers_BT], 0)

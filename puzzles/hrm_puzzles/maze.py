@@ -1,0 +1,291 @@
+"""Mazes of 4x4 to 30x30: the answer marks a shortest path from S to G.
+
+Text and lists are read as in `grid.notation`, and an object with start and goal apart from the grid:
+
+    {"grid": [[0, 1, ...], ...], "start": [row, column], "goal": [row, column]}
+
+1 is a wall and 0 an open cell; rows and columns count from 0, so that a cell is grid[row][column]. The answer is the
+same object with "path": the cells from start to goal in walking order.
+Tokens as in the published HRM data: 0 pad, 1 wall, 2 open, 3 start, 4 goal, 5 path. Sets of cells are bits of one
+integer, see `grid.board`. Shapes: B batch, T cells.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from random import Random
+from typing import Any, cast
+
+import numpy as np
+
+from hrm_puzzles.grid import board as grid_board
+from hrm_puzzles.grid import notation as grid_notation
+from hrm_puzzles.grid.board import BoolArray, GridShape, bits_of, flags_from, levels_from, neighbours
+from hrm_puzzles.grid.notation import Cell, Legend
+from hrm_puzzles.grid.puzzle import GridPuzzle
+from hrm_puzzles.puzzle import Example, Grid, IntArray, PuzzleError, require_difficulty
+
+OPEN, WALL, START, GOAL, PATH = range(5)  # values in grids
+WALL_TOKEN, OPEN_TOKEN, START_TOKEN, GOAL_TOKEN, PATH_TOKEN = range(1, 6)
+
+LEGEND = Legend(
+    values={"#": WALL, "█": WALL, " ": OPEN, ".": OPEN, "S": START, "G": GOAL, "o": PATH},
+    characters={WALL: "#", OPEN: " ", START: "S", GOAL: "G", PATH: "o"},
+    open_value=OPEN,
+    pads_lines=True,
+    described="# for a wall, . or a space for an open cell, S for the start and G for the goal",
+)
+OBJECT_FORM = 'send {"grid": rows of 0 (open) and 1 (wall), "start": [row, column], "goal": [row, column]}'
+MARKS = {OPEN: PATH}
+PICTURES = {OPEN: "  ", WALL: "██", START: "S ", GOAL: "G ", PATH: "• "}
+PALETTE = {OPEN: "#ffffff", WALL: "#3b3b3b", START: "#2e9e4f", GOAL: "#d0342c", PATH: "#7db4e6"}
+
+DIFFICULTIES = ("easy", "medium", "hard")
+HARD_30X30 = 110  # moves; the published 30x30 set holds mazes whose shortest path is longer
+GROWTH = 1.25  # the path between far points of a random spanning tree grows as the side to the power of 5/4
+WALL_SHARES = (0.3, 0.5)  # the range of the published mazes' generation (Searchformer)
+OPENINGS = (3, 12)  # walls that a braided maze of 30x30 opens; smaller ones fewer by their area
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maze(GridPuzzle):
+    """Any shortest path is right. A generated maze has exactly one; its rating is the length in moves."""
+
+    noun = "maze"
+    wrong_marks = "the cells marked o are no shortest path"
+    sides = range(4, 31)
+    vocab_size = PATH_TOKEN + 1
+    difficulties = DIFFICULTIES
+    legend = LEGEND
+    marks = MARKS
+    token_of_value = np.array([OPEN_TOKEN, WALL_TOKEN, START_TOKEN, GOAL_TOKEN, PATH_TOKEN], dtype=np.int32)
+    value_of_token = np.array([OPEN, WALL, OPEN, START, GOAL, PATH, OPEN], dtype=np.int8)
+    pictures = PICTURES
+    palette = PALETTE
+
+    def check_question(self, tokens_T: IntArray) -> None:
+        """Refuse a maze without exactly one start and one goal, or without a way between them."""
+        for token, name, letter in ((START_TOKEN, "start", "S"), (GOAL_TOKEN, "goal", "G")):
+            cells = np.flatnonzero(tokens_T == token).tolist()
+            if not cells:
+                raise PuzzleError(f"there is no {name}", f"no-{name}", f"mark one open cell with {letter}")
+            if len(cells) > 1:
+                row, col = self.shape.cell_name(cells[1])
+                problem = f"there are {len(cells)} cells {letter}, the second at row {row}, column {col}"
+                raise PuzzleError(problem, f"many-{name}s", f"keep one {letter}", (row, col))
+        if num_moves(self.shape, tokens_T) is None:
+            raise PuzzleError("no way leads from S to G", "no-path", "open a wall between them")
+
+    def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
+        """Where the answer keeps walls, start and goal, and its marked cells are one chain of the shortest length."""
+        is_marked_BT = answers_BT == PATH_TOKEN
+        keeps_B = ((answers_BT == inputs_BT) | ((inputs_BT == OPEN_TOKEN) & is_marked_BT)).all(axis=1)
+        is_right_B = np.zeros(len(inputs_BT), dtype=np.bool_)
+        kept = np.flatnonzero(keeps_B)
+        for row in kept[_is_chain_B(self.shape, answers_BT[kept])].tolist():
+            is_right_B[row] = num_moves(self.shape, answers_BT[row]) == is_marked_BT[row].sum() + 1
+        return is_right_B
+
+    def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
+        """A maze, its only shortest path and the length of it in moves."""
+        shape, wanted = self.shape, lengths(self.shape, difficulty)
+        draw = Random(int(rng.integers(2**63)))  # many single draws, for which this is faster
+        while True:
+            layout = draw.choice(LAYOUTS)
+            free = layout(shape, draw)
+            levels = levels_from(shape, free, _any_of(draw, free))
+            if len(levels) <= wanted.start:  # from a cell far from the random one
+                levels = levels_from(shape, free, _any_of(draw, levels[-1]))
+            if len(levels) <= wanted.start and layout is _random_walls:  # hardly any layout of 30x30 has 111 moves
+                free = _lengthened(shape, draw, free, levels[0], _any_of(draw, levels[-1]), wanted.start)
+                levels = levels_from(shape, free, levels[0])
+            if len(levels) > wanted.start:
+                length = draw.randrange(wanted.start, min(len(levels), wanted.stop))
+                return _example(shape, draw, free, levels[0], _any_of(draw, levels[length]))
+
+    def board_of(self, text: str) -> Grid:
+        """The cells of one row of a CSV file, question or answer; the board is not judged."""
+        return grid_notation.parsed(self.shape, LEGEND, text).grid
+
+    def bare(self, tokens: IntArray) -> IntArray:
+        return np.where(tokens == PATH_TOKEN, OPEN_TOKEN, tokens)
+
+    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> grid_board.UInt64Array:
+        """A maze walked backwards is the same."""
+        return super().equivalence_hash_B(np.where(inputs_BT == GOAL_TOKEN, START_TOKEN, inputs_BT), labels_BT)
+
+    def from_object(self, question: dict[object, object]) -> tuple[Grid, dict[str, object]]:
+        """Further rules: `wrong-keys`, `bad-cell`, `in-wall` and `same-cell`."""
+        shape = self.shape
+        grid_notation.check_keys(question, ("grid", "start", "goal"), "path", OBJECT_FORM)
+        described = "1 for a wall and 0 for an open cell"
+        grid, rows = grid_notation.numbers_of(shape, question["grid"], (OPEN, WALL), described)
+        start, goal = (grid_notation.cell_of(shape, name, question[name]) for name in ("start", "goal"))
+        marked = grid_notation.cells_of(shape, "path", question.get("path", []))
+        placed = [*((cell, PATH, "path") for cell in marked), (start, START, "start"), (goal, GOAL, "goal")]
+        for cell, value, name in placed:
+            if grid[cell] == WALL:
+                raise grid_notation.error_at(cell, f"the {name} lies in a wall", "in-wall", "choose an open cell")
+            grid[cell] = value
+        if start == goal:
+            raise grid_notation.error_at(goal, "start and goal are the same cell", "same-cell", "move one of them")
+        return grid, {"grid": rows, "start": start, "goal": goal}
+
+    def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
+        """The marked cells in walking order, strays last."""
+        start, goal = tuple(question["start"]), tuple(question["goal"])
+        marked = {cast(Cell, tuple(cell)) for cell in np.argwhere(grid == PATH).tolist()} - {start, goal}
+        return {**question, "path": [list(cell) for cell in (start, *_walked(start, marked), goal)]}
+
+
+def _walked(start: Cell, marked: set[Cell]) -> list[Cell]:
+    """The marked cells by their distance from the start along marked cells; those out of reach follow."""
+    order, waiting, left = list[Cell](), deque([start]), set(marked)
+    while waiting:
+        row, col = waiting.popleft()
+        near = [(row + down, col + right) for down, right in grid_board.NEIGHBOURS if (row + down, col + right) in left]
+        left -= set(near)
+        order += near
+        waiting += near
+    return order + sorted(left)
+
+
+# Paths are exact: they generate, rate and check mazes, and never answer for the model.
+
+
+def cells_between(shape: GridShape, free: int, start: int, goal: int) -> list[int]:
+    """The cells on any shortest path, by their distance from `start`; empty if there is no path."""
+    levels = levels_from(shape, free, start, goal)
+    if not levels[-1] & goal:
+        return []
+    levels[-1] = goal
+    for distance in range(len(levels) - 2, -1, -1):
+        levels[distance] &= neighbours(shape, levels[distance + 1])
+    return levels
+
+
+def num_moves(shape: GridShape, tokens_T: IntArray) -> int | None:
+    """Length of a shortest path, or None if there is none."""
+    sets = (tokens_T != WALL_TOKEN, tokens_T == START_TOKEN, tokens_T == GOAL_TOKEN)
+    free, start, goal = (grid_board.bits_from(shape, is_set_T[None]) for is_set_T in sets)
+    levels = levels_from(shape, free, start, goal)
+    return len(levels) - 1 if levels[-1] & goal else None
+
+
+def _is_chain_B(shape: GridShape, answers_BT: IntArray) -> BoolArray:
+    """Where one start and one goal have one neighbour each on the path, and marked cells have two.
+
+    Then a path leads from start to goal, and any other marks are closed rings. When the number of marks is that of a
+    shortest path, there are none left for a ring.
+    """
+    is_start_BT, is_goal_BT = answers_BT == START_TOKEN, answers_BT == GOAL_TOKEN
+    is_end_BT, is_marked_BT = is_start_BT | is_goal_BT, answers_BT == PATH_TOKEN
+    has_ends_B = (is_start_BT.sum(axis=1) == 1) & (is_goal_BT.sum(axis=1) == 1)
+    num_near_BT = grid_board.num_neighbours_BT(shape, is_end_BT | is_marked_BT)
+    wanted_BT = is_end_BT + np.int8(2) * is_marked_BT
+    return has_ends_B & ((num_near_BT == wanted_BT) | ~(is_end_BT | is_marked_BT)).all(axis=1)
+
+
+# Fresh mazes
+
+
+def lengths(shape: GridShape, difficulty: str) -> range:
+    """The numbers of moves of a difficulty: up to half of what "hard" passes, up to that, and beyond it."""
+    require_difficulty(difficulty, DIFFICULTIES)
+    across = (shape.num_cells**0.5 - 1) / (30 - 1)
+    limit = int(HARD_30X30 * across**GROWTH + 1e-9)  # a rounding error must not make 110 of 30x30 109
+    bounds = {"easy": (2, limit // 2), "medium": (limit // 2 + 1, limit), "hard": (limit + 1, shape.num_cells)}
+    least, greatest = bounds[difficulty]
+    return range(least, greatest + 1)
+
+
+def _lengthened(shape: GridShape, draw: Random, free: int, start: int, goal: int, least: int) -> int:
+    """The open cells after random cells of shortest paths became walls, until these are long enough or stuck."""
+    needed, between = start | goal, cells_between(shape, free, start, goal)
+    while len(between) <= least and (spare := sum(between) & ~needed):  # levels have no cell in common
+        blocked = _any_of(draw, spare)
+        detour = cells_between(shape, free & ~blocked, start, goal)
+        if detour:
+            free, between = free & ~blocked, detour
+        else:
+            needed |= blocked
+    return free
+
+
+def _example(shape: GridShape, draw: Random, free: int, start: int, goal: int) -> Example:
+    between = cells_between(shape, free, start, goal)
+    path = cell = start
+    for level in between[1:]:  # a random one of the shortest paths
+        cell = _any_of(draw, level & neighbours(shape, cell))
+        path |= cell
+    while others := sum(between) & ~path:
+        free &= ~_any_of(draw, others)
+        between = cells_between(shape, free, start, goal)
+    question = _grid(shape, free, ((start, START), (goal, GOAL)))
+    answer = _grid(shape, free, ((path, PATH), (start, START), (goal, GOAL)))
+    return Example(question=question, answer=answer, rating=len(between) - 1)
+
+
+def _any_of(draw: Random, cells: int) -> int:
+    return 1 << draw.choice(list(bits_of(cells)))
+
+
+def _grid(shape: GridShape, free: int, placed: tuple[tuple[int, int], ...]) -> Grid:
+    grid_T = np.where(flags_from(shape, free), OPEN, WALL).astype(np.int8)
+    for cells, value in placed:
+        grid_T[flags_from(shape, cells)] = value
+    return grid_T.reshape(shape.rows, shape.cols)
+
+
+# Layouts
+
+
+def _spanning_tree(shape: GridShape, draw: Random) -> int:
+    """One way between any two open cells. Branches grow from the newest place or from any, at a drawn rate."""
+    steps = (2, -2, 2 * (shape.cols + 1), -2 * (shape.cols + 1))
+    # The places: every second cell, starting at the first line or, where that fits too, the second.
+    first_row, first_col = (draw.randrange(2) if length % 2 == 0 else 0 for length in (shape.rows, shape.cols))
+    rows, cols = range(first_row, shape.rows, 2), range(first_col, shape.cols, 2)
+    fresh = {row * (shape.cols + 1) + col for row in rows for col in cols}
+    newest_share = draw.choice((0.0, 0.5, 0.9, 1.0))
+    growing = [draw.choice(sorted(fresh))]
+    fresh.discard(growing[0])
+    open_cells = 1 << growing[0]
+    while growing:
+        index = -1 if draw.random() < newest_share else draw.randrange(len(growing))
+        place = growing[index]
+        ways = [step for step in steps if place + step in fresh]
+        if not ways:
+            growing[index] = growing[-1]
+            growing.pop()
+            continue
+        step = draw.choice(ways)
+        open_cells |= 1 << place + step | 1 << place + step // 2
+        growing.append(place + step)
+        fresh.discard(place + step)
+    return open_cells
+
+
+def _braided(shape: GridShape, draw: Random) -> int:
+    """A spanning tree with some of the walls between its places opened, which makes rings."""
+    open_cells = _spanning_tree(shape, draw)
+    stride = shape.cols + 1
+    across = open_cells << 1 & open_cells >> 1  # closed cells between two open ones, side by side or above each other
+    along = open_cells << stride & open_cells >> stride
+    walls = [1 << bit for bit in _cells(shape) if (across ^ along) >> bit & 1 and not open_cells >> bit & 1]
+    share = shape.num_cells / 900
+    for wall in draw.sample(walls, min(len(walls), max(1, round(share * draw.randint(*OPENINGS))))):
+        open_cells |= wall
+    return open_cells
+
+
+def _random_walls(shape: GridShape, draw: Random) -> int:
+    cells = _cells(shape)
+    num_open = shape.num_cells - round(shape.num_cells * draw.uniform(*WALL_SHARES))
+    return sum(1 << bit for bit in draw.sample(cells, num_open))
+
+
+def _cells(shape: GridShape) -> list[int]:
+    return [row * (shape.cols + 1) + col for row in range(shape.rows) for col in range(shape.cols)]
+
+
+LAYOUTS = (_spanning_tree, _braided, _random_walls)
