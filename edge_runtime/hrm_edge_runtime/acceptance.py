@@ -81,7 +81,7 @@ def accept(
     from hrm_edge_runtime.parity.comparison import compare_engines
 
     tell(f"{bundle.manifest.name} on {choice}: parity with PyTorch's golden traces")
-    parity = compare_engines(bundle, engine=str(choice), num_slots=num_slots, num_threads=num_threads).as_json()
+    parity = compare_engines(bundle, choice, num_slots=num_slots, num_threads=num_threads).as_json()
     opened = engine_for(
         bundle, engine=choice.engine, precision=choice.precision, num_slots=num_slots, num_threads=num_threads
     )

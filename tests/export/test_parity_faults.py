@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from hrm_calibration.quantise import call_sites, quantise
 from hrm_calibration.rollouts import with_outputs
 from hrm_edge_runtime.manifest import read_manifest, write_manifest
-from hrm_edge_runtime.parity.cli import app
+from hrm_edge_runtime.parity.cli import main as app
 from hrm_export.golden import golden_traces
 from hrm_export.half import half_graph
 from hrm_export.segment import segment_graph

@@ -13,9 +13,10 @@ import onnxruntime as ort
 import torch
 
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
+from hrm_edge_runtime.engines.factory import choose
+from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_edge_runtime.parity.comparison import compare_engines
 from hrm_edge_runtime.parity.report import ParityReport
-from hrm_edge_runtime.parity.walk import replay
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles.data.held_out import Questions, questions_made
@@ -64,9 +65,7 @@ def engine_of(graph: onnx.ModelProto, model: HRM, questions: Questions, path: Pa
 
 def replayed(bundle: Bundle, precision: str = "fp32") -> ParityReport:
     """The bundle's golden traces against its own graph."""
-    return replay(
-        bundle, lambda slots: engine_from_bundle(bundle, precision=precision, num_slots=slots, want_logits=True)
-    )
+    return compare_engines(bundle, choose(bundle, "cpu", precision), num_slots=16).report
 
 
 def run_once(

@@ -5,6 +5,7 @@ hrm-parity sudoku.bundle --engine cpu:int8 --against cpu:fp32 --data data/sudoku
 """
 
 import json
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -17,15 +18,21 @@ from rich.table import Table
 
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import EngineLostError
+from hrm_edge_runtime.engines.factory import Choice, prepare
 from hrm_edge_runtime.parity.comparison import Comparison, compare_engines, write_comparison
 from hrm_edge_runtime.parity.gates import DEFAULT_FILE
 from hrm_edge_runtime.parity.report import segment_rows, summary_rows
-from hrm_host.progress import stages_on
+from hrm_host.progress import Stages, stages_on
+from hrm_puzzles.data.held_out import Questions, questions_from_data, questions_made
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+NUM_PUZZLES = 256
+"""Held-out puzzles where none are asked for: minutes on a CPU."""
+
+main = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+"""Entry point of `hrm-parity`."""
 
 
-@app.command(epilog="Example: hrm-parity sudoku.bundle --engine cpu:int8 --against cpu:fp32 --data data/sudoku")
+@main.command(epilog="Example: hrm-parity sudoku.bundle --engine cpu:int8 --against cpu:fp32 --data data/sudoku")
 def parity(
     bundle: Annotated[
         str | None, typer.Argument(help="Bundle directory or the name of a shipped one; without it the default.")
@@ -52,21 +59,21 @@ def parity(
 ) -> None:
     """Compare two engines of a bundle; exits with 1 and the first thing that broke where a gate does not hold."""
     try:
-        opened = Bundle.open(find_bundle(bundle))
+        opened, is_golden = Bundle.open(find_bundle(bundle)), data is None and puzzles is None
         with stages_on(Console(stderr=True)) as stages:
+            if against is None and checkpoint is None and not is_golden:
+                against = "cpu:fp32"
+            candidate, reference = _choices(opened, engine, against, checkpoint, num_slots=slots)
             comparison = compare_engines(
                 opened,
-                engine=engine,
-                against=against,
-                checkpoint=checkpoint,
-                data=data,
-                puzzles=puzzles,
-                seed=seed,
+                candidate,
+                reference,
+                None if is_golden else _held_out(opened, data, puzzles, seed, stages),
                 num_slots=slots,
                 num_threads=threads,
                 gates_file=gates,
                 bisect=bisect,
-                stages=stages,
+                progress=partial(stages.show, "puzzles"),
             )
         if html is not None:
             html.write_text(_page(opened, comparison), encoding="utf-8")
@@ -79,9 +86,26 @@ def parity(
     raise typer.Exit(1 if comparison.breaks else 0)
 
 
-def main() -> None:
-    """Entry point of `hrm-parity`."""
-    app()
+def _choices(
+    bundle: Bundle, engine: str, against: str | None, checkpoint: Path | None, *, num_slots: int
+) -> tuple[Choice, Choice | Path | None]:
+    """The candidate, and its reference where that is not the golden traces."""
+    if against is not None and checkpoint is not None:
+        raise ValueError("a comparison has one reference; give either --against or --checkpoint.")
+    candidate = prepare(bundle, engine, num_slots=num_slots)
+    reference = checkpoint if against is None else prepare(bundle, against, num_slots=num_slots)
+    if reference == candidate:
+        raise ValueError(f"{candidate} would be compared with itself; give --against or --checkpoint.")
+    return candidate, reference
+
+
+def _held_out(bundle: Bundle, data: Path | None, puzzles: int | None, seed: int, stages: Stages) -> Questions:
+    count, making = puzzles or NUM_PUZZLES, partial(stages.show, "making puzzles")
+    if data is None:
+        return questions_made(bundle.puzzle, count, seed=seed, num_workers=os.cpu_count() or 1, progress=making)
+    questions = questions_from_data(data, bundle.puzzle, count, seed)
+    questions.require_ids(bundle.manifest.num_puzzle_ids)
+    return questions
 
 
 def _page(bundle: Bundle, comparison: Comparison) -> str:
@@ -115,7 +139,3 @@ def _show(bundle: Bundle, comparison: Comparison, *, as_json: bool) -> None:
         say(reason)
     if comparison.bisection:
         say(f"bisection: {comparison.bisection}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,28 +1,34 @@
-"""One comparison from its options to its verdict, and the verdicts a bundle keeps in `parity.json`."""
+"""One comparison from its engines to its verdict, the reason for a break, and the verdicts a bundle keeps.
 
-import hashlib
+PyTorch and the bisection of graphs need packages that no edge machine has: plug-ins of the entry-point group
+`hrm_edge.parity`. Shapes: T tokens, V vocabulary, E puzzle-vector size, P puzzle-table rows.
+"""
+
 import json
-import os
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
-from hrm_edge_runtime.manifest import MANIFEST_NAME, BundleError, FileEntry
-from hrm_edge_runtime.parity import diagnosis
+from hrm_edge_runtime.engines.engine import Float32
+from hrm_edge_runtime.engines.factory import Choice, engine_for
+from hrm_edge_runtime.manifest import MANIFEST_NAME, BundleError, FileEntry, sha256_of
 from hrm_edge_runtime.parity.gates import DEFAULT_FILE, Break, Gates, breaks, not_judged, read_gates
+from hrm_edge_runtime.parity.measures import relative_error
 from hrm_edge_runtime.parity.report import ParityReport
 from hrm_edge_runtime.parity.walk import Side, golden_questions, golden_side, walk
 from hrm_host import atomic
-from hrm_host.progress import Stages
-from hrm_puzzles.data.held_out import Questions, questions_from_data, questions_made
+from hrm_host.progress import OnProgress, unheard
+from hrm_puzzles.data.held_out import HeldOutPuzzle, Questions
 
-NUM_PUZZLES = 256
-"""Held-out puzzles where none are asked for: minutes on a CPU."""
 PARITY_NAME = "parity.json"
+MANY_TIMES = 4
+"""Another row is named where it brings the candidate so many times nearer to the reference."""
+SAME = 1e-5
+"""One engine on the same puzzle and segment repeats itself to rounding."""
+MOST_ROWS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,56 +62,149 @@ class Comparison:
 
 def compare_engines(
     bundle: Bundle,
+    candidate: Choice,
+    reference: Choice | Path | None = None,
+    questions: Questions | None = None,
     *,
-    engine: str,
-    against: str | None = None,
-    checkpoint: Path | None = None,
-    data: Path | None = None,
-    puzzles: int | None = None,
-    seed: int = 0,
     num_slots: int,
     num_threads: int | None = None,
     gates_file: Path = DEFAULT_FILE,
     bisect: bool = False,
-    stages: Stages | None = None,
+    progress: OnProgress = unheard,
 ) -> Comparison:
     """Run the comparison, judge it, and where it breaks look for the reason.
 
-    Without `data` and `puzzles` the golden puzzles run as far as their traces, others run until both sides have halted.
-    Without `against` and `checkpoint` the reference is the golden traces, or cpu:fp32 on other puzzles. Refuses options
-    that contradict each other (ValueError).
+    The reference is another engine, a checkpoint or the golden traces. Without `questions` the golden puzzles run as
+    far as their traces; others run until both sides have halted.
     """
-    stages = stages or Stages()
-    if against is not None and checkpoint is not None:
-        raise ValueError("a comparison has one reference; give either --against or --checkpoint.")
-    candidate_choice = prepare(bundle, engine, num_slots=num_slots)
-    is_golden = data is None and puzzles is None
-    if against is None and checkpoint is None and not is_golden:
-        against = "cpu:fp32"
-    source = checkpoint if against is None else prepare(bundle, against, num_slots=num_slots)
-    if source == candidate_choice:
-        raise ValueError(f"{candidate_choice} would be compared with itself; give --against or --checkpoint.")
-    questions = _questions(bundle, data, puzzles, seed, stages)
-    gates = read_gates(gates_file, candidate_choice.precision, "golden" if source is None else "live")
+    gates = read_gates(gates_file, candidate.precision, "golden" if reference is None else "live")
+    num_segments, is_golden = bundle.manifest.max_segments, questions is None
+    if questions is None:
+        golden = bundle.golden()
+        questions, num_segments = golden_questions(golden), len(golden.answer_SBT)
     num_slots = min(num_slots, len(questions))
-    reference = _reference(bundle, source, num_slots, num_threads)
-    with closing(reference.engine):
-        candidate = _side(bundle, candidate_choice, num_slots, num_threads)
-        with closing(candidate.engine):
+    theirs = _side(bundle, reference, num_slots, num_threads)
+    with closing(theirs.engine):
+        ours = _side(bundle, candidate, num_slots, num_threads)
+        with closing(ours.engine):
             report = walk(
-                reference,
-                candidate,
+                theirs,
+                ours,
                 questions,
                 bundle.puzzle,
-                num_segments=len(bundle.golden().answer_SBT) if is_golden else bundle.manifest.max_segments,
+                num_segments=num_segments,
                 to_the_end=is_golden,
-                progress=partial(stages.show, "puzzles"),
+                progress=progress,
             )
             report = report if bundle.puzzle.proof_exists else replace(report, proven=None)
             broken = breaks(report, gates)
-            reasons = diagnosis.reasons_of(broken[0], reference, candidate, questions, bundle) if broken else []
-    bisection = _bisected(bundle, reference, source, candidate_choice, questions, broken) if bisect else None
+            reasons = reasons_of(broken[0], theirs, ours, questions, bundle) if broken else []
+    bisection = _bisected(bundle, reference, candidate, theirs, questions, broken) if bisect else None
     return Comparison(report=report, gates=gates, breaks=broken, reasons=reasons, bisection=bisection)
+
+
+def _side(bundle: Bundle, source: Choice | Path | None, num_slots: int, num_threads: int | None) -> Side:
+    policy = bundle.manifest.halting_policy()
+    if source is None:
+        return golden_side(bundle.golden(), num_slots, policy)
+    if isinstance(source, Path):
+        engine, table = _plugin("checkpoint")(source, bundle.manifest, num_slots)
+        return Side(name=f"PyTorch ({source.name})", engine=engine, puzzle_table=table, policy=policy)
+    engine = engine_for(
+        bundle,
+        engine=source.engine,
+        precision=source.precision,
+        num_slots=num_slots,
+        num_threads=num_threads,
+        want_logits=True,
+    )
+    policy = bundle.manifest.halting_policy(source.precision)
+    return Side(name=str(source), engine=engine, puzzle_table=bundle.puzzle_table, policy=policy)
+
+
+def _plugin(name: str) -> Any:
+    """A part that only a desktop has; refuses one that is not installed (ValueError).
+
+    `checkpoint` opens one for so many slots: its model as an engine, and its own puzzle table [P, E]. `bisect` compares
+    two step graphs in one segment and says in a sentence which node diverges first, if any.
+    """
+    remedy = "pip install 'hrm-edge[export]'"
+    for entry in entry_points(group="hrm_edge.parity", name=name):
+        try:
+            return entry.load()
+        except ImportError as error:
+            raise ValueError(f"--{name} needs {error.name}, which is not installed: {remedy}.") from error
+    raise ValueError(f"--{name} is not part of this installation: {remedy}.")
+
+
+def reasons_of(first: Break, reference: Side, candidate: Side, questions: Questions, bundle: Bundle) -> list[str]:
+    """What explains the first break, in a sentence each; nothing where neither fault left its mark."""
+    if first.segment is None or first.puzzle is None:
+        return []
+    asked = questions[first.puzzle]
+    if first.segment > 1:
+        return _lost_carry(_trace(candidate, asked, asked.puzzle_id, first.segment))
+    return _other_row(reference, candidate, asked, bundle.identifiers)
+
+
+def _lost_carry(traced: list[Float32]) -> list[str]:
+    """A segment that says what segment 1 said, where the one before did not, was given no carry."""
+    *before, last = (relative_error(logits_TV, traced[0]) <= SAME for logits_TV in traced[1:])
+    if not last or (before and before[-1]):
+        return []
+    return [f"in segment {len(traced)} the candidate says again what it said in segment 1: its carry was begun anew"]
+
+
+def _other_row(reference: Side, candidate: Side, asked: HeldOutPuzzle, names: tuple[str, ...]) -> list[str]:
+    """The row of the puzzle table with which the candidate would agree, among the nearest ones."""
+    own, start = asked.puzzle_id, max(0, asked.puzzle_id - MOST_ROWS // 2)
+    (expected_TV,), (own_TV,) = (_trace(side, asked, own) for side in (reference, candidate))
+    drift_of: dict[int, float] = {}
+    for row in range(start, min(len(candidate.puzzle_table), start + MOST_ROWS)):
+        if row != own:
+            (found_TV,) = _trace(candidate, asked, row)
+            drift_of[row] = relative_error(found_TV, expected_TV)
+    best = min(drift_of, key=drift_of.__getitem__, default=None)
+    if best is None or MANY_TIMES * drift_of[best] > relative_error(own_TV, expected_TV):
+        return []
+    rows = f"row {best} of the puzzle table ({names[best]}) instead of row {own} ({names[own]})"
+    return [f"given {rows} the candidate agrees: the two sides do not read the same row"]
+
+
+def _trace(side: Side, asked: HeldOutPuzzle, row: int, num_segments: int = 1) -> list[Float32]:
+    """The logits of a puzzle with that row of the puzzle table, alone in the engine, after each segment."""
+    side.engine.load(0, asked.tokens_T, side.puzzle_table[row])
+    steps = (side.engine.step(1).logits_BTV for _ in range(num_segments))
+    return [logits_BTV[0].copy() for logits_BTV in steps if logits_BTV is not None]
+
+
+def _bisected(
+    bundle: Bundle,
+    reference: Choice | Path | None,
+    candidate: Choice,
+    theirs: Side,
+    questions: Questions,
+    broken: list[Break],
+) -> str:
+    """What the two graphs say on ONNX Runtime's CPU kernels, where the first gate broke or in the first segment."""
+    if reference is None:
+        raise ValueError("golden traces know no nodes; for --bisect give --checkpoint, or --against another precision.")
+    puzzle, segment = (broken[0].puzzle, broken[0].segment) if broken else (None, None)
+    asked, segment = questions[puzzle or 0], segment or 1
+    theirs_path, ours_path = (
+        one
+        if isinstance(one, Path)
+        else bundle.graph_path(one.precision, device="cpu" if one.engine == "cpu" else "any")
+        for one in (reference, candidate)
+    )
+    bisection = _plugin("bisect")(
+        reference=theirs_path,
+        candidate=ours_path,
+        tokens_T=asked.tokens_T,
+        puzzle_vector_E=theirs.puzzle_table[asked.puzzle_id],
+        segment=segment,
+    )
+    return f"in segment {segment} of puzzle {asked.index} {bisection}"
 
 
 def write_comparison(bundle: Bundle, comparison: Comparison) -> None:
@@ -127,70 +226,8 @@ def write_comparison(bundle: Bundle, comparison: Comparison) -> None:
     others = {name: entry for name, entry in bundle.manifest.files.items() if name != PARITY_NAME}
     _write_manifest(bundle, others)
     atomic.write_text(file, text)
-    content = text.encode()
-    entry = FileEntry(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+    entry = FileEntry(sha256=sha256_of(file), size_bytes=file.stat().st_size)
     _write_manifest(bundle, {**others, PARITY_NAME: entry})
-
-
-def _questions(bundle: Bundle, data: Path | None, puzzles: int | None, seed: int, stages: Stages) -> Questions:
-    if data is not None:
-        questions = questions_from_data(data, bundle.puzzle, puzzles or NUM_PUZZLES, seed)
-        questions.require_ids(bundle.manifest.num_puzzle_ids)
-        return questions
-    if puzzles is not None:
-        num_workers, making = os.cpu_count() or 1, partial(stages.show, "making puzzles")
-        return questions_made(bundle.puzzle, puzzles, seed=seed, num_workers=num_workers, progress=making)
-    return golden_questions(bundle.golden())
-
-
-def _reference(bundle: Bundle, source: Choice | Path | None, num_slots: int, num_threads: int | None) -> Side:
-    policy = bundle.manifest.halting_policy()
-    if source is None:
-        return golden_side(bundle.golden(), num_slots, policy)
-    if isinstance(source, Path):
-        engine, table = diagnosis.plugin("checkpoint")(source, bundle.manifest, num_slots)
-        return Side(name=f"PyTorch ({source.name})", engine=engine, puzzle_table=table, policy=policy)
-    return _side(bundle, source, num_slots, num_threads)
-
-
-def _side(bundle: Bundle, choice: Choice, num_slots: int, num_threads: int | None) -> Side:
-    engine = engine_for(
-        bundle,
-        engine=choice.engine,
-        precision=choice.precision,
-        num_slots=num_slots,
-        num_threads=num_threads,
-        want_logits=True,
-    )
-    policy = bundle.manifest.halting_policy(choice.precision)
-    return Side(name=str(choice), engine=engine, puzzle_table=bundle.puzzle_table, policy=policy)
-
-
-def _bisected(
-    bundle: Bundle,
-    reference: Side,
-    source: Choice | Path | None,
-    candidate: Choice,
-    questions: Questions,
-    broken: list[Break],
-) -> str:
-    """What the two graphs say on ONNX Runtime's CPU kernels, where the first gate broke or in the first segment."""
-    if source is None:
-        raise ValueError("golden traces know no nodes; for --bisect give --checkpoint, or --against another precision.")
-    puzzle, segment = (broken[0].puzzle, broken[0].segment) if broken else (None, None)
-    asked, segment = questions[puzzle or 0], segment or 1
-    bisection = diagnosis.plugin("bisect")(
-        reference=source if isinstance(source, Path) else _graph_of(bundle, source),
-        candidate=_graph_of(bundle, candidate),
-        tokens_T=asked.tokens_T,
-        puzzle_vector_E=reference.puzzle_table[asked.puzzle_id],
-        segment=segment,
-    )
-    return f"in segment {segment} of puzzle {asked.index} {bisection}"
-
-
-def _graph_of(bundle: Bundle, choice: Choice) -> Path:
-    return bundle.graph_path(choice.precision, device="cpu" if choice.engine == "cpu" else "any")
 
 
 def _write_manifest(bundle: Bundle, files: dict[str, FileEntry]) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from hrm_edge_runtime.parity.measures import HOW, How, Measure
+from hrm_edge_runtime.parity.measures import How, Measure
 from hrm_edge_runtime.parity.report import ParityReport
 
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -24,18 +24,16 @@ ENOUGH_PUZZLES = 2000
 """From here on a measured loss counts as it is; with fewer only one that the confidence interval leaves no doubt of."""
 
 
-class GateError(ValueError):
-    """A file of gates that cannot be used; the text is one sentence with the remedy."""
-
-
 class SegmentLimits(BaseModel, extra="forbid", frozen=True):
     """Limits for the mean over the rows of a segment, and for its worst row."""
 
     mean: dict[Measure, Limit] = {}
     worst: dict[Measure, Limit] = {}
 
-    def by(self, how: How) -> dict[Measure, Limit]:
-        return self.mean if how == "mean" else self.worst
+    def each(self) -> Iterator[tuple[How, Measure, float]]:
+        """Every limit, with what it is judged by and which measure it is for."""
+        by: dict[How, dict[Measure, Limit]] = {"worst": self.worst, "mean": self.mean}
+        return ((how, name, limit) for how, limits in by.items() for name, limit in limits.items())
 
 
 class EndLimits(BaseModel, extra="forbid", frozen=True):
@@ -61,14 +59,14 @@ class _PrecisionGates(BaseModel, extra="forbid", frozen=True):
 
 
 def read_gates(file: Path, precision: str, kind: Kind) -> Gates:
-    """The gates of a precision; raises GateError for a file without them or with a name it does not know."""
+    """The gates of a precision; raises ValueError for a file without them or with a name it does not know."""
     try:
         known = TypeAdapter(dict[str, _PrecisionGates]).validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
         reason = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else error
-        raise GateError(f"{file} is no file of gates ({reason}); start from {DEFAULT_FILE}.") from error
+        raise ValueError(f"{file} is no file of gates ({reason}); start from {DEFAULT_FILE}.") from error
     if precision not in known:
-        raise GateError(f"{file} has no gates for {precision!r} but for {sorted(known)}; add them.")
+        raise ValueError(f"{file} has no gates for {precision!r} but for {sorted(known)}; add them.")
     return getattr(known[precision], kind)
 
 
@@ -113,13 +111,12 @@ def breaks(report: ParityReport, gates: Gates) -> list[Break]:
 
 def not_judged(report: ParityReport, gates: Gates) -> list[str]:
     """The measures with a gate that could not be taken, because an engine keeps its carry to itself."""
-    limits = (gates.first_segment, gates.every_segment)
-    return sorted({name for one in limits for how in HOW for name in one.by(how)} - set(report.columns))
+    limits = (*gates.first_segment.each(), *gates.every_segment.each())
+    return sorted({name for _, name, _ in limits} - set(report.columns))
 
 
 def _segment_breaks(report: ParityReport, limits: SegmentLimits, last: int) -> Iterator[Break]:
-    judged: list[tuple[How, Measure, float]] = [(how, *item) for how in HOW for item in limits.by(how).items()]
-    for how, name, limit in judged:
+    for how, name, limit in limits.each():
         if name not in report.columns:
             continue  # see `not_judged`
         column = report.columns[name]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.parity.comparison import Comparison
 from hrm_edge_runtime.parity.gates import Gates
-from hrm_edge_runtime.parity.measures import HOW, MEASURES, Float64, How, Measure
+from hrm_edge_runtime.parity.measures import MEASURES, Float64, How, Measure
 from hrm_edge_runtime.parity.report import ParityReport, segment_rows, summary_rows
 
 STYLE = """
@@ -85,9 +85,8 @@ def _verdict(comparison: Comparison) -> str:
 
 def _gate_rows(gates: Gates) -> Iterable[tuple[str, str]]:
     for where, limits in (("first segment", gates.first_segment), ("every segment", gates.every_segment)):
-        for how in HOW:
-            for measure, limit in limits.by(how).items():
-                yield f"{how} {measure.replace('_', ' ')}, {where}", f"{limit:g}"
+        for how, measure, limit in limits.each():
+            yield f"{how} {measure.replace('_', ' ')}, {where}", f"{limit:g}"
     for name, limit in gates.end.model_dump(exclude_none=True).items():
         yield f"{name.replace('_', ' ')} at the end", f"{limit:g}"
 
@@ -118,7 +117,10 @@ def _plots(report: ParityReport, gates: Gates) -> dict[str, str]:
 def _drawn(draw: Callable[[Axes], None]) -> str:
     with mpl.rc_context(PLOT_STYLE):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-        draw(figure.subplots())
+        axes = figure.subplots()
+        draw(axes)
+        if any(axes.get_legend_handles_labels()):
+            axes.legend(frameon=False)
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
     svg = text.getvalue()
@@ -136,13 +138,12 @@ def _errors(axes: Axes, report: ParityReport, gates: Gates, how: How) -> None:
     if any((np.asarray(line.get_ydata(), float) > 0).any() for line in axes.get_lines()):
         axes.set_yscale("log", nonpositive="clip")  # zero has no place on it
     for limits, end in ((gates.every_segment, 1.0), (gates.first_segment, 0.08)):
-        for limit in {limits.by(how).get(name, 0.0) for name in COLOURS[how]} - {0.0}:
+        for limit in {limit for by, name, limit in limits.each() if by == how and name in COLOURS[how]} - {0.0}:
             axes.axhline(limit, 0, end, color=RED, linewidth=1, linestyle="--")
             at = (0.01, limit)
             axes.annotate(f"gate {limit:g}", at, xycoords=("axes fraction", "data"), color=RED, va="bottom", fontsize=7)
     label = "largest difference" if how == "worst" else "norm of the difference / norm"
     axes.set(xlabel="segment", ylabel=label)
-    axes.legend(frameon=False)
 
 
 def _differences(axes: Axes, report: ParityReport) -> None:
@@ -150,7 +151,6 @@ def _differences(axes: Axes, report: ParityReport) -> None:
         column = report.columns[name]
         _line(axes, 100 * column.mean_S, column.count_S, colour, name.removeprefix("different_"))
     axes.set(xlabel="segment", ylabel="differ, in %", ylim=(0, max(1.0, axes.get_ylim()[1])))
-    axes.legend(frameon=False)
 
 
 def _growth(axes: Axes, report: ParityReport) -> None:
@@ -158,7 +158,6 @@ def _growth(axes: Axes, report: ParityReport) -> None:
     axes.axhline(0, color=GREY, linewidth=0.8)
     _line(axes, column.mean_S, column.count_S, GREEN, "mean over puzzles")
     axes.set(xlabel="segment", ylabel="doublings per segment")
-    axes.legend(frameon=False)
 
 
 def _halts(axes: Axes, report: ParityReport) -> None:
@@ -172,7 +171,6 @@ def _halts(axes: Axes, report: ParityReport) -> None:
         middles = starts + (width + 1) / 2 + shift * width
         axes.bar(middles, np.add.reduceat(halts_S, starts), width=0.4 * width, color=colour, label=name)
     axes.set(xlabel="segments run", ylabel="puzzles")
-    axes.legend(frameon=False)
 
 
 def _losses(axes: Axes, report: ParityReport, gates: Gates) -> None:

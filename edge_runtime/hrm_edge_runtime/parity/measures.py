@@ -13,19 +13,12 @@ from numpy.typing import NDArray
 from hrm_edge_runtime.engines.engine import Engine, Float32, StepOutput
 
 Float64 = NDArray[np.float64]
+Int64 = NDArray[np.int64]
 How = Literal["mean", "worst"]
-HOW: tuple[How, ...] = ("worst", "mean")
-Measure = Literal[
-    "logit_gap",
-    "logit_drift",
-    "halting_gap",
-    "different_cells",
-    "different_answers",
-    "different_stops",
-    "carry_drift",
-    "carry_turn",
-    "carry_growth",
+OutputMeasure = Literal[
+    "logit_gap", "logit_drift", "halting_gap", "different_cells", "different_answers", "different_stops"
 ]
+Measure = Literal[OutputMeasure, "carry_drift", "carry_turn", "carry_growth"]
 MEASURES: dict[Measure, tuple[How, str]] = {
     "logit_gap": ("worst", "largest absolute difference of a logit"),
     "logit_drift": ("mean", "norm of the difference of all logits, relative to the reference's"),
@@ -130,19 +123,11 @@ class Column:
     def by(self, how: How) -> Float64:
         return self.mean_S if how == "mean" else self.worst_S
 
-    def first(self, num_segments: int) -> "Column":
-        cut = Column(num_segments)
-        for name, values_S in vars(self).items():
-            getattr(cut, name)[:] = values_S[:num_segments]
-        return cut
+    def cut(self, num_segments: int) -> None:
+        """Keep the first segments alone."""
+        vars(self).update({name: values_S[:num_segments] for name, values_S in vars(self).items()})
 
-    def take(
-        self,
-        index_B: NDArray[np.integer],
-        question_B: NDArray[np.int64],
-        puzzle_id_B: NDArray[np.int64],
-        value_B: Float64,
-    ) -> None:
+    def take(self, index_B: Int64, question_B: Int64, puzzle_id_B: Int64, value_B: Float64) -> None:
         """Add one value for each row to its segment; NaN is left out."""
         np.add.at(self.count_S, index_B, ~np.isnan(value_B))
         np.add.at(self.sum_S, index_B, np.where(np.isnan(value_B), 0.0, value_B))

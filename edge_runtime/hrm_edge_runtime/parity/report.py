@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_edge_runtime.parity.measures import MEASURES, Column, Float64, SolveCounts
+from hrm_edge_runtime.parity.measures import MEASURES, Column, Float64, Int64, SolveCounts
 
 MOST_SHOWN = 6
 
@@ -33,17 +32,13 @@ class ParityReport:
     reference: str
     candidate: str
     puzzles: str
-    halts_SS: NDArray[np.int64]
+    halts_SS: Int64
     columns: dict[str, Column] = field(default_factory=dict[str, Column])
     exact: SolveCounts = field(default_factory=SolveCounts)
     proven: SolveCounts | None = field(default_factory=SolveCounts)
 
     def add_segment(
-        self,
-        segment_B: NDArray[np.int32],
-        question_B: NDArray[np.int64],
-        puzzle_id_B: NDArray[np.int64],
-        measures: Mapping[str, Float64],
+        self, segment_B: Int64, question_B: Int64, puzzle_id_B: Int64, measures: Mapping[str, Float64]
     ) -> None:
         for name, value_B in measures.items():
             column = self.columns.setdefault(name, Column(self.num_segments))
@@ -60,8 +55,9 @@ class ParityReport:
         if not self.num_puzzles:
             raise ValueError("there was no puzzle to compare on; give at least one.")
         last = int((self.columns["logit_gap"].count_S > 0).sum())
-        columns = {name: column.first(last) for name, column in self.columns.items()}
-        return replace(self, columns=columns, halts_SS=self.halts_SS[:last, :last])
+        for column in self.columns.values():
+            column.cut(last)
+        return replace(self, halts_SS=self.halts_SS[:last, :last])
 
     @property
     def num_puzzles(self) -> int:
@@ -78,7 +74,7 @@ class ParityReport:
 
     @property
     def max_logit_gap(self) -> float:
-        return max(self.logit_gap_by_segment)
+        return float(self.columns["logit_gap"].worst_S.max())
 
     @property
     def max_halting_gap(self) -> float:
@@ -95,22 +91,19 @@ class ParityReport:
         return int(self.halts_SS.sum() - self.halts_SS.trace())
 
     @property
-    def reference_halts_S(self) -> NDArray[np.int64]:
+    def reference_halts_S(self) -> Int64:
         """How many puzzles halted after each segment."""
         return self.halts_SS.sum(axis=1)
 
     @property
-    def candidate_halts_S(self) -> NDArray[np.int64]:
+    def candidate_halts_S(self) -> Int64:
         return self.halts_SS.sum(axis=0)
 
     @property
     def mean_segments(self) -> tuple[float, float]:
         """How long puzzles ran on the reference and on the candidate."""
         segment_S = np.arange(1, self.num_segments + 1)
-        theirs, ours = (
-            float((halts_S * segment_S).sum() / halts_S.sum())
-            for halts_S in (self.reference_halts_S, self.candidate_halts_S)
-        )
+        theirs, ours = (float(np.average(segment_S, weights=self.halts_SS.sum(axis=axis))) for axis in (1, 0))
         return theirs, ours
 
     @property

@@ -1,19 +1,18 @@
-"""Two engines in lockstep over the same puzzles: read `walk` first. `replay` does so against a bundle's golden traces.
+"""Two engines in lockstep over the same puzzles: read `walk` first. Golden traces can stand in for an engine.
 
 Both engines keep the same puzzle in the same slot, and a slot whose puzzle is done takes the next one.
 Shapes: B slots, S segments, T tokens.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, replace
+import itertools
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy, columns_of, decide_B
 from hrm_edge_runtime.batching.lane import Checker
-from hrm_edge_runtime.bundle import Bundle, Golden
+from hrm_edge_runtime.bundle import Golden
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.parity.measures import carry_measures, output_measures
 from hrm_edge_runtime.parity.report import End, ParityReport
@@ -34,6 +33,16 @@ class Side:
     policy: HaltingPolicy
 
 
+@dataclass(eq=False)
+class _Row:
+    """The question in one slot of both engines, and how each side that has halted ended with it."""
+
+    asked: HeldOutPuzzle
+    segment: int = 0
+    carry_drift: float = 0.0
+    ends: dict[Side, End] = field(default_factory=dict[Side, End])
+
+
 def walk(
     reference: Side,
     candidate: Side,
@@ -48,113 +57,67 @@ def walk(
 
     Refuses questions without any (ValueError).
     """
-    num_slots = min(reference.engine.num_slots, candidate.engine.num_slots)
-    theirs, ours = (_Slots(side, puzzle, num_slots, num_segments) for side in (reference, candidate))
+    sides = (reference, candidate)
+    num_slots = min(side.engine.num_slots for side in sides)
     halts_SS = np.zeros((num_segments, num_segments), np.int64)
     report = ParityReport(
         reference=reference.name, candidate=candidate.name, puzzles=questions.source, halts_SS=halts_SS
     )
-    pair = _Pair(theirs, ours, report, to_the_end)
-    waiting = iter(questions)
-    while pair.fill(waiting):
-        pair.step()
-        pair.dismiss()
+    waiting, rows = iter(questions), list[_Row]()
+    while report.num_puzzles < len(questions):
+        for asked in itertools.islice(waiting, num_slots - len(rows)):
+            for side in sides:
+                side.engine.load(len(rows), asked.tokens_T, side.puzzle_table[asked.puzzle_id])
+            rows.append(_Row(asked))
+        _step(sides, rows, puzzle, report)
+        for slot in reversed(range(len(rows))):
+            ends, is_last = rows[slot].ends, rows[slot].segment == num_segments
+            if is_last or (len(ends) == len(sides) and not to_the_end):
+                report.add_end(ends[reference], ends[candidate])
+                last = rows.pop()
+                if slot < len(rows):
+                    rows[slot] = last
+                    for side in sides:
+                        side.engine.move(len(rows), slot)
         progress(report.num_puzzles, len(questions))
     return report.finished()
 
 
-class _Slots:
-    """One side's slots: after which segment each halted (0: not yet), and what it had answered by then."""
-
-    def __init__(self, side: Side, puzzle: Checker, num_slots: int, num_segments: int) -> None:
-        self.side = side
-        self._puzzle = puzzle
-        limit = min(side.policy.max_segments, num_segments)  # a trace may be shorter than the rule lets a puzzle run
-        self._policy = replace(side.policy, max_segments=limit)
-        self.halted_at_B = np.zeros(num_slots, np.int32)
-        self.is_exact_B = np.zeros(num_slots, np.bool_)
-        self.is_proven_B = np.zeros(num_slots, np.bool_)
-
-    def load(self, slot: int, asked: HeldOutPuzzle) -> None:
-        self.side.engine.load(slot, asked.tokens_T, self.side.puzzle_table[asked.puzzle_id])
-        self.halted_at_B[slot] = 0
-
-    def move(self, source: int, target: int) -> None:
-        self.side.engine.move(source, target)
-        for rows in (self.halted_at_B, self.is_exact_B, self.is_proven_B):
-            rows[target] = rows[source]
-
-    def step(self, segment_B: Int32, tokens_BT: Int32, labels_BT: Int32) -> tuple[StepOutput, NDArray[np.bool_]]:
-        """One segment; also which rows would stop now."""
-        num_active = len(segment_B)
-        output = self.side.engine.step(num_active)
-        verdict_B = self._puzzle.check_BT(tokens_BT, output.answer_BT)
-        stops_B = decide_B(output.halt_margin_B, segment_B, verdict_B, columns_of(self._policy, num_active)) > 0
-        halts_now_B = stops_B & (self.halted_at_B[:num_active] == 0)
-        is_exact_B = ((output.answer_BT == labels_BT) | (labels_BT < 0)).all(axis=1)
-        self.is_exact_B[:num_active][halts_now_B] = is_exact_B[halts_now_B]
-        self.is_proven_B[:num_active][halts_now_B] = verdict_B[halts_now_B] == RIGHT
-        self.halted_at_B[:num_active][halts_now_B] = segment_B[halts_now_B]
-        return output, stops_B
-
-    def end_of(self, slot: int) -> End:
-        return End(int(self.halted_at_B[slot]), bool(self.is_exact_B[slot]), bool(self.is_proven_B[slot]))
+def _step(sides: tuple[Side, Side], rows: list[_Row], puzzle: Checker, report: ParityReport) -> None:
+    """One segment of both sides, measured."""
+    for row in rows:
+        row.segment += 1
+    (theirs, theirs_stop_B), (ours, ours_stop_B) = (
+        _step_side(side, rows, puzzle, report.num_segments) for side in sides
+    )
+    drift_B = np.array([row.carry_drift for row in rows])
+    carries = carry_measures(sides[0].engine, sides[1].engine, drift_B)
+    for row, drift in zip(rows, carries.get("carry_drift", drift_B).tolist(), strict=True):
+        row.carry_drift = drift
+    segment_B, question_B, puzzle_id_B = np.array(
+        [(row.segment, row.asked.index, row.asked.puzzle_id) for row in rows]
+    ).T
+    measures = {**output_measures(theirs, ours, ours_stop_B != theirs_stop_B), **carries}
+    report.add_segment(segment_B, question_B, puzzle_id_B, measures)
 
 
-class _Pair:
-    """Both sides with the questions they have in common; the active slots are a dense prefix."""
-
-    def __init__(self, reference: _Slots, candidate: _Slots, report: ParityReport, to_the_end: bool) -> None:
-        self._reference, self._candidate = reference, candidate
-        self._report, self._to_the_end = report, to_the_end
-        num_slots, seq_len = len(reference.halted_at_B), candidate.side.engine.seq_len
-        self._num_active, self._num_slots = 0, num_slots
-        self._tokens_BT = np.zeros((num_slots, seq_len), np.int32)
-        self._labels_BT = np.zeros((num_slots, seq_len), np.int32)
-        self._question_B = np.zeros(num_slots, np.int64)
-        self._puzzle_id_B = np.zeros(num_slots, np.int64)
-        self._segment_B = np.zeros(num_slots, np.int32)
-        self._drift_B = np.zeros(num_slots, np.float64)
-
-    def fill(self, waiting: Iterator[HeldOutPuzzle]) -> bool:
-        """Load questions while there are free slots; False where nothing is left to do."""
-        while self._num_active < self._num_slots and (asked := next(waiting, None)) is not None:
-            slot = self._num_active
-            for side in (self._reference, self._candidate):
-                side.load(slot, asked)
-            self._tokens_BT[slot], self._labels_BT[slot] = asked.tokens_T, asked.labels_T
-            self._question_B[slot], self._puzzle_id_B[slot] = asked.index, asked.puzzle_id
-            self._segment_B[slot], self._drift_B[slot] = 0, 0.0
-            self._num_active += 1
-        return self._num_active > 0
-
-    def step(self) -> None:
-        """One segment of both sides, measured."""
-        active = slice(0, self._num_active)
-        self._segment_B[active] += 1
-        asked = (self._segment_B[active], self._tokens_BT[active], self._labels_BT[active])
-        theirs, theirs_stop_B = self._reference.step(*asked)
-        ours, ours_stop_B = self._candidate.step(*asked)
-        engines = (self._reference.side.engine, self._candidate.side.engine)
-        carries = carry_measures(*engines, self._drift_B[active])
-        self._drift_B[active] = carries.get("carry_drift", 0.0)
-        measures = {**output_measures(theirs, ours, ours_stop_B != theirs_stop_B), **carries}
-        self._report.add_segment(self._segment_B[active], self._question_B[active], self._puzzle_id_B[active], measures)
-
-    def dismiss(self) -> None:
-        """Count the puzzles that are done and close the gaps they leave."""
-        own = (self._tokens_BT, self._labels_BT, self._question_B, self._puzzle_id_B, self._segment_B, self._drift_B)
-        for slot in reversed(range(self._num_active)):
-            both_halted = self._reference.halted_at_B[slot] > 0 and self._candidate.halted_at_B[slot] > 0
-            if self._segment_B[slot] < self._report.num_segments and (self._to_the_end or not both_halted):
-                continue
-            self._report.add_end(self._reference.end_of(slot), self._candidate.end_of(slot))
-            self._num_active -= 1
-            if slot < self._num_active:
-                self._reference.move(self._num_active, slot)
-                self._candidate.move(self._num_active, slot)
-                for rows in own:
-                    rows[slot] = rows[self._num_active]
+def _step_side(
+    side: Side, rows: list[_Row], puzzle: Checker, num_segments: int
+) -> tuple[StepOutput, NDArray[np.bool_]]:
+    """One segment of one side; also which rows would stop now."""
+    tokens_BT = np.stack([row.asked.tokens_T for row in rows])
+    labels_BT = np.stack([row.asked.labels_T for row in rows])
+    segment_B = np.array([row.segment for row in rows], np.int32)
+    limit = min(side.policy.max_segments, num_segments)  # a trace may be shorter than the rule lets a puzzle run
+    policies = columns_of(replace(side.policy, max_segments=limit), len(rows))
+    output = side.engine.step(len(rows))
+    verdict_B = puzzle.check_BT(tokens_BT, output.answer_BT)
+    stops_B = decide_B(output.halt_margin_B, segment_B, verdict_B, policies) > 0
+    is_exact_B = ((output.answer_BT == labels_BT) | (labels_BT < 0)).all(axis=1)
+    for slot in np.flatnonzero(stops_B).tolist():
+        end = End(rows[slot].segment, bool(is_exact_B[slot]), bool(verdict_B[slot] == RIGHT))
+        rows[slot].ends.setdefault(side, end)
+    return output, stops_B
 
 
 class GoldenEngine:
@@ -204,13 +167,6 @@ def golden_questions(golden: Golden) -> Questions:
         puzzle_ids_N=golden.puzzle_ids_B,
         source="golden traces",
     )
-
-
-def replay(bundle: Bundle, engine_factory: Callable[[int], Engine]) -> ParityReport:
-    """Replay a bundle's golden traces; `engine_factory` makes an engine of that many slots that hands out logits."""
-    golden, policy = bundle.golden(), bundle.manifest.halting_policy()
-    with closing(engine_factory(len(golden.tokens_BT))) as engine:
-        return compare(golden, engine, puzzle_table=bundle.puzzle_table, puzzle=bundle.puzzle, policy=policy)
 
 
 def compare(

@@ -10,11 +10,11 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
-from hrm_edge_runtime.parity.diagnosis import reasons_of
+from hrm_edge_runtime.parity.comparison import reasons_of
 from hrm_edge_runtime.parity.gates import GOLDEN_FP32, Break, breaks, passes
 from hrm_edge_runtime.parity.measures import Column, SolveCounts
 from hrm_edge_runtime.parity.report import ParityReport
-from hrm_edge_runtime.parity.walk import Side, compare, golden_questions, golden_side, replay, walk
+from hrm_edge_runtime.parity.walk import Side, compare, golden_questions, golden_side, walk
 from hrm_puzzles.data.held_out import Questions, questions_made
 
 MAX_SEGMENTS = 6
@@ -242,7 +242,7 @@ def replayed(bundle: Bundle, name: str, index: tuple[int, ...], by: float) -> Pa
 
 
 def test_the_engine_a_trace_came_from_passes(bundle: Bundle) -> None:
-    report = replay(bundle, lambda num_slots: side(bundle, num_slots).engine)
+    report = report_on(golden_of(bundle), side(bundle), golden_questions(bundle.golden()), bundle, to_the_end=True)
     assert passes(report)
     assert report.max_logit_gap == 0.0
     assert report.num_puzzles == 5
@@ -281,5 +281,6 @@ def test_logits_that_are_not_finite_never_pass(bundle: Bundle) -> None:
 
 
 def test_an_engine_without_logits_is_refused(bundle: Bundle) -> None:
+    silent = replace(side(bundle), engine=ScriptedEngine(num_slots=3, seq_len=16))
     with pytest.raises(ValueError, match="want_logits"):
-        replay(bundle, lambda num_slots: ScriptedEngine(num_slots=num_slots, seq_len=16))
+        report_on(golden_of(bundle), silent, golden_questions(bundle.golden()), bundle, to_the_end=True)
