@@ -18,8 +18,8 @@ demo: .venv-serve/ready  ## Set up the server alone, serve the shipped model and
 test: .venv/ready  ## Run the test suite (minutes)
 	$(DEV)/python -m pytest -m "not slow"
 
-test-quick: .venv/ready  ## Run what starts no other process: the inner loop
-	$(DEV)/python -m pytest -m "not slow and not process" -q
+test-quick: .venv/ready  ## Run what starts no other process, one worker a core: the inner loop
+	OMP_NUM_THREADS=1 $(DEV)/python -m pytest -m "not slow and not process" -n auto -q
 
 test-slow: .venv/ready  ## Run the long tests: ten thousand puzzles of each kind, twenty kills, killed ranks
 	$(DEV)/python -m pytest -m slow

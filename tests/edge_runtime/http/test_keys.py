@@ -21,7 +21,6 @@ from hrm_edge_runtime.http.auth import (
     KeyRing,
     TokenBucket,
     hash_of,
-    new_secret,
     read_keys,
     write_keys,
 )
@@ -29,7 +28,7 @@ from hrm_edge_runtime.key_cli import app as key_app
 
 GOOD = next(iter(examples()))
 ROUTES = ("/", "/docs", "/models", "/slots", "/metrics", "/readyz", "/openapi.json", "/web/css/base.css", "/nothing")
-USER, ADMIN = new_secret(), new_secret()
+USER, ADMIN = "hrm_" + "u" * 43, "hrm_" + "a" * 43
 SLOW = Key(label="slow", sha256=hash_of("slow"), rate=0.01, burst=2)
 
 
