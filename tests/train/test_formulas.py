@@ -9,8 +9,9 @@ from torch import nn
 
 from hrm_model.hrm import Carry, SegmentOutput
 from hrm_puzzles.data.datasets import IGNORE
-from hrm_train.batches import Curriculum
-from hrm_train.optim import AdamATan2, Average, rate_at, step_puzzle_table
+from hrm_train.batches import Progress
+from hrm_train.optim import AdamATan2, Average, step_puzzle_table
+from hrm_train.recipe import Recipe
 from hrm_train.window import answer_loss_B, log_stablemax, segment_loss
 
 
@@ -36,7 +37,8 @@ def test_only_touched_puzzle_rows_move_and_by_the_sign_of_their_summed_gradient(
 
 @pytest.mark.parametrize(("samples", "share"), [(0, 0.0), (50, 0.5), (100, 1.0), (600, 0.55), (1100, 0.1), (5000, 0.1)])
 def test_the_rate_warms_up_then_falls_on_a_cosine(samples: int, share: float) -> None:
-    assert rate_at(samples, total=1100, warmup=100, min_ratio=0.1) == pytest.approx(share)
+    recipe = Recipe(total_samples=1100, warmup_samples=100, lr_min_ratio=0.1)
+    assert recipe.rate_at(samples) == pytest.approx(share)
 
 
 def test_the_average_follows_the_weights() -> None:
@@ -67,16 +69,17 @@ def test_halting_learns_whether_the_answer_is_exact() -> None:
     logits[0, :, 1] = logits[1, 0, 1] = logits[1, 1, 2] = 9.0
     labels = torch.ones(2, 2, dtype=torch.int64)
     q, carry = torch.tensor([3.0, 3.0]), Carry(logits, logits)
-    loss = segment_loss(SegmentOutput(carry, logits, q, q), labels, None, "softmax")
-    assert loss.exact_B.tolist() == [True, False]
-    assert float(loss.halt) == pytest.approx(math.log(1 + math.exp(-3)) + math.log(1 + math.exp(3)))
+    loss, exact_B = segment_loss(SegmentOutput(carry, logits, q, q), labels, None, "softmax")
+    assert exact_B.tolist() == [True, False]
+    halting = 2 * (loss - answer_loss_B(logits, labels, "softmax").sum())
+    assert float(halting) == pytest.approx(math.log(1 + math.exp(-3)) + math.log(1 + math.exp(3)))
 
 
 def test_the_curriculum_falls_only_while_puzzles_are_solved() -> None:
-    curriculum = Curriculum(level=10, target=0.6)
+    progress = Progress(curriculum_level=10, curriculum_upcoming=10)
     for _ in range(200):
-        curriculum.see(num_solved=4, num_finished=8)
-    assert curriculum.level == 10
+        progress.take_in(num_solved=4, num_finished=8, target=0.6)
+    assert progress.curriculum_level == 10
     for _ in range(2000):
-        curriculum.see(num_solved=8, num_finished=8)
-    assert curriculum.level == 0
+        progress.take_in(num_solved=8, num_finished=8, target=0.6)
+    assert progress.curriculum_level == 0

@@ -51,9 +51,9 @@ def peak_bytes(model: HRM, slots: Slots, recipe: Recipe) -> int:
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        window_loss(
-            model, model.think, model.halting, slots, vector_BE, recipe, model.config.max_segments
-        ).total.backward()
+        window_loss(model, model.think, model.halting, slots, vector_BE, recipe, model.config.max_segments)[
+            0
+        ].backward()
     assert seen.profiler is not None
     events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
     now = most = 0

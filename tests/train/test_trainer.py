@@ -11,8 +11,8 @@ import torch
 from train_tools import PUZZLE, said, small_trainer, train
 
 from hrm_model.checkpoint import CheckpointError
-from hrm_train.batches import Feed, open_source, validation_rows
-from hrm_train.evaluate import evaluate
+from hrm_train.batches import Feed, open_source
+from hrm_train.evaluate import evaluate, held_out
 from hrm_train.hardware import PRESETS
 from hrm_train.recipe import Recipe
 
@@ -77,7 +77,7 @@ def test_training_learns_to_solve(data: Path) -> None:
     trainer = trainer_on(data, lr=3e-3, total_samples=100_000)
     for _ in range(500):
         trainer.step()
-    rows = validation_rows(open_source(data, "test", PUZZLE), 40, seed=0)
+    rows = held_out(open_source(data, "test", PUZZLE), 40, seed=0).whole
     result = evaluate(trainer.averaged_model(), PUZZLE, rows)
     assert result.proven[-1] >= 0.4  # an untrained model: none; this one reaches 0.6
     assert result.exact[-1] <= result.proven[-1]
@@ -104,7 +104,7 @@ def test_what_a_slot_is_offered_depends_on_seed_step_and_slot_alone(data: Path) 
 
 def test_drawn_labels_solve_their_puzzles(data: Path) -> None:
     offer = Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=0, augment=True).draw(0, range(64), 64, 6)
-    assert (PUZZLE.check_BT(offer.tokens_BT, offer.labels_BT) == 1).all()
+    assert (PUZZLE.check_BT(offer.tokens_BT.numpy(), offer.labels_BT.numpy()) == 1).all()
 
 
 def test_an_epoch_visits_every_group_once(data: Path) -> None:

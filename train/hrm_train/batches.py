@@ -7,12 +7,15 @@ numbers of ranks and threads do not matter. Only slots whose puzzle has halted t
 import json
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Puzzle
@@ -31,10 +34,13 @@ class Batch(NamedTuple):
 class Offer(NamedTuple):
     """Rows for slots; `explore_draw_B` in [0, 1) decides which of them must think for a random number of segments."""
 
-    tokens_BT: Int32Array
-    labels_BT: Int32Array
-    puzzle_ids_B: Int32Array
-    explore_draw_B: NDArray[np.float32]
+    tokens_BT: Tensor
+    labels_BT: Tensor
+    puzzle_ids_B: Tensor
+    explore_draw_B: Tensor
+
+    def rows(self, part: slice) -> "Offer":
+        return Offer(*(tensor[part] for tensor in self))
 
 
 class Source(Protocol):
@@ -66,10 +72,11 @@ class Feed:
         """Offers to `slots` of a global batch, each row with up to `num_revealed` of its open cells filled in."""
         blocks = range(slots.start // BLOCK, -(-slots.stop // BLOCK))
         parts = [self._block(step, block, batch_size, num_revealed) for block in blocks]
+        whole = Offer(*(torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*parts, strict=True)))
         skip = slots.start % BLOCK
-        return Offer(*(np.concatenate(arrays)[skip : skip + len(slots)] for arrays in zip(*parts, strict=True)))
+        return whole.rows(slice(skip, skip + len(slots)))
 
-    def _block(self, step: int, block: int, batch_size: int, num_revealed: int) -> Offer:
+    def _block(self, step: int, block: int, batch_size: int, num_revealed: int) -> tuple[NDArray[Any], ...]:
         rng = np.random.default_rng((self.seed, step, block, _ROWS))
         chance_B4 = rng.random((BLOCK, 4))
         # as published, each epoch visits every group once, in an order of its own
@@ -82,43 +89,43 @@ class Feed:
         if num_revealed:
             revealed_B = (chance_B4[:, 2] * (num_revealed + 1)).astype(np.int64)
             tokens_BT = self.puzzle.reveal_BT(rng, tokens_BT, labels_BT, revealed_B)
-        return Offer(
-            tokens_BT.astype(np.int32),
-            labels_BT.astype(np.int32),
-            ids_B.astype(np.int32),
-            chance_B4[:, 3].astype(np.float32),
-        )
+        integers = (values.astype(np.int32) for values in (tokens_BT, labels_BT, ids_B))
+        return *integers, chance_B4[:, 3].astype(np.float32)
 
 
-class Curriculum:
-    """Reveals fewer cells while the share of solved puzzles is above the target.
+INTERVAL, FALL, MEMORY = 16, 0.02, 0.98  # of the curriculum: steps, cells for eight puzzles, of the share per step
 
-    Counts are taken in every INTERVAL steps and change the level one interval later, so that rows can be drawn ahead.
+
+@dataclass(kw_only=True)
+class Progress:
+    """How far a run and its curriculum are; JSON-ready. `counted_*` are the puzzles not taken in yet.
+
+    Fewer cells are revealed while the share of solved puzzles is above the target. Counts are taken in every INTERVAL
+    steps and change the level one interval later, so that rows can be drawn ahead.
     """
 
-    INTERVAL = 16
-    FALL = 0.02
-    MEMORY = 0.98
+    step: int = 0
+    samples: int = 0
+    curriculum_level: float = 0.0
+    curriculum_upcoming: float = 0.0
+    solved_share: float = 0.0
+    counted_solved: int = 0
+    counted_finished: int = 0
 
-    def __init__(self, level: float, target: float) -> None:
-        self.level, self.upcoming, self.target, self.solved_share = level, level, target, 0.0
+    def num_revealed(self, step: int) -> int:
+        """The level at a step of this interval or the next."""
+        is_near = step // INTERVAL <= self.step // INTERVAL
+        return round(self.curriculum_level if is_near else self.curriculum_upcoming)
 
-    def restore(self, level: float, upcoming: float, solved_share: float) -> None:
-        self.level, self.upcoming, self.solved_share = level, upcoming, solved_share
-
-    def num_revealed(self, step: int, *, now: int) -> int:
-        """The level at a step of this interval or the next, as known at step `now`."""
-        return round(self.level if step // self.INTERVAL <= now // self.INTERVAL else self.upcoming)
-
-    def see(self, num_solved: int, num_finished: int) -> None:
-        """Takes in the puzzles that halted in one interval."""
-        self.level = self.upcoming
-        if not num_finished or not self.level:
+    def take_in(self, num_solved: float, num_finished: float, target: float) -> None:
+        """The puzzles that halted in one interval."""
+        self.curriculum_level = self.curriculum_upcoming
+        if not num_finished or not self.curriculum_level:
             return
-        memory = self.MEMORY**self.INTERVAL
+        memory = MEMORY**INTERVAL
         self.solved_share = memory * self.solved_share + (1 - memory) * num_solved / num_finished
-        if self.solved_share > self.target:
-            self.upcoming = max(0.0, self.level - self.FALL * num_finished / 8)
+        if self.solved_share > target:
+            self.curriculum_upcoming = max(0.0, self.curriculum_level - FALL * num_finished / 8)
 
 
 class SplitSource:
@@ -171,12 +178,6 @@ def open_source(path: Path, split: str, puzzle: Puzzle) -> SplitSource:
         if not np.diff(offsets).all():
             raise datasets.DatasetError(f"{path / split} has a {name} without content; build the data set again")
     return SplitSource(path, opened, puzzle)
-
-
-def validation_rows(source: SplitSource, num_rows: int, seed: int) -> Batch:
-    """The same seeded subset at every validation of a run."""
-    order = np.random.default_rng((seed, 1)).permutation(len(source))
-    return source.rows(np.sort(order[:num_rows]))
 
 
 T = TypeVar("T")

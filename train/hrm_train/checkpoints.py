@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import safetensors.torch
@@ -25,6 +25,7 @@ from torch import Tensor
 from hrm_model import checkpoint
 from hrm_model.checkpoint import CheckpointError, read_json
 from hrm_model.hrm import HRM
+from hrm_train.batches import Progress
 from hrm_train.optim import AdamATan2
 from hrm_train.recipe import Recipe
 
@@ -88,21 +89,8 @@ def _reason(error: Exception) -> str:
     return os.strerror(int(number[1])) if number else str(error)
 
 
-@dataclass(kw_only=True)
-class Progress:
-    """How far a run is; JSON-ready. `counted_*` are the puzzles the curriculum has not taken in yet."""
-
-    step: int = 0
-    samples: int = 0
-    curriculum_level: float = 0.0
-    curriculum_upcoming: float = 0.0
-    solved_share: float = 0.0
-    counted_solved: int = 0
-    counted_finished: int = 0
-
-
 def write_trainer(
-    directory: Path, model: HRM, optimiser: AdamATan2, slots: Mapping[str, Tensor], recipe: Recipe, progress: Progress
+    model: HRM, optimiser: AdamATan2, slots: Mapping[str, Tensor], recipe: Recipe, progress: Progress, directory: Path
 ) -> None:
     tensors = {**_named(model, optimiser), **{f"slots.{name}": tensor for name, tensor in slots.items()}}
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

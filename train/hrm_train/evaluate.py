@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hrm_model.hrm import HRM
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_puzzles.puzzle import RIGHT, Puzzle, Voting
-from hrm_train.batches import Batch, SplitSource, validation_rows
+from hrm_train.batches import Batch, SplitSource
 from hrm_train.recipe import LossKind
 from hrm_train.window import answer_loss_B
 
@@ -174,6 +174,7 @@ def held_out(source: SplitSource, most: int, seed: int) -> HeldOut:
     """At most `most` puzzles of a test split as the whole set, and the tenth of them (never fewer than LEAST_FAST)."""
     num_whole = min(most, len(source))
     num_fast = max(LEAST_FAST, num_whole // FAST_SHARE)
-    fast = validation_rows(source, num_fast, seed) if num_fast < num_whole else None
+    order = np.random.default_rng((seed, 1)).permutation(len(source))
+    fast = source.rows(np.sort(order[:num_fast])) if num_fast < num_whole else None
     identifiers = source.identifiers() if isinstance(source.puzzle, Voting) else ()
-    return HeldOut(whole=validation_rows(source, num_whole, seed), fast=fast, identifiers=identifiers)
+    return HeldOut(whole=source.rows(np.sort(order[:num_whole])), fast=fast, identifiers=identifiers)

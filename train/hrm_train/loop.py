@@ -5,6 +5,7 @@ Shapes: B slots of a micro-batch, T tokens, E puzzle-vector width.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,13 +16,13 @@ from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import checkpoints, distributed
-from hrm_train.batches import Curriculum, Feed, Prefetcher
+from hrm_train.batches import INTERVAL, Feed, Offer, Prefetcher, Progress
 from hrm_train.hardware import Hardware
 from hrm_train.memory import is_out_of_memory
 from hrm_train.meter import PhaseTimer
-from hrm_train.optim import AdamATan2, Average, clip_, rate_at, step_puzzle_table
+from hrm_train.optim import AdamATan2, Average, clip_, step_puzzle_table
 from hrm_train.recipe import Recipe
-from hrm_train.window import Fresh, Slots, recompute_blocks, window_loss
+from hrm_train.window import Slots, recompute_blocks, window_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +80,11 @@ class Trainer:
             weight_decay=recipe.weight_decay,
         )
         self.average = Average(model, recipe.average_decay)
-        self.curriculum = Curriculum(recipe.curriculum, recipe.curriculum_target)
-        self.progress = checkpoints.Progress()
+        self.progress = Progress(curriculum_level=recipe.curriculum, curriculum_upcoming=recipe.curriculum)
         self._mine = self.ranks.slots(recipe.batch_size)
         self._prefetcher = Prefetcher(
             self._draw,
-            lambda step: self.curriculum.num_revealed(step, now=self.progress.step),
+            lambda step: self.progress.num_revealed(step),
             workers=hardware.workers,
             depth=hardware.prefetch,
         )
@@ -107,13 +107,11 @@ class Trainer:
         with self.meter.phase("optimiser"):
             norm = self._update(sums, vector_gradients)
         self._counted += torch.stack([sums.solved, sums.halted])
-        batch_size, progress, curriculum = self.recipe.batch_size, self.progress, self.curriculum
+        batch_size = self.recipe.batch_size
         samples = batch_size * self.recipe.window
         self.meter.count(samples)
-        progress.step += 1
-        progress.samples += samples
-        progress.curriculum_level, progress.curriculum_upcoming = curriculum.level, curriculum.upcoming
-        progress.solved_share = curriculum.solved_share
+        self.progress.step += 1
+        self.progress.samples += samples
         return StepReport(
             loss=sums.loss,
             exact=sums.exact / batch_size,
@@ -125,10 +123,10 @@ class Trainer:
 
     def _refill(self) -> None:
         """Offers every slot a row; on a CPU, where reading a tensor is free, only when some slot has halted."""
-        step, curriculum = self.progress.step, self.curriculum
-        if self.recipe.curriculum and step and step % curriculum.INTERVAL == 0:
+        step, recipe = self.progress.step, self.recipe
+        if recipe.curriculum and step and step % INTERVAL == 0:
             solved, finished = self._counted.tolist()
-            curriculum.see(int(solved), int(finished))
+            self.progress.take_in(solved, finished, recipe.curriculum_target)
             self._counted.zero_()
         if self.device.type == "cpu" and not any(bool(part.halted_B.any()) for part in self._parts):
             return
@@ -136,16 +134,15 @@ class Trainer:
         begin = 0
         for part in self._parts:
             rows = offer.rows(slice(begin, begin + len(part)))
-            part.refill(self.model, rows, self.recipe.explore, self.max_segments)
+            part.refill(self.model, rows, recipe.explore, self.max_segments)
             begin += len(part)
 
-    def _offer(self, step: int) -> Fresh:
-        return Fresh(*(tensor.to(self.device, non_blocking=True) for tensor in self._prefetcher.at(step)))
+    def _offer(self, step: int) -> Offer:
+        return Offer(*(tensor.to(self.device, non_blocking=True) for tensor in self._prefetcher.at(step)))
 
-    def _draw(self, step: int, num_revealed: int) -> Fresh:
+    def _draw(self, step: int, num_revealed: int) -> Offer:
         offer = self.feed.draw(step, self._mine, self.recipe.batch_size, num_revealed)
-        tensors = (torch.from_numpy(array) for array in offer)
-        return Fresh(*(tensor.pin_memory() if self.device.type == "cuda" else tensor for tensor in tensors))
+        return Offer(*(tensor.pin_memory() for tensor in offer)) if self.device.type == "cuda" else offer
 
     def _learn(self) -> tuple[StepSums, Tensor]:
         """The sums and the puzzle vectors' gradients; out of memory begins again with smaller micro-batches."""
@@ -165,13 +162,14 @@ class Trainer:
         recipe, model = self.recipe, self.model
         with self.meter.phase("forward"):
             puzzle_vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
-            window = window_loss(model, self._think, self._halting, slots, puzzle_vector_BE, recipe, self.max_segments)
-            total = window.total / (recipe.batch_size * recipe.window)
+            total, exact_B, margin_B = window_loss(
+                model, self._think, self._halting, slots, puzzle_vector_BE, recipe, self.max_segments
+            )
+            total = total / (recipe.batch_size * recipe.window)
         with self.meter.phase("backward"):
             total.backward()
-        slots.halt(window.margin_B, self.max_segments)
-        solved_B = window.exact_B & slots.halted_B
-        sums = StepSums(total.detach(), window.exact_B.sum(), solved_B.sum(), slots.halted_B.sum())
+        slots.halt(margin_B, self.max_segments)
+        sums = StepSums(total.detach(), exact_B.sum(), (exact_B & slots.halted_B).sum(), slots.halted_B.sum())
         gradient_BE = puzzle_vector_BE.grad
         return sums, torch.zeros_like(puzzle_vector_BE) if gradient_BE is None else gradient_BE
 
@@ -200,9 +198,7 @@ class Trainer:
         return norm
 
     def _rate(self) -> float:
-        recipe = self.recipe
-        samples = self.progress.samples + recipe.batch_size * recipe.window
-        return rate_at(samples, total=recipe.total_samples, warmup=recipe.warmup_samples, min_ratio=recipe.lr_min_ratio)
+        return self.recipe.rate_at(self.progress.samples + self.recipe.batch_size * self.recipe.window)
 
     @property
     def max_segments(self) -> int:  # at present
@@ -246,12 +242,9 @@ class Trainer:
         """Writes a whole checkpoint of this instant, or nothing; every rank must call it, and the first one writes."""
         slots = {name: self.ranks.gathered(tensor) for name, tensor in self.slots.state().items()}
         self.progress.counted_solved, self.progress.counted_finished = map(int, self._counted.tolist())
-
-        def write_more(directory: Path) -> None:
-            checkpoints.write_trainer(directory, self.model, self.optimiser, slots, self.recipe, self.progress)
-
+        more = partial(checkpoints.write_trainer, self.model, self.optimiser, slots, self.recipe, self.progress)
         if self.ranks.is_first:
-            checkpoint.save(path, self.averaged_model(), meta, write_more)
+            checkpoint.save(path, self.averaged_model(), meta, more)
         self.ranks.wait()
 
     def restore(self, path: Path) -> None:
@@ -265,7 +258,5 @@ class Trainer:
         micro_batch = self.micro_batch
         self._parts = [Slots.from_state({name: tensor[mine].to(self.device) for name, tensor in slots.items()})]
         self.regroup(micro_batch)
-        progress = self.progress
-        self._counted[:] = torch.tensor([progress.counted_solved, progress.counted_finished])
-        self.curriculum.restore(progress.curriculum_level, progress.curriculum_upcoming, progress.solved_share)
+        self._counted[:] = torch.tensor([self.progress.counted_solved, self.progress.counted_finished])
         self._prefetcher.forget()

@@ -100,11 +100,3 @@ class Average:
         """`step` from 1; early steps average over less, so that the random start is forgotten quickly."""
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(list(self.state.values()), [p.detach() for p in model.parameters()], weight)
-
-
-def rate_at(samples: int, *, total: int, warmup: int, min_ratio: float) -> float:
-    """Share of the base rate after `samples` samples: linear warm-up, then a cosine to `min_ratio` (1 = constant)."""
-    if samples < warmup:
-        return samples / warmup
-    progress = min(1.0, (samples - warmup) / max(1, total - warmup))
-    return min_ratio + (1 - min_ratio) * 0.5 * (1 + math.cos(math.pi * progress))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
@@ -68,6 +69,14 @@ class Recipe:
     def scaled(self, lr: float) -> float:
         """A learning rate of this recipe at its real batch."""
         return lr * self.batch_size / self.base_batch if self.base_batch else lr
+
+    def rate_at(self, samples: int) -> float:
+        """Share of the base rate after so many samples: linear warm-up, then a cosine to `lr_min_ratio`."""
+        warmup, least = self.warmup_samples, self.lr_min_ratio
+        if samples < warmup:
+            return samples / warmup
+        progress = min(1.0, (samples - warmup) / max(1, self.total_samples - warmup))
+        return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * progress))
 
     def segments_at(self, samples: int, max_segments: int) -> int:
         """How many segments a puzzle may run after so many samples: a window more after each of equal parts."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -17,18 +16,11 @@ from torch.utils.checkpoint import checkpoint
 
 from hrm_model.hrm import HRM, Carry, SegmentOutput
 from hrm_puzzles.data.datasets import IGNORE
+from hrm_train.batches import Offer
 from hrm_train.recipe import LossKind, Recipe
 
 Think = Callable[..., SegmentOutput]  # `HRM.think`, as it is or compiled
 Halting = Callable[..., tuple[Tensor, Tensor]]  # `HRM.halting`, as it is or compiled
-
-
-class Window(NamedTuple):
-    """`total` is the loss summed over rows and segments; the others are of the last segment."""
-
-    total: Tensor
-    exact_B: Tensor
-    margin_B: Tensor
 
 
 def window_loss(
@@ -39,44 +31,32 @@ def window_loss(
     puzzle_vector_BE: Tensor,
     recipe: Recipe,
     max_segments: int,
-) -> Window:
-    """Moves the slots on by the recipe's window of segments; gradients pass through all of it."""
-    totals: list[Tensor] = []
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Moves the slots on by the recipe's window of segments; gradients pass through all of it.
+
+    Returns the loss summed over rows and segments, and of the last segment exact_B and the halting margin_B.
+    """
+    losses: list[Tensor] = []
     for _ in range(recipe.window):
         output = think(slots.carry, slots.tokens_BT, puzzle_vector_BE)
         target_B = None
-        if recipe.continue_loss:
-            at_limit_B = slots.segments_B + 1 >= max_segments
-            target_B = _value_of_going_on(halting, slots, output, puzzle_vector_BE, at_limit_B)
-        loss = segment_loss(output, slots.labels_BT, target_B, recipe.loss, recipe.label_smoothing)
-        totals.append(loss.total)
-        slots.advance(output.carry)
-    return Window(torch.stack(totals).sum(), loss.exact_B, model.margin(output))  # pyright: ignore[reportPossiblyUnboundVariable]
-
-
-@torch.no_grad()
-def _value_of_going_on(
-    halting: Halting, slots: Slots, output: SegmentOutput, puzzle_vector_BE: Tensor, at_limit_B: Tensor
-) -> Tensor:
-    """Target of q_continue: the better of halting and going on after one more segment (at the limit: halting)."""
-    q_halt_B, q_continue_B = halting(output.carry, slots.tokens_BT, puzzle_vector_BE)
-    return torch.where(at_limit_B, q_halt_B, torch.maximum(q_halt_B, q_continue_B)).sigmoid()
-
-
-class SegmentLoss(NamedTuple):
-    """Sums over the batch, and whether every counted cell of a row is right."""
-
-    total: Tensor
-    halt: Tensor
-    exact_B: Tensor
+        if recipe.continue_loss:  # the better of halting and going on after one more segment (at the limit: halting)
+            q_halt_B, q_continue_B = halting(output.carry, slots.tokens_BT, puzzle_vector_BE)
+            best_B = torch.maximum(q_halt_B, q_continue_B)
+            target_B = torch.where(slots.segments_B + 1 >= max_segments, q_halt_B, best_B).sigmoid()
+        loss, exact_B = segment_loss(output, slots.labels_BT, target_B, recipe.loss, recipe.label_smoothing)
+        losses.append(loss)
+        slots.carry, slots.segments_B = output.carry, slots.segments_B + 1
+    return torch.stack(losses).sum(), exact_B, model.margin(output)  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def segment_loss(
     output: SegmentOutput, labels_BT: Tensor, target_continue_B: Tensor | None, kind: LossKind, smoothing: float = 0.0
-) -> SegmentLoss:
+) -> tuple[Tensor, Tensor]:
     """Answer loss plus half the halting losses, summed over rows (the trainer divides by the batch), as published.
 
     q_halt learns whether the answer is exact now; q_continue learns `target_continue_B`, the value of going on.
+    Also returns whether every counted cell of a row is right.
     """
     q_halt_B, counted_BT = output.q_halt_B, labels_BT != IGNORE
     exact_B = ((output.logits_BTV.argmax(-1) == labels_BT) | ~counted_BT).all(-1)
@@ -84,7 +64,7 @@ def segment_loss(
     halt = F.binary_cross_entropy_with_logits(q_halt_B, exact_B.to(q_halt_B.dtype), reduction="sum")
     if target_continue_B is not None:
         halt = halt + F.binary_cross_entropy_with_logits(output.q_continue_B, target_continue_B, reduction="sum")
-    return SegmentLoss(answer + 0.5 * halt, halt.detach(), exact_B)
+    return answer + 0.5 * halt, exact_B
 
 
 def answer_loss_B(logits_BTV: Tensor, labels_BT: Tensor, kind: LossKind, smoothing: float = 0.0) -> Tensor:
@@ -110,18 +90,6 @@ def log_stablemax(logits: Tensor) -> Tensor:
     """log(s / sum s) with s(x) = x + 1 for x >= 0 and 1 / (1 - x) below: a softmax that cannot overflow."""
     s = torch.where(logits < 0, 1 / (1 - logits.clamp(max=0) + 1e-30), logits + 1)
     return (s / s.sum(-1, keepdim=True)).log()
-
-
-class Fresh(NamedTuple):
-    """An offer (see batches.Offer) on the device."""
-
-    tokens_BT: Tensor
-    labels_BT: Tensor
-    puzzle_ids_B: Tensor
-    explore_draw_B: Tensor
-
-    def rows(self, part: slice) -> Fresh:
-        return Fresh(*(tensor[part] for tensor in self))
 
 
 @dataclass(kw_only=True)
@@ -161,7 +129,7 @@ class Slots:
     def __len__(self) -> int:
         return len(self.halted_B)
 
-    def refill(self, model: HRM, fresh: Fresh, explore: float, max_segments: int) -> None:
+    def refill(self, model: HRM, fresh: Offer, explore: float, max_segments: int) -> None:
         """Gives every halted row its offer; a share `explore` of them must think for 2 to `max_segments` segments.
 
         Selects instead of looking which rows those are, so that a device is not waited for.
@@ -181,11 +149,6 @@ class Slots:
 
     def _taking(self, old: Tensor, new: Tensor) -> Tensor:
         return torch.where(self.halted_B.view(-1, *(1,) * (old.ndim - 1)), new, old)
-
-    def advance(self, carry: Carry) -> None:
-        """After a segment: keep the new state and count."""
-        self.carry = carry
-        self.segments_B = self.segments_B + 1
 
     def halt(self, margin_B: Tensor, max_segments: int) -> None:
         """After a window: cut the gradient, and halt where the model says so or the limit is reached."""

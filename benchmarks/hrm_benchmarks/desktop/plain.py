@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM, Carry
 from hrm_train.batches import Feed
-from hrm_train.optim import rate_at, step_puzzle_table
+from hrm_train.optim import step_puzzle_table
 from hrm_train.recipe import Recipe
 from hrm_train.window import segment_loss
 
@@ -137,8 +137,7 @@ class PlainTrainer:
     def offer(self) -> list[Tensor]:
         """Inputs, labels and puzzle ids that the trainer would offer every slot at this step."""
         size = self.recipe.batch_size
-        inputs_BT, labels_BT, ids_B, _ = self.feed.draw(self.num_steps, range(size), size, 0)
-        return [torch.from_numpy(inputs_BT), torch.from_numpy(labels_BT), torch.from_numpy(ids_B)]
+        return list(self.feed.draw(self.num_steps, range(size), size, 0)[:3])
 
     def step(self) -> float:
         """One training step; returns its loss divided by the batch, as the published code logs it."""
@@ -154,8 +153,7 @@ class PlainTrainer:
         puzzle_vector_BE = table[ids_B].requires_grad_()
         loss = self.loss(puzzle_vector_BE) / recipe.batch_size
         loss.backward()
-        samples, total = self.num_steps * recipe.batch_size, recipe.total_samples
-        rate = rate_at(samples, total=total, warmup=recipe.warmup_samples, min_ratio=recipe.lr_min_ratio)
+        rate = recipe.rate_at(self.num_steps * recipe.batch_size)
         if puzzle_vector_BE.grad is not None:
             lr = rate * recipe.scaled(recipe.puzzle_lr)
             step_puzzle_table(table, ids_B, puzzle_vector_BE.grad, lr, recipe.puzzle_weight_decay)
@@ -176,4 +174,4 @@ class PlainTrainer:
             self.halted_B = (last_B | (output.q_halt_B > output.q_continue_B)) & (self.steps_B >= minimum_B)
             after = model.think(self.carry, inputs_BT, puzzle_vector_BE)
             best_B = torch.where(last_B, after.q_halt_B, torch.maximum(after.q_halt_B, after.q_continue_B))
-        return segment_loss(output, labels_BT, torch.sigmoid(best_B), self.recipe.loss).total
+        return segment_loss(output, labels_BT, torch.sigmoid(best_B), self.recipe.loss)[0]
