@@ -18,19 +18,19 @@ from hrm_benchmarks.scripted import MAX_SEGMENTS, Scripted, draw_segments
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.manifest import Halting, Manifest
-from hrm_edge_runtime.worker.lanes import LaneSet
+from hrm_edge_runtime.worker.lanes import Lanes, ready_lane
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 
 NAME = "scripted"
 
 
-def scripted_lanes(one: Scripted) -> LaneSet:
+def scripted_lanes(one: Scripted) -> Lanes:
     """Made in the engine process."""
     segments_N = draw_segments(one.segments, np.random.default_rng(one.seed), one.num_puzzles)
     engine = one.engine(one.questions(), segments_N)
     lane = Attempts(engine, registry.get(one.puzzle), np.zeros((1, 4), np.float32), queue_limit=one.queue_limit)
-    return LaneSet(lanes={NAME: lane})
+    return {NAME: ready_lane(lane)}
 
 
 def command_of(one: Scripted) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from hrm_edge_runtime.batching.halting import HaltingPolicy, columns_of, decide_B
+from hrm_edge_runtime.batching.halting import HaltingPolicy, stops_B
 from hrm_edge_runtime.batching.lane import Checker
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_host.progress import OnProgress, unheard
@@ -70,10 +70,9 @@ class Rollout:
     def under(self, policy: HaltingPolicy) -> Outcomes:
         """Where each puzzle would have stopped, and what it had answered by then."""
         num_puzzles = self.margin_SN.shape[1]
-        columns = columns_of(policy, num_puzzles)
         stops_SN = np.stack(
             [
-                decide_B(margin_N, np.full(num_puzzles, segment), verdict_N, columns) > 0
+                stops_B(margin_N, segment, verdict_N, policy)
                 for segment, (margin_N, verdict_N) in enumerate(zip(self.margin_SN, self.verdict_SN, strict=True), 1)
             ]
         )

@@ -76,8 +76,7 @@ def serve_command(
     from hrm_edge_runtime.http.server import ServerOptions, run_server
     from hrm_edge_runtime.logs import configure
     from hrm_edge_runtime.manifest import BundleError
-    from hrm_edge_runtime.worker.lanes import LaneDefaults
-    from hrm_edge_runtime.worker.memory_budget import MemoryBudget
+    from hrm_edge_runtime.worker.lanes import LaneDefaults, MemoryBudget
 
     defaults = LaneDefaults(
         engine=engine,

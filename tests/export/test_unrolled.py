@@ -17,7 +17,7 @@ from export_tools import engine_of, made_questions, random_inputs, random_questi
 from onnx import numpy_helper
 
 from hrm_calibration.quantise import call_sites, quantise
-from hrm_edge_runtime.batching.halting import HaltingPolicy, columns_of, decide_B
+from hrm_edge_runtime.batching.halting import HaltingPolicy, stops_B
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
@@ -44,14 +44,14 @@ def looped(engine: Engine, inputs: Outputs, policy: HaltingPolicy) -> Outputs:
     names = ("answer_BT", "halt_margin_B", "q_halt_B")
     said: Outputs = {}
     segments_B = np.zeros(count, np.int32)
-    columns, unproven_B = columns_of(policy, count), np.full(count, UNKNOWN, np.int8)
+    unproven_B = np.full(count, UNKNOWN, np.int8)
     for segment in range(1, policy.max_segments + 1):
         output = engine.step(count)
         new_B = segments_B == 0
-        stops_B = new_B & (decide_B(output.halt_margin_B, np.full(count, segment), unproven_B, columns) > 0)
+        stopping_B = new_B & stops_B(output.halt_margin_B, segment, unproven_B, policy)
         for name in names:
             said.setdefault(name, getattr(output, name).copy())[new_B] = getattr(output, name)[new_B]
-        segments_B[stops_B] = segment
+        segments_B[stopping_B] = segment
     return {**said, "segments_B": segments_B}
 
 

@@ -21,7 +21,7 @@ from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyRing
 from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import LaneSet, MakeLanes
+from hrm_edge_runtime.worker.lanes import Lanes, MakeLanes, ready_lane
 from hrm_edge_runtime.worker.process import ThreadEngine
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
@@ -30,9 +30,9 @@ QUICK = functools.partial(scripted_lanes, num_slots=2, queue_limit=8, segments=2
 MAZE = registry.get("maze-8x8")
 
 
-def lanes_over(engine: Engine, puzzle: Puzzle = PUZZLE, name: str = NAME) -> LaneSet:
+def lanes_over(engine: Engine, puzzle: Puzzle = PUZZLE, name: str = NAME) -> Lanes:
     """One lane over an engine of the test's own."""
-    return LaneSet(lanes={name: Attempts(engine, puzzle, np.zeros((1, 4), np.float32), queue_limit=8)})
+    return {name: ready_lane(Attempts(engine, puzzle, np.zeros((1, 4), np.float32), queue_limit=8))}
 
 
 def app_over(make_lanes: MakeLanes, keys: KeyRing | None = None) -> tuple[FastAPI, EngineClient]:
@@ -43,9 +43,8 @@ def app_over(make_lanes: MakeLanes, keys: KeyRing | None = None) -> tuple[FastAP
 def app_of_two() -> tuple[FastAPI, EngineClient]:
     """The scripted Sudokus, and mazes whose engine gives every question back as its answer."""
 
-    def bench() -> LaneSet:
-        mazes = lanes_over(ScriptedEngine(num_slots=2, seq_len=MAZE.seq_len), MAZE, "mazes")
-        return LaneSet(lanes={**QUICK().lanes, **mazes.lanes})
+    def bench() -> Lanes:
+        return {**QUICK(), **lanes_over(ScriptedEngine(num_slots=2, seq_len=MAZE.seq_len), MAZE, "mazes")}
 
     engine_client = EngineClient(functools.partial(ThreadEngine, bench), {NAME: 10, "mazes": 10})
     return create_app(engine_client, [scripted_model(num_slots=2), maze_model()]), engine_client

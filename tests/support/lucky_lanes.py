@@ -3,16 +3,14 @@
 from asgi_tools import QUICK
 from scripted_server import NAME
 
-from hrm_edge_runtime.worker.lanes import LaneOptions
-from hrm_edge_runtime.worker.memory_budget import OverBudgetError
-from hrm_edge_runtime.worker.messages import LaneReport, OpenedLane
+from hrm_edge_runtime.worker.lanes import LaneReport, OpenedLane, OverBudgetError
 
 REPORT = LaneReport(num_slots=2, queue_limit=8, memory_bytes=100)
 lacking_bytes: list[int] = []
 
 
-def open_with_luck(_: LaneOptions) -> OpenedLane:
+def open_with_luck(*_: object, **__: object) -> OpenedLane:
     """A scripted lane of 100 bytes, unless the next entry of `lacking_bytes` says how much is missing."""
     if lacking_bytes and (missing := lacking_bytes.pop(0)):
         raise OverBudgetError(f"it takes {missing} bytes too many: use less.", missing)
-    return OpenedLane(lane=QUICK().lanes[NAME], report=REPORT)
+    return OpenedLane(lane=QUICK()[NAME].lane, report=REPORT)

@@ -16,7 +16,7 @@ from hrm_benchmarks import scripted_server as serving
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.models import ServedModel
-from hrm_edge_runtime.worker.lanes import LaneSet
+from hrm_edge_runtime.worker.lanes import Lanes, ready_lane
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 
@@ -39,7 +39,7 @@ def examples(count: int = 8) -> dict[str, str]:
     }
 
 
-def scripted_lanes(*, num_slots: int, queue_limit: int, segments: int, step_s: float, load_s: float) -> LaneSet:
+def scripted_lanes(*, num_slots: int, queue_limit: int, segments: int, step_s: float, load_s: float) -> Lanes:
     answers = {_tokens(question).tobytes(): _tokens(answer) for question, answer in examples().items()}
 
     def play(tokens_T: np.ndarray) -> Script:
@@ -52,7 +52,7 @@ def scripted_lanes(*, num_slots: int, queue_limit: int, segments: int, step_s: f
     )
     table_PE = np.zeros((1, 4), np.float32)
     lane = Attempts(engine, PUZZLE, table_PE, queue_limit=queue_limit, max_attempts=MAX_ATTEMPTS)
-    return LaneSet(lanes={NAME: lane})
+    return {NAME: ready_lane(lane)}
 
 
 def _after_warm_up(sleep: Callable[[float], None]) -> Callable[[float], None]:

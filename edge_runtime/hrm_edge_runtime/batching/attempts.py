@@ -20,10 +20,10 @@ import numpy as np
 from hrm_edge_runtime.batching.lane import Lane
 from hrm_edge_runtime.batching.scheduler import QueueFull
 from hrm_edge_runtime.batching.stats import LaneSnapshot, Outcome
-from hrm_edge_runtime.batching.symmetries import SymmetricPuzzle, TaskVariant, TaskVariants
+from hrm_edge_runtime.batching.symmetries import TaskVariant, TaskVariants
 from hrm_edge_runtime.batching.task import Attempt, Result, SegmentEvent, Task
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
-from hrm_puzzles.puzzle import RIGHT
+from hrm_puzzles.puzzle import RIGHT, Puzzle
 from hrm_puzzles.voting import Ballot
 
 _PACE_MEMORY = 1 / 8  # weight of the newest interval in the mean time between two steps
@@ -48,7 +48,7 @@ class Attempts:
     def __init__(
         self,
         engine: Engine,
-        puzzle: SymmetricPuzzle,
+        puzzle: Puzzle,
         puzzle_table_PE: Float32,
         *,
         queue_limit: int,
@@ -248,7 +248,7 @@ def _event(group: _Group, attempt: Attempt, answer_T: Int32) -> SegmentEvent:
     )
 
 
-def _choice(ended: Sequence[Attempt], num_living: int, puzzle: SymmetricPuzzle) -> tuple[Attempt, int | None] | None:
+def _choice(ended: Sequence[Attempt], num_living: int, puzzle: Puzzle) -> tuple[Attempt, int | None] | None:
     """The attempt that answers a task, with its votes; None while the attempts still running may change it.
 
     A proven answer wins, else the most common one. `ended` is in the order of the ends.

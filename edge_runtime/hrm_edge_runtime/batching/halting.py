@@ -16,8 +16,6 @@ PolicyKind = Literal["learned", "verified", "fixed"]
 HaltReason = Literal["proven", "learned", "max_segments"]
 
 KINDS: tuple[PolicyKind, ...] = get_args(PolicyKind)
-GOES_ON, PROVEN, LEARNED, MAX_SEGMENTS = range(4)
-REASONS: tuple[HaltReason | None, ...] = (None, "proven", "learned", "max_segments")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,36 +50,16 @@ def decide(margin: float, segment: int, verified: bool | None, policy: HaltingPo
     return "max_segments" if segment >= policy.max_segments else None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PolicyColumns:
-    """The policies of B slots as columns: `kind_B` indexes `KINDS`."""
-
-    kind_B: NDArray[np.int8]
-    threshold_B: NDArray[np.float64]
-    max_segments_B: NDArray[np.int32]
-
-
-def columns_of(policy: HaltingPolicy, num_rows: int) -> PolicyColumns:
-    """One policy, the same for every row."""
-    return PolicyColumns(
-        kind_B=np.full(num_rows, KINDS.index(policy.kind), np.int8),
-        threshold_B=np.full(num_rows, policy.threshold, np.float64),
-        max_segments_B=np.full(num_rows, policy.max_segments, np.int32),
-    )
-
-
-def decide_B(
+def stops_B(
     margin_B: NDArray[np.floating],
-    segment_B: NDArray[np.integer],
+    segment_B: NDArray[np.integer] | int,
     verdict_B: NDArray[np.int8],
-    policies: PolicyColumns,
-) -> NDArray[np.int8]:
-    """`decide` for all slots at once: codes that index `REASONS`, 0 where a puzzle goes on."""
-    learned_kind_B = policies.kind_B == KINDS.index("learned")
-    verified_kind_B = policies.kind_B == KINDS.index("verified")
-    may_stop_B = learned_kind_B | (verified_kind_B & (verdict_B == UNKNOWN))
-    reason_B = np.zeros(len(margin_B), np.int8)
-    reason_B[segment_B >= policies.max_segments_B] = MAX_SEGMENTS
-    reason_B[may_stop_B & (margin_B > policies.threshold_B)] = LEARNED
-    reason_B[verified_kind_B & (verdict_B == RIGHT)] = PROVEN
-    return reason_B
+    policy: HaltingPolicy,
+) -> NDArray[np.bool_]:
+    """Which of B slots under one policy `decide` would stop."""
+    stops_B = np.broadcast_to(segment_B, margin_B.shape) >= policy.max_segments
+    if policy.kind == "learned":
+        stops_B = stops_B | (margin_B > policy.threshold)
+    elif policy.kind == "verified":
+        stops_B = stops_B | (verdict_B == RIGHT) | ((verdict_B == UNKNOWN) & (margin_B > policy.threshold))
+    return stops_B

@@ -7,11 +7,11 @@ attempts in line, then the last running attempts move into what is left, so a st
 
 The line is ordered by priority with ageing, then deadline, then arrival. Time is cut into periods of `ageing_s`; the
 rank of an attempt is its arrival period less its priority, a number that never changes. So no attempt is overtaken by
-one of `k` higher priority that arrives more than `k + 1` periods later, none starves, and the line stays a plain heap.
+one of `k` higher priority that arrives more than `k + 1` periods later, none starves, and the line stays a sorted list.
 """
 
-import heapq
 import math
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,8 +75,9 @@ class Scheduler:
         self.dense: list[Attempt] = []  # the occupied slots after the last `admit`
         self.running: dict[int, Attempt] = {}
         self.waiting: dict[int, Attempt] = {}
-        self._line = _Heap()
-        self._deadlines = _Heap()
+        self._line: list[tuple[Key, int]] = []  # sorted, as are the deadlines
+        self._deadlines: list[tuple[float, int]] = []
+        self._place_of: dict[int, Key] = {}
         self._num_submitted = 0
         self._is_settled = True  # nothing has come or gone since the last `admit`
 
@@ -90,9 +91,10 @@ class Scheduler:
         self._num_submitted += 1
         self.waiting[attempt_id] = attempt
         place = rank(attempt.priority, attempt.deadline_s, attempt.arrival_s, self.ageing_s)
-        self._line.push(attempt_id, (*place, self._num_submitted))
+        self._place_of[attempt_id] = (*place, self._num_submitted)
+        insort(self._line, (self._place_of[attempt_id], attempt_id))
         if attempt.deadline_s is not None:
-            self._deadlines.push(attempt_id, (attempt.deadline_s,))
+            insort(self._deadlines, (attempt.deadline_s, attempt_id))
         self._is_settled = False
 
     def cancel(self, attempt_id: int) -> Attempt | None:
@@ -101,15 +103,15 @@ class Scheduler:
             return self.release(attempt_id)
         attempt = self.waiting.pop(attempt_id, None)
         if attempt is not None:
-            self._line.remove(attempt_id)
-            self._deadlines.remove(attempt_id)
+            del self._line[bisect_left(self._line, (self._place_of.pop(attempt_id), attempt_id))]
+            self._forget_deadline(attempt)
         return attempt
 
     def expire(self, now: float) -> list[Attempt]:
         """Take out every attempt, waiting or running, whose deadline is `now` or earlier, the earliest first."""
         expired: list[Attempt] = []
-        while self._deadlines.entries and (first := self._deadlines.first()) is not None and first[0][0] <= now:
-            attempt = self.cancel(first[1])
+        while self._deadlines and self._deadlines[0][0] <= now:
+            attempt = self.cancel(self._deadlines[0][1])
             assert attempt is not None  # an attempt takes its deadline along when it leaves
             expired.append(attempt)
         return expired
@@ -124,9 +126,10 @@ class Scheduler:
         for slot in range(self.num_slots):
             if self.slots[slot] is not None:
                 continue
-            if (first := self._line.first()) is not None:
-                attempt = self.waiting.pop(first[1])
-                self._line.remove(first[1])
+            if self._line:
+                _, attempt_id = self._line.pop(0)
+                del self._place_of[attempt_id]
+                attempt = self.waiting.pop(attempt_id)
                 admissions.append(attempt)
             elif slot < len(self.running):
                 attempt = list(filter(None, self.slots))[-1]
@@ -146,35 +149,10 @@ class Scheduler:
         """Empty the slot of an attempt that has halted."""
         attempt = self.running.pop(attempt_id)
         self.slots[self.slots.index(attempt)] = None
-        self._deadlines.remove(attempt_id)
+        self._forget_deadline(attempt)
         self._is_settled = False
         return attempt
 
-
-class _Heap:
-    """Ids ordered by a key, smallest first; members can also leave from the middle, every operation O(log n).
-
-    A heap cannot remove from its middle cheaply, so a member that leaves is forgotten at once and its entry dropped
-    when it surfaces, or when half the heap is such entries (which keeps memory proportional to the living).
-    """
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[Key, int]] = []
-        self._key_of: dict[int, Key] = {}
-
-    def push(self, member: int, key: Key) -> None:
-        """Add an id that is not here."""
-        self._key_of[member] = key
-        heapq.heappush(self.entries, (key, member))
-
-    def remove(self, member: int) -> None:
-        """Take a member out, wherever it stands; one that is not here is no error."""
-        if self._key_of.pop(member, None) is not None and len(self.entries) > 2 * len(self._key_of) + 8:
-            self.entries = [(key, living) for living, key in self._key_of.items()]
-            heapq.heapify(self.entries)
-
-    def first(self) -> tuple[Key, int] | None:
-        """The smallest key and its id, or None where the heap is empty."""
-        while self.entries and self._key_of.get(self.entries[0][1]) != self.entries[0][0]:
-            heapq.heappop(self.entries)
-        return self.entries[0] if self.entries else None
+    def _forget_deadline(self, attempt: Attempt) -> None:
+        if attempt.deadline_s is not None:
+            del self._deadlines[bisect_left(self._deadlines, (attempt.deadline_s, attempt.attempt_id))]

@@ -6,27 +6,14 @@ Shapes: T tokens. A variant transforms an answer back, so that the client never 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_edge_runtime.batching.lane import Checker
 from hrm_edge_runtime.engines.engine import Int32
-from hrm_puzzles.puzzle import Grid, Symmetry
+from hrm_puzzles.puzzle import Puzzle, Symmetry
 
 DRAWS = 4  # symmetries drawn for each variant wanted: a puzzle with few of them soon repeats itself
-
-
-class SymmetricPuzzle(Checker, Protocol):
-    """What attempts need of a puzzle."""
-
-    @property
-    def proof_exists(self) -> bool: ...
-
-    def symmetry(self, rng: np.random.Generator) -> Symmetry: ...
-
-    def decode(self, tokens_T: NDArray[Any]) -> Grid: ...
 
 
 @runtime_checkable
@@ -54,7 +41,7 @@ class TaskVariant:
 class TaskVariants:
     """Makes the variants of puzzles: always the same ones for the same puzzle, the puzzle itself first."""
 
-    def __init__(self, puzzle: SymmetricPuzzle, identifiers: Sequence[str] = ()) -> None:
+    def __init__(self, puzzle: Puzzle, identifiers: Sequence[str] = ()) -> None:
         self._puzzle = puzzle
         self._names = identifiers
         self._named = puzzle if isinstance(puzzle, NamedVariants) else None

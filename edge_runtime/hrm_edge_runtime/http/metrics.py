@@ -100,7 +100,7 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         client = self._engine_client
-        losses_in_a_row = client.process.backoff.num_in_a_row
+        losses_in_a_row = client.process.losses_in_a_row
         age_s = time.monotonic() - client.snapshot.taken_s if client.snapshot else None
         lanes = client.snapshot.lanes if client.snapshot else {}
         yield _Gauge("hrm_ready", "1 where new work is taken.", float(client.state == "ready"))

@@ -21,7 +21,7 @@ from hrm_edge_runtime.http.schema import ChangeAnswer
 from hrm_edge_runtime.manifest import BundleError
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lane_manager import LaneNotOpenedError
-from hrm_edge_runtime.worker.lanes import LaneOptions, open_lane_later
+from hrm_edge_runtime.worker.lanes import LaneOptions, open_lane
 
 OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread
 
@@ -119,7 +119,7 @@ class ModelManager:
         await self._engine_client.lane_manager.load(
             lane.key,
             model.name,
-            functools.partial(open_lane_later, lane),
+            functools.partial(open_lane, lane, keeps_figures=False),
             beside=lane.choice.engine != OPENED_WHERE_USED,
         )
 

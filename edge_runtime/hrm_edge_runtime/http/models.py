@@ -15,8 +15,7 @@ from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
 from hrm_edge_runtime.engines.factory import prepare
 from hrm_edge_runtime.http.schema import HaltingView, ModelView
 from hrm_edge_runtime.manifest import BundleError, Manifest
-from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneOptions, MakeLanes, open_lanes
-from hrm_edge_runtime.worker.messages import LaneReport
+from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneOptions, LaneReport, MakeLanes, open_lanes
 from hrm_puzzles.puzzle import Puzzle
 
 MAX_SLOTS_CPU = 8  # how many slots are tried where their number is measured

@@ -105,7 +105,7 @@ class SolveService:
             state=client.state,
             pid=client.process.pid,
             losses=client.process.num_losses,
-            losses_in_a_row=client.process.backoff.num_in_a_row,
+            losses_in_a_row=client.process.losses_in_a_row,
             last_error=client.process.last_error,
         )
         lanes = snapshot.lanes if snapshot else {}

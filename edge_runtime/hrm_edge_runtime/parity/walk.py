@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.batching.halting import HaltingPolicy, columns_of, decide_B
+from hrm_edge_runtime.batching.halting import HaltingPolicy, stops_B
 from hrm_edge_runtime.batching.lane import Checker
 from hrm_edge_runtime.bundle import Golden
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
@@ -109,15 +109,15 @@ def _step_side(
     labels_BT = np.stack([row.asked.labels_T for row in rows])
     segment_B = np.array([row.segment for row in rows], np.int32)
     limit = min(side.policy.max_segments, num_segments)  # a trace may be shorter than the rule lets a puzzle run
-    policies = columns_of(replace(side.policy, max_segments=limit), len(rows))
+    policy = replace(side.policy, max_segments=limit)
     output = side.engine.step(len(rows))
     verdict_B = puzzle.check_BT(tokens_BT, output.answer_BT)
-    stops_B = decide_B(output.halt_margin_B, segment_B, verdict_B, policies) > 0
+    stopping_B = stops_B(output.halt_margin_B, segment_B, verdict_B, policy)
     is_exact_B = ((output.answer_BT == labels_BT) | (labels_BT < 0)).all(axis=1)
-    for slot in np.flatnonzero(stops_B).tolist():
+    for slot in np.flatnonzero(stopping_B).tolist():
         end = End(rows[slot].segment, bool(is_exact_B[slot]), bool(verdict_B[slot] == RIGHT))
         rows[slot].ends.setdefault(side, end)
-    return output, stops_B
+    return output, stopping_B
 
 
 class GoldenEngine:

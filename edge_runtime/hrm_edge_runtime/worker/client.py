@@ -20,7 +20,7 @@ from hrm_edge_runtime.batching.scheduler import Key, rank
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
 from hrm_edge_runtime.worker.lane_manager import AdmissionLimits, LaneManager
-from hrm_edge_runtime.worker.messages import Cancel, Ended, FromEngine, Ready, Rejected, Snapshot, Solve, Streamed
+from hrm_edge_runtime.worker.messages import Cancel, FromEngine, LaneChanged, Ready, Rejected, Snapshot, Solve, Stepped
 from hrm_edge_runtime.worker.process import EngineHandle, EngineProcess
 
 LOOK_AGAIN_S = 0.05  # how often a waiting admission looks again where no place is given back
@@ -165,7 +165,7 @@ class EngineClient:
         if self._is_draining or self.process.link is None:
             state = self.state
             assert state != "ready"
-            raise NoAnswerError(state, self.process.backoff.delay_s)
+            raise NoAnswerError(state, self.process.retry_after_s)
         if self.limits.is_full(lane, for_batch=for_batch):
             raise self._full(lane)
 
@@ -189,7 +189,7 @@ class EngineClient:
         if self._is_drained:
             raise NoAnswerError("draining")
         if link is None or lane not in self.lane_manager.reports:
-            raise NoAnswerError("engine-lost", self.process.backoff.delay_s)
+            raise NoAnswerError("engine-lost", self.process.retry_after_s)
         if not self._pending:
             self._progress_s = time.monotonic()
         future = asyncio.get_running_loop().create_future()
@@ -241,11 +241,15 @@ class EngineClient:
     def _note_loss(self) -> None:
         reason: NoAnswerReason = "draining" if self._is_draining else "engine-lost"
         self._refuse_all(reason)
-        self.lane_manager.note_loss(NoAnswerError("engine-lost", self.process.backoff.delay_s))
+        self.lane_manager.note_loss(NoAnswerError("engine-lost", self.process.retry_after_s))
 
     def _deliver(self, message: FromEngine) -> None:
-        if isinstance(message, Ended):
+        if isinstance(message, Stepped):
             self._progress_s = time.monotonic()
+            for event in message.events:
+                pending = self._pending.get(event.task_id)
+                if pending is not None and pending.on_event is not None:
+                    pending.on_event(event)
             for result in message.results:
                 pending = self._pending.pop(result.task_id, None)
                 if pending is not None and not pending.future.done():  # else its client has left
@@ -253,18 +257,13 @@ class EngineClient:
         elif isinstance(message, Snapshot):
             self._progress_s = time.monotonic()
             self.snapshot = replace(message, lanes=self.lane_manager.by_model(message.lanes))
-        elif isinstance(message, Streamed):
-            for event in message.events:
-                pending = self._pending.get(event.task_id)
-                if pending is not None and pending.on_event is not None:
-                    pending.on_event(event)
         elif isinstance(message, Rejected):
             _log.warning("the engine refuses a request: %s", message.message)
             if (pending := self._pending.get(message.task_id)) is not None:
                 self._refuse(message.task_id, self._full(pending.lane))
         elif isinstance(message, Ready):
             self.lane_manager.note_ready(message.reports)
-        else:
+        elif isinstance(message, LaneChanged):
             self.lane_manager.take(message)
 
     def _refuse(self, task_id: int, error: NoAnswerError) -> None:
@@ -274,7 +273,7 @@ class EngineClient:
 
     def _refuse_all(self, reason: NoAnswerReason) -> None:
         for task_id in tuple(self._pending):
-            self._refuse(task_id, NoAnswerError(reason, self.process.backoff.delay_s))
+            self._refuse(task_id, NoAnswerError(reason, self.process.retry_after_s))
 
 
 def _rank(task: Task) -> Key:

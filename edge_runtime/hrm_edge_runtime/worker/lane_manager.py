@@ -12,17 +12,8 @@ from collections.abc import Callable, Mapping
 import anyio
 
 from hrm_edge_runtime.batching.stats import LaneSnapshot
-from hrm_edge_runtime.worker.messages import (
-    Failed,
-    LaneReport,
-    Load,
-    Loaded,
-    LoadFailed,
-    MakeLane,
-    Retire,
-    Retired,
-    ToEngine,
-)
+from hrm_edge_runtime.worker.lanes import LaneReport, MakeLane
+from hrm_edge_runtime.worker.messages import LaneChanged, Load, Retire, ToEngine
 
 LOOK_AGAIN_S = 1.0
 BATCH_SHARE = 0.5  # batches leave the other half of the places to requests for one answer
@@ -110,8 +101,7 @@ class LaneManager:
     def __init__(self, send: Callable[[ToEngine], None], limits: AdmissionLimits) -> None:
         self._send = send
         self._limits = limits
-        self._loads: dict[str, asyncio.Future[LaneReport]] = {}
-        self._retirements: dict[str, asyncio.Future[None]] = {}
+        self._changes: dict[str, asyncio.Future[None]] = {}
         self._models: dict[str, str] = {}
         self.reports: dict[str, LaneReport] = {}
 
@@ -121,45 +111,41 @@ class LaneManager:
 
     def by_model(self, lanes: Mapping[str, LaneSnapshot]) -> dict[str, LaneSnapshot]:
         """Snapshots by the names of models; of two lanes of one model, the one that was opened last."""
-        by_name: dict[str, LaneSnapshot] = {}
-        for lane, snapshot in lanes.items():
-            by_name[self._models.get(lane, lane)] = snapshot
-        return by_name
+        return {self.model_of(lane): snapshot for lane, snapshot in lanes.items()}
 
-    async def load(self, lane: str, model: str, make_lane: MakeLane, *, beside: bool) -> LaneReport:
+    async def load(self, lane: str, model: str, make_lane: MakeLane, *, beside: bool) -> None:
         """Open a lane; raises LaneNotOpenedError, or the error given to `note_loss` where the engine is lost."""
-        future = self._loads[lane] = asyncio.get_running_loop().create_future()
         self._models[lane] = model
-        self._send(Load(lane=lane, make_lane=make_lane, beside=beside))
-        try:
-            return await future
-        finally:
-            del self._loads[lane]
+        await self._changed(Load(lane=lane, make_lane=make_lane, beside=beside))
 
     async def retire(self, lane: str) -> None:
         """Close a lane when the last request in it has ended; returns when its memory is given back."""
         await self._limits.vacant(lane)
         self._limits.close(lane)
         if self.reports.pop(lane, None) is not None:
-            future = self._retirements[lane] = asyncio.get_running_loop().create_future()
-            self._send(Retire(lane=lane))
-            await future
-            del self._retirements[lane]
+            # an engine that is lost meanwhile has closed it too
+            await asyncio.gather(self._changed(Retire(lane=lane)), return_exceptions=True)
 
-    def take(self, message: Loaded | LoadFailed | Retired | Failed) -> None:
-        """Take note of what the engine says of its lanes."""
-        if isinstance(message, Loaded):
-            load = self._loads.get(message.lane)
-            if load is None or load.done():  # its caller has gone
-                self._send(Retire(lane=message.lane))
-                return
-            self._open(message.lane, message.report)
-            load.set_result(message.report)
-        elif isinstance(message, LoadFailed):
-            if (load := self._loads.get(message.lane)) is not None and not load.done():
-                load.set_exception(LaneNotOpenedError(message.message, message.lacking_bytes))
-        elif isinstance(message, Retired):
-            _finish(self._retirements.get(message.lane))
+    async def _changed(self, message: Load | Retire) -> None:
+        future = self._changes[message.lane] = asyncio.get_running_loop().create_future()
+        self._send(message)
+        try:
+            await future
+        finally:
+            del self._changes[message.lane]
+
+    def take(self, change: LaneChanged) -> None:
+        """Take note of what has become of a lane."""
+        future = self._changes.get(change.lane)
+        if future is None or future.done():  # its caller has gone
+            if change.report is not None:
+                self._send(Retire(lane=change.lane))
+        elif change.refusal is not None:
+            future.set_exception(LaneNotOpenedError(change.refusal, change.lacking_bytes))
+        else:
+            if change.report is not None:
+                self._open(change.lane, change.report)
+            future.set_result(None)
 
     def note_ready(self, reports: Mapping[str, LaneReport]) -> None:
         """A new engine has opened its lanes."""
@@ -170,18 +156,11 @@ class LaneManager:
     def note_loss(self, error: Exception) -> None:
         """The engine has gone, and every lane with it."""
         self.reports = {}
-        for load in self._loads.values():
-            if not load.done():
-                load.set_exception(error)
-        for retirement in self._retirements.values():
-            _finish(retirement)
+        for future in self._changes.values():
+            if not future.done():
+                future.set_exception(error)
 
     def _open(self, lane: str, report: LaneReport) -> None:
         self.reports[lane] = report
         self._limits.open(lane, report.num_slots + report.queue_limit)
         _log.info("lane %s: %s", lane, report)
-
-
-def _finish(future: asyncio.Future[None] | None) -> None:
-    if future is not None and not future.done():
-        future.set_result(None)

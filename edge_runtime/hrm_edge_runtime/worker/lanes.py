@@ -3,25 +3,54 @@
 Runs in the engine process.
 """
 
+import functools
 import gc
 import logging
-import queue
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hrm_edge_runtime.batching.attempts import Attempts
-from hrm_edge_runtime.batching.sizing import Sizing, sizing_from
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.factory import Choice, engine_for
-from hrm_edge_runtime.worker.memory_budget import MemoryBudget, OverBudgetError, held_bytes
-from hrm_edge_runtime.worker.messages import LaneReport, Load, LoadFailed, OpenedLane
-from hrm_edge_runtime.worker.step_times import StepTimes, StepTimesFile, measure, warm_up
-from hrm_host import memory
+from hrm_edge_runtime.worker.step_times import Sizing, StepTimes, StepTimesFile, measure, sizing_from, warm_up
+from hrm_host.memory import MIB, available_bytes, give_back_freed_memory, read_memory, resident_bytes
+
+HEADROOM_SHARE = 0.05  # of the machine's memory, left free where no budget is given
+HEADROOM_BYTES = 256 * MIB  # and never less than this
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
+
+
+class OverBudgetError(ValueError):
+    """A lane that does not fit; `lacking_bytes` is how much is missing."""
+
+    def __init__(self, message: str, lacking_bytes: int) -> None:
+        super().__init__(message)
+        self.lacking_bytes = lacking_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryBudget:
+    """At most `limit_bytes` for the engine process, or without it all that the machine can spare less a headroom."""
+
+    limit_bytes: int | None = None
+
+    def check(self, name: str, more_bytes: int = 0) -> None:
+        """Raise OverBudgetError where the process holds, or with so much more would hold, too much."""
+        held, limit = held_bytes(), self.limit_bytes
+        machine = read_memory()
+        headroom = max(HEADROOM_BYTES, int(HEADROOM_SHARE * machine.total_mb * MIB)) if machine else 0
+        room_bytes = (available_bytes() - headroom if limit is None else limit - held) - more_bytes
+        if room_bytes < 0:
+            spare = f"what the machine can spare beside a headroom of {in_mib(headroom)}"
+            bound = spare if limit is None else f"the budget of {in_mib(limit)}"
+            raise OverBudgetError(
+                f"the bundle {name!r} takes the engine {in_mib(-room_bytes)} past {bound}: remove a model, use fewer "
+                "--slots, or start the server with a larger --memory-budget.",
+                -room_bytes,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,39 +76,54 @@ class LaneOptions:
     defaults: LaneDefaults
 
 
+@dataclass(frozen=True, kw_only=True)
+class LaneReport:
+    """A lane that is ready: its slots and the rule that chose them, its memory, and how long its steps take.
+
+    `step_s` is the time of a segment over so many slots, as far as it was measured.
+    """
+
+    num_slots: int
+    queue_limit: int
+    slots_rule: str = "given"
+    memory_bytes: int = 0
+    step_s: dict[int, float] = field(default_factory=dict[int, float])
+
+    def __str__(self) -> str:
+        times = ", ".join(f"{size}: {1000 * seconds:.1f} ms" for size, seconds in self.step_s.items())
+        return f"{self.num_slots} slots ({self.slots_rule}; steps {times}), {in_mib(self.memory_bytes)}"
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LaneSet:
-    """The lanes of an engine process by their keys, and the reports of those that were measured when they opened."""
+class OpenedLane:
+    """A lane that has run its warm-up, and its report; it stays in the engine process."""
 
-    lanes: Mapping[str, Attempts]
-    reports: Mapping[str, LaneReport] = field(default_factory=dict[str, LaneReport])
-
-    def warm_up(self) -> dict[str, LaneReport]:
-        """Have every lane run a step that has not yet, so that no client pays for it; returns a report of each."""
-        reports = dict(self.reports)
-        for key, lane in self.lanes.items():
-            if key not in reports:
-                warm_up(lane)
-                reports[key] = LaneReport(num_slots=lane.engine.num_slots, queue_limit=lane.queue_limit)
-        return reports
+    lane: Attempts
+    report: LaneReport
 
 
-MakeLanes = Callable[[], LaneSet]
+MakeLane = Callable[[], OpenedLane]
+Lanes = dict[str, OpenedLane]
+MakeLanes = Callable[[], Lanes]
 
 
-def open_lanes(lanes: Sequence[LaneOptions]) -> LaneSet:
+def open_lanes(lanes: Sequence[LaneOptions]) -> Lanes:
     """Open bundles on their engines; refuses what `open_lane` refuses."""
-    opened = {options.key: open_lane(options) for options in lanes}
-    return LaneSet(
-        lanes={key: one.lane for key, one in opened.items()}, reports={key: one.report for key, one in opened.items()}
-    )
+    return {options.key: open_lane(options) for options in lanes}
+
+
+def ready_lane(lane: Attempts) -> OpenedLane:
+    """A lane that was not measured, once it has run its steps, so that no client pays for the first."""
+    warm_up(lane)
+    return OpenedLane(lane=lane, report=LaneReport(num_slots=lane.engine.num_slots, queue_limit=lane.queue_limit))
 
 
 def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane:
     """Open a bundle on its engine; raises BundleError, EngineUnavailableError or OverBudgetError, and holds nothing.
 
     Its memory is measured once it has run its largest step. Before it is loaded there must be room for its graph, which
-    is the least it can take, and for what a lane of it was seen to take before.
+    is the least it can take, and for what a lane of it was seen to take before. What is measured beside other lanes
+    that step is not to be kept.
     """
     defaults = options.defaults
     bundle = Bundle.open(options.bundle_path)
@@ -106,42 +150,6 @@ def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane
         step_s=step_s,
     )
     return OpenedLane(lane=lane, report=report)
-
-
-def open_lane_later(options: LaneOptions) -> OpenedLane:
-    """Open a lane beside others; what is measured while those step is not kept."""
-    return open_lane(options, keeps_figures=False)
-
-
-class LaneLoader:
-    """Opens further lanes while those that are there go on stepping: one thread for each lane."""
-
-    def __init__(self) -> None:
-        self._outcomes: queue.SimpleQueue[tuple[str, OpenedLane | LoadFailed]] = queue.SimpleQueue()
-        self.num_under_way = 0
-
-    def begin(self, message: Load) -> None:
-        """Open a lane in a thread of its own, or before this returns where its engine must be opened here."""
-        self.num_under_way += 1
-        if message.beside:
-            threading.Thread(target=self._open, args=(message,), name="lane-loader", daemon=True).start()
-        else:
-            self._open(message)
-
-    def outcomes(self) -> list[tuple[str, OpenedLane | LoadFailed]]:
-        """The lanes opened, and not opened, since the last call."""
-        done = [self._outcomes.get() for _ in range(self._outcomes.qsize())]
-        self.num_under_way -= len(done)
-        return done
-
-    def _open(self, message: Load) -> None:
-        try:
-            outcome = message.make_lane()
-        except Exception as error:  # whatever a bundle does wrong, the lanes that run must not notice
-            _log.warning("the lane %s is not opened: %s", message.lane, error)
-            lacking_bytes = error.lacking_bytes if isinstance(error, OverBudgetError) else None
-            outcome = LoadFailed(lane=message.lane, message=str(error), lacking_bytes=lacking_bytes)
-        self._outcomes.put((message.lane, outcome))
 
 
 def _measured(bundle: Bundle, options: LaneOptions) -> StepTimes:
@@ -188,4 +196,29 @@ def _engine(bundle: Bundle, options: LaneOptions, num_slots: int) -> Engine:
 
 def _release() -> None:
     gc.collect()
-    memory.give_back_freed_memory()
+    give_back_freed_memory()
+
+
+def held_bytes() -> int:
+    """What this process holds; 0 where the kernel does not say (not Linux).
+
+    On a board whose GPU shares the CPU's memory (Jetson), what the GPU holds is in no process's resident memory, so the
+    kernel's own count of it (NvMapMemUsed in /proc/meminfo) is added, as far as it grew since this process began. Not
+    run on a Jetson. The memory of a separate graphics card is not counted.
+    """
+    return resident_bytes() + max(0, _gpu_bytes() - _gpu_before_bytes())
+
+
+def in_mib(num_bytes: int) -> str:
+    return f"{num_bytes / MIB:.0f} MiB"
+
+
+@functools.cache
+def _gpu_before_bytes() -> int:
+    """What the GPU held when this process first asked, which is before it loads anything."""
+    return _gpu_bytes()
+
+
+def _gpu_bytes() -> int:
+    memory = read_memory()
+    return memory.gpu_mb * MIB if memory else 0

@@ -8,39 +8,40 @@ leaves when it is told to, when its pipe closes, and when its parent dies in wha
 from __future__ import annotations
 
 import logging
+import math
 import multiprocessing
 import os
+import queue
 import threading
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 from hrm_edge_runtime import logs
-from hrm_edge_runtime.batching.fair_share import DeficitRoundRobin
+from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.batching.scheduler import QueueFull
-from hrm_edge_runtime.batching.stats import LaneSnapshot
-from hrm_edge_runtime.worker.lanes import LaneLoader, LaneSet, MakeLanes
+from hrm_edge_runtime.worker.lanes import MakeLanes, OpenedLane, OverBudgetError
 from hrm_edge_runtime.worker.messages import (
     Cancel,
-    Ended,
     Failed,
+    LaneChanged,
     Load,
-    Loaded,
-    LoadFailed,
     Ready,
     Rejected,
     Retire,
-    Retired,
     Snapshot,
     Solve,
+    Stepped,
     Stop,
-    Streamed,
     ToEngine,
 )
 from hrm_host import memory
 
 PUBLISH_EVERY_S = 0.1
 LOOK_FOR_LANES_S = 0.02  # how long an idle engine that is opening a lane sleeps
+_MEMORY = 1 / 8  # weight of the newest step in what a lane's step is thought to cost
+_LEAST_S = 1e-6  # a step that costs nothing would make rounds of no length
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
@@ -66,10 +67,10 @@ def _work(make_lanes: MakeLanes, connection: Connection[Any, Any]) -> None:
         began = time.monotonic()
         try:
             lanes = make_lanes()
-            reports = lanes.warm_up()
         except ValueError as refusal:
             connection.send(Failed(message=str(refusal), is_refusal=True))
             return
+        reports = {key: lane.report for key, lane in lanes.items()}
         connection.send(Ready(load_s=time.monotonic() - began, reports=reports))
         loop = EngineLoop(lanes, connection)
         loop.run()
@@ -96,10 +97,11 @@ def _die_with_parent() -> None:
 class EngineLoop:
     """The loop and what it remembers between two turns."""
 
-    def __init__(self, lanes: LaneSet, connection: Connection[Any, Any]) -> None:
-        self._lanes = dict(lanes.lanes)
+    def __init__(self, lanes: Mapping[str, OpenedLane], connection: Connection[Any, Any]) -> None:
+        self._lanes = {key: opened.lane for key, opened in lanes.items()}
         self._turns = DeficitRoundRobin(self._lanes)
-        self._loader = LaneLoader()
+        self._num_loading = 0
+        self._loaded: queue.SimpleQueue[tuple[LaneChanged, Attempts | None]] = queue.SimpleQueue()
         self._connection = connection
         self._publish_at_s = 0.0
         self._is_stale = True
@@ -108,12 +110,9 @@ class EngineLoop:
     def run(self) -> None:
         busy: list[str] = []
         while self._take_messages(may_sleep=not busy):
-            if self._loader.num_under_way:
+            if self._num_loading:
                 self._take_lanes()
-            busy = []
-            for key, lane in self._lanes.items():
-                if lane.has_work:
-                    busy.append(key)
+            busy = [key for key, lane in self._lanes.items() if lane.has_work]
             if busy:
                 self._step(busy)
             if self._is_stale and time.monotonic() >= self._publish_at_s:
@@ -131,10 +130,8 @@ class EngineLoop:
         if len(self._lanes) > 1:
             self._turns.charge(key, time.monotonic() - began_s)
         self._is_stale = True
-        if events:
-            self._connection.send(Streamed(events=events))
-        if results:
-            self._connection.send(Ended(results=results))
+        if results or events:
+            self._connection.send(Stepped(results=results, events=events))
         for result in results:
             request = self._request_of.pop(result.task_id, "")
             if result.halted_by == "failed":
@@ -143,7 +140,7 @@ class EngineLoop:
     def _take_messages(self, *, may_sleep: bool) -> bool:
         """Take all messages that have come, or wait for the first; false when told to stop."""
         timeout_s: float | None = 0.0
-        if may_sleep and self._loader.num_under_way:
+        if may_sleep and self._num_loading:
             timeout_s = LOOK_FOR_LANES_S
         elif may_sleep:
             timeout_s = max(0.0, self._publish_at_s - time.monotonic()) if self._is_stale else None
@@ -166,19 +163,38 @@ class EngineLoop:
         elif isinstance(message, Cancel):
             self._lanes[message.lane].cancel(message.task_id)
         elif isinstance(message, Load):
-            self._loader.begin(message)
+            self._load(message)
         else:
             self._retire(message.lane)
 
+    def _load(self, message: Load) -> None:
+        """Open a lane in a thread of its own, or before this returns where its engine must be opened here."""
+        self._num_loading += 1
+        if message.beside:
+            threading.Thread(target=self._open, args=(message,), name="lane-loader", daemon=True).start()
+        else:
+            self._open(message)
+
+    def _open(self, message: Load) -> None:
+        key, lane = message.lane, None
+        try:
+            opened = message.make_lane()
+            change, lane = LaneChanged(lane=key, report=opened.report), opened.lane
+        except Exception as error:  # whatever a bundle does wrong, the lanes that run must not notice
+            _log.warning("the lane %s is not opened: %s", key, error)
+            lacking_bytes = error.lacking_bytes if isinstance(error, OverBudgetError) else None
+            change = LaneChanged(lane=key, refusal=str(error), lacking_bytes=lacking_bytes)
+        self._loaded.put((change, lane))
+
     def _take_lanes(self) -> None:
-        for key, outcome in self._loader.outcomes():
-            if isinstance(outcome, LoadFailed):
-                self._connection.send(outcome)
-                continue
-            self._lanes[key] = outcome.lane
-            self._turns.join(key)
-            self._connection.send(Loaded(lane=key, report=outcome.report))
-            self._is_stale = True
+        while not self._loaded.empty():
+            change, lane = self._loaded.get()
+            self._num_loading -= 1
+            if lane is not None:
+                self._lanes[change.lane] = lane
+                self._turns.join(change.lane)
+                self._is_stale = True
+            self._connection.send(change)
 
     def _retire(self, key: str) -> None:
         """Close a lane; the HTTP process has waited for the last of its requests."""
@@ -187,12 +203,65 @@ class EngineLoop:
         lane.engine.close()
         del lane
         memory.give_back_freed_memory()
-        self._connection.send(Retired(lane=key))
+        self._connection.send(LaneChanged(lane=key))
         self._is_stale = True
 
     def _publish(self) -> None:
-        now, lanes = time.monotonic(), dict[str, LaneSnapshot]()
-        for key, lane in self._lanes.items():
-            lanes[key] = lane.snapshot()
+        now = time.monotonic()
+        lanes = {key: lane.snapshot() for key, lane in self._lanes.items()}
         self._connection.send(Snapshot(lanes=lanes, taken_s=now))
         self._publish_at_s, self._is_stale = now + PUBLISH_EVERY_S, False
+
+
+class DeficitRoundRobin:
+    """Whose turn it is on a device that several lanes share; it has no clock, the seconds are passed in.
+
+    In each round every lane with work is credited the same time; one steps when its credit covers what its steps have
+    cost of late, and pays what the step really took. So busy lanes share the device's time equally, whatever one step
+    of each costs, and none runs two steps while another that can pay waits. A lane without work keeps no credit.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._ring = list(names)
+        self._credit_s = dict.fromkeys(self._ring, 0.0)
+        self._cost_s: dict[str, float] = {}
+
+    def join(self, name: str) -> None:
+        self._ring.append(name)
+        self._credit_s[name] = 0.0
+
+    def leave(self, name: str) -> None:
+        self._ring.remove(name)
+        del self._credit_s[name]
+        self._cost_s.pop(name, None)
+
+    def next(self, busy: Sequence[str]) -> str:
+        """The lane to step next among those that have work, of which there is at least one."""
+        for name in self._ring:
+            if name not in busy:
+                self._credit_s[name] = 0.0
+        if len(busy) == 1:
+            self._credit_s[busy[0]] = self._cost_s.get(busy[0], _LEAST_S)  # alone it owes no other lane anything
+            return busy[0]
+        line = [name for name in self._ring if name in busy]
+        quantum_s = min(self._cost(name) for name in line)
+        rounds: dict[str, int] = {}  # after how many more visits each can pay for a step
+        for name in line:
+            rounds[name] = max(1, math.ceil((self._cost(name) - self._credit_s[name]) / quantum_s - 1e-9))
+        chosen = min(line, key=rounds.__getitem__)
+        for place, name in enumerate(line):  # those behind the chosen one have not been visited in its round
+            num_visits = rounds[chosen] - (place > line.index(chosen))
+            self._credit_s[name] += max(0, num_visits) * quantum_s
+        place = self._ring.index(chosen) + 1
+        self._ring = self._ring[place:] + self._ring[:place]
+        return chosen
+
+    def charge(self, name: str, seconds: float) -> None:
+        """Pay for a step."""
+        seconds = max(seconds, _LEAST_S)
+        known_s = self._cost_s.get(name, seconds)
+        self._cost_s[name] = known_s + (seconds - known_s) * _MEMORY
+        self._credit_s[name] -= seconds
+
+    def _cost(self, name: str) -> float:
+        return self._cost_s.get(name, _LEAST_S)  # a lane that never stepped goes soon, which measures its cost

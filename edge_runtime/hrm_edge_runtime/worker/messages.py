@@ -5,42 +5,11 @@ A lane is known by its key, which is its model's name until that model is loaded
 own, one count for all lanes.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
-from hrm_edge_runtime.worker.memory_budget import in_mib
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaneReport:
-    """A lane that is ready: its slots and the rule that chose them, its memory, and how long its steps take.
-
-    `step_s` is the time of a segment over so many slots, as far as it was measured.
-    """
-
-    num_slots: int
-    queue_limit: int
-    slots_rule: str = "given"
-    memory_bytes: int = 0
-    step_s: dict[int, float] = field(default_factory=dict[int, float])
-
-    def __str__(self) -> str:
-        times = ", ".join(f"{size}: {1000 * seconds:.1f} ms" for size, seconds in self.step_s.items())
-        return f"{self.num_slots} slots ({self.slots_rule}; steps {times}), {in_mib(self.memory_bytes)}"
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class OpenedLane:
-    """A lane that has run its warm-up, and its report. It stays in the engine process; only its maker crosses."""
-
-    lane: Attempts
-    report: LaneReport
-
-
-MakeLane = Callable[[], OpenedLane]
+from hrm_edge_runtime.worker.lanes import LaneReport, MakeLane
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,7 +31,7 @@ class Cancel:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Load:
-    """Open one more lane beside those that run; answered by Loaded or LoadFailed.
+    """Open one more lane beside those that run; answered by LaneChanged.
 
     `beside` says whether a thread may open it while the other lanes step; some engines must be opened in the thread
     that uses them.
@@ -75,7 +44,7 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Retire:
-    """Close a lane that has no tasks left; answered by Retired."""
+    """Close a lane that has no tasks left; answered by LaneChanged."""
 
     lane: str
 
@@ -94,40 +63,23 @@ class Ready:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded:
-    """The lane takes tasks."""
+class LaneChanged:
+    """What became of a Load or a Retire: a lane with a `report` takes tasks, without one it is closed.
+
+    With a `refusal` it was not opened, and nothing else has changed; `lacking_bytes` where memory was the reason.
+    """
 
     lane: str
-    report: LaneReport
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadFailed:
-    """The lane was not opened, and nothing else has changed; `lacking_bytes` where memory was the reason."""
-
-    lane: str
-    message: str
+    report: LaneReport | None = None
+    refusal: str | None = None
     lacking_bytes: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Retired:
-    """The lane is closed and its memory given back."""
-
-    lane: str
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Ended:
-    """Every task that ended in one step, cancelled and expired ones too."""
+class Stepped:
+    """What a step gave: every task that ended, cancelled and expired ones too, and the segments of streamed ones."""
 
     results: list[Result]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Streamed:
-    """The streamed tasks after one step; sent before the results of that step."""
-
     events: list[SegmentEvent]
 
 
@@ -159,4 +111,4 @@ class Snapshot:
 
 
 ToEngine = Solve | Cancel | Load | Retire | Stop
-FromEngine = Ready | Loaded | LoadFailed | Retired | Ended | Streamed | Rejected | Failed | Snapshot
+FromEngine = Ready | LaneChanged | Stepped | Rejected | Failed | Snapshot

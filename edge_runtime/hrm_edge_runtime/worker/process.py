@@ -149,20 +149,6 @@ class EngineLink:
             self._loop.call_soon_threadsafe(function, *arguments)
 
 
-class BackOff:
-    """How long to wait before an engine is started again: doubles with every loss in a row, up to a cap."""
-
-    def __init__(self) -> None:
-        self.num_in_a_row = 0
-        self.delay_s = 0.0
-
-    def after(self, ready_s: float) -> float:
-        """The wait after an engine that was ready for `ready_s` seconds (0 where it never was)."""
-        self.num_in_a_row = 1 if ready_s > HEALTHY_S else self.num_in_a_row + 1
-        self.delay_s = min(BACKOFF_CAP_S, FIRST_BACKOFF_S * 2 ** (self.num_in_a_row - 1))
-        return self.delay_s
-
-
 class EngineProcess:
     """The engine, started again whenever it is lost. Everything here runs in the event loop.
 
@@ -186,8 +172,8 @@ class EngineProcess:
         self._ready_at_s: float | None = None
         self._was_ready = False
         self.link: EngineLink | None = None
-        self.backoff = BackOff()
-        self.num_losses = 0
+        self.num_losses = self.losses_in_a_row = 0
+        self.retry_after_s = 0.0
         self.last_error: str | None = None
         self.refusal: str | None = None
 
@@ -217,6 +203,12 @@ class EngineProcess:
         if self.link is not None:
             self.link.send(message)
 
+    def back_off(self, ready_s: float) -> float:
+        """The wait after an engine that was ready so long (0: never): doubles with every loss in a row, up to a cap."""
+        self.losses_in_a_row = 1 if ready_s > HEALTHY_S else self.losses_in_a_row + 1
+        self.retry_after_s = min(BACKOFF_CAP_S, FIRST_BACKOFF_S * 2 ** (self.losses_in_a_row - 1))
+        return self.retry_after_s
+
     async def _keep_running(self) -> None:
         while not self._closing.is_set() and self.refusal is None:
             ready_s = 0.0
@@ -227,7 +219,7 @@ class EngineProcess:
                 self.last_error = f"the engine could not be started: {error}"
             if self._closing.is_set() or self.refusal is not None:
                 return
-            delay_s = self.backoff.after(ready_s)
+            delay_s = self.back_off(ready_s)
             _log.error("engine lost (%d times so far), starting it again in %.1f s", self.num_losses, delay_s)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), delay_s)

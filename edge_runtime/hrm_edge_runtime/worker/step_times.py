@@ -1,4 +1,8 @@
-"""The time of a segment over 1, 2, 4 ... slots: measured when a lane is opened, and kept beside its bundle's engines.
+"""How many slots a lane gets, from the time of a segment over 1, 2, 4 ... slots: measured when it opens, then kept.
+
+Where a segment over B slots takes nearly B times as long as over one, batching gives no throughput; a few slots still
+keep easy puzzles from waiting behind hard ones. Where it takes less, throughput grows with B up to a knee, and past the
+knee only the latency grows.
 
 Measuring takes about a second at most, and stops where the next step would take longer than what is left of it; so of a
 slow model only the first figures are known. Kept figures hold for one graph, engine, number of threads and machine in
@@ -13,7 +17,9 @@ import logging
 import os
 import platform
 import time
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.bundle import Bundle
@@ -25,10 +31,14 @@ from hrm_host.board import Host, num_cores
 MEASURING_S = 1.0
 MAX_ROUNDS = 8
 FILE_NAME = "steps.json"
+NEARLY = 0.9
+NOISE = 0.05  # a lane with slots is never slower than one puzzle at a time by more than this
+FAIR_SLOTS = 4
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
 StepTimes = dict[int, float]
+SlotsRule = Literal["given", "compute-bound", "knee"]
 
 
 def warm_up(lane: Attempts) -> None:
@@ -56,6 +66,28 @@ def measure(engine: Engine, puzzle_vector_E: Float32, *, limit_s: float = MEASUR
             if time.monotonic() + seconds < end_s:
                 step_s[size] = min(seconds, step_seconds(engine, size))
     return step_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizing:
+    """So many slots, and the rule that says so."""
+
+    num_slots: int
+    rule: SlotsRule
+
+
+def sizing_from(step_s: Mapping[int, float]) -> Sizing:
+    """Choose among the measured numbers of slots, of which 1 is one.
+
+    Compute-bound, where no number has more than 1/0.9 of the throughput of one slot: the largest up to 4 that loses no
+    more than 5 % against one slot. Else the knee: the smallest with 90 % of the best throughput.
+    """
+    rate = {size: size / seconds for size, seconds in sorted(step_s.items())}
+    best = max(rate.values())
+    if NEARLY * best <= rate[1]:
+        fair = [size for size in rate if size <= FAIR_SLOTS and rate[size] >= (1 - NOISE) * rate[1]]
+        return Sizing(num_slots=max(fair), rule="compute-bound")
+    return Sizing(num_slots=min(size for size in rate if rate[size] >= NEARLY * best), rule="knee")
 
 
 class StepTimesFile:

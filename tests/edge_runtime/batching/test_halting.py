@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm_edge_runtime.batching.halting import KINDS, REASONS, HaltingPolicy, PolicyColumns, columns_of, decide, decide_B
+from hrm_edge_runtime.batching.halting import KINDS, HaltingPolicy, decide, stops_B
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN, WRONG
 
 LEARNED = HaltingPolicy(kind="learned", threshold=0.5, max_segments=4)
@@ -45,18 +45,11 @@ def test_every_puzzle_halts_at_the_last_segment(margin: float, verdict: int, pol
     assert decide(margin, policy.max_segments, VERIFIED_BY[verdict], policy) is not None
 
 
-@given(rows=st.lists(st.tuples(margins, st.integers(1, 6), verdicts, policies), min_size=1, max_size=8))
-def test_the_rule_for_all_slots_is_the_rule_for_one(rows: list[tuple[float, int, int, HaltingPolicy]]) -> None:
-    margin_B, segment_B, verdict_B = (np.array(column) for column in list(zip(*rows, strict=True))[:3])
-    each = [columns_of(policy, 1) for *_, policy in rows]
-    columns = PolicyColumns(
-        kind_B=np.concatenate([one.kind_B for one in each]),
-        threshold_B=np.concatenate([one.threshold_B for one in each]),
-        max_segments_B=np.concatenate([one.max_segments_B for one in each]),
-    )
-    reason_B = decide_B(margin_B, segment_B, verdict_B.astype(np.int8), columns)
-    assert [REASONS[code] for code in reason_B] == [
-        decide(margin, segment, VERIFIED_BY[verdict], policy) for margin, segment, verdict, policy in rows
+@given(rows=st.lists(st.tuples(margins, st.integers(1, 6), verdicts), min_size=1, max_size=8), policy=policies)
+def test_the_rule_for_all_slots_is_the_rule_for_one(rows: list[tuple[float, int, int]], policy: HaltingPolicy) -> None:
+    margin_B, segment_B, verdict_B = (np.array(column) for column in zip(*rows, strict=True))
+    assert stops_B(margin_B, segment_B, verdict_B.astype(np.int8), policy).tolist() == [
+        decide(margin, segment, VERIFIED_BY[verdict], policy) is not None for margin, segment, verdict in rows
     ]
 
 

@@ -14,8 +14,8 @@ from scripted_server import NAME, examples
 from service_tools import wait_for
 
 from hrm_edge_runtime.http import body
-from hrm_edge_runtime.worker.lanes import LaneSet
-from hrm_edge_runtime.worker.process import BACKOFF_CAP_S, HEALTHY_S, BackOff
+from hrm_edge_runtime.worker.lanes import Lanes
+from hrm_edge_runtime.worker.process import BACKOFF_CAP_S, HEALTHY_S
 
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -66,7 +66,7 @@ def test_metrics_tell_of_answers_segments_and_memory() -> None:
 def test_engine_that_never_loads_is_tried_again_and_again() -> None:
     asked = threading.Event()
 
-    def broken() -> LaneSet:
+    def broken() -> Lanes:
         asked.wait(10)
         raise FileNotFoundError("step.fp32.onnx is gone")
 
@@ -86,10 +86,10 @@ def test_engine_that_raises_in_a_step_fails_its_requests_and_is_replaced() -> No
     class MemoryGoneError(Exception):
         pass
 
-    def bench() -> LaneSet:
+    def bench() -> Lanes:
         made = QUICK()
-        engine = made.lanes[NAME].engine
-        steps = iter([False, False, len(benches) == 0])
+        engine = made[NAME].lane.engine
+        steps = iter([len(benches) == 0])
         benches.append(made)
         play = engine.step
 
@@ -101,7 +101,7 @@ def test_engine_that_raises_in_a_step_fails_its_requests_and_is_replaced() -> No
         engine.step = step
         return made
 
-    benches: list[LaneSet] = []
+    benches: list[Lanes] = []
 
     with serving(*app_over(bench)) as http:
         body = {"puzzle": next(iter(examples()))}
@@ -140,11 +140,11 @@ def test_fault_of_our_own_is_a_500_in_the_same_shape_with_id_and_safe_headers(ca
 
 
 def test_waiting_grows_with_losses_in_a_row_and_starts_over_after_health() -> None:
-    backoff = BackOff()
-    waits = [backoff.after(0.0) for _ in range(12)]
+    _, client = app_over(QUICK)
+    waits = [client.process.back_off(0.0) for _ in range(12)]
     assert waits[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
     assert waits[-1] == BACKOFF_CAP_S
-    assert backoff.after(HEALTHY_S + 1) == pytest.approx(0.1)
+    assert client.process.back_off(HEALTHY_S + 1) == pytest.approx(0.1)
 
 
 async def test_no_task_place_or_slot_outlives_its_request() -> None:

@@ -30,7 +30,7 @@ from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import LaneSet
+from hrm_edge_runtime.worker.lanes import Lanes
 from hrm_edge_runtime.worker.process import ThreadEngine
 
 RUNTIME = Path(__file__).parents[3] / "edge_runtime" / "hrm_edge_runtime"
@@ -78,7 +78,7 @@ class WrongShape(ScriptedEngine):
 def test_an_engine_whose_answers_have_another_shape_is_lost_not_believed() -> None:
     lives = itertools.count()
 
-    def bench() -> LaneSet:
+    def bench() -> Lanes:
         if next(lives):
             return QUICK()
         return lanes_over(WrongShape(num_slots=2, seq_len=PUZZLE.seq_len))

@@ -25,8 +25,7 @@ from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_keys
 from hrm_edge_runtime.http.models import Library, models_and_library
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneSet, open_lane
-from hrm_edge_runtime.worker.memory_budget import MemoryBudget, OverBudgetError, held_bytes
+from hrm_edge_runtime.worker.lanes import LaneDefaults, Lanes, MemoryBudget, OverBudgetError, held_bytes, open_lane
 from hrm_edge_runtime.worker.process import ThreadEngine
 
 SOLVED, OPEN = "1234341221434321", "123434122143432."
@@ -175,12 +174,10 @@ async def scripted_house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lackin
     one = scripted_model(num_slots=2)
     models = [replace(one, lane=name, manifest=one.manifest.model_copy(update={"name": name})) for name in names]
 
-    def bench() -> LaneSet:
-        return LaneSet(
-            lanes={name: QUICK().lanes[NAME] for name in names}, reports=dict.fromkeys(names, lucky_lanes.REPORT)
-        )
+    def bench() -> Lanes:
+        return {name: replace(QUICK()[NAME], report=lucky_lanes.REPORT) for name in names}
 
-    monkeypatch.setattr(model_manager, "open_lane_later", lucky_lanes.open_with_luck)
+    monkeypatch.setattr(model_manager, "open_lane", lucky_lanes.open_with_luck)
     monkeypatch.setattr(lucky_lanes, "lacking_bytes", lacking)
     engine_client = EngineClient(lambda: ThreadEngine(bench), dict.fromkeys(names, 10))
     app = create_app(engine_client, models, keys=ring(tmp_path), library=Library([], DEFAULTS))

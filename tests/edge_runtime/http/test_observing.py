@@ -23,7 +23,7 @@ from service_tools import Server, running, wait_for
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.logs import JsonLines, RequestContext, TextLines, add_request_id
-from hrm_edge_runtime.worker.lanes import LaneSet
+from hrm_edge_runtime.worker.lanes import Lanes
 
 DOCS = Path(__file__).parents[3] / "docs"
 HISTOGRAM = ("bucket", "sum", "count")
@@ -203,7 +203,7 @@ def test_the_server_never_loads_opentelemetry_unasked() -> None:
 
 
 def test_the_engine_names_the_request_it_could_not_answer(caplog: pytest.LogCaptureFixture) -> None:
-    def garbled() -> LaneSet:
+    def garbled() -> Lanes:
         def play(_: object) -> Script:
             return Script(answer_T=np.full(16, 99, np.int32))  # no token of this model
 

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm_edge_runtime.batching.sizing import FAIR_SLOTS, NOISE, sizing_from
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
-from hrm_edge_runtime.worker.step_times import FILE_NAME, StepTimesFile, measure
+from hrm_edge_runtime.worker.step_times import FAIR_SLOTS, FILE_NAME, NOISE, StepTimesFile, measure, sizing_from
 
 VECTOR_E = np.zeros(4, np.float32)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm_edge_runtime.batching.fair_share import DeficitRoundRobin
+from hrm_edge_runtime.worker.loop import DeficitRoundRobin
 
 
 def seconds_of(costs: dict[str, float], num_steps: int) -> tuple[dict[str, float], list[str]]:
