@@ -10,20 +10,21 @@ hrm-data show data/arc --count 6 --png arc.png
 import json
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
+from hrm_host.command import taking
 from hrm_host.progress import stages_on
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.arc.build import ArcBuild, ArcRecipe, build_arc
+from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.data import build as data_build
-from hrm_puzzles.data import examples, inspection, sources
-from hrm_puzzles.data.datasets import DatasetError
+from hrm_puzzles.data import inspection, sources
+from hrm_puzzles.data.datasets import Built, DatasetError
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
 
 app = typer.Typer(help="Build, inspect and show puzzle data sets in the published HRM layout.", no_args_is_help=True)
@@ -35,11 +36,9 @@ PuzzleName = Annotated[str, typer.Argument(help=f"Name of the puzzle: {', '.join
 Out = Annotated[Path, typer.Option(help="Directory to make; it must not exist.")]
 
 MOST_SHOWN = 20  # faults of an import that are listed one by one
-OF_ARC = ("dataset", "tasks", "augment", "max_side", "hold_out_all")
-OF_OTHERS = (
-    *("train", "test", "difficulty", "copies"),
-    *("source", "csv_train", "csv_test", "csv_sample", "least_rating", "greatest_rating"),
-)
+OF_ALL = ("puzzle", "out", "seed", "workers", "as_json")  # options that say something about any puzzle
+
+Recipe = TypeVar("Recipe", ArcRecipe, data_build.DataRecipe)
 
 
 def main() -> None:
@@ -51,82 +50,76 @@ def main() -> None:
         sys.exit(2)
 
 
-@app.command()
-def build(
-    context: typer.Context,
-    puzzle: PuzzleName,
-    out: Out,
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """The options of a build as given; those of the same name go into the recipe."""
+
+    context: typer.Context
+    puzzle: PuzzleName
+    out: Out
     train: Annotated[
         int | None, typer.Option(min=0, help="Generated training puzzles; 1000 if absent, logistics 960.")
-    ] = None,
+    ] = None
     test: Annotated[
         int | None, typer.Option(min=0, help="Generated test puzzles; 200 if absent, maze 1000, logistics 400.")
-    ] = None,
-    difficulty: Annotated[
-        str, typer.Option(help="One, several with commas, or mixed (all but extreme).")
-    ] = sources.MIXED,
-    seed: Annotated[int, typer.Option(min=0, help="Same seed, same data set.")] = 0,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that generate.")] = 1,
-    copies: Annotated[int, typer.Option(min=0, help="Random symmetric copies of each training puzzle.")] = 0,
-    source: Annotated[str | None, typer.Option(help="hub:ORG/NAME, as hub:sapientinc/sudoku-extreme.")] = None,
-    csv_train: Annotated[Path | None, typer.Option(help="CSV (source,question,answer,rating) to train on.")] = None,
-    csv_test: Annotated[Path | None, typer.Option(help="The same for the test split.")] = None,
-    csv_sample: Annotated[int | None, typer.Option(min=1, help="So many CSV rows to train on, at random.")] = None,
-    least_rating: Annotated[int, typer.Option(min=0, help="Of CSV rows, those rated so or higher.")] = 0,
-    greatest_rating: Annotated[
-        int | None, typer.Option(min=0, help="Of CSV rows, take those rated so or lower.")
-    ] = None,
-    dataset: Annotated[str, typer.Option(help="ARC: arcagi, arcagi2, a folder or a challenges file.")] = "arcagi",
-    tasks: Annotated[str | None, typer.Option(help="ARC: so many of each split, names, or a file of names.")] = None,
-    augment: Annotated[int, typer.Option(min=0, help="ARC: variants of each task besides itself.")] = 1000,
-    max_side: Annotated[int | None, typer.Option(min=1, help="ARC: leave out tasks with larger grids.")] = None,
+    ] = None
+    difficulty: Annotated[str, typer.Option(help="One, several with commas, or mixed (all but extreme).")] = (
+        sources.MIXED
+    )
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same data set.")] = 0
+    workers: Annotated[int, typer.Option(min=1, help="Processes that generate.")] = 1
+    copies: Annotated[int, typer.Option(min=0, help="Random symmetric copies of each training puzzle.")] = 0
+    source: Annotated[str | None, typer.Option(help="hub:ORG/NAME, as hub:sapientinc/sudoku-extreme.")] = None
+    csv_train: Annotated[Path | None, typer.Option(help="CSV (source,question,answer,rating) to train on.")] = None
+    csv_test: Annotated[Path | None, typer.Option(help="The same for the test split.")] = None
+    csv_sample: Annotated[int | None, typer.Option(min=1, help="So many CSV rows to train on, at random.")] = None
+    least_rating: Annotated[int, typer.Option(min=0, help="Of CSV rows, those rated so or higher.")] = 0
+    greatest_rating: Annotated[int | None, typer.Option(min=0, help="Of CSV rows, take those rated so or lower.")] = (
+        None
+    )
+    dataset: Annotated[str, typer.Option(help="ARC: arcagi, arcagi2, a folder or a challenges file.")] = "arcagi"
+    tasks: Annotated[str | None, typer.Option(help="ARC: so many of each split, names, or a file of names.")] = None
+    augment: Annotated[int, typer.Option(min=0, help="ARC: variants of each task besides itself.")] = 1000
+    max_side: Annotated[int | None, typer.Option(min=1, help="ARC: leave out tasks with larger grids.")] = None
     hold_out_all: Annotated[
         bool, typer.Option("--hold-out-all", help="ARC: never train on test pairs, of training tasks neither.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+    ] = False
+    as_json: AsJson = False
+
+    def recipe(self, kind: type[Recipe], **changed: object) -> Recipe:
+        given: dict[str, Any] = {**vars(self), **changed}
+        return kind(**{field.name: given[field.name] for field in fields(kind)})
+
+    def refuse_idle(self, puzzle: Puzzle) -> None:
+        """Refuse what was given but would be without effect."""
+        of_arc = [field.name for field in fields(ArcRecipe) if field.name not in OF_ALL]
+        of_others = [name for name in self.context.params if name not in (*of_arc, *OF_ALL)]
+        for name in of_others if isinstance(puzzle, Arc) else of_arc:
+            origin = self.context.get_parameter_source(name)
+            if origin is not None and origin.name == "COMMANDLINE":
+                raise DatasetError(f"--{name.replace('_', '-')} says nothing about {puzzle.name}; leave it away.")
+
+
+@app.command()
+@taking(BuildOptions)
+def build(options: BuildOptions) -> None:
     """Generate puzzles, read CSV rows or ARC tasks, and write both splits; a build that was stopped continues.
 
     With CSV rows for a split, none are generated for it unless a number says so.
 
     Example: hrm-data build sudoku --out data/sudoku --train 20000 --test 1000 --workers 4
     """
-    kind = registry.get(puzzle)
-    _refuse_options(context, kind)
-    start = time.perf_counter()
-    if isinstance(kind, Arc):
-        arc_recipe = ArcRecipe(
-            puzzle=puzzle,
-            dataset=dataset,
-            tasks=tasks,
-            augment=augment,
-            max_side=max_side,
-            hold_out_all=hold_out_all,
-            seed=seed,
-        )
-        with stages_on() as stages:
-            built = build_arc(arc_recipe, kind, out, num_workers=workers, progress=partial(stages.show, "tasks"))
-    else:
-        csv_files = sources.downloaded(source) if source is not None else (csv_train, csv_test)
-        usual = (0 if file else count for file, count in zip(csv_files, data_build.usual_counts(kind), strict=True))
-        num_train, num_test = (n if asked is None else asked for asked, n in zip((train, test), usual, strict=True))
-        recipe = data_build.DataRecipe(
-            puzzle=puzzle,
-            num_train=num_train,
-            num_test=num_test,
-            seed=seed,
-            difficulty=difficulty,
-            copies=copies,
-            csv_train=None if csv_files[0] is None else str(csv_files[0]),
-            csv_test=None if csv_files[1] is None else str(csv_files[1]),
-            csv_sample=csv_sample,
-            least_rating=least_rating,
-            greatest_rating=greatest_rating,
-        )
-        with stages_on() as stages:
-            built = data_build.build(recipe, out, num_workers=workers, progress=partial(stages.show, "puzzles"))
+    puzzle, out, start = registry.get(options.puzzle), options.out, time.perf_counter()
+    options.refuse_idle(puzzle)
+    with stages_on() as stages:
+        if isinstance(puzzle, Arc):
+            progress = partial(stages.show, "tasks")
+            built = build_arc(options.recipe(ArcRecipe), puzzle, out, num_workers=options.workers, progress=progress)
+        else:
+            recipe, progress = _recipe_of(options, puzzle), partial(stages.show, "puzzles")
+            built = data_build.build(recipe, out, num_workers=options.workers, progress=progress)
     cost = _cost_of(built.num_train + built.num_test, time.perf_counter() - start)
-    print(json.dumps({**asdict(built), **cost}) if as_json else f"{out}: {_built_text(built)}")
+    print(json.dumps({**asdict(built), **cost}) if options.as_json else f"{out}: {_built_text(built)}")
 
 
 @app.command(name="import")
@@ -166,7 +159,7 @@ def inspect(directory: Directory, puzzle: OptionalPuzzle = None, as_json: AsJson
         print(json.dumps({**asdict(report), "faults": report.faults}))
     else:
         for part in report.splits:
-            example = examples.read_examples(directory, part.split, 0, 1, report.puzzle)[0]
+            example = inspection.read_examples(directory, part.split, 0, 1, report.puzzle)[0]
             print(f"the first of {part.split}:\n\n{example.text()}\n")
         print(inspection.report_text(report))
     if report.faults:
@@ -188,27 +181,29 @@ def show(
 
     Example: hrm-data show data/sudoku --split test --index 3
     """
-    found = examples.read_examples(directory, split, index, count, puzzle)
+    found = inspection.read_examples(directory, split, index, count, puzzle)
     if png is not None:
-        examples.save_sheet(png, found)
+        inspection.save_sheet(png, found)
         return
     print("\n\n".join(example.text() for example in found))
 
 
-def _refuse_options(context: typer.Context, puzzle: Puzzle) -> None:
-    """What was given but would be without effect."""
-    idle = OF_OTHERS if isinstance(puzzle, Arc) else OF_ARC
-    origins = {name: context.get_parameter_source(name) for name in idle}
-    given = [name for name, source in origins.items() if source is not None and source.name == "COMMANDLINE"]
-    if given:
-        option = f"--{given[0].replace('_', '-')}"
-        raise DatasetError(f"{option} says nothing about {puzzle.name}; leave it away.")
+def _recipe_of(options: BuildOptions, puzzle: Puzzle) -> data_build.DataRecipe:
+    files = options.csv_train, options.csv_test
+    if options.source is not None:
+        files = sources.downloaded(options.source)
+    usual = (0 if file else count for file, count in zip(files, data_build.usual_counts(puzzle), strict=True))
+    asked = (options.train, options.test)
+    num_train, num_test = (n if count is None else count for count, n in zip(asked, usual, strict=True))
+    csv_train, csv_test = (file and str(file) for file in files)
+    counts: dict[str, object] = {"num_train": num_train, "num_test": num_test}
+    return options.recipe(data_build.DataRecipe, **counts, csv_train=csv_train, csv_test=csv_test)
 
 
-def _built_text(built: data_build.BuildResult | ArcBuild) -> str:
+def _built_text(built: Built) -> str:
     counts = f"{built.num_train} training and {built.num_test} test examples"
     lines = [f"{counts}, sha256 {built.fingerprint}"]
-    if isinstance(built, ArcBuild):
+    if built.num_tasks is not None:
         lines.append(f"{built.num_tasks} tasks in {built.num_puzzles} variants, {built.num_left_out} tasks too large.")
     elif built.num_left_out:
         lines.append(f"{built.num_left_out} training questions left out: symmetric copies of test questions.")

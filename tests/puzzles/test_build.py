@@ -10,7 +10,7 @@ from hrm_puzzles.data import sources
 from hrm_puzzles.data.build import DataRecipe, build
 from hrm_puzzles.data.datasets import DatasetError, fingerprint, open_split, write_split
 from hrm_puzzles.data.inspection import inspect
-from hrm_puzzles.data.sources import chunks_of, generate_chunks
+from hrm_puzzles.data.sources import chunks_of, generated
 from hrm_puzzles.puzzle import PuzzleError
 
 SMALL = DataRecipe(puzzle="sudoku-6x6", num_train=130, num_test=20, seed=3)
@@ -55,10 +55,10 @@ def test_copies_follow_their_question_in_one_group(tmp_path: Path) -> None:
 
 def test_stopped_build_continues_with_the_finished_chunks(tmp_path: Path) -> None:
     chunks = chunks_of("sudoku-4x4", "easy", 0, is_test=False, count=2 * sources.CHUNK)
-    generate_chunks(chunks[:1], tmp_path / "chunks", num_workers=1, progress=lambda _done, _total: None)
+    generated(chunks[:1], tmp_path / "chunks", num_workers=1)
     kept = (tmp_path / "chunks" / chunks[0].file_name).stat().st_mtime_ns
     seen: list[tuple[int, int]] = []
-    generate_chunks(chunks, tmp_path / "chunks", num_workers=1, progress=lambda *now: seen.append(now))
+    generated(chunks, tmp_path / "chunks", num_workers=1, progress=lambda *now: seen.append(now))
     assert seen == [(sources.CHUNK, 2 * sources.CHUNK), (2 * sources.CHUNK, 2 * sources.CHUNK)]
     assert (tmp_path / "chunks" / chunks[0].file_name).stat().st_mtime_ns == kept
 

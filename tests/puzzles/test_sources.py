@@ -23,9 +23,9 @@ def written(tmp_path: Path, *lines: str) -> Path:
 
 def test_rows_are_read_as_tokens_with_their_ratings(tmp_path: Path) -> None:
     rows = read_csv(written(tmp_path, HEADER, "made,1.3.34122143432.,1234341221434321,12", GOOD[1]), SMALL)
-    assert rows.inputs_NT[0, :6].tolist() == [2, 1, 4, 1, 4, 5]
-    assert rows.labels_NT[0, :6].tolist() == [2, 3, 4, 5, 4, 5]
-    assert rows.ratings_N.tolist() == [12, 7]
+    assert rows["inputs"][0, :6].tolist() == [2, 1, 4, 1, 4, 5]
+    assert rows["labels"][0, :6].tolist() == [2, 3, 4, 5, 4, 5]
+    assert rows["rating"].tolist() == [12, 7]
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,9 @@ def test_rows_are_read_as_tokens_with_their_ratings(tmp_path: Path) -> None:
 def test_rows_can_be_chosen_by_rating(tmp_path: Path, least: int, greatest: int | None, expected: list[int]) -> None:
     path = written(tmp_path, HEADER, "made,1.3.34122143432.,1234341221434321,12", GOOD[1])
     rows = read_csv(path, SMALL, least_rating=least, greatest_rating=greatest)
-    assert rows.ratings_N.tolist() == expected
-    assert rows.inputs_NT.shape == (len(expected), 16)
-    assert rows.inputs_NT.dtype == np.uint8
+    assert rows["rating"].tolist() == expected
+    assert rows["inputs"].shape == (len(expected), 16)
+    assert rows["inputs"].dtype == np.uint8
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def maze_row(*, path: str = "o", rating: int = 4) -> str:
 def test_mazes_are_read_in_the_same_form_with_the_spaces_at_their_ends(tmp_path: Path) -> None:
     maze = registry.get("maze-10x10")
     rows = read_csv(written(tmp_path, HEADER, maze_row()), maze)
-    assert rows.inputs_NT[0, :6].tolist() == [2, 3, 2, 2, 4, 1]
-    assert rows.labels_NT[0, :6].tolist() == [2, 3, 5, 5, 4, 1]
-    assert rows.inputs_NT[0, 99] == 2
+    assert rows["inputs"][0, :6].tolist() == [2, 3, 2, 2, 4, 1]
+    assert rows["labels"][0, :6].tolist() == [2, 3, 5, 5, 4, 1]
+    assert rows["inputs"][0, 99] == 2
     with pytest.raises(DatasetError, match="line 2: the answer does not solve the question"):
         read_csv(written(tmp_path, HEADER, maze_row(path=" ")), maze)
 

@@ -26,7 +26,7 @@ from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.canvas import END, FIRST_COLOUR, NUM_TURNS, TRANSPOSING, Pair, Variant, turned, variants_of
 from hrm_puzzles.arc.notation import ArcTask, chosen, read_tasks
 from hrm_puzzles.data import datasets
-from hrm_puzzles.data.datasets import DatasetError, Layout
+from hrm_puzzles.data.datasets import Built, DatasetError, Layout
 from hrm_puzzles.puzzle import Grid
 
 SPLITS = ("train", "test")
@@ -61,21 +61,9 @@ class ArcRecipe:
         return np.random.default_rng([self.seed, int.from_bytes(digest[:8], "little")])
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArcBuild:
-    """`num_left_out` tasks have grids too large for the canvas; `num_puzzles` counts tasks in all their variants."""
-
-    num_tasks: int
-    num_left_out: int
-    num_puzzles: int
-    num_train: int
-    num_test: int
-    fingerprint: str
-
-
 def build_arc(
     recipe: ArcRecipe, puzzle: Arc, out: Path, *, num_workers: int = 1, progress: OnProgress = unheard
-) -> ArcBuild:
+) -> Built:
     """Build a data set at `out`, which must not exist; the same for a seed with any number of workers."""
     require_free(out)
     tasks = chosen(read_tasks(recipe.dataset), recipe.tasks)
@@ -99,7 +87,7 @@ def build_arc(
     publish(unfinished / "data", out)
     shutil.rmtree(unfinished, ignore_errors=True)
     train, test = (_layout(fitting, counts, split) for split in SPLITS)
-    return ArcBuild(
+    return Built(
         num_tasks=len(fitting),
         num_left_out=len(tasks) - len(fitting),
         num_puzzles=train.num_puzzle_ids - 1,

@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,6 +33,22 @@ ARRAYS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_ind
 
 class DatasetError(ValueError):
     """A data set that cannot be read or written; its text is one sentence with the value, expectation and remedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A new data set, with the sha256 of its files; `faults` say why exported puzzles were left out.
+
+    `num_left_out` counts copies of test questions, exported puzzles or ARC tasks; `num_puzzles` are variants of tasks.
+    """
+
+    num_train: int
+    num_test: int
+    num_left_out: int
+    fingerprint: str
+    num_tasks: int | None = None
+    num_puzzles: int | None = None
+    faults: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,8 +243,7 @@ def read_meta(directory: Path) -> DatasetMeta:
     path = directory / "dataset.json"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        known = {field.name: values[field.name] for field in fields(DatasetMeta) if field.name in values}
-        meta = DatasetMeta(**known)
+        meta = DatasetMeta(**{one.name: values[one.name] for one in fields(DatasetMeta) if one.name in values})
     except (OSError, ValueError, TypeError) as error:
         raise DatasetError(f"{path} is not a data set description ({error}); give the directory above it.") from error
     if len(meta.sets) != 1:

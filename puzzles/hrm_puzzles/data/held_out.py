@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles.data.datasets import DatasetError, named_in_recipe, open_split
-from hrm_puzzles.data.sources import MIXED, Examples, chunks_of, generate_chunks, joined, read_chunks, read_csv
+from hrm_puzzles.data.sources import MIXED, Examples, chunks_of, generated, read_csv
 from hrm_puzzles.puzzle import Puzzle
 
 SEED = 20_017
@@ -50,12 +50,8 @@ class Questions:
         return f"{len(self)} puzzles ({self.source})"
 
     def __getitem__(self, index: int) -> HeldOutPuzzle:
-        return HeldOutPuzzle(
-            index=index,
-            tokens_T=self.tokens_NT[index],
-            labels_T=self.labels_NT[index],
-            puzzle_id=int(self.puzzle_ids_N[index]),
-        )
+        tokens_T, labels_T, puzzle_id = self.tokens_NT[index], self.labels_NT[index], int(self.puzzle_ids_N[index])
+        return HeldOutPuzzle(index=index, tokens_T=tokens_T, labels_T=labels_T, puzzle_id=puzzle_id)
 
     def __iter__(self) -> Iterator[HeldOutPuzzle]:
         return (self[index] for index in range(len(self)))
@@ -84,10 +80,8 @@ class Questions:
         """Refuse puzzles of tasks that the puzzle table of a model does not hold."""
         largest = int(self.puzzle_ids_N.max(initial=0))
         if largest >= num_puzzle_ids:
-            raise DatasetError(
-                f"{self.source} has puzzle ids up to {largest} where the model knows {num_puzzle_ids}; give the data "
-                "set it was trained on"
-            )
+            problem = f"{self.source} has puzzle ids up to {largest} where the model knows {num_puzzle_ids}"
+            raise DatasetError(f"{problem}; give the data set it was trained on")
 
 
 def find_questions(
@@ -105,10 +99,8 @@ def find_questions(
         return questions_from_data(path, puzzle, count)
     family = puzzle.name.partition("-")[0]
     if source not in {family, puzzle.name}:
-        raise ValueError(
-            f"{source} is no path and not the puzzle of the model, which is {puzzle.name}; give {family} or the path "
-            f"of a data set of {puzzle.name}"
-        )
+        problem = f"{source} is no path and not the puzzle of the model, which is {puzzle.name}"
+        raise ValueError(f"{problem}; give {family} or the path of a data set of {puzzle.name}")
     if data is not None:
         return questions_from_data(data, puzzle, count)
     return questions_made(puzzle, count, num_workers=num_workers, progress=progress)
@@ -128,9 +120,8 @@ def questions_made(
         raise ValueError(f"{puzzle.name} puzzles are made by people; give the path of a data set (see hrm-data build).")
     chunks = chunks_of(puzzle.name, difficulty, seed, is_test=True, count=count)
     with TemporaryDirectory() as directory:
-        generate_chunks(chunks, Path(directory), num_workers=num_workers, progress=progress)
-        examples = joined(read_chunks(chunks, Path(directory)))
-    return _from_examples(examples, f"fresh, {difficulty}, seed {seed}")
+        parts = generated(chunks, Path(directory), num_workers=num_workers, progress=progress)
+    return _from_examples(np.concatenate(parts), f"fresh, {difficulty}, seed {seed}")
 
 
 def questions_from_data(path: Path, puzzle: Puzzle, count: int | None = None, seed: int = 0) -> Questions:
@@ -140,12 +131,10 @@ def questions_from_data(path: Path, puzzle: Puzzle, count: int | None = None, se
         remedy = f"give a data set of {puzzle.name}"
         raise DatasetError(f"{path} holds {stated} where the model is for {puzzle.name}; {remedy}.")
     split = open_split(path, "test")
-    found, expected = (split.meta.seq_len, split.meta.vocab_size), (puzzle.seq_len, puzzle.vocab_size)
-    if found != expected:
-        raise DatasetError(
-            f"{path} has {found[0]} positions of {found[1]} tokens where {puzzle.name} has {expected[0]} of "
-            f"{expected[1]}; give a data set of {puzzle.name}"
-        )
+    if split.meta.sizes != (puzzle.vocab_size, puzzle.seq_len):
+        found = f"{path} has {split.meta.seq_len} positions of {split.meta.vocab_size} tokens"
+        expected = f"{puzzle.name} has {puzzle.seq_len} of {puzzle.vocab_size}"
+        raise DatasetError(f"{found} where {expected}; give a data set of {puzzle.name}")
     rows = _chosen(len(split), len(split) if count is None else count, seed)
     return Questions(
         tokens_NT=split.inputs(rows),
@@ -163,10 +152,10 @@ def questions_from_csv(path: Path, puzzle: Puzzle) -> Questions:
 
 def _from_examples(examples: Examples, source: str) -> Questions:
     return Questions(
-        tokens_NT=examples.inputs_NT.astype(np.int32),
-        labels_NT=examples.labels_NT.astype(np.int32),
+        tokens_NT=examples["inputs"].astype(np.int32),
+        labels_NT=examples["labels"].astype(np.int32),
         puzzle_ids_N=np.zeros(len(examples), np.int32),
-        ratings_N=examples.ratings_N,
+        ratings_N=examples["rating"],
         source=source,
     )
 

@@ -2,8 +2,7 @@
 
 Puzzles are generated in parallel, the same for a seed with any number of workers, and continued after a stop: the work
 is cut into chunks, each with a random stream and a file of its own. CSV files have the form of Sudoku-Extreme and
-Maze-Hard: a header and the columns source, question, answer, rating.
-Shapes: N examples, T tokens.
+Maze-Hard: a header and the columns source, question, answer, rating. Shapes: N examples, T tokens.
 """
 
 import csv
@@ -11,13 +10,12 @@ from array import array
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_host import atomic
-from hrm_host.progress import OnProgress
+from hrm_host.progress import OnProgress, unheard
 from hrm_host.workers import results_of
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError
@@ -31,28 +29,13 @@ HUB = "hub:"
 BY_HAND = "download train.csv and test.csv by hand and give them with --csv-train and --csv-test"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Examples:
-    """Examples as tokens; `ratings_N` measure their difficulty."""
-
-    inputs_NT: NDArray[np.uint8]
-    labels_NT: NDArray[np.uint8]
-    ratings_N: NDArray[np.int32]
-
-    def __len__(self) -> int:
-        return len(self.ratings_N)
-
-    def at(self, index: NDArray[Any]) -> "Examples":
-        ratings_N = self.ratings_N[index]
-        return Examples(inputs_NT=self.inputs_NT[index], labels_NT=self.labels_NT[index], ratings_N=ratings_N)
+Examples = NDArray[np.void]
+"""Rows of `example_type`."""
 
 
-def joined(parts: list[Examples]) -> Examples:
-    return Examples(
-        inputs_NT=np.concatenate([part.inputs_NT for part in parts]),
-        labels_NT=np.concatenate([part.labels_NT for part in parts]),
-        ratings_N=np.concatenate([part.ratings_N for part in parts]),
-    )
+def example_type(puzzle: Puzzle) -> np.dtype[np.void]:
+    """The tokens of a question and its answer, [T] each, and the rating of the question."""
+    return np.dtype([("inputs", np.uint8, puzzle.seq_len), ("labels", np.uint8, puzzle.seq_len), ("rating", "<i4")])
 
 
 # Generators
@@ -71,19 +54,19 @@ class Chunk:
 
     @property
     def file_name(self) -> str:
-        return f"{'test' if self.is_test else 'train'}-{self.index:06d}.npz"
+        return f"{'test' if self.is_test else 'train'}-{self.index:06d}.npy"
 
 
 def chunks_of(puzzle: str, difficulty: str, seed: int, *, is_test: bool, count: int) -> list[Chunk]:
-    counts = [min(CHUNK, count - start) for start in range(0, count, CHUNK)]
-    return [
-        Chunk(puzzle=puzzle, difficulty=difficulty, seed=seed, is_test=is_test, index=index, count=size)
-        for index, size in enumerate(counts)
-    ]
+    of_all = partial(Chunk, puzzle=puzzle, difficulty=difficulty, seed=seed, is_test=is_test)
+    starts = range(0, count, CHUNK)
+    return [of_all(index=index, count=min(CHUNK, count - start)) for index, start in enumerate(starts)]
 
 
-def generate_chunks(chunks: list[Chunk], directory: Path, *, num_workers: int, progress: OnProgress) -> None:
-    """Make the file of every chunk, unless it is there already."""
+def generated(
+    chunks: list[Chunk], directory: Path, *, num_workers: int, progress: OnProgress = unheard
+) -> list[Examples]:
+    """The examples of every chunk, from its file if that is there already."""
     directory.mkdir(parents=True, exist_ok=True)
     missing = [chunk for chunk in chunks if not (directory / chunk.file_name).exists()]
     total = sum(chunk.count for chunk in chunks)
@@ -92,14 +75,7 @@ def generate_chunks(chunks: list[Chunk], directory: Path, *, num_workers: int, p
     for count in results_of(partial(_make_chunk, directory=directory), missing, num_workers=num_workers):
         done += count
         progress(done, total)
-
-
-def read_chunks(chunks: list[Chunk], directory: Path) -> list[Examples]:
-    parts: list[Examples] = []
-    for chunk in chunks:
-        with np.load(directory / chunk.file_name, allow_pickle=False) as file:
-            parts.append(Examples(inputs_NT=file["inputs"], labels_NT=file["labels"], ratings_N=file["ratings"]))
-    return parts
+    return [np.load(directory / chunk.file_name, allow_pickle=False) for chunk in chunks]
 
 
 def difficulties_of(puzzle: Puzzle, difficulty: str) -> list[str]:
@@ -123,23 +99,17 @@ def _make_chunk(chunk: Chunk, directory: Path) -> int:
     puzzle = registry.get(chunk.puzzle)
     rng = np.random.default_rng(np.random.SeedSequence(chunk.seed, spawn_key=(int(chunk.is_test), chunk.index)))
     names = difficulties_of(puzzle, chunk.difficulty)
-    rows = [_one_row(puzzle, rng, str(rng.choice(names)), is_test=chunk.is_test) for _ in range(chunk.count)]
-    inputs, labels, ratings = zip(*rows, strict=True)
+    rows = np.zeros(chunk.count, dtype=example_type(puzzle))
+    for number in range(chunk.count):
+        difficulty, row = str(rng.choice(names)), rows[number : number + 1]
+        while True:
+            example = puzzle.generate(rng, difficulty)
+            row[0] = puzzle.encode(example.question), puzzle.encode(example.answer), example.rating
+            if is_held_out_N(puzzle, row["inputs"], row["labels"])[0] == chunk.is_test:
+                break
     with atomic.new_file(directory / chunk.file_name) as unfinished, unfinished.open("wb") as file:
-        ratings_N = np.array(ratings, dtype=np.int32)
-        np.savez(file, inputs=np.stack(inputs), labels=np.stack(labels), ratings=ratings_N)
+        np.save(file, rows)
     return chunk.count
-
-
-def _one_row(
-    puzzle: Puzzle, rng: np.random.Generator, difficulty: str, *, is_test: bool
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int]:
-    while True:
-        example = puzzle.generate(rng, difficulty)
-        inputs_T = puzzle.encode(example.question).astype(np.uint8)
-        labels_T = puzzle.encode(example.answer).astype(np.uint8)
-        if is_held_out_N(puzzle, inputs_T[None], labels_T[None])[0] == is_test:
-            return inputs_T, labels_T, example.rating
 
 
 # CSV files
@@ -151,7 +121,7 @@ def read_csv(path: Path, puzzle: Puzzle, *, least_rating: int = 0, greatest_rati
     The ratings are those of the file: Sudoku-Extreme counts the guesses of tdoku, other files other things.
     """
     wanted = range(least_rating, 10**9 if greatest_rating is None else greatest_rating + 1)
-    questions, answers, ratings, lines = bytearray(), bytearray(), array("i"), array("q")
+    content, lines = bytearray(), array("q")
     with path.open(newline="", encoding="utf-8") as stream:
         reader = csv.reader(stream)
         header = next(reader, [])
@@ -160,16 +130,12 @@ def read_csv(path: Path, puzzle: Puzzle, *, least_rating: int = 0, greatest_rati
         for row in filter(None, reader):
             rating = _rating(path, reader.line_num, row)
             if rating in wanted:
-                questions += _tokens(path, reader.line_num, puzzle, "question", row[1])
-                answers += _tokens(path, reader.line_num, puzzle, "answer", row[2])
-                ratings.append(rating)
+                for column, text in (("question", row[1]), ("answer", row[2])):
+                    content += _tokens(path, reader.line_num, puzzle, column, text)
+                content += rating.to_bytes(4, "little")
                 lines.append(reader.line_num)
-    rows = Examples(
-        inputs_NT=np.frombuffer(questions, dtype=np.uint8).reshape(-1, puzzle.seq_len),
-        labels_NT=np.frombuffer(answers, dtype=np.uint8).reshape(-1, puzzle.seq_len),
-        ratings_N=np.array(ratings, dtype=np.int32),
-    )
-    wrong = np.flatnonzero(puzzle.check_BT(rows.inputs_NT, rows.labels_NT) != RIGHT)
+    rows = np.frombuffer(content, dtype=example_type(puzzle))
+    wrong = np.flatnonzero(puzzle.check_BT(rows["inputs"], rows["labels"]) != RIGHT)
     if len(wrong):
         problem = "the answer does not solve the question"
         raise _csv_error(path, lines[int(wrong[0])], problem, "correct or remove the row")
