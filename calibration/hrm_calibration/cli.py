@@ -6,7 +6,6 @@ hrm-calibrate int8 sudoku-6x6 --calib sudoku --out sudoku-int8
 """
 
 import json
-import sys
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -17,16 +16,18 @@ import onnx
 import typer
 from rich.console import Console
 
-from hrm_calibration import int8_report
 from hrm_calibration.halting_curve import report_on, roll_out
 from hrm_calibration.int8 import Int8Settings, calibrate
+from hrm_calibration.quantise import unsigned
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_host.atomic import new_directory, require_free
+from hrm_host.command import refusing
 from hrm_host.progress import stages_on
 from hrm_puzzles.data.held_out import Questions, find_questions, questions_from_csv, questions_from_data
 
+BundleName = Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle directory, or the name of a shipped one.")]
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 
 
@@ -36,10 +37,9 @@ def commands() -> None:
 
 
 @app.command(epilog="Example: hrm-calibrate halting sudoku.bundle --csv test.csv --markdown")
+@refusing("hrm-calibrate")
 def halting(
-    bundle_name: Annotated[
-        str, typer.Argument(metavar="BUNDLE", help="Bundle directory, or the name of a shipped one.")
-    ],
+    bundle_name: BundleName,
     data: Annotated[Path | None, typer.Option(help="Data set whose test split gives the puzzles.")] = None,
     csv: Annotated[Path | None, typer.Option(help="CSV file with source,question,answer,rating instead.")] = None,
     puzzles: Annotated[int | None, typer.Option(min=1, help="A random choice of so many; without it, all.")] = None,
@@ -51,18 +51,14 @@ def halting(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
     """Exact solves and mean segments of every halting policy, by difficulty, and the threshold to choose."""
-    try:
-        bundle = Bundle.open(find_bundle(bundle_name))
-        questions = _questions(bundle, data, csv)
-        questions = questions if puzzles is None else questions.sample(puzzles)
-        engine = engine_from_bundle(bundle, precision=precision, num_slots=slots, num_threads=threads)
-        with closing(engine), stages_on() as stages:
-            limit, progress = bundle.manifest.max_segments, partial(stages.show, "puzzles")
-            rollout = roll_out(engine, bundle.puzzle, bundle.puzzle_table, questions, limit, progress=progress)
-        report = report_on(rollout, model=bundle.manifest.name, precision=precision, max_loss=max_loss / 100)
-    except (ValueError, OSError) as error:
-        sys.stderr.write(f"hrm-calibrate: {error}\n")
-        raise typer.Exit(1) from error
+    bundle = Bundle.open(find_bundle(bundle_name))
+    questions = _questions(bundle, data, csv)
+    questions = questions if puzzles is None else questions.sample(puzzles)
+    engine = engine_from_bundle(bundle, precision=precision, num_slots=slots, num_threads=threads)
+    with closing(engine), stages_on() as stages:
+        limit, progress = bundle.manifest.max_segments, partial(stages.show, "puzzles")
+        rollout = roll_out(engine, bundle.puzzle, bundle.puzzle_table, questions, limit, progress=progress)
+    report = report_on(rollout, model=bundle.manifest.name, precision=precision, max_loss=max_loss / 100)
     if as_json:
         print(json.dumps(asdict(report)))
     elif as_markdown:
@@ -72,10 +68,9 @@ def halting(
 
 
 @app.command(epilog="Example: hrm-calibrate int8 sudoku-6x6 --calib sudoku --out sudoku-int8 --budget 0.5")
+@refusing("hrm-calibrate")
 def int8(
-    bundle_name: Annotated[
-        str, typer.Argument(metavar="BUNDLE", help="Bundle directory, or the name of a shipped one.")
-    ],
+    bundle_name: BundleName,
     calib: Annotated[str, typer.Option(help="sudoku, maze, arc or logistics for fresh puzzles, or a data set or CSV.")],
     out: Annotated[Path, typer.Option(help="Directory for the graphs, the report and its pictures.")],
     data: Annotated[
@@ -89,30 +84,25 @@ def int8(
     threads: Annotated[int, typer.Option(min=1, help="Threads of the engine.")] = 1,
 ) -> None:
     """The INT8 forms of a bundle's float32 graph, and what they lose."""
+    require_free(out)
+    bundle = Bundle.open(find_bundle(bundle_name))
     settings = Int8Settings(weight_bits=weight_bits, budget=budget / 100)
-    try:
-        require_free(out)
-        bundle = Bundle.open(find_bundle(bundle_name))
-        with stages_on() as stages:
-            questions = find_questions(
-                calib, bundle.puzzle, count=puzzles, data=data, progress=partial(stages.show, "making puzzles")
-            )
-            served = ServedGraph(
-                graph=onnx.load(bundle.graph_path("fp32")),
-                puzzle=bundle.puzzle,
-                puzzle_table=bundle.puzzle_table,
-                policy=bundle.manifest.halting_policy(),
-                num_threads=threads,
-            )
-            calibrated = calibrate(served, questions, settings=settings, stages=stages, cache=cache)
-        with new_directory(out) as unfinished:
-            onnx.save(calibrated.signed, unfinished / "step.int8.onnx")
-            onnx.save(calibrated.unsigned, unfinished / "step.int8.cpu.onnx")
-            int8_report.save(calibrated.report, unfinished)
-    except (ValueError, OSError) as error:
-        sys.stderr.write(f"hrm-calibrate: {error}\n")
-        raise typer.Exit(1) from error
-    print(f"{out}: {calibrated.report.summary()}")
+    with stages_on() as stages:
+        progress = partial(stages.show, "making puzzles")
+        questions = find_questions(calib, bundle.puzzle, count=puzzles, data=data, progress=progress)
+        served = ServedGraph(
+            graph=onnx.load(bundle.graph_path("fp32")),
+            puzzle=bundle.puzzle,
+            puzzle_table=bundle.puzzle_table,
+            policy=bundle.manifest.halting_policy(),
+            num_threads=threads,
+        )
+        signed, report = calibrate(served, questions, settings=settings, stages=stages, cache=cache)
+    with new_directory(out) as unfinished:
+        onnx.save(signed, unfinished / "step.int8.onnx")
+        onnx.save(unsigned(signed), unfinished / "step.int8.cpu.onnx")
+        report.save(unfinished)
+    print(f"{out}: {report.summary()}")
 
 
 def main() -> None:

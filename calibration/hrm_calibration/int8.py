@@ -4,6 +4,8 @@ Ranges are recorded on some puzzles, the method and the weight-only matrices are
 Layers are ranked by the drift of the carry in one segment: exact solves of a few hundred puzzles cannot rank them.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -12,12 +14,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from hrm_calibration import int8_report
+from hrm_calibration import int8_report as found
 from hrm_calibration.halting_curve import Outcomes
 from hrm_calibration.int8_report import Int8Report, Paired, paired
-from hrm_calibration.quantise import call_sites, quantise, unsigned
-from hrm_calibration.ranges import METHODS, scale_of
-from hrm_calibration.rollouts import ServedGraph, States, record, session_of, slots_for
+from hrm_calibration.quantise import METHODS, Histogram, Site, call_sites, quantise, scale_of, unsigned
+from hrm_calibration.rollouts import Recorder, ServedGraph, States, session_of, slots_for
 from hrm_edge_runtime.engines.engine import CARRIES, Float32
 from hrm_host.progress import Stages
 from hrm_puzzles.data.held_out import Questions
@@ -43,15 +44,6 @@ class Int8Settings:
     seed: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Calibrated:
-    """One INT8 function in two forms, with how it came about: `signed` for TensorRT, `unsigned` for CPUs."""
-
-    signed: onnx.ModelProto
-    unsigned: onnx.ModelProto
-    report: Int8Report
-
-
 def calibrate(
     served: ServedGraph,
     questions: Questions,
@@ -59,8 +51,8 @@ def calibrate(
     settings: Int8Settings,
     stages: Stages | None = None,
     cache: Path | None = None,
-) -> Calibrated:
-    """The INT8 forms of a served graph, chosen and judged on `questions` under its halting rule.
+) -> tuple[onnx.ModelProto, Int8Report]:
+    """The signed INT8 form of a served graph, chosen and judged on `questions` under its halting rule.
 
     `cache` keeps a finished calibration for the next time; one of another graph, other puzzles or other settings is
     refused, as are too few puzzles and puzzles of tasks that the table does not hold.
@@ -68,16 +60,24 @@ def calibrate(
     if len(questions) < MIN_PUZZLES:
         raise ValueError(f"{len(questions)} puzzles are too few to calibrate, choose and judge by; give thousands.")
     questions.require_ids(len(served.puzzle_table))
-    decisive = {**asdict(settings), **asdict(served.policy)}
-    key = int8_report.key_of(served.graph, served.puzzle_table, questions, decisive)
-    report = None if cache is None else int8_report.read(cache, key)
+    key = key_of(served, questions, settings)
+    report = None if cache is None else Int8Report.read(cache, key)
     if report is None:
-        trials = Int8Trials(served=served, settings=settings, stages=stages or Stages())
-        report = trials.report(questions, key)
+        report = Int8Trials(served=served, settings=settings, stages=stages or Stages()).report(questions, key)
         if cache is not None:
-            int8_report.write(cache, report)
-    signed = quantise(served.graph, report.scales, weight_only=report.weight_only, weight_bits=settings.weight_bits)
-    return Calibrated(signed=signed, unsigned=unsigned(signed), report=report)
+            report.write(cache)
+    weight_only, weight_bits = report.weight_only, settings.weight_bits
+    return quantise(served.graph, report.scales, weight_only=weight_only, weight_bits=weight_bits), report
+
+
+def key_of(served: ServedGraph, questions: Questions, settings: Int8Settings) -> str:
+    """sha256 of the graph's bytes, the puzzle table, the puzzles and everything that decides the outcome."""
+    digest = hashlib.sha256(served.graph.SerializeToString(deterministic=True))
+    for row in served.puzzle_table:  # row by row: the table may be a mapped file larger than memory
+        digest.update(np.ascontiguousarray(row, np.float32).tobytes())
+    digest.update(questions.fingerprint().encode())
+    digest.update(json.dumps({**asdict(settings), **asdict(served.policy)}, sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 def parts_of(questions: Questions, settings: Int8Settings) -> tuple[Questions, Questions, Questions]:
@@ -103,28 +103,19 @@ class Int8Trials:
         """Record, try every method, keep the best, leave weight-only what the budget asks for, and judge."""
         graph, settings = self.served.graph, self.settings
         to_record, to_choose, to_judge = parts_of(questions, settings)
-        progress = partial(self.stages.show, "recording ranges")
-        recording = record(self.served, to_record, seed=settings.seed, progress=progress)
-        sites = [
-            int8_report.SiteRange(
-                name=site.name,
-                weight=site.weight,
-                largest=recording.histograms[site.name].largest,
-                scales={method: scale_of(recording.histograms[site.name], method) for method in settings.methods},
-            )
-            for site in call_sites(graph)
-        ]
+        recorder, progress = Recorder(graph, seed=settings.seed), partial(self.stages.show, "recording ranges")
+        segments_N = self.served.observed(to_record, recorder.observe, progress=progress).segments_N
+        sites = [site_range(site, recorder.histograms[site.name], settings.methods) for site in call_sites(graph)]
         scales_of = {method: {site.name: site.scales[method] for site in sites} for method in settings.methods}
         to_try = to_choose.at(np.arange(min(settings.num_tried, len(to_choose))))
         float32 = self.outcomes(to_choose, "float32")
-        methods = self.score_methods(scales_of, to_try, recording.states, float32.at(slice(len(to_try))))
+        methods = self.score_methods(scales_of, to_try, recorder.states, float32.at(slice(len(to_try))))
         chosen = best_of(methods).method
-        ranking = self.sensitivity(scales_of[chosen], recording.states)
+        ranking = self.sensitivity(scales_of[chosen], recorder.states)
         worst_first = [layer.weight for layer in ranking]
         steps = self.budget_steps(scales_of[chosen], worst_first, to_choose, float32)
         weight_only = worst_first[: steps[-1].num_weight_only]
         final = self.quantised(scales_of[chosen], weight_only)
-        segments_N = recording.outcomes.segments_N
         return Int8Report(
             key=key,
             weight_bits=settings.weight_bits,
@@ -152,47 +143,44 @@ class Int8Trials:
     def outcomes(self, questions: Questions, stage: str, other: onnx.ModelProto | None = None) -> Outcomes:
         return self.served.outcomes(questions, other=other, progress=partial(self.stages.show, stage))
 
-    def carries(self, graph: onnx.ModelProto, states: States) -> list[Float32]:
-        num_rows = slots_for(self.served.graph)
-        return carries_after(graph, states, num_rows=num_rows, num_threads=self.served.num_threads)
-
     def score_methods(
         self, scales_of: Mapping[str, Scales], questions: Questions, states: States, float32: Outcomes
-    ) -> list[int8_report.MethodScore]:
+    ) -> list[found.MethodScore]:
         """Each method's solves and drift, in the order given."""
-        reference = self.carries(self.served.graph, states)
-        scores: list[int8_report.MethodScore] = []
+        reference = carries_after(self.served, self.served.graph, states)
+        scores: list[found.MethodScore] = []
         for method, scales in scales_of.items():
             graph = self.quantised(scales)
-            moved = drift(self.carries(graph, states), reference)
+            moved = drift(carries_after(self.served, graph, states), reference)
             outcomes = self.outcomes(questions, f"trying {method}", graph)
             exact = paired(float32.exact_N, outcomes.exact_N)
-            scores.append(int8_report.MethodScore(method=method, solves=solves_of(outcomes), exact=exact, drift=moved))
+            scores.append(found.MethodScore(method=method, solves=solves_of(outcomes), exact=exact, drift=moved))
         return scores
 
-    def sensitivity(self, scales: Scales, states: States) -> list[int8_report.LayerDrift]:
+    def sensitivity(self, scales: Scales, states: States) -> list[found.LayerDrift]:
         """Each matrix with the drift of rounding what it reads, all others weight-only; the worst first."""
         weights = sorted({site.weight for site in call_sites(self.served.graph)})
-        reference = self.carries(self.quantised(scales, weights), states)
-        layers: list[int8_report.LayerDrift] = []
+        reference = carries_after(self.served, self.quantised(scales, weights), states)
+        layers: list[found.LayerDrift] = []
         for weight in weights:
             graph = self.quantised(scales, [other for other in weights if other != weight])
-            layers.append(int8_report.LayerDrift(weight=weight, drift=drift(self.carries(graph, states), reference)))
+            moved = drift(carries_after(self.served, graph, states), reference)
+            layers.append(found.LayerDrift(weight=weight, drift=moved))
             self.stages.show("ranking layers", len(layers), len(weights))
         return sorted(layers, key=lambda layer: -layer.drift)
 
     def budget_steps(
         self, scales: Scales, ranking: Sequence[str], questions: Questions, float32: Outcomes
-    ) -> list[int8_report.BudgetStep]:
+    ) -> list[found.BudgetStep]:
         """Leave one more of the most sensitive matrices weight-only at a time, until the budget is kept.
 
         Refuses where not even one matrix can have its inputs rounded (ValueError).
         """
-        steps: list[int8_report.BudgetStep] = []
+        steps: list[found.BudgetStep] = []
         for count in range(len(ranking)):
             graph = self.quantised(scales, ranking[:count])
             outcomes = self.outcomes(questions, f"{count} matrices weight-only", graph)
-            steps.append(int8_report.BudgetStep(num_weight_only=count, exact=paired(float32.exact_N, outcomes.exact_N)))
+            steps.append(found.BudgetStep(num_weight_only=count, exact=paired(float32.exact_N, outcomes.exact_N)))
             if is_kept(steps[-1].exact, self.settings.budget):
                 return steps
         raise ValueError(
@@ -200,10 +188,10 @@ class Int8Trials:
             "has its inputs rounded; allow a greater loss or export without INT8."
         )
 
-    def judged(self, final: onnx.ModelProto, questions: Questions) -> int8_report.Judged:
+    def judged(self, final: onnx.ModelProto, questions: Questions) -> found.Judged:
         float32 = self.outcomes(questions, "judging float32")
         int8 = self.outcomes(questions, "judging int8", final)
-        return int8_report.Judged(
+        return found.Judged(
             float32=solves_of(float32),
             int8=solves_of(int8),
             exact=paired(float32.exact_N, int8.exact_N),
@@ -211,7 +199,7 @@ class Int8Trials:
         )
 
 
-def best_of(scores: Sequence[int8_report.MethodScore]) -> int8_report.MethodScore:
+def best_of(scores: Sequence[found.MethodScore]) -> found.MethodScore:
     """Of the methods that chance cannot tell from the one of most exact solves, the one that moves the carry least."""
     most = max(scores, key=lambda score: score.solves.exact)
     return min((score for score in scores if score.exact.low <= most.exact.loss), key=lambda score: score.drift)
@@ -226,14 +214,19 @@ def is_kept(exact: Paired, budget: float) -> bool:
     return exact.loss + margin <= budget + 1e-9
 
 
-def solves_of(outcomes: Outcomes) -> int8_report.Solves:
+def solves_of(outcomes: Outcomes) -> found.Solves:
     score = outcomes.score()
-    return int8_report.Solves(exact=score.exact, proven=score.proven, mean_segments=score.mean_segments)
+    return found.Solves(exact=score.exact, proven=score.proven, mean_segments=score.mean_segments)
 
 
-def carries_after(graph: onnx.ModelProto, states: States, *, num_rows: int, num_threads: int = 1) -> list[Float32]:
-    """Both carries one segment later, `num_rows` states at a time."""
-    session = session_of(graph, num_threads)
+def site_range(site: Site, histogram: Histogram, methods: Sequence[str]) -> found.SiteRange:
+    scales = {method: scale_of(histogram, method) for method in methods}
+    return found.SiteRange(name=site.name, weight=site.weight, largest=histogram.largest, scales=scales)
+
+
+def carries_after(served: ServedGraph, graph: onnx.ModelProto, states: States) -> list[Float32]:
+    """Both carries one segment later, as many states at a time as are served."""
+    session, num_rows = session_of(graph, served.num_threads), slots_for(served.graph)
     names = [f"{name}_next" for name in CARRIES]
     parts = [
         session.run(names, {name: rows[start : start + num_rows] for name, rows in states.items()})

@@ -1,13 +1,9 @@
 """What a calibration found: enough to quantise again, to judge the result, to keep it on disk and to draw it."""
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -15,9 +11,12 @@ from pydantic import BaseModel, ValidationError
 
 from hrm_edge_runtime.parity.measures import Z_95, loss_interval
 from hrm_host import atomic
-from hrm_puzzles.data.held_out import Questions
 
 WIDTH, ROW_HEIGHT = 9.0, 0.22
+
+
+class StaleCacheError(ValueError):
+    """A cache that does not belong to this graph, these puzzles and these settings."""
 
 
 class Paired(BaseModel, extra="forbid", frozen=True):
@@ -144,51 +143,35 @@ class Int8Report(BaseModel, extra="forbid", frozen=True):
             f"95 %), file {size_ratio:.3f} of float32"
         )
 
+    @classmethod
+    def read(cls, path: Path, key: str) -> "Int8Report | None":
+        """The calibration kept there, None where there is none yet; refuses one with another key or that is damaged."""
+        if not path.exists():
+            return None
+        try:
+            report = cls.model_validate_json(path.read_text(encoding="utf-8"))
+        except (ValidationError, UnicodeDecodeError) as error:
+            raise StaleCacheError(
+                f"{path} is no calibration of this version; remove it or name another file."
+            ) from error
+        if report.key != key:
+            raise StaleCacheError(
+                f"{path} was made for another graph, other puzzles or other settings (key {report.key[:12]}, wanted "
+                f"{key[:12]}); remove it or name another file."
+            )
+        return report
 
-class StaleCacheError(ValueError):
-    """A cache that does not belong to this graph, these puzzles and these settings."""
+    def write(self, path: Path) -> None:
+        atomic.write_text(path, self.model_dump_json(indent=1) + "\n")
 
-
-def key_of(
-    graph: onnx.ModelProto, puzzle_table: NDArray[np.float32], questions: Questions, settings: Mapping[str, Any]
-) -> str:
-    """sha256 of the graph's bytes, the puzzle table, the puzzles and everything that decides the outcome."""
-    digest = hashlib.sha256(graph.SerializeToString(deterministic=True))
-    for row in puzzle_table:  # row by row: the table may be a mapped file larger than memory
-        digest.update(np.ascontiguousarray(row, np.float32).tobytes())
-    digest.update(questions.fingerprint().encode())
-    digest.update(json.dumps(settings, sort_keys=True).encode())
-    return digest.hexdigest()
-
-
-def read(path: Path, key: str) -> Int8Report | None:
-    """The calibration kept at `path`, None where there is none yet; refuses one with another key or that is damaged."""
-    if not path.exists():
-        return None
-    try:
-        report = Int8Report.model_validate_json(path.read_text(encoding="utf-8"))
-    except (ValidationError, UnicodeDecodeError) as error:
-        raise StaleCacheError(f"{path} is no calibration of this version; remove it or name another file.") from error
-    if report.key != key:
-        raise StaleCacheError(
-            f"{path} was made for another graph, other puzzles or other settings (key {report.key[:12]}, wanted "
-            f"{key[:12]}); remove it or name another file."
-        )
-    return report
+    def save(self, directory: Path) -> None:
+        """`calibration.json` and the pictures."""
+        draw(self, directory)
+        self.write(directory / "calibration.json")
 
 
-def write(path: Path, report: Int8Report) -> None:
-    atomic.write_text(path, report.model_dump_json(indent=1) + "\n")
-
-
-def save(report: Int8Report, directory: Path) -> None:
-    """`calibration.json` and the pictures."""
-    draw(report, directory)
-    write(directory / "calibration.json", report)
-
-
-def draw(report: Int8Report, directory: Path) -> list[Path]:
-    """One PNG for each question a reader may have; gives the files in that order."""
+def draw(report: Int8Report, directory: Path) -> None:
+    """One PNG for each question a reader may have."""
     directory.mkdir(parents=True, exist_ok=True)
     drawings: dict[str, tuple[float, Callable[[Axes, Int8Report], object]]] = {
         "methods": (3.5, _draw_methods),
@@ -197,13 +180,10 @@ def draw(report: Int8Report, directory: Path) -> list[Path]:
         "reach": (3.5, _draw_reach),
         "budget": (3.5, _draw_budget),
     }
-    files: list[Path] = []
     for name, (height, fill) in drawings.items():
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         fill(figure.subplots(), report)
-        files.append(directory / f"{name}.png")
-        figure.savefig(files[-1], dpi=110)
-    return files
+        figure.savefig(directory / f"{name}.png", dpi=110)
 
 
 def _draw_methods(axes: Axes, report: Int8Report) -> None:

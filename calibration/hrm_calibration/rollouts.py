@@ -4,7 +4,7 @@ Every segment that a puzzle reaches takes part, because the lane itself decides 
 Shapes: N puzzles, B slots, T tokens, E puzzle-vector size.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +15,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
 from hrm_calibration.halting_curve import Outcomes
-from hrm_calibration.quantise import call_sites
-from hrm_calibration.ranges import Histogram
+from hrm_calibration.quantise import Histogram, call_sites, with_outputs
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
@@ -88,63 +86,47 @@ class ServedGraph:
             )
             for index, asked in enumerate(questions)
         )
-        results: dict[int, Attempt] = {}
+        results: list[Attempt] = []
         for result in run_all(lane, attempts):
-            results[result.attempt_id] = result
+            results.append(result)
             progress(len(results), len(questions))
-        in_order = [results[index] for index in range(len(questions))]
+        results.sort(key=lambda result: result.attempt_id)
         exact_N = np.zeros(len(questions), np.bool_)
-        for index, (result, label_T) in enumerate(zip(in_order, questions.labels_NT, strict=True)):
+        for index, (result, label_T) in enumerate(zip(results, questions.labels_NT, strict=True)):
             if result.answer_T is not None:  # an engine that gave garbage has no answer
                 exact_N[index] = ((result.answer_T == label_T) | (label_T < 0)).all()
         return Outcomes(
             exact_N=exact_N,
-            proven_N=np.array([result.verified is True for result in in_order]),
-            segments_N=np.array([result.segments for result in in_order], np.int32),
+            proven_N=np.array([result.verified is True for result in results]),
+            segments_N=np.array([result.segments for result in results], np.int32),
         )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Recording:
-    """Magnitudes by call site, some of the states met, and how the puzzles ended."""
+class Recorder:
+    """An observer that keeps the magnitudes by call site, and a fair sample of the states met.
 
-    histograms: Mapping[str, Histogram]
-    states: States
-    outcomes: Outcomes
+    In memory that neither puzzles nor segments enlarge (the sample: Vitter 1985, algorithm R).
+    """
 
-
-def record(served: ServedGraph, questions: Questions, *, seed: int = 0, progress: OnProgress = unheard) -> Recording:
-    """The ranges of every call site over whole rollouts, in memory that neither puzzles nor segments enlarge."""
-    tensor_of = {site.name: site.tensor for site in call_sites(served.graph)}
-    by_tensor = {tensor: Histogram() for tensor in tensor_of.values()}
-    sample = _Reservoir(np.random.default_rng(seed))
-
-    def observe(arrays: Mapping[str, NDArray[Any]]) -> None:
-        sample.offer({name: arrays[name] for name in INPUTS})
-        for tensor, histogram in by_tensor.items():
-            histogram.add(arrays[tensor])
-
-    outcomes = served.observed(questions, observe, progress=progress)
-    histograms = {site: by_tensor[tensor] for site, tensor in tensor_of.items()}
-    return Recording(histograms=histograms, states=sample.states(), outcomes=outcomes)
-
-
-class _Reservoir:
-    """A fair sample of all rows offered, however many come (Vitter 1985, algorithm R)."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self._rng = rng
+    def __init__(self, graph: onnx.ModelProto, *, seed: int = 0) -> None:
+        sites = call_sites(graph)
+        self._by_tensor = {site.tensor: Histogram() for site in sites}
+        self.histograms = {site.name: self._by_tensor[site.tensor] for site in sites}
+        self._rng = np.random.default_rng(seed)
         self._rows: list[dict[str, NDArray[Any]]] = []
         self._num_seen = 0
 
-    def offer(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def observe(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        for tensor, histogram in self._by_tensor.items():
+            histogram.add(arrays[tensor])
         for index in range(len(arrays["fresh_B"])):
             self._num_seen += 1
-            limit = max(1, min(MAX_STATES, STATES_BYTES // sum(rows[index].nbytes for rows in arrays.values())))
+            limit = max(1, min(MAX_STATES, STATES_BYTES // sum(arrays[name][index].nbytes for name in INPUTS)))
             place = len(self._rows) if len(self._rows) < limit else int(self._rng.integers(self._num_seen))
             if place < limit:
-                self._rows[place : place + 1] = [{name: rows[index].copy() for name, rows in arrays.items()}]
+                self._rows[place : place + 1] = [{name: arrays[name][index].copy() for name in INPUTS}]
 
+    @property
     def states(self) -> States:
         return {name: np.stack([row[name] for row in self._rows]) for name in INPUTS}
 
@@ -197,16 +179,6 @@ def slots_for(graph: onnx.ModelProto) -> int:
     widths_I = {site.tensor: num_inputs[site.weight] for site in call_sites(graph)}
     row_bytes = 2 * 4 * num_positions.dim_value * sum(widths_I.values())
     return max(1, min(MAX_SLOTS, MEMORY_BYTES // row_bytes))
-
-
-def with_outputs(graph: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:
-    """The graph with these float tensors among its outputs."""
-    shown = onnx.ModelProto()
-    shown.CopyFrom(graph)
-    given = {value.name for value in graph.graph.output}
-    extra = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in tensors if name not in given]
-    shown.graph.output.extend(extra)
-    return shown
 
 
 def session_of(graph: onnx.ModelProto, num_threads: int) -> ort.InferenceSession:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from hrm_calibration import int8_report
 from hrm_calibration.halting_curve import Outcomes, PolicyScore, Rollout, Score, choose, learned_curve, roll_out
 from hrm_calibration.int8 import Int8Settings, calibrate
 from hrm_calibration.int8_report import Paired, paired
+from hrm_calibration.quantise import unsigned
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import GOLDEN_NAME, PUZZLE_TABLE_NAME, Bundle, Golden
@@ -27,10 +27,9 @@ from hrm_edge_runtime.parity.gates import LOGIT_TOLERANCE, passes
 from hrm_edge_runtime.parity.report import ParityReport
 from hrm_edge_runtime.parity.walk import compare
 from hrm_export.contents import Contents, Options, parse_loop
-from hrm_export.golden import golden_traces
-from hrm_export.half import float32_nodes, half_graph, record_ranges
+from hrm_export.forms import float32_nodes, half_graph, record_ranges, unrolled_graph
 from hrm_export.onnx_graph import check_graph, stored_sizes
-from hrm_export.unrolled import unrolled_graph
+from hrm_export.torch_engine import golden_traces
 from hrm_host.atomic import new_directory
 from hrm_host.progress import Stages
 from hrm_puzzles.data.held_out import Questions
@@ -264,17 +263,16 @@ def lower_precisions(served: ServedGraph, questions: Questions, options: Options
             replace(served, num_threads=os.cpu_count() or 1),
             Int8Settings(budget=options.int8_budget / 100),
         )
-        calibrated = calibrate(served, questions, settings=settings, stages=stages, cache=options.cache)
-        report = calibrated.report
+        signed, report = calibrate(served, questions, settings=settings, stages=stages, cache=options.cache)
         if options.report is not None:
-            int8_report.save(report, options.report)
-        kept = float32_nodes(calibrated.signed, ranges)
-        portable = half_graph(calibrated.signed, kept)
+            report.save(options.report)
+        kept = float32_nodes(signed, ranges)
+        portable = half_graph(signed, kept)
         check_graph(portable, stored_sizes(graph))
         fields = ("weight_bits", "num_calibration", "num_choice", "weight_only", "key")
         summary = {"method": report.chosen, **{name: getattr(report, name) for name in fields}}
         origin = {"float32_nodes": sorted(kept), "calibration": summary}
-        yield Form(precision="int8", portable=portable, cpu=calibrated.unsigned, origin=origin)
+        yield Form(precision="int8", portable=portable, cpu=unsigned(signed), origin=origin)
 
 
 def losses(reference: Measured, ours: Measured) -> dict[str, Paired]:

@@ -14,8 +14,8 @@ from calibration_tools import SUDOKU, questions, run, small_graph, table
 
 from hrm_calibration import rollouts
 from hrm_calibration.halting_curve import Outcomes, roll_out, score_policy
-from hrm_calibration.quantise import call_sites
-from hrm_calibration.rollouts import RecordingEngine, ServedGraph, record, slots_for, with_outputs
+from hrm_calibration.quantise import call_sites, with_outputs
+from hrm_calibration.rollouts import Recorder, RecordingEngine, ServedGraph, slots_for
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
@@ -38,7 +38,7 @@ def same(one: Outcomes, other: Outcomes) -> bool:
 def test_the_recording_engine_answers_like_the_engine_that_serves(tmp_path: Path) -> None:
     asked = questions(20)
     served = SERVED.solve(onnx_engine(tmp_path, 3), asked)
-    recorded = record(SERVED, asked).outcomes
+    recorded = SERVED.observed(asked, Recorder(GRAPH).observe)
     assert same(served, recorded)
     assert len(set(recorded.segments_N.tolist())) > 1  # some stop early, so that the lane really refills
 
@@ -67,9 +67,9 @@ def test_puzzles_keep_their_order_and_their_labels() -> None:
 
 
 def test_each_segment_is_recorded_as_often_as_it_is_reached() -> None:
-    recorded = record(SERVED, questions(12))
-    num_rows = int(recorded.outcomes.segments_N.sum())
-    counted = {name: int(histogram.counts.sum()) for name, histogram in recorded.histograms.items()}
+    recorder = Recorder(GRAPH)
+    num_rows = int(SERVED.observed(questions(12), recorder.observe).segments_N.sum())
+    counted = {name: int(histogram.counts.sum()) for name, histogram in recorder.histograms.items()}
     assert counted == {site.name: num_rows * 17 * len(weight_of(site.name)) for site in call_sites(GRAPH)}
 
 
@@ -97,8 +97,9 @@ def test_what_is_recorded_is_what_the_linear_layer_reads() -> None:
 
 def test_states_are_drawn_from_all_segments_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollouts, "MAX_STATES", 7)
-    fixed = replace(SERVED, policy=HaltingPolicy(kind="fixed", max_segments=4))
-    states = record(fixed, questions(30)).states
+    fixed, recorder = replace(SERVED, policy=HaltingPolicy(kind="fixed", max_segments=4)), Recorder(GRAPH)
+    fixed.observed(questions(30), recorder.observe)
+    states = recorder.states
     assert {name: len(rows) for name, rows in states.items()} == dict.fromkeys(rollouts.INPUTS, 7)
     assert 0 < states["fresh_B"].sum() < 7
 

@@ -20,7 +20,7 @@ from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.parity.gates import passes
 from hrm_export.cli import app
 from hrm_export.contents import Options, bundle_name, data_of, find_puzzles, parse_loop
-from hrm_export.golden import record
+from hrm_export.torch_engine import record
 from hrm_host.progress import Stages
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM

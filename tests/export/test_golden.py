@@ -11,8 +11,7 @@ import pytest
 import torch
 from export_tools import random_inputs, random_questions, small_model
 
-from hrm_export.golden import golden_traces, record, survives_rounding_SB
-from hrm_export.torch_engine import TorchEngine
+from hrm_export.torch_engine import TorchEngine, golden_traces, record, survives_rounding_SB
 
 
 def test_a_trace_runs_all_segments_from_the_models_own_start() -> None:

@@ -19,13 +19,12 @@ from onnx import TensorProto, numpy_helper
 from step_bundle import write_step_bundle
 from typer.testing import CliRunner
 
-from hrm_calibration.quantise import call_sites, quantise
-from hrm_calibration.rollouts import with_outputs
+from hrm_calibration.quantise import call_sites, quantise, with_outputs
 from hrm_edge_runtime.manifest import read_manifest, write_manifest
 from hrm_edge_runtime.parity.cli import main as app
-from hrm_export.golden import golden_traces
-from hrm_export.half import half_graph
+from hrm_export.forms import half_graph
 from hrm_export.segment import segment_graph
+from hrm_export.torch_engine import golden_traces
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 

@@ -13,9 +13,9 @@ import pytest
 from export_tools import engine_of, random_inputs, random_questions, run_once, small_model
 from onnx import helper, numpy_helper
 
-from hrm_export.golden import record
 from hrm_export.onnx_graph import TENSORRT_OPERATORS, GraphError, check_graph, stored_sizes
 from hrm_export.segment import segment_graph
+from hrm_export.torch_engine import record
 
 MODELS: dict[str, dict[str, Any]] = {
     "rotary": {"positions": "rope"},

@@ -21,11 +21,10 @@ from hrm_edge_runtime.batching.halting import HaltingPolicy, stops_B
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_export.golden import record
-from hrm_export.half import half_graph
+from hrm_export.forms import half_graph, unrolled_graph
 from hrm_export.onnx_graph import check_graph, stored_sizes
 from hrm_export.segment import segment_graph
-from hrm_export.unrolled import unrolled_graph
+from hrm_export.torch_engine import record
 from hrm_puzzles.data.held_out import Questions
 from hrm_puzzles.puzzle import UNKNOWN
 
