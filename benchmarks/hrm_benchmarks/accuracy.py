@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from hrm_benchmarks.report import Row, pyplot
+from hrm_benchmarks.report import Row, new_figure
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.client import ServerError
@@ -90,20 +91,16 @@ def require_proofs(bundle: Bundle) -> None:
 
 
 def measure(
-    solve_all: SolveAll,
-    puzzle: Puzzle,
-    puzzles: Sequence[KnownPuzzle],
-    attempts: Sequence[int],
-    max_segments: int | None,
+    solve_all: SolveAll, puzzle: Puzzle, puzzles: Sequence[KnownPuzzle], attempts: Sequence[int], limit: int | None
 ) -> Iterator[Row]:
-    """A row for each number of attempts, measured one after the other; ratios are to the first row.
+    """A row for each number of attempts of at most `limit` segments, one after the other; ratios are to the first row.
 
     `wrong` counts answers that were called proven and differ from the known solution. CPU seconds are of the whole
     process, with opening the engine.
     """
-    first: Row | None = None
+    first: Row = {}
     for num_attempts in attempts:
-        requests = [SolveRequest(puzzle=p.puzzle, attempts=num_attempts, max_segments=max_segments) for p in puzzles]
+        requests = [SolveRequest(puzzle=p.puzzle, attempts=num_attempts, max_segments=limit) for p in puzzles]
         began_s = time.process_time()
         replies = dict(solve_all(requests))
         cpu_s = time.process_time() - began_s
@@ -113,30 +110,29 @@ def measure(
             for known, answer in zip(puzzles, answers, strict=True)
             if answer.verified is True and known.solution is not None
         ]
-        row = _row(num_attempts, answers, is_right, cpu_s)
+        row = {"attempts": num_attempts, "wrong": is_right.count(False), "compared": len(is_right)}
+        row |= _totals(answers, cpu_s)
         first = first or row
-        ratios = {
+        yield {
+            **row,
             "solved_ratio": row["solved"] / first["solved"] if first["solved"] else None,
             "segments_ratio": row["segments_per_puzzle"] / first["segments_per_puzzle"],
             "cpu_ratio": row["cpu_s_per_puzzle"] / first["cpu_s_per_puzzle"],
         }
-        yield {**row, **ratios}
 
 
-def _row(num_attempts: int, answers: Sequence[SolveAnswer], is_right: Sequence[bool], cpu_s: float) -> Row:
-    solved = sum(answer.verified is True for answer in answers)
+def _totals(answers: Sequence[SolveAnswer], cpu_s: float) -> dict[str, Any]:
+    is_solved = [answer.verified is True for answer in answers]
     segments = [answer.total_segments for answer in answers]
+    solved = sum(is_solved)
     return {
-        "attempts": num_attempts,
         "solved": solved,
         "puzzles": len(answers),
-        "wrong": is_right.count(False),
-        "compared": len(is_right),
         "segments_per_puzzle": sum(segments) / len(answers),
         "segments_per_solve": sum(segments) / solved if solved else None,
         "cpu_s_per_puzzle": cpu_s / len(answers),
         "cpu_s_per_solve": cpu_s / solved if solved else None,
-        "is_solved": [answer.verified is True for answer in answers],
+        "is_solved": is_solved,
         "segments": segments,
     }
 
@@ -150,8 +146,8 @@ def _answer(reply: Reply) -> SolveAnswer:
 
 def save_picture(path: Path, title: str, rows: Sequence[Row]) -> None:
     """Share solved over attempts, and over the compute spent on a puzzle."""
-    plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+    figure = new_figure(figsize=(9, 3.6), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
     shares = [100 * row["solved"] / row["puzzles"] for row in rows]
     attempts = [row["attempts"] for row in rows]
     over = {"attempts": attempts, "segments spent on a puzzle": [row["segments_per_puzzle"] for row in rows]}
@@ -168,4 +164,3 @@ def save_picture(path: Path, title: str, rows: Sequence[Row]) -> None:
     axes[0].set_ylim(0, 105)
     figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=120)
-    plt.close(figure)

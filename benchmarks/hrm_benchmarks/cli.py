@@ -3,7 +3,6 @@
 import asyncio
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +11,9 @@ import typer
 from hrm_benchmarks import accuracy as accuracy_bench
 from hrm_benchmarks import load as load_bench
 from hrm_benchmarks import policies, processes, segments
-from hrm_benchmarks import soak as soak_bench
-from hrm_benchmarks.report import Row, print_json, print_table, refusals_in_one_sentence, tell
+from hrm_benchmarks.report import Row, paper, print_json, print_table, refusals_in_one_sentence, tell
 from hrm_benchmarks.scripted import Cost, Scripted
-from hrm_benchmarks.server import running
-from hrm_benchmarks.targets import bundle_target, scripted_target
+from hrm_benchmarks.server import bundle_target, running, scripted_target
 from hrm_edge_runtime.batching.halting import PolicyKind
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.factory import choose
@@ -72,23 +69,15 @@ def serve(
     settings = dict[str, object](locals())
     with refusals_in_one_sentence():
         if bundle is None:
-            scripted = Scripted(
-                segments=segments, num_puzzles=puzzles, num_slots=slots, step_ms=step_ms, cost=cost, seed=seed
+            made = policies.scripted_bench(
+                Scripted(segments=segments, puzzles=puzzles, slots=slots, step_ms=step_ms, cost=cost, seed=seed),
+                virtual=virtual_time,
             )
-            made = policies.scripted_bench(scripted, virtual=virtual_time)
         else:
             opened = Bundle.open(find_bundle(bundle))
-            rule = opened.manifest.halting_policy()
-            made = policies.bundle_bench(
-                opened,
-                policies.questions_for(opened, csv, difficulty, puzzles, seed),
-                precision=precision,
-                policy=replace(rule, kind=policy or rule.kind),
-                num_slots=slots,
-                num_threads=threads,
-                cpu_clock=cpu_clock,
-            )
-    found = policies.measure(made, rounds=rounds, tell=tell)
+            asked = policies.questions_for(opened, csv, difficulty, puzzles, seed)
+            made = policies.bundle_bench(opened, asked, precision, policy, slots, threads, cpu_clock=cpu_clock)
+    found = policies.measure(made, rounds=rounds)
     made.engine.close()
     if json:
         print_json({"title": made.title, **settings}, runs=found)
@@ -114,15 +103,19 @@ def segment(
     settings = dict[str, object](locals())
     batches = batch or [1, 8]
     with refusals_in_one_sentence():
-        path = find_bundle(bundle)
-        opened = Bundle.open(path)
-        names = engine or [f"cpu:{precision}" for precision in opened.manifest.precisions]
-        engines = segments.engines_of(path, names, batches, num_threads=threads, checkpoint=checkpoint)
-        found = segments.measure(engines, rounds=rounds, turn_s=turn_s, cpu_clock=cpu_clock, tell=tell)
-        operators = {
-            precision: segments.operator_ms(opened, precision, batches[-1], threads)
-            for precision in opened.manifest.precisions
-        }
+        opened = Bundle.open(find_bundle(bundle))
+        precisions = opened.manifest.precisions
+        found = segments.measure(
+            opened,
+            engine or [f"cpu:{precision}" for precision in precisions],
+            batches,
+            num_threads=threads,
+            checkpoint=checkpoint,
+            rounds=rounds,
+            turn_s=turn_s,
+            cpu_clock=cpu_clock,
+        )
+        operators = {name: segments.operator_ms(opened, name, batches[-1], threads) for name in precisions}
     if json:
         print_json(settings, runs=found, operator_ms=operators)
     else:
@@ -152,14 +145,14 @@ def train(
         raise typer.Exit(1) from error
     with refusals_in_one_sentence():
         trainers = training.contestants(preset, puzzle, batch_size=batch, num_threads=threads, compiled=compiled)
-        turns = training.measure(trainers, rounds=rounds, turn_s=turn_s, tell=tell)
+        turns = training.measure(trainers, rounds=rounds, turn_s=turn_s)
     found = training.speeds(trainers, turns, cpu_clock=cpu_clock)
     if json:
         print_json(settings, machine={"torch": training.torch.__version__}, runs=found)
     else:
         threads = trainers[0].num_threads
         title = f"{preset}, {puzzle}, batch {batch}, {threads} threads, {_rounds(rounds, cpu_clock)}"
-        training.print_speeds(title, found)
+        print_table(title, training.COLUMNS, found, caption=training.LEGEND, left=["trainer"])
 
 
 @app.command(
@@ -232,41 +225,27 @@ def load(
     settings = dict[str, object](locals())
     with refusals_in_one_sentence():
         if bundle == SCRIPT:
-            scripted = Scripted(
-                segments=segments,
-                step_ms=step_ms,
-                cost=cost,
-                num_slots=slots,
-                queue_limit=queue_limit,
-                num_puzzles=puzzles,
-                seed=seed,
+            target = scripted_target(
+                Scripted(
+                    segments=segments,
+                    step_ms=step_ms,
+                    cost=cost,
+                    slots=slots,
+                    queue_limit=queue_limit,
+                    puzzles=puzzles,
+                    seed=seed,
+                )
             )
-            target = scripted_target(scripted)
         else:
-            target = bundle_target(
-                bundle,
-                engine=engine,
-                threads=threads,
-                num_slots=slots,
-                queue_limit=queue_limit,
-                csv=csv,
-                difficulty=difficulty,
-                num_puzzles=puzzles,
-                seed=seed,
-            )
-        plan = load_bench.LoadPlan(
-            shares=tuple(share or SHARES),
-            seconds=seconds,
-            saturation_s=saturation_s,
-            num_slots=slots,
-            queue_limit=queue_limit,
-            max_segments=target.max_segments,
-            slo_s=None if slo_ms is None else slo_ms / 1e3,
-            seed=seed,
-        )
+            opened = Bundle.open(find_bundle(bundle))
+            asked = policies.questions_for(opened, csv, difficulty, puzzles, seed)
+            target = bundle_target(opened, asked, engine, threads=threads, num_slots=slots, queue_limit=queue_limit)
+        shares, slo_s = share or SHARES, None if slo_ms is None else slo_ms / 1e3
         with running(target.command) as server:
-            found, latencies = asyncio.run(load_bench.measure(server, target.bodies, plan, tell))
-            server.stop()
+            measuring = load_bench.measure(
+                server, target, shares, seconds=seconds, saturation_s=saturation_s, slo_s=slo_s, seed=seed
+            )
+            found, latencies = asyncio.run(measuring)
         if picture is not None:
             load_bench.save_picture(picture, target.title, found["levels"], latencies)
     if json:
@@ -285,16 +264,17 @@ def soak(
     json: Annotated[bool, typer.Option("--json", help="Print JSON in place of the account.")] = False,
 ) -> None:
     """Send very many requests to a server over a scripted engine: each answered once and right, and nothing leaks."""
-    target = scripted_target(Scripted(segments="geo3", num_slots=slots, queue_limit=8 * slots, seed=seed))
+    settings = dict[str, object](locals())
+    target = scripted_target(Scripted(segments="geo3", slots=slots, queue_limit=8 * slots, seed=seed))
     with refusals_in_one_sentence(), running(target.command) as server:
-        found = asyncio.run(
-            soak_bench.soak(server, target, num_requests=requests, num_streams=streams, num_singles=singles, tell=tell)
-        )
-        server.stop()
+        soaking = processes.soak(server, target, num_requests=requests, num_streams=streams, num_singles=singles)
+        found = asyncio.run(soaking)
     if json:
-        soak_bench.print_report_json(found)
+        print_json(settings, **found)
     else:
-        soak_bench.print_report(found)
+        title = f"{found['requests']} requests in {found['seconds']:.0f} s"
+        print_table(title, processes.SOAK_COLUMNS, processes.soak_rows(found))
+        paper().print("; ".join(found["faults"]) or "every request answered once and right, nothing left behind")
     raise typer.Exit(1 if found["faults"] else 0)
 
 
@@ -308,18 +288,14 @@ def throughput(
 ) -> None:
     """Send as many puzzles through HTTP as it takes, over a scripted engine that costs nothing."""
     settings = dict[str, object](locals())
-    target = scripted_target(Scripted(segments="geo3", num_slots=slots, queue_limit=16 * slots))
+    target = scripted_target(Scripted(segments="geo3", slots=slots, queue_limit=16 * slots))
     with refusals_in_one_sentence(), running(target.command) as server:
-        found = asyncio.run(
-            processes.throughput(
-                server, target.bodies, offered=offered, connections=connections, seconds=seconds, tell=tell
-            )
-        )
-        server.stop()
+        sending = processes.throughput(server, target, offered=offered, connections=connections, seconds=seconds)
+        found = asyncio.run(sending)
     if json:
         print_json(settings, passages=found)
     else:
-        print_table(target.title, processes.PASSAGE_COLUMNS, map(processes.passage_shown, found))
+        print_table(target.title, processes.PASSAGE_COLUMNS, found)
 
 
 @app.command(epilog="Example: hrm-bench start --server 'sudoku-6x6 --engine cpu:int8' --rounds 5")
@@ -332,11 +308,11 @@ def start(
 ) -> None:
     """Time hrm-serve from its start until it is ready, and weigh both processes."""
     with refusals_in_one_sentence():
-        found = [processes.start(shlex.split(one), rounds=rounds, tell=tell) for one in server or PROMISED]
+        found = [processes.start(shlex.split(one), rounds=rounds) for one in server or PROMISED]
     if json:
         print_json({}, starts=found)
     else:
-        print_table("", processes.START_COLUMNS, map(processes.start_shown, found), left=["hrm-serve"])
+        print_table("", processes.START_COLUMNS, found, left=["hrm-serve"])
 
 
 def _rounds(rounds: int, cpu_clock: bool) -> str:

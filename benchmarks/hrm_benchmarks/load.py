@@ -1,12 +1,13 @@
 """A server under open-loop load: what it can do at most, and how long its clients wait at shares of that.
 
-Shapes: N requests, Q questions.
+Shapes: N requests, Q questions, B rows of a step (`step_s_B[b]` is what b + 1 rows take).
 """
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import json
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -14,13 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_benchmarks import server as serving
-from hrm_benchmarks.report import Row, paper, print_table, pyplot
-from hrm_benchmarks.scripted import Seconds, poisson, simulate
-from hrm_benchmarks.server import Exchange, LaneCounts, RunningServer
+from hrm_benchmarks.report import Row, new_figure, paper, print_table, tell
+from hrm_benchmarks.scripted import VirtualClock
+from hrm_benchmarks.server import Exchange, RunningServer, Target
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.batching.task import Attempt
+from hrm_edge_runtime.engines.engine import Int32
+from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
+from hrm_puzzles.puzzle import UNKNOWN
 
+Seconds = NDArray[np.float64]
 Latencies = tuple[Seconds, Seconds]
 """Measured and simulated, of the requests that were answered."""
 
+MEASURE_S = 0.5  # at least, for the cost of a step of so many rows
 FILL_S = 1.0  # from the first line of a stream until the queue is full
 SLO_FACTOR = 5
 ALONE = 30  # requests one after another, whose latency beyond the engine's own is the overhead
@@ -44,102 +53,122 @@ arrivals, the recorded segments and the measured cost of a step; off: measured a
 lag: how late this client sent, p99."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadPlan:
-    """What to do with a running server; goodput counts answers within `slo_s`, else within `SLO_FACTOR` services."""
-
-    shares: tuple[float, ...]
-    seconds: float
-    saturation_s: float
-    num_slots: int
-    queue_limit: int
-    max_segments: int
-    slo_s: float | None
-    seed: int
-
-
 async def measure(
-    server: RunningServer, bodies: Sequence[bytes], plan: LoadPlan, tell: Callable[[str], object]
+    server: RunningServer,
+    target: Target,
+    shares: Sequence[float],
+    *,
+    seconds: float,
+    saturation_s: float,
+    slo_s: float | None,
+    seed: int,
 ) -> tuple[Row, list[Latencies]]:
-    """Cost of steps, capacity, then each share of it: the figures, and the latencies of each load for the picture."""
-    rng = np.random.default_rng(plan.seed)
-    async with serving.client() as http:
+    """Cost of steps, capacity, then each share of it: the figures, and the latencies of each load for the picture.
+
+    Goodput counts answers within `slo_s`, else within `SLO_FACTOR` services.
+    """
+    rng, bodies = np.random.default_rng(seed), target.bodies()
+    async with serving.client(server.url) as http:
         tell("what a step costs, by its rows")
-        num_segments = min(16, plan.max_segments)
-        step_s_B = await serving.step_costs(
-            server, http, bodies[0], num_slots=plan.num_slots, num_segments=num_segments
-        )
-        overhead_s = await _overhead(server, http, bodies)
-        tell(f"capacity: {plan.saturation_s:.0f} s with a full queue")
-        capacity, segments_Q, between_s = await _capacity(server, http, bodies, plan, float(step_s_B[-1]))
-        slo_s = plan.slo_s or SLO_FACTOR * plan.num_slots / capacity["bound_per_s"]
+        step_s_B = await _step_costs(server, http, bodies[0], target)
+        overhead_s = await _overhead(http, bodies)
+        tell(f"capacity: {saturation_s:.0f} s with a full queue")
+        capacity, segments_Q, between_s = await _capacity(server, http, bodies, target, saturation_s, step_s_B[-1])
+        good_s = slo_s or SLO_FACTOR * target.num_slots / capacity["bound_per_s"]
         levels, latencies = list[Row](), list[Latencies]()
-        for share in plan.shares:
+        for share in shares:
             rate = share * capacity["puzzles_per_s"]
-            tell(f"{share:.0%} of {capacity['puzzles_per_s']:.1f} puzzles/s for {plan.seconds:.0f} s")
-            arrivals_s = poisson(rate, plan.seconds, rng)
+            tell(f"{share:.0%} of {capacity['puzzles_per_s']:.1f} puzzles/s for {seconds:.0f} s")
+            arrivals_s = poisson(rate, seconds, rng)
             asked = rng.integers(0, len(bodies), len(arrivals_s))
-            exchanges = await serving.open_loop(http, server.url, bodies, asked.tolist(), arrivals_s.tolist())
+            exchanges = await serving.open_loop(http, [bodies[question] for question in asked], arrivals_s)
             simulated_s = simulate(
-                arrivals_s,
-                segments_Q[asked],
-                step_s_B=step_s_B + between_s,
-                queue_limit=plan.queue_limit,
-                overhead_s=overhead_s,
+                arrivals_s, segments_Q[asked], step_s_B + between_s, target.queue_limit, overhead_s=overhead_s
             )
-            latency_s = np.array([one.latency_s for one in exchanges if one.status == 200])
-            levels.append({"share": share, **_level(exchanges, latency_s, simulated_s, slo_s)})
+            latency_s = np.array([one.done_s - one.intended_s for one in exchanges if one.status == 200])
+            levels.append({"share": share, **_level(exchanges, latency_s, simulated_s, good_s)})
             latencies.append((latency_s, simulated_s[~np.isnan(simulated_s)]))
             await asyncio.sleep(2 * serving.SETTLED_S)
-    cost = {"step_ms": (1e3 * step_s_B).tolist(), "overhead_ms": 1e3 * overhead_s, "slo_ms": 1e3 * slo_s}
+    cost = {"step_ms": (1e3 * step_s_B).tolist(), "overhead_ms": 1e3 * overhead_s, "slo_ms": 1e3 * good_s}
     return {"ready_s": server.ready_s, **cost, "capacity": capacity, "levels": levels}, latencies
 
 
-async def _overhead(server: RunningServer, http: aiohttp.ClientSession, bodies: Sequence[bytes]) -> float:
+async def _step_costs(server: RunningServer, http: aiohttp.ClientSession, body: bytes, target: Target) -> Seconds:
+    """Seconds of a step of 1, 2, ... rows, as the server's own engine counts them while nothing else is asked.
+
+    Batches of B lines that all run the same number of segments keep B rows busy from their first step to their last.
+    """
+    num_segments = min(16, target.max_segments)
+    line = json.dumps({**json.loads(body), "policy": "fixed", "max_segments": num_segments}).encode()
+    costs_s: list[float] = []
+    for num_rows in range(1, target.num_slots + 1):
+        before = await asyncio.to_thread(server.totals)
+        began = time.monotonic()
+        while time.monotonic() - began < MEASURE_S:
+            async for said in serving.stream(http, [line] * num_rows):
+                serving.answer_in(said)
+        await asyncio.sleep(serving.SETTLED_S)
+        seen = await asyncio.to_thread(server.totals, since=before)
+        mean_s = seen["step_seconds_total"] / seen["steps"]
+        short = min(num_rows - seen["slot_segments"] / seen["steps"], 0.9)
+        if costs_s and short > 0:  # some steps had one row less
+            mean_s = (mean_s - short * costs_s[-1]) / (1 - short)
+        costs_s.append(mean_s)
+    return np.array(costs_s)
+
+
+async def _overhead(http: aiohttp.ClientSession, bodies: Sequence[bytes]) -> float:
     """Median of what a request that meets no other takes beyond its time in a slot."""
     beyond_s: list[float] = []
-    for question in itertools.islice(itertools.cycle(range(len(bodies))), ALONE):
-        (one,) = await serving.open_loop(http, server.url, bodies, [question], [0.0])
+    for body in itertools.islice(itertools.cycle(bodies), ALONE):
+        (one,) = await serving.open_loop(http, [body], [0.0])
         beyond_s.append(one.done_s - one.sent_s - one.answer["compute_ms"] / 1e3)
     return float(np.median(beyond_s))
 
 
 async def _capacity(
-    server: RunningServer, http: aiohttp.ClientSession, bodies: Sequence[bytes], plan: LoadPlan, full_step_s: float
-) -> tuple[Row, NDArray[np.int64], float]:
+    server: RunningServer,
+    http: aiohttp.ClientSession,
+    bodies: Sequence[bytes],
+    target: Target,
+    saturation_s: float,
+    full_step_s: float,
+) -> tuple[Row, Int32, float]:
     """The server with never an empty queue: every question is streamed, again and again until the time is over.
 
     Returns the figures, the segments of each question, and the seconds between two steps.
     """
-    segments_Q, total_segments, num_answers = np.zeros(len(bodies), np.int64), 0, 0
+    segments_Q, total_segments, num_answers = np.zeros(len(bodies), np.int32), 0, 0
     ended = asyncio.Event()
 
     def lines() -> Iterator[bytes]:
-        yield from serving.again_and_again(bodies, FILL_S + plan.saturation_s, num_least=len(bodies))
+        yield from serving.again_and_again(bodies, FILL_S + saturation_s, num_least=len(bodies))
         ended.set()
 
-    async def watched() -> LaneCounts:
+    async def watched() -> dict[str, float]:
         await asyncio.sleep(FILL_S)
-        first = await asyncio.to_thread(server.counts)
+        first = await asyncio.to_thread(server.totals)
         await ended.wait()
-        return await asyncio.to_thread(server.counts) - first
+        return await asyncio.to_thread(server.totals, since=first)
 
     watching = asyncio.ensure_future(watched())
-    async for said in serving.stream(http, server.url, lines(), window=plan.num_slots + plan.queue_limit):
+    async for said in serving.stream(http, lines(), window=target.num_slots + target.queue_limit):
         segments = serving.answer_in(said)["segments"]
         segments_Q[(said["line"] - 1) % len(bodies)] = segments
         num_answers, total_segments = num_answers + 1, total_segments + segments
     seen, mean_segments = await watching, total_segments / num_answers
+    occupancy = seen["slot_segments_used"] / max(1, seen["slot_segments_offered"])
+    engine_share = seen["step_seconds_total"] / seen["at_s"]
     figures = {
-        "puzzles_per_s": seen.num_ended / seen.at_s,
-        "bound_per_s": plan.num_slots / (full_step_s * mean_segments),  # full steps, one after another
-        "share_of_bound": seen.occupancy * seen.engine_share,
-        "occupancy": seen.occupancy,
-        "engine_share": seen.engine_share,
+        "puzzles_per_s": seen["ended"] / seen["at_s"],
+        "bound_per_s": target.num_slots / (full_step_s * mean_segments),  # full steps, one after another
+        "share_of_bound": occupancy * engine_share,
+        "occupancy": occupancy,
+        "engine_share": engine_share,
         "mean_segments": mean_segments,
         "segments_histogram": np.bincount(segments_Q).tolist(),
     }
-    return figures, segments_Q, seen.overhead_s
+    return figures, segments_Q, (seen["at_s"] - seen["step_seconds_total"]) / seen["steps"]
 
 
 def _level(exchanges: Sequence[Exchange], latency_s: Seconds, simulated_s: Seconds, slo_s: float) -> Row:
@@ -186,8 +215,8 @@ def print_report(title: str, found: Row) -> None:
 
 def save_picture(path: Path, title: str, levels: Sequence[Row], latencies: Sequence[Latencies]) -> None:
     """The share of requests that took longer than a given time, measured and simulated, for each load."""
-    plt = pyplot()
-    figure, axes = plt.subplots(figsize=(7, 4.2))
+    figure = new_figure(figsize=(7, 4.2), layout="tight")
+    axes = figure.subplots()
     for level, (measured_s, simulated_s) in zip(levels, latencies, strict=True):
         drawn = axes.ecdf(1e3 * measured_s, complementary=True, label=f"{level['share']:.0%} of capacity")
         axes.ecdf(1e3 * simulated_s, complementary=True, color=drawn.get_color(), linestyle=":")
@@ -197,6 +226,64 @@ def save_picture(path: Path, title: str, levels: Sequence[Row], latencies: Seque
     axes.set_title(f"{title}\n(dotted: simulated)", fontsize=9)
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.tight_layout()
     figure.savefig(path, dpi=130)
-    plt.close(figure)
+
+
+class _Unproven:
+    """A puzzle whose one token says how many segments it takes; nothing is ever proven."""
+
+    vocab_size = 1 << 30
+
+    def check_BT(self, inputs_BT: NDArray[np.int32], answers_BT: NDArray[np.int32]) -> NDArray[np.int8]:
+        del answers_BT
+        return np.full(len(inputs_BT), UNKNOWN, np.int8)
+
+
+def simulate(
+    arrivals_s_N: Seconds, segments_N: Int32, step_s_B: Seconds, queue_limit: int, *, overhead_s: float = 0.0
+) -> Seconds:
+    """What a server should do from first principles: the latency of each request, NaN where the queue was full.
+
+    The very lane that serves runs over an engine whose steps only pass time; `overhead_s` is spent on the way there.
+    What a real server takes longer is the host's, the network's or other work on the machine.
+    """
+    clock, latency_s_N = VirtualClock(), np.full(len(arrivals_s_N), np.nan)
+    engine = ScriptedEngine(
+        num_slots=len(step_s_B),
+        seq_len=1,
+        play=lambda tokens_T: Script(answer_T=tokens_T, segments=int(tokens_T[0])),
+        step_s=lambda num_rows: float(step_s_B[num_rows - 1]),
+        sleep=clock.sleep,
+    )
+    max_inside = len(step_s_B) + queue_limit
+    lane = Lane(engine, _Unproven(), queue_limit=max_inside, clock=clock)
+    reached_s_N = arrivals_s_N + overhead_s
+    next_one = num_inside = num_leaving = 0
+    while next_one < len(arrivals_s_N) or lane.has_work:
+        if not lane.has_work and reached_s_N[next_one] > clock():
+            num_inside = num_leaving = 0
+            clock.sleep(float(reached_s_N[next_one]) - clock())
+        while next_one < len(arrivals_s_N) and reached_s_N[next_one] <= clock():
+            if num_inside < max_inside:  # those that leave now were still there when these came
+                num_segments = int(segments_N[next_one])
+                attempt = Attempt(
+                    attempt_id=next_one,
+                    tokens_T=np.array([num_segments], np.int32),
+                    puzzle_vector_E=np.zeros(1, np.float32),
+                    policy=HaltingPolicy(kind="learned", max_segments=num_segments),
+                    arrival_s=float(reached_s_N[next_one]),
+                )
+                lane.submit(attempt)
+                num_inside += 1
+            next_one += 1
+        num_inside -= num_leaving
+        results = lane.step()
+        num_leaving = len(results)
+        for result in results:
+            latency_s_N[result.attempt_id] = clock() - arrivals_s_N[result.attempt_id]
+    return latency_s_N
+
+
+def poisson(rate: float, seconds: float, rng: np.random.Generator) -> Seconds:
+    """The moments of arrivals that are independent of each other."""
+    return np.cumsum(rng.exponential(1 / rate, size=max(1, int(rate * seconds))))

@@ -1,7 +1,7 @@
 """Five ways to serve the same puzzles, all through the same lane and the same engine.
 
-They differ in three things only: how many slots they use, whether a free slot is refilled while others still think, and
-whether rows that have halted are still computed. So any difference in the figures is the policy's own.
+They differ only in how many slots they use, whether a free slot is refilled while others still think, and whether rows
+that have halted are still computed; so any difference in the figures is the policy's own.
 
     refill            B slots, refilled before the very next step                   (what the server does)
     fixed             B slots, a new batch when the old one is done, always every segment
@@ -10,7 +10,7 @@ whether rows that have halted are still computed. So any difference in the figur
     one-at-a-time     1 slot, early exit
 
 Rounds are interleaved (every policy once, then again), so that a machine that slows down slows all of them; ratios are
-taken inside a round. Shapes: N puzzles, T tokens.
+taken inside a round.
 """
 
 import time
@@ -18,14 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_benchmarks.report import Row, print_table
+from hrm_benchmarks.report import Row, print_table, tell
 from hrm_benchmarks.scripted import MAX_SEGMENTS, Scripted, VirtualClock, draw_segments, made_up
-from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
 from hrm_edge_runtime.batching.lane import Checker, Lane, run_all
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import Attempt
@@ -83,8 +81,9 @@ class Bench:
 
     engine: Engine
     puzzle: Checker
-    attempts: Sequence[Attempt]
-    labels_NT: NDArray[np.int32]
+    puzzle_vector_E: Float32
+    questions: Questions
+    rule: HaltingPolicy
     clock: Callable[[], float]
     title: str
 
@@ -92,14 +91,14 @@ class Bench:
 def scripted_bench(one: Scripted, *, virtual: bool) -> Bench:
     """A scripted engine whose steps cost time but no work."""
     rng, puzzle, clock = np.random.default_rng(one.seed), registry.get(one.puzzle), VirtualClock()
-    asked = made_up(puzzle, one.num_puzzles, rng)
-    segments_N = draw_segments(one.segments, rng, one.num_puzzles)
-    policy = HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS)
+    asked = made_up(puzzle, one.puzzles, rng)
+    segments_N = draw_segments(one.segments, rng, one.puzzles)
     return Bench(
         engine=one.engine(asked, segments_N, sleep=clock.sleep if virtual else time.sleep),
         puzzle=puzzle,
-        attempts=attempts_of(asked, policy, np.zeros(1, np.float32)),
-        labels_NT=asked.labels_NT,
+        puzzle_vector_E=np.zeros(1, np.float32),
+        questions=asked,
+        rule=HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS),
         clock=clock if virtual else time.perf_counter,
         title=f"{one.title}, mean {segments_N.mean():.2f} segments, {asked.title}",
     )
@@ -108,22 +107,25 @@ def scripted_bench(one: Scripted, *, virtual: bool) -> Bench:
 def bundle_bench(
     bundle: Bundle,
     asked: Questions,
-    *,
     precision: str,
-    policy: HaltingPolicy,
+    kind: PolicyKind | None,
     num_slots: int,
     num_threads: int,
+    *,
     cpu_clock: bool,
 ) -> Bench:
-    """The real engine of a bundle."""
+    """The real engine of a bundle, under its own halting rule or one of another kind."""
+    rule = bundle.manifest.halting_policy()
+    rule = replace(rule, kind=kind or rule.kind)
     return Bench(
         engine=engine_from_bundle(bundle, precision=precision, num_slots=num_slots, num_threads=num_threads),
         puzzle=bundle.puzzle,
-        attempts=attempts_of(asked, policy, np.asarray(bundle.puzzle_table[0])),
-        labels_NT=asked.labels_NT,
+        puzzle_vector_E=np.asarray(bundle.puzzle_table[0]),
+        questions=asked,
+        rule=rule,
         clock=time.process_time if cpu_clock else time.perf_counter,
-        title=f"{bundle.manifest.name} {precision}, {asked.title}, rule {policy.kind} > {policy.threshold:g} up to "
-        f"{policy.max_segments} segments, {num_slots} slots, {num_threads} threads, "
+        title=f"{bundle.manifest.name} {precision}, {asked.title}, rule {rule.kind} > {rule.threshold:g} up to "
+        f"{rule.max_segments} segments, {num_slots} slots, {num_threads} threads, "
         f"{'CPU' if cpu_clock else 'wall'} seconds",
     )
 
@@ -136,58 +138,38 @@ def questions_for(bundle: Bundle, csv: Path | None, difficulty: str | None, num_
     return questions_made(bundle.puzzle, num_puzzles, difficulty=difficulty or easiest, seed=seed)
 
 
-def attempts_of(questions: Questions, policy: HaltingPolicy, puzzle_vector_E: Float32) -> list[Attempt]:
-    """All puzzles as attempts for one lane, numbered from 0, arriving at once."""
-    return [
-        Attempt(
-            attempt_id=asked.index,
-            tokens_T=asked.tokens_T,
-            puzzle_vector_E=puzzle_vector_E,
-            policy=policy,
-            arrival_s=0.0,
-        )
-        for asked in questions
-    ]
-
-
-def measure(bench: Bench, *, rounds: int, tell: Callable[[str], object]) -> dict[str, dict[str, Any]]:
+def measure(bench: Bench, *, rounds: int) -> dict[str, Row]:
     """Run every policy in every round; for each the medians of its figures, and its last run's segments."""
     seen: dict[str, list[Row]] = {policy.name: [] for policy in POLICIES}
-    runs: dict[str, PolicyRun] = {}
+    histograms: dict[str, Row] = {}
     for number in range(1, rounds + 1):
         for policy in POLICIES:
             tell(f"round {number} of {rounds}: {policy.name}")
-            runs[policy.name] = serve(policy, bench)
-            seen[policy.name].append(figures(runs[policy.name], runs["refill"], bench.labels_NT))
+            results, figures = serve(policy, bench)
+            refill = figures if policy.name == "refill" else seen["refill"][-1]
+            ratio = refill["puzzles_per_s"] / figures["puzzles_per_s"]
+            seen[policy.name].append({**figures, "refill_ratio": ratio})
+            counts = np.bincount([result.segments for result in results])
+            histograms[policy.name] = {"segments_histogram": counts.tolist()}
     return {
-        name: {
-            **{key: median(row[key] for row in rows) for key in rows[0]},
-            "segments_histogram": np.bincount([result.segments for result in runs[name].results]).tolist(),
-        }
+        name: {**{key: median(row[key] for row in rows) for key in rows[0]}, **histograms[name]}
         for name, rows in seen.items()
     }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PolicyRun:
-    """What one policy did: `lane` counts its steps, "backlog" means while puzzles were still waiting."""
-
-    results: Sequence[Attempt]
-    wall_s: float
-    lane: LaneSnapshot
-    backlog_rows_used: int
-    backlog_rows_offered: int
-
-    @property
-    def rows_offered(self) -> int:
-        return self.lane.steps * self.lane.num_slots
-
-
-def serve(policy: Policy, bench: Bench) -> PolicyRun:
-    """Serve all puzzles, present from the start, under a policy; every policy sees them in the same order."""
-    attempts = [replace(one) for one in bench.attempts]
-    if not policy.early_exit:
-        attempts = [replace(one, policy=replace(one.policy, kind="fixed")) for one in attempts]
+def serve(policy: Policy, bench: Bench) -> tuple[list[Attempt], Row]:
+    """Serve all puzzles, present from the start, in the same order under every policy; the figures say how it went."""
+    rule = bench.rule if policy.early_exit else replace(bench.rule, kind="fixed")
+    attempts = [
+        Attempt(
+            attempt_id=asked.index,
+            tokens_T=asked.tokens_T,
+            puzzle_vector_E=bench.puzzle_vector_E,
+            policy=rule,
+            arrival_s=0.0,
+        )
+        for asked in bench.questions
+    ]
     width = 1 if policy.single else bench.engine.num_slots
     meter = _Meter(bench.engine, width=width, burns=policy.burns, num_puzzles=len(attempts))
     lane = Lane(meter, bench.puzzle, queue_limit=len(attempts), clock=bench.clock)
@@ -196,41 +178,27 @@ def serve(policy: Policy, bench: Bench) -> PolicyRun:
     began = bench.clock()
     for start in range(0, len(attempts), size):
         results += run_all(lane, attempts[start : start + size])
-    return PolicyRun(
-        results=results,
-        wall_s=bench.clock() - began,
-        lane=lane.snapshot(),
-        backlog_rows_used=meter.backlog_rows_used,
-        backlog_rows_offered=meter.backlog_rows_offered,
-    )
+    return results, _figures(results, bench.clock() - began, lane.snapshot(), meter, bench.questions)
 
 
-def figures(run: PolicyRun, refill: PolicyRun, labels_NT: NDArray[np.int32]) -> Row:
-    """The figures of one run beside the refill run of the same round."""
-    occupancy = run.backlog_rows_used / max(1, run.backlog_rows_offered)
-    puzzles_per_s = len(run.results) / run.wall_s
-    return {
-        "puzzles_per_s": puzzles_per_s,
-        "refill_ratio": len(refill.results) / refill.wall_s / puzzles_per_s,
-        "occupancy": occupancy,
-        "occupancy_whole_run": run.lane.slot_segments / run.rows_offered,
-        "share_of_bound": occupancy * run.lane.step_seconds_total / run.wall_s,
-        "host_ms_per_step": 1e3 * run.lane.host_seconds_total / run.lane.steps,
-        "step_ms": 1e3 * run.lane.step_seconds_total / run.lane.steps,
-        "mean_segments": float(np.mean([result.segments for result in run.results])),
-        "exact": exact_share(run, labels_NT),
-        "verified": float(np.mean([result.verified is True for result in run.results])),
-        "steps": run.lane.steps,
-    }
-
-
-def exact_share(run: PolicyRun, labels_NT: NDArray[np.int32]) -> float:
-    """Share of puzzles answered with exactly their label."""
-    right = [
-        result.answer_T is not None and np.array_equal(result.answer_T, labels_NT[result.attempt_id])
-        for result in run.results
+def _figures(results: Sequence[Attempt], wall_s: float, lane: LaneSnapshot, meter: "_Meter", asked: Questions) -> Row:
+    occupancy = meter.backlog_rows_used / max(1, meter.backlog_rows_offered)
+    exact = [
+        result.answer_T is not None and np.array_equal(result.answer_T, asked[result.attempt_id].labels_T)
+        for result in results
     ]
-    return float(np.mean(right))
+    return {
+        "puzzles_per_s": len(results) / wall_s,
+        "occupancy": occupancy,
+        "occupancy_whole_run": lane.slot_segments / (lane.steps * lane.num_slots),
+        "share_of_bound": occupancy * lane.step_seconds_total / wall_s,
+        "host_ms_per_step": 1e3 * lane.host_seconds_total / lane.steps,
+        "step_ms": 1e3 * lane.step_seconds_total / lane.steps,
+        "mean_segments": float(np.mean([result.segments for result in results])),
+        "exact": float(np.mean(exact)),
+        "verified": float(np.mean([result.verified is True for result in results])),
+        "steps": lane.steps,
+    }
 
 
 def print_figures(title: str, by_policy: Mapping[str, Row]) -> None:

@@ -54,7 +54,7 @@ def print_table(
     for heading, _ in columns:
         table.add_column(heading, justify="left" if heading in left else "right")
     for row in rows:
-        shown = {name: _Missing() if value is None else value for name, value in row.items()}
+        shown = {name: _shown(value) for name, value in row.items()}
         table.add_row(*(form.format(**shown) for _, form in columns))
     paper().print(table)
 
@@ -70,16 +70,13 @@ def tell(line: str) -> None:
     Console(file=sys.stderr).print(line, style="dim", highlight=False)
 
 
-def pyplot() -> Any:
-    """matplotlib, drawing into files only; raises ValueError where it is missing."""
+def new_figure(**options: Any) -> Any:
+    """An empty matplotlib figure; raises ValueError where it is missing."""
     try:
-        import matplotlib as mpl
+        from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise ValueError("a picture needs matplotlib: run pip install matplotlib.") from error
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    return plt
+    return Figure(**options)
 
 
 @contextlib.contextmanager
@@ -97,6 +94,12 @@ def refusals_in_one_sentence() -> Generator[None]:
         raise typer.Exit(1) from error
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _Missing() if value is None else value
 
 
 class _Missing:

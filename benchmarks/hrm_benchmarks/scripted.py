@@ -1,40 +1,42 @@
-"""Work for a scripted engine: made-up puzzles, how many segments they take, what a step costs; and a simulated server.
+"""A scripted engine and its work (made-up puzzles, their segments, what a step costs), and a real server over it.
 
-Shapes: N puzzles or requests, S segments (`share_S[s]` is the share of puzzles that take s + 1 segments), B rows of a
-step (`step_s_B[b]` is the cost of b + 1 rows).
+    python -m hrm_benchmarks.scripted --port 8123 --step-ms 5
+
+Shapes: N puzzles, S segments (`share_S[s]` is the share of puzzles that take s + 1 segments).
 """
 
+import argparse
+import functools
 import json
+import logging
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Lane
-from hrm_edge_runtime.batching.task import Attempt
+from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
+from hrm_edge_runtime.http.models import ServedModel
+from hrm_edge_runtime.manifest import Halting, Manifest
+from hrm_edge_runtime.worker.lanes import Lanes, ready_lane
 from hrm_puzzles import registry
 from hrm_puzzles.data.held_out import Questions
-from hrm_puzzles.puzzle import UNKNOWN, Puzzle
+from hrm_puzzles.puzzle import Puzzle
 
+NAME = "scripted"
 MAX_SEGMENTS = 16
 EASY, HARD = range(1, 4), range(12, 17)  # the two humps of a bimodal shape
 
 Shares = NDArray[np.float64]
-Seconds = NDArray[np.float64]
 
 Cost = Literal["flat", "half", "linear"]
-COST_OF: dict[Cost, Callable[[int], float]] = {
-    "flat": lambda num_rows: 1.0,  # noqa: ARG005 - a step costs the same however many rows it has
-    "half": lambda num_rows: 0.5 + 0.5 * num_rows,
-    "linear": float,
-}
+COST_OF: dict[Cost, tuple[float, float]] = {"flat": (1.0, 0.0), "half": (0.5, 0.5), "linear": (0.0, 1.0)}
+"""Of a step, and of each of its rows."""
 
 
 class VirtualClock:
@@ -53,7 +55,7 @@ class VirtualClock:
 def segment_shares(name: str) -> Shares:
     """A shape by name, or a recorded one: a JSON file from `hrm-bench serve --json`, or of a list of counts."""
     if name in SHAPES:
-        return SHAPES[name]()
+        return SHAPES[name]
     if not Path(name).is_file():
         raise ValueError(f"{name!r} is no segment distribution: name a JSON file or one of {', '.join(SHAPES)}.")
     try:
@@ -73,21 +75,13 @@ def draw_segments(name: str, rng: np.random.Generator, num_puzzles: int) -> NDAr
     return rng.choice(np.arange(1, len(share_S) + 1), size=num_puzzles, p=share_S)
 
 
-def mean_segments(share_S: Shares) -> float:
-    return float(np.arange(1, len(share_S) + 1) @ share_S)
-
-
 def geometric(mean: float) -> Shares:
     """A geometric law cut off at 16 segments, with that mean."""
-    low, high = 1e-6, 10.0  # the weight of one more segment; 1 makes every number of segments as likely
-    for _ in range(100):
-        ratio = (low + high) / 2
-        low, high = (ratio, high) if mean_segments(_geometric(ratio)) < mean else (low, ratio)
-    return _geometric((low + high) / 2)
-
-
-def _geometric(ratio: float) -> Shares:
-    weight_S = ratio ** np.arange(1.0, MAX_SEGMENTS + 1)
+    segments_S = np.arange(1, MAX_SEGMENTS + 1)
+    # sum of (s - mean) ratio^s is 0; its coefficients change sign once, so one root is positive
+    roots = np.roots((segments_S - mean)[::-1])
+    (ratio,) = roots[(abs(roots.imag) < 1e-9) & (roots.real > 0)].real
+    weight_S = ratio**segments_S
     return weight_S / weight_S.sum()
 
 
@@ -100,11 +94,7 @@ def bimodal(mean: float) -> Shares:
     return share_S
 
 
-SHAPES: dict[str, Callable[[], Shares]] = {
-    f"{kind}{mean}": partial(shape, mean)
-    for kind, shape in (("geo", geometric), ("bim", bimodal))
-    for mean in (3, 5, 8)
-}
+SHAPES = {f"{kind}{mean}": shape(mean) for kind, shape in (("geo", geometric), ("bim", bimodal)) for mean in (3, 5, 8)}
 
 
 def made_up(puzzle: Puzzle, num_puzzles: int, rng: np.random.Generator) -> Questions:
@@ -116,14 +106,6 @@ def made_up(puzzle: Puzzle, num_puzzles: int, rng: np.random.Generator) -> Quest
     return Questions(tokens_NT=tokens_NT, labels_NT=labels_NT, puzzle_ids_N=ids_N, source="made up")
 
 
-def scripts(questions: Questions, segments_N: NDArray[np.int64]) -> dict[bytes, Script]:
-    """What a scripted engine plays for each question: its label, after its number of segments."""
-    return {
-        asked.tokens_T.tobytes(): Script(answer_T=asked.labels_T, segments=int(segments))
-        for asked, segments in zip(questions, segments_N, strict=True)
-    }
-
-
 @dataclass(frozen=True, kw_only=True)
 class Scripted:
     """A scripted engine and its work; a step over B rows sleeps `step_ms` times the cost of B.
@@ -132,96 +114,92 @@ class Scripted:
     """
 
     puzzle: str = "sudoku"
-    num_puzzles: int = 1000
+    puzzles: int = 1000
     seed: int = 0
     segments: str = "geo5"
     step_ms: float = 0.0
     cost: Cost = "flat"
-    num_slots: int = 8
+    slots: int = 8
     queue_limit: int = 64
 
     @property
     def title(self) -> str:
         step = f"{self.cost} cost of {self.step_ms:g} ms a step"
-        return f"scripted engine, {self.segments}, {self.num_slots} slots, {step}"
+        return f"scripted engine, {self.segments}, {self.slots} slots, {step}"
 
     def questions(self) -> Questions:
-        return made_up(registry.get(self.puzzle), self.num_puzzles, np.random.default_rng(self.seed))
+        return made_up(registry.get(self.puzzle), self.puzzles, np.random.default_rng(self.seed))
 
     def engine(
         self, asked: Questions, segments_N: NDArray[np.int64], *, sleep: Callable[[float], object] = time.sleep
     ) -> ScriptedEngine:
         """Plays every question's label after its number of segments; any other question is its own answer."""
-        script_of = scripts(asked, segments_N)
+        script_of = {
+            one.tokens_T.tobytes(): Script(answer_T=one.labels_T, segments=int(segments))
+            for one, segments in zip(asked, segments_N, strict=True)
+        }
+        of_step, of_row = COST_OF[self.cost]
         return ScriptedEngine(
-            num_slots=self.num_slots,
+            num_slots=self.slots,
             seq_len=asked.tokens_NT.shape[1],
             play=lambda tokens_T: script_of.get(tokens_T.tobytes()) or Script(answer_T=tokens_T),
-            step_s=lambda num_rows: self.step_ms / 1e3 * COST_OF[self.cost](num_rows),
+            step_s=lambda num_rows: self.step_ms / 1e3 * (of_step + of_row * num_rows),
             sleep=sleep,
         )
 
 
-class _Unproven:
-    """A puzzle whose one token says how many segments it takes; nothing is ever proven."""
-
-    vocab_size = 1 << 30
-
-    def check_BT(self, inputs_BT: NDArray[np.int32], answers_BT: NDArray[np.int32]) -> NDArray[np.int8]:
-        del answers_BT
-        return np.full(len(inputs_BT), UNKNOWN, np.int8)
+def server_command(one: Scripted) -> list[str]:
+    """How to start the server over it, less the port."""
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in asdict(one).items()]
+    return [sys.executable, "-m", "hrm_benchmarks.scripted", *flags]
 
 
-def simulate(
-    arrivals_s_N: Seconds,
-    segments_N: NDArray[np.int64],
-    *,
-    step_s_B: Seconds,
-    queue_limit: int,
-    overhead_s: float = 0.0,
-) -> Seconds:
-    """What a server should do from first principles: the latency of each request, NaN where the queue was full.
+def scripted_lanes(one: Scripted) -> Lanes:
+    """Made in the engine process."""
+    segments_N = draw_segments(one.segments, np.random.default_rng(one.seed), one.puzzles)
+    engine = one.engine(one.questions(), segments_N)
+    lane = Attempts(engine, registry.get(one.puzzle), np.zeros((1, 4), np.float32), queue_limit=one.queue_limit)
+    return {NAME: ready_lane(lane)}
 
-    The very lane that serves runs over an engine whose steps only pass time; `overhead_s` is spent on the way there.
-    What a real server takes longer is the host's, the network's or other work on the machine.
-    """
-    clock, latency_s_N = VirtualClock(), np.full(len(arrivals_s_N), np.nan)
-    engine = ScriptedEngine(
-        num_slots=len(step_s_B),
-        seq_len=1,
-        play=lambda tokens_T: Script(answer_T=tokens_T, segments=int(tokens_T[0])),
-        step_s=lambda num_rows: float(step_s_B[num_rows - 1]),
-        sleep=clock.sleep,
+
+def scripted_model(
+    puzzle: Puzzle, *, num_slots: int, name: str = NAME, max_segments: int = MAX_SEGMENTS, max_attempts: int = 1
+) -> ServedModel:
+    """What the HTTP process knows of a model that has no bundle."""
+    manifest = Manifest(
+        name=name,
+        puzzle=puzzle.name,
+        seq_len=puzzle.seq_len,
+        vocab_size=puzzle.vocab_size,
+        num_positions=puzzle.seq_len + 1,
+        hidden_size=4,
+        puzzle_vector_size=4,
+        num_puzzle_ids=1,
+        max_segments=max_segments,
+        halting=Halting(policy="verified"),
+        precisions={"fp32": "step.fp32.onnx"},
+        files={},
     )
-    max_inside = len(step_s_B) + queue_limit
-    lane = Lane(engine, _Unproven(), queue_limit=max_inside, clock=clock)
-    reached_s_N = arrivals_s_N + overhead_s
-    next_one = num_inside = num_leaving = 0
-    while next_one < len(arrivals_s_N) or lane.has_work:
-        if not lane.has_work and reached_s_N[next_one] > clock():
-            num_inside = num_leaving = 0
-            clock.sleep(float(reached_s_N[next_one]) - clock())
-        while next_one < len(arrivals_s_N) and reached_s_N[next_one] <= clock():
-            if num_inside < max_inside:  # those that leave now were still there when these came
-                num_segments = int(segments_N[next_one])
-                attempt = Attempt(
-                    attempt_id=next_one,
-                    tokens_T=np.array([num_segments], np.int32),
-                    puzzle_vector_E=np.zeros(1, np.float32),
-                    policy=HaltingPolicy(kind="learned", max_segments=num_segments),
-                    arrival_s=float(reached_s_N[next_one]),
-                )
-                lane.submit(attempt)
-                num_inside += 1
-            next_one += 1
-        num_inside -= num_leaving
-        results = lane.step()
-        num_leaving = len(results)
-        for result in results:
-            latency_s_N[result.attempt_id] = clock() - arrivals_s_N[result.attempt_id]
-    return latency_s_N
+    return ServedModel(
+        manifest=manifest, puzzle=puzzle, precision="fp32", num_slots=num_slots, max_attempts=max_attempts, lane=name
+    )
 
 
-def poisson(rate: float, seconds: float, rng: np.random.Generator) -> Seconds:
-    """The moments of arrivals that are independent of each other."""
-    return np.cumsum(rng.exponential(1 / rate, size=max(1, int(rate * seconds))))
+def main() -> None:
+    from hrm_edge_runtime.http.server import ServerOptions, run_server  # the engine process does not need it
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    for name, value in asdict(Scripted()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    given: dict[str, Any] = vars(parser.parse_args())
+    port = given.pop("port")
+    one = Scripted(**given)
+    logging.basicConfig(level=logging.INFO)
+    options = ServerOptions(host="127.0.0.1", port=port, queue_limit=one.queue_limit, drain_s=30.0, stall_s=60.0)
+    model = scripted_model(registry.get(one.puzzle), num_slots=one.slots)
+    run_server(functools.partial(scripted_lanes, one), [model], options)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,16 +7,17 @@ import itertools
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
 
-from hrm_benchmarks.report import Row, print_table
-from hrm_benchmarks.turns import RATIO, Lap, Step, beside_first, step_seconds, take_turns
+from hrm_benchmarks import turns
+from hrm_benchmarks.report import Row, print_table, tell
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import INPUTS
 from hrm_edge_runtime.engines.factory import choose, engine_for
@@ -25,70 +26,60 @@ PYTORCH = ("pytorch", "pytorch-compiled")
 PROFILED_STEPS = 50
 SHOWN_OPERATORS = 8
 CAPTION = "ratio: how many times as fast as the first engine of the batch, in the same round (median, quartiles)"
-COLUMNS = [("batch", "{batch}"), ("engine", "{engine}"), ("ms a segment", "{segment_ms:.2f}"), ("ratio", RATIO)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineAtBatch:
-    """An engine (spelled ENGINE[:PRECISION], or one of PYTORCH) at one batch."""
-
-    bundle: Path
-    name: str
-    batch: int
-    num_threads: int
-    checkpoint: Path | None = None
-
-
-def engines_of(
-    bundle: Path, names: Sequence[str], batches: Sequence[int], *, num_threads: int, checkpoint: Path | None
-) -> list[EngineAtBatch]:
-    """Every engine at every batch; refuses (ValueError) engines the bundle cannot run."""
-    opened = Bundle.open(bundle)
-    for name in names:
-        choose(opened, name)
-    return [
-        EngineAtBatch(bundle=bundle, name=name, batch=batch, num_threads=num_threads, checkpoint=checkpoint)
-        for batch in batches
-        for name in (*names, *(PYTORCH if checkpoint else ()))
-    ]
+COLUMNS = [("batch", "{batch}"), ("engine", "{engine}"), ("ms a segment", "{segment_ms:.2f}"), ("ratio", turns.RATIO)]
 
 
 def measure(
-    engines: Sequence[EngineAtBatch], *, rounds: int, turn_s: float, cpu_clock: bool, tell: Callable[[str], object]
+    bundle: Bundle,
+    engines: Sequence[str],
+    batches: Sequence[int],
+    *,
+    num_threads: int,
+    checkpoint: Path | None,
+    rounds: int,
+    turn_s: float,
+    cpu_clock: bool,
 ) -> list[Row]:
-    """A row for each engine, batch by batch; the others are compared with the first engine of their batch."""
+    """A row for each engine (ENGINE[:PRECISION]) at each batch, compared with the first engine of its batch.
+
+    With a checkpoint PyTorch takes turns too. Refuses (ValueError) engines the bundle cannot run.
+    """
+    for engine in engines:
+        choose(bundle, engine)
+    names = [*engines, *(PYTORCH if checkpoint else ())]
     rows: list[Row] = []
-    for batch in dict.fromkeys(engine.batch for engine in engines):
-        group = [engine for engine in engines if engine.batch == batch]
-        tell(f"batch {batch}: {', '.join(engine.name for engine in group)}")
-        rows += rows_of(group, take_turns(_prepared, group, rounds=rounds, turn_s=turn_s, tell=tell), cpu_clock)
+    for batch in dict.fromkeys(batches):
+        tell(f"batch {batch}: {', '.join(names)}")
+        contestants = [partial(_prepared, bundle.path, name, batch, num_threads, checkpoint) for name in names]
+        laps = turns.take_turns(contestants, rounds=rounds, turn_s=turn_s)
+        rows += rows_of(names, batch, turns.step_seconds(laps, cpu_clock=cpu_clock))
     return rows
 
 
-def rows_of(engines: Sequence[EngineAtBatch], turns: Sequence[Sequence[Lap]], cpu_clock: bool) -> list[Row]:
+def rows_of(names: Sequence[str], batch: int, seconds_RC: NDArray[np.float64]) -> list[Row]:
     """The figures of engines that took turns at one batch."""
-    seconds_RC = step_seconds(turns, cpu_clock=cpu_clock)
     medians_ms = (1e3 * np.median(seconds_RC, axis=0)).tolist()
     return [
-        {"engine": engine.name, "batch": engine.batch, "segment_ms": ms, **ratio}
-        for engine, ms, ratio in zip(engines, medians_ms, beside_first(1 / seconds_RC), strict=True)
+        {"engine": name, "batch": batch, "segment_ms": ms, **ratio}
+        for name, ms, ratio in zip(names, medians_ms, turns.beside_first(1 / seconds_RC), strict=True)
     ]
 
 
-def _prepared(engine: EngineAtBatch) -> tuple[None, Step]:
+def _prepared(
+    path: Path, engine: str, batch: int, num_threads: int, checkpoint: Path | None
+) -> tuple[None, turns.Step]:
     """Runs in a child process: every slot holds a puzzle, and a step is one more segment of all."""
-    bundle = Bundle.open(engine.bundle)
-    tokens_BT = np.resize(bundle.golden().tokens_BT, (engine.batch, bundle.manifest.seq_len))
-    if engine.name in PYTORCH:
+    bundle = Bundle.open(path)
+    tokens_BT = np.resize(bundle.golden().tokens_BT, (batch, bundle.manifest.seq_len))
+    if engine in PYTORCH:
         from hrm_benchmarks.desktop.training import segment_step
 
-        assert engine.checkpoint is not None
-        compiled = engine.name == "pytorch-compiled"
-        return None, segment_step(engine.checkpoint, tokens_BT, engine.num_threads, compiled=compiled)
-    opened = engine_for(bundle, engine=engine.name, num_slots=engine.batch, num_threads=engine.num_threads)
+        assert checkpoint is not None
+        return None, segment_step(checkpoint, tokens_BT, num_threads, compiled=engine == "pytorch-compiled")
+    opened = engine_for(bundle, engine=engine, num_slots=batch, num_threads=num_threads)
     for slot, tokens_T in enumerate(tokens_BT):
         opened.load(slot, tokens_T, bundle.puzzle_table[0])
-    return None, lambda: opened.step(engine.batch)
+    return None, lambda: opened.step(batch)
 
 
 def operator_ms(bundle: Bundle, precision: str, batch: int, num_threads: int) -> dict[str, float]:

@@ -1,8 +1,7 @@
 """A real server in processes of its own, as a user would start it: ask it, and see from outside what it does.
 
 Latency counts from the moment a request was meant to be sent. A client that waits for its answers before it sends more
-hides the very queue it should measure (coordinated omission). Memory and descriptors are read from /proc, so this part
-knows Linux only. Shapes: B rows of a step.
+hides the very queue it should measure (coordinated omission). Memory and descriptors are read from /proc: Linux only.
 """
 
 import asyncio
@@ -11,115 +10,91 @@ import itertools
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import httpx
-import numpy as np
-from numpy.typing import NDArray
+
+from hrm_benchmarks import scripted
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.engine import Int32
+from hrm_puzzles import registry
+from hrm_puzzles.data.held_out import Questions
+from hrm_puzzles.puzzle import Puzzle
 
 READY_S = 120.0
 LEAVE_S = 60.0
 LOOK_EVERY_S = 0.005
 SETTLED_S = 0.3  # the engine shows itself ten times a second
-MEASURE_S = 0.5
 LINES_IN_A_PIECE = 64
 WINDOW = 512
 READ_TIMEOUT_S = 300.0
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
+TOTALS = ("steps", "step_seconds_total", "slot_segments", "slot_segments_used", "slot_segments_offered")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Usage:
-    """What one process holds at a moment; `cpu_s` is all it has ever used."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Target:
+    """A server by its command, and what to ask it."""
 
-    resident_mb: float
-    threads: int
-    descriptors: int
-    cpu_s: float
+    title: str
+    command: Sequence[str]
+    puzzle: Puzzle
+    questions: Questions
+    num_slots: int
+    queue_limit: int
+    max_segments: int
+
+    def bodies(self) -> list[bytes]:
+        """The questions as bodies of /solve."""
+        return [json.dumps({"puzzle": question}).encode() for question in self._written(self.questions.tokens_NT)]
+
+    def solutions(self) -> list[object]:
+        """The answers known to be right, as the server writes them."""
+        return self._written(self.questions.labels_NT)
+
+    def _written(self, tokens_NT: Int32) -> list[object]:
+        notation = self.puzzle.parse(self.puzzle.sample([])).notation
+        return [self.puzzle.write(self.puzzle.decode(tokens_T), notation) for tokens_T in tokens_NT]
 
 
-@contextlib.contextmanager
-def running(command: Sequence[str]) -> Generator["RunningServer"]:
-    """A ready server for as long as it is needed."""
-    server = RunningServer(command, free_port())
-    try:
-        yield server
-    finally:
-        server.close()
+def bundle_target(
+    bundle: Bundle, asked: Questions, engine: str, *, threads: int, num_slots: int, queue_limit: int
+) -> Target:
+    """`hrm-serve` over a bundle."""
+    options = {"engine": engine, "threads": threads, "slots": num_slots, "queue-limit": queue_limit}
+    return Target(
+        title=f"{bundle.manifest.name} on {engine}, {num_slots} slots, {threads} threads, {asked.title}",
+        command=serve_command(str(bundle.path), *(f"--{option}={value}" for option, value in options.items())),
+        puzzle=bundle.puzzle,
+        questions=asked,
+        num_slots=num_slots,
+        queue_limit=queue_limit,
+        max_segments=bundle.manifest.max_segments,
+    )
 
 
-class RunningServer:
-    """A started server; `ready_s` is the time from its start to the first 200 of /readyz."""
-
-    def __init__(self, command: Sequence[str], port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the server
-        self._http = httpx.Client(base_url=self.url, timeout=60.0)
-        began = time.monotonic()
-        self._process = subprocess.Popen([*command, "--port", str(port)], stderr=self._log, start_new_session=True)
-        while not self._is_ready():
-            if self._process.poll() is not None or time.monotonic() - began > READY_S:
-                self._log.seek(0)
-                log_end = self._log.read()[-400:].strip() or "nothing"
-                raise ValueError(f"the server {command[0]} did not become ready; its log ends: {log_end}")
-            time.sleep(LOOK_EVERY_S)
-        self.ready_s = time.monotonic() - began
-
-    def slots(self) -> Any:
-        """The answer of GET /slots."""
-        return self._http.get("/slots").json()
-
-    def counts(self) -> "LaneCounts":
-        """What the first lane has done so far."""
-        slots = self.slots()
-        lane = slots["lanes"][0]["lane"]
-        return LaneCounts(
-            at_s=time.monotonic() - slots["snapshot_age_ms"] / 1e3,
-            num_ended=sum(lane["completed"].values()),
-            steps=lane["steps"],
-            rows=lane["slot_segments"],
-            step_s=lane["step_seconds_total"],
-            rows_used=lane["slot_segments_used"],
-            rows_offered=lane["slot_segments_offered"],
-        )
-
-    def pids(self) -> dict[str, int]:
-        return {"http": self._process.pid, "engine": self.slots()["engine"]["pid"]}
-
-    def usage(self) -> dict[str, Usage]:
-        """Of both processes."""
-        return {name: usage_of(pid) for name, pid in self.pids().items()}
-
-    def stop(self) -> int:
-        """Send SIGTERM; returns the exit status."""
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            return self._process.wait(LEAVE_S)
-        except subprocess.TimeoutExpired:
-            raise ValueError(f"the server did not leave within {LEAVE_S:.0f} s of SIGTERM.") from None
-
-    def close(self) -> None:
-        self._http.close()
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait(LEAVE_S)
-        self._log.close()
-
-    def _is_ready(self) -> bool:
-        with contextlib.suppress(httpx.TransportError):
-            return self._http.get("/readyz").status_code == 200
-        return False
+def scripted_target(one: scripted.Scripted) -> Target:
+    """The server over a scripted engine."""
+    asked = one.questions()
+    return Target(
+        title=f"{one.title}, {one.puzzle}, {asked.title}",
+        command=scripted.server_command(one),
+        puzzle=registry.get(one.puzzle),
+        questions=asked,
+        num_slots=one.slots,
+        queue_limit=one.queue_limit,
+        max_segments=scripted.MAX_SEGMENTS,
+    )
 
 
 def serve_command(*arguments: str) -> list[str]:
@@ -131,66 +106,84 @@ def serve_command(*arguments: str) -> list[str]:
     return [found, *arguments]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextlib.contextmanager
+def running(command: Sequence[str]) -> Generator["RunningServer"]:
+    """A ready server for as long as it is needed; refuses (ValueError) one that does not leave after SIGTERM."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    began = time.monotonic()
+    with tempfile.TemporaryFile("w+") as log, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0) as http:
+        process = subprocess.Popen([*command, "--port", str(port)], stderr=log, start_new_session=True)
+        try:
+            while not _is_ready(http):
+                if process.poll() is not None or time.monotonic() - began > READY_S:
+                    log.seek(0)
+                    log_end = log.read()[-400:].strip() or "nothing"
+                    raise ValueError(f"the server {command[0]} did not become ready; its log ends: {log_end}")
+                time.sleep(LOOK_EVERY_S)
+            yield RunningServer(process.pid, http, ready_s=time.monotonic() - began)
+            process.terminate()
+            process.wait(LEAVE_S)
+        except subprocess.TimeoutExpired:
+            raise ValueError(f"the server did not leave within {LEAVE_S:.0f} s of SIGTERM.") from None
+        finally:
+            process.kill()
+            process.wait(LEAVE_S)
 
 
-def usage_of(pid: int) -> Usage:
-    """From /proc."""
+def _is_ready(http: httpx.Client) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return http.get("/readyz").status_code == 200
+    return False
+
+
+class RunningServer:
+    """A ready server; `ready_s` is the time from its start to the first 200 of /readyz."""
+
+    def __init__(self, pid: int, http: httpx.Client, *, ready_s: float) -> None:
+        self.url = str(http.base_url)
+        self.ready_s = ready_s
+        self._pid, self._http = pid, http
+
+    def slots(self) -> Any:
+        """The answer of GET /slots."""
+        return self._http.get("/slots").json()
+
+    def totals(self, *, since: Mapping[str, float] | None = None) -> dict[str, float]:
+        """What the first lane has done until `at_s` of `time.monotonic`, or between then and `since`.
+
+        TOTALS are those of its LaneSnapshot; `ended` counts attempts that ended in any way.
+        """
+        slots = self.slots()
+        lane = slots["lanes"][0]["lane"]
+        at_s = time.monotonic() - slots["snapshot_age_ms"] / 1e3
+        totals = {"at_s": at_s, "ended": sum(lane["completed"].values()), **{name: lane[name] for name in TOTALS}}
+        return {name: value - (since or {}).get(name, 0) for name, value in totals.items()}
+
+    def usage(self) -> dict[str, dict[str, float]]:
+        """What both processes hold now, from /proc; `cpu_s` is all they have ever used."""
+        return {"http": _usage_of(self._pid), "engine": _usage_of(self.slots()["engine"]["pid"])}
+
+
+def _usage_of(pid: int) -> dict[str, float]:
     process = Path(f"/proc/{pid}")
     status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
     times = (process / "stat").read_text().rpartition(")")[2].split()
-    return Usage(
-        resident_mb=int(status["VmRSS"].split()[0]) / 1024,
-        threads=int(status["Threads"]),
-        descriptors=len(os.listdir(process / "fd")),
-        cpu_s=(int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK"),
-    )
+    return {
+        "resident_mb": int(status["VmRSS"].split()[0]) / 1024,
+        "threads": int(status["Threads"]),
+        "descriptors": len(os.listdir(process / "fd")),
+        "cpu_s": (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK"),
+    }
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaneCounts:
-    """What a lane has done until `at_s` of `time.monotonic`; a difference of two says what it did between them.
-
-    `rows_used` and `rows_offered` count while puzzles waited, `num_ended` attempts that ended in any way.
-    """
-
-    at_s: float
-    num_ended: int
-    steps: int
-    rows: int
-    step_s: float
-    rows_used: int
-    rows_offered: int
-
-    def __sub__(self, earlier: "LaneCounts") -> "LaneCounts":
-        return LaneCounts(**{name: value - getattr(earlier, name) for name, value in vars(self).items()})
-
-    @property
-    def occupancy(self) -> float:
-        return self.rows_used / max(1, self.rows_offered)
-
-    @property
-    def engine_share(self) -> float:
-        return self.step_s / self.at_s
-
-    @property
-    def overhead_s(self) -> float:
-        """Of one step: everything that is not the engine's, between steps that follow each other at once."""
-        return (self.at_s - self.step_s) / self.steps
-
-
-def client() -> aiohttp.ClientSession:
+def client(url: str) -> aiohttp.ClientSession:
     """A session with any number of connections; every one is kept and used again."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None, sock_read=READ_TIMEOUT_S)
-    )
+    timeout = aiohttp.ClientTimeout(total=None, sock_read=READ_TIMEOUT_S)
+    return aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exchange:
+class Exchange(NamedTuple):
     """One request: moments in seconds from the start of its run; status 0 where no answer came."""
 
     intended_s: float
@@ -199,43 +192,34 @@ class Exchange:
     status: int
     answer: dict[str, Any]
 
-    @property
-    def latency_s(self) -> float:
-        return self.done_s - self.intended_s
-
 
 async def open_loop(
-    http: aiohttp.ClientSession,
-    url: str,
-    bodies: Sequence[bytes],
-    questions: Sequence[int],
-    arrivals_s: Sequence[float],
+    http: aiohttp.ClientSession, bodies: Iterable[bytes], arrivals_s: Iterable[float]
 ) -> list[Exchange]:
-    """Ask `bodies[questions[i]]` at `arrivals_s[i]`, whatever has become of those before."""
+    """Ask for each body at its moment, whatever has become of those before."""
     began = time.monotonic()
 
-    async def ask(question: int, intended_s: float) -> Exchange:
+    async def ask(body: bytes, intended_s: float) -> Exchange:
         sent_s, status, answer = time.monotonic() - began, 0, dict[str, Any]()
         with contextlib.suppress(aiohttp.ClientError):
-            answer, status = await post(http, url, bodies[question])
-        done_s = time.monotonic() - began
-        return Exchange(intended_s=intended_s, sent_s=sent_s, done_s=done_s, status=status, answer=answer)
+            answer, status = await post(http, body)
+        return Exchange(intended_s, sent_s, time.monotonic() - began, status, answer)
 
     asked: list[asyncio.Task[Exchange]] = []
-    for question, intended_s in zip(questions, arrivals_s, strict=True):
+    for body, intended_s in zip(bodies, arrivals_s, strict=True):
         await asyncio.sleep(max(0.0, began + intended_s - time.monotonic()))
-        asked.append(asyncio.create_task(ask(question, intended_s)))
+        asked.append(asyncio.create_task(ask(body, intended_s)))
     return list(await asyncio.gather(*asked))
 
 
-async def post(http: aiohttp.ClientSession, url: str, body: bytes) -> tuple[dict[str, Any], int]:
+async def post(http: aiohttp.ClientSession, body: bytes) -> tuple[dict[str, Any], int]:
     """Ask for one puzzle: what the server says, and its status."""
-    async with http.post(f"{url}/solve", data=body, headers=JSON) as response:
+    async with http.post("/solve", data=body, headers=JSON) as response:
         return json.loads(await response.read()), response.status
 
 
 async def stream(
-    http: aiohttp.ClientSession, url: str, bodies: Iterable[bytes], *, window: int = WINDOW, rate: float | None = None
+    http: aiohttp.ClientSession, bodies: Iterable[bytes], *, window: int = WINDOW, rate: float | None = None
 ) -> AsyncIterator[dict[str, Any]]:
     """Send lines (at most `rate` in a second) while their answers are read; what the server says, line by line.
 
@@ -243,7 +227,7 @@ async def stream(
     unmeasured queue.
     """
     places = asyncio.Semaphore(window)
-    async with http.post(f"{url}/solve/batch", data=_pieces(bodies, places, rate), headers=NDJSON) as response:
+    async with http.post("/solve/batch", data=_pieces(bodies, places, rate), headers=NDJSON) as response:
         response.raise_for_status()
         async for line in response.content:
             places.release()
@@ -278,27 +262,3 @@ def answer_in(said: dict[str, Any]) -> dict[str, Any]:
     if "answer" not in said:
         raise ValueError(f"line {said['line']} was refused ({said['error']['message']}): ask what this server takes.")
     return said["answer"]
-
-
-async def step_costs(
-    server: RunningServer, http: aiohttp.ClientSession, body: bytes, *, num_slots: int, num_segments: int
-) -> NDArray[np.float64]:
-    """Seconds of a step of 1, 2, ... rows, as the server's own engine counts them while nothing else is asked.
-
-    Batches of B lines that all run the same number of segments keep B rows busy from their first step to their last.
-    """
-    line = json.dumps({**json.loads(body), "policy": "fixed", "max_segments": num_segments}).encode()
-    costs_s: list[float] = []
-    for num_rows in range(1, num_slots + 1):
-        before = await asyncio.to_thread(server.counts)
-        began = time.monotonic()
-        while time.monotonic() - began < MEASURE_S:
-            async for said in stream(http, server.url, [line] * num_rows):
-                answer_in(said)
-        await asyncio.sleep(SETTLED_S)
-        seen = await asyncio.to_thread(server.counts) - before
-        mean_s, short = seen.step_s / seen.steps, min(num_rows - seen.rows / seen.steps, 0.9)
-        if costs_s and short > 0:  # some steps had one row less
-            mean_s = (mean_s - short * costs_s[-1]) / (1 - short)
-        costs_s.append(mean_s)
-    return np.array(costs_s)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hrm_benchmarks.cli import app
-from hrm_benchmarks.scripted import poisson, simulate
+from hrm_benchmarks.load import poisson, simulate
 
 
 def test_one_slot_serves_one_after_another() -> None:
@@ -31,7 +31,7 @@ def test_overhead_is_added_and_a_full_queue_drops() -> None:
 
 def test_one_slot_with_fixed_service_agrees_with_the_formula_of_pollaczek_and_khinchine() -> None:
     arrivals_s = poisson(0.7, 20_000, np.random.default_rng(3))
-    latency_s = simulate(arrivals_s, np.ones(len(arrivals_s), np.int64), step_s_B=np.ones(1), queue_limit=100)
+    latency_s = simulate(arrivals_s, np.ones(len(arrivals_s), np.int32), step_s_B=np.ones(1), queue_limit=100)
     expected_s = 1 + 0.7 / (2 * (1 - 0.7))  # a server that is asked between its steps only adds nothing here
     assert latency_s.mean() == pytest.approx(expected_s, rel=0.1)
 

@@ -6,15 +6,13 @@ import pytest
 from typer.testing import CliRunner
 
 from hrm_benchmarks.cli import app
-from hrm_benchmarks.segments import EngineAtBatch, rows_of
-from hrm_benchmarks.turns import Lap
-from hrm_edge_runtime.bundle import find_bundle
+from hrm_benchmarks.segments import rows_of
+from hrm_benchmarks.turns import Lap, step_seconds
 
 
 def test_a_ratio_says_how_many_times_as_fast_as_the_first_engine() -> None:
-    path = find_bundle("sudoku-6x6")
-    pair = [EngineAtBatch(bundle=path, name=name, batch=2, num_threads=1) for name in ("cpu:fp32", "cpu:int8")]
-    first, second = rows_of(pair, [[Lap(2, 2.0, 8.0), Lap(4, 2.0, 4.0)], [Lap(1, 1.0, 4.0), Lap(4, 1.0, 1.0)]], False)
+    laps = [[Lap(2, 2.0, 8.0), Lap(4, 2.0, 4.0)], [Lap(1, 1.0, 4.0), Lap(4, 1.0, 1.0)]]
+    first, second = rows_of(["cpu:fp32", "cpu:int8"], 2, step_seconds(laps, cpu_clock=False))
     assert (first["segment_ms"], first["ratio"]) == (1000.0, 1.0)
     assert [second[name] for name in ("segment_ms", "ratio_low", "ratio", "ratio_high")] == [375.0, 2.5, 3.0, 3.5]
 

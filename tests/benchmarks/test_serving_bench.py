@@ -1,6 +1,7 @@
 """The benchmark's accounting, in virtual time: what each policy computes is known before it runs, to the last row."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,85 +11,78 @@ from typer.testing import CliRunner
 
 from hrm_benchmarks import policies
 from hrm_benchmarks.cli import app
-from hrm_benchmarks.scripted import (
-    Scripted,
-    VirtualClock,
-    made_up,
-    mean_segments,
-    scripts,
-    segment_shares,
-)
+from hrm_benchmarks.report import Row
+from hrm_benchmarks.scripted import Cost, Scripted, VirtualClock, made_up, segment_shares
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT
 
 SEGMENTS = np.array([1, 4, 2, 1, 3])  # of the puzzles in their order; two slots, a second a step
 
 
-def bench_of(*, linear: bool = False) -> policies.Bench:
+def bench_of(cost: Cost = "flat") -> policies.Bench:
     puzzle, clock = registry.get("sudoku-4x4"), VirtualClock()
     asked = made_up(puzzle, len(SEGMENTS), np.random.default_rng(0))
-    script_of = scripts(asked, SEGMENTS)
-    engine = ScriptedEngine(
-        num_slots=2,
-        seq_len=puzzle.seq_len,
-        play=lambda tokens_T: script_of[tokens_T.tobytes()],
-        step_s=float if linear else 1.0,
-        sleep=clock.sleep,
-    )
-    attempts = policies.attempts_of(asked, HaltingPolicy(kind="learned", max_segments=16), np.zeros(1, np.float32))
     return policies.Bench(
-        engine=engine, puzzle=puzzle, attempts=attempts, labels_NT=asked.labels_NT, clock=clock, title="tiny"
+        engine=Scripted(puzzle=puzzle.name, slots=2, step_ms=1000, cost=cost).engine(
+            asked, SEGMENTS, sleep=clock.sleep
+        ),
+        puzzle=puzzle,
+        puzzle_vector_E=np.zeros(1, np.float32),
+        questions=asked,
+        rule=HaltingPolicy(kind="learned", max_segments=16),
+        clock=clock,
+        title="tiny",
     )
 
 
-def runs(*, linear: bool = False) -> dict[str, policies.PolicyRun]:
-    bench = bench_of(linear=linear)
-    return {policy.name: policies.serve(policy, bench) for policy in policies.POLICIES}
+def figures(cost: Cost = "flat") -> dict[str, Row]:
+    return policies.measure(bench_of(cost), rounds=1)
 
 
 def test_each_policy_takes_the_steps_its_rule_says() -> None:
     # refill: puzzles 01 21 21 31 4 4 4; batches of two: 4 + 2 + 3 steps; fixed: three of 16; alone: 1 + 4 + 2 + 1 + 3
-    steps = {name: run.lane.steps for name, run in runs().items()}
+    steps = {name: run["steps"] for name, run in figures().items()}
     assert steps == {"refill": 7, "fixed": 48, "slowest": 9, "compaction": 9, "one-at-a-time": 11}
 
 
 def test_time_follows_the_rows_that_were_really_computed() -> None:
     # waiting computes both rows of a batch until its end (4*2 + 2*2 + 3*1); compaction drops those that have halted
-    seconds = {name: run.wall_s for name, run in runs(linear=True).items()}
+    seconds = {name: 5 / run["puzzles_per_s"] for name, run in figures("linear").items()}
     assert seconds == {"refill": 11, "fixed": 16 * 5, "slowest": 15, "compaction": 11, "one-at-a-time": 11}
 
 
 def test_rows_in_use_are_counted_against_the_slots_that_were_offered() -> None:
-    seen = runs()
-    assert (seen["refill"].lane.slot_segments, seen["refill"].rows_offered) == (11, 14)
-    assert (seen["slowest"].lane.slot_segments, seen["slowest"].rows_offered) == (11, 18)
-    assert (seen["one-at-a-time"].lane.slot_segments, seen["one-at-a-time"].rows_offered) == (11, 11)
+    seen = figures()
+    assert seen["refill"]["occupancy_whole_run"] == 11 / 14
+    assert seen["slowest"]["occupancy_whole_run"] == 11 / 18
+    assert seen["one-at-a-time"]["occupancy_whole_run"] == 1.0
 
 
 def test_the_backlog_ends_when_nobody_waits_any_more() -> None:
-    # refill: the last puzzle takes its slot before the fifth step, and until then both slots work
-    seen = runs()["refill"]
-    assert (seen.backlog_rows_used, seen.backlog_rows_offered) == (8, 8)
+    # refill: the last puzzle takes its slot before the fifth step, and until then both slots work; batches of two:
+    # the first takes 4 steps with 5 live rows, the second 2 with 3, and the third leaves nobody waiting
+    seen = figures()
+    assert seen["refill"]["occupancy"] == 1.0
+    assert seen["slowest"]["occupancy"] == 8 / 12
 
 
 def test_every_policy_answers_every_puzzle_alike() -> None:
     bench = bench_of()
-    for name, run in runs().items():
-        assert sorted(result.attempt_id for result in run.results) == [0, 1, 2, 3, 4], name
-        assert policies.exact_share(run, bench.labels_NT) == 1.0, name
-        assert [result.segments for result in run.results] == [16] * 5 or name != "fixed"
+    for policy in policies.POLICIES:
+        results, row = policies.serve(policy, bench)
+        assert sorted(result.attempt_id for result in results) == [0, 1, 2, 3, 4], policy.name
+        assert row["exact"] == 1.0, policy.name
+        assert [result.segments for result in results] == [16] * 5 or policy.early_exit
 
 
 def test_figures_compare_with_the_refill_run() -> None:
-    seen, bench = runs(), bench_of()
-    slowest = policies.figures(seen["slowest"], seen["refill"], bench.labels_NT)
-    assert slowest["refill_ratio"] == pytest.approx(9 / 7)
-    assert slowest["puzzles_per_s"] == pytest.approx(5 / 9)
-    assert slowest["mean_segments"] == pytest.approx(SEGMENTS.mean())
-    assert policies.figures(seen["refill"], seen["refill"], bench.labels_NT)["share_of_bound"] == 1.0
+    seen = figures()
+    assert seen["slowest"]["refill_ratio"] == pytest.approx(9 / 7)
+    assert seen["slowest"]["puzzles_per_s"] == pytest.approx(5 / 9)
+    assert seen["slowest"]["mean_segments"] == pytest.approx(SEGMENTS.mean())
+    assert (seen["refill"]["refill_ratio"], seen["refill"]["share_of_bound"]) == (1.0, 1.0)
 
 
 def test_made_up_questions_are_solved_by_their_labels() -> None:
@@ -104,14 +98,14 @@ def test_made_up_questions_are_solved_by_their_labels() -> None:
 def test_synthetic_shapes_have_the_mean_in_their_name(name: str, mean: int) -> None:
     share_S = segment_shares(name)
     assert share_S.sum() == pytest.approx(1)
-    assert mean_segments(share_S) == pytest.approx(mean)
+    assert np.arange(1, 17) @ share_S == pytest.approx(mean)
 
 
 @pytest.mark.parametrize(("segments", "fixed", "slowest"), [("geo5", 3.19, 2.26), ("bim5", 3.19, 2.71)])
 def test_throughput_agrees_with_the_closed_form(segments: str, fixed: float, slowest: float) -> None:
     """E[T] and E[max of 8] give the ratios; a finite sample and its drain stay within a tenth of them."""
-    scripted = Scripted(segments=segments, num_puzzles=600, num_slots=8, step_ms=1, cost="flat", seed=1)
-    seen = policies.measure(policies.scripted_bench(scripted, virtual=True), rounds=1, tell=str)
+    scripted = Scripted(segments=segments, puzzles=600, slots=8, step_ms=1, cost="flat", seed=1)
+    seen = policies.measure(policies.scripted_bench(scripted, virtual=True), rounds=1)
     assert seen["fixed"]["refill_ratio"] == pytest.approx(fixed, rel=0.1)
     assert seen["slowest"]["refill_ratio"] == pytest.approx(slowest, rel=0.1)
     assert seen["refill"]["occupancy"] >= 0.98
@@ -156,17 +150,18 @@ def test_every_early_exit_policy_gives_each_puzzle_the_same_answer(tmp_path: Pat
     bench = policies.bundle_bench(
         bundle,
         policies.questions_for(bundle, None, None, 9, seed=0),
-        precision="fp32",
-        policy=HaltingPolicy(kind="learned", max_segments=9),
+        "fp32",
+        None,
         num_slots=4,
         num_threads=1,
         cpu_clock=False,
     )
+    bench = replace(bench, rule=HaltingPolicy(kind="learned", max_segments=9))
     answers: dict[str, dict[int, tuple[int, list[int]]]] = {}
     for policy in policies.POLICIES:
-        run = policies.serve(policy, bench)
+        results, _ = policies.serve(policy, bench)
         answers[policy.name] = {
-            result.attempt_id: (result.segments, np.asarray(result.answer_T).tolist()) for result in run.results
+            result.attempt_id: (result.segments, np.asarray(result.answer_T).tolist()) for result in results
         }
     assert {segments for segments, _ in answers.pop("fixed").values()} == {9}
     assert all(given == answers["refill"] for given in answers.values())

@@ -42,7 +42,7 @@ def test_other_work_under_the_name_of_equal_work_is_refused() -> None:
     plain, same, _ = tiny()
     other = replace(same, recipe=replace(same.recipe, loss="softmax"))
     with pytest.raises(ValueError, match="the work is not equal"):
-        training.measure([plain, other], rounds=1, turn_s=0.0, tell=str)
+        training.measure([plain, other], rounds=1, turn_s=0.0)
 
 
 def test_a_ratio_is_taken_inside_its_round_and_counts_samples_not_steps() -> None:

@@ -13,7 +13,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
 from scripted_server import NAME, PUZZLE, scripted_lanes, scripted_model
 
-from hrm_benchmarks import scripted_server as scripted
+from hrm_benchmarks import scripted as scripted
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.scripted import ScriptedEngine

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hrm_benchmarks import scripted_server as serving
+from hrm_benchmarks import scripted as serving
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.models import ServedModel

@@ -5,6 +5,7 @@ Read `measure` first. Shapes: R rounds, C contestants, B batch, N puzzles, T tok
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hrm_benchmarks.desktop.plain import PlainHRM, PlainTrainer
-from hrm_benchmarks.report import Row, print_table
+from hrm_benchmarks.report import Row, tell
 from hrm_benchmarks.turns import RATIO, Lap, beside_first, step_seconds, take_turns
 from hrm_edge_runtime.engines.engine import Int32
 from hrm_host import memory
@@ -35,7 +36,7 @@ NUM_PUZZLES = 64
 LOSS_TOLERANCE = 1e-5
 COLUMNS = [
     ("trainer", "{name}"),
-    ("equal work", "{equal}"),
+    ("equal work", "{equal_work}"),
     ("samples/s", "{samples_per_s:.1f}"),
     ("ms a step", "{step_ms:.1f}"),
     ("ratio", RATIO),
@@ -92,9 +93,7 @@ def contestants(
     return [plain, *chosen, *(replace(one, name=f"{one.name}, compiled", compile=True) for one in chosen if compiled)]
 
 
-def measure(
-    all_of: Sequence[TrainerUnderTest], *, rounds: int, turn_s: float, tell: Callable[[str], object]
-) -> list[list[Lap]]:
+def measure(all_of: Sequence[TrainerUnderTest], *, rounds: int, turn_s: float) -> list[list[Lap]]:
     """Turns by round and contestant. Refuses (ValueError) where equal work does not give equal losses."""
 
     def require_equal(losses: Sequence[Sequence[float]]) -> None:
@@ -107,7 +106,8 @@ def measure(
                 )
 
     tell(f"starting {len(all_of)} trainers and comparing their first {CHECKED_STEPS} losses")
-    return take_turns(_prepared, all_of, rounds=rounds, turn_s=turn_s, tell=tell, greeted=require_equal)
+    starts = [partial(_prepared, one) for one in all_of]
+    return take_turns(starts, rounds=rounds, turn_s=turn_s, greeted=require_equal)
 
 
 def speeds(all_of: Sequence[TrainerUnderTest], turns: Sequence[Sequence[Lap]], *, cpu_clock: bool) -> list[Row]:
@@ -125,11 +125,6 @@ def speeds(all_of: Sequence[TrainerUnderTest], turns: Sequence[Sequence[Lap]], *
         }
         for index, one in enumerate(all_of)
     ]
-
-
-def print_speeds(title: str, found: Sequence[Row]) -> None:
-    rows = [{**row, "equal": "yes" if row["equal_work"] else "no"} for row in found]
-    print_table(title, COLUMNS, rows, caption=LEGEND, left=["trainer"])
 
 
 def _prepared(contestant: TrainerUnderTest) -> tuple[list[float], Callable[[], float]]:
