@@ -66,7 +66,7 @@ def puzzles_from_file(path: Path, puzzle: Puzzle, num_puzzles: int) -> list[Know
             except PuzzleError as error:
                 raise ValueError(f"puzzle {entry.number}: {error}") from error
             if solution is None and isinstance(puzzle, Sudoku):
-                solution = sudoku_solver.solve(puzzle.board, grid, max_solutions=1).grids[0]
+                solution = sudoku_solver.solve(puzzle, grid, max_solutions=1).grids[0]
             found.append(KnownPuzzle(puzzle=entry.puzzle, solution=solution))
     if not found:
         raise ValueError(f"{path} holds no puzzle: write one in each line.")

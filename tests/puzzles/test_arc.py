@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc, ArcSymmetry
-from hrm_puzzles.arc.canvas import Variant, canvas_T, grid_at, is_grid_B, turned, variant_of, variants_of
+from hrm_puzzles.arc.canvas import Variant, canvas_T, grid_at, turned, variant_of, variants_of
 from hrm_puzzles.puzzle import UNKNOWN, Grid, PuzzleError
 
 SIDE = 10
@@ -54,7 +54,7 @@ def test_encoding_is_undone_by_decoding(grid: Grid) -> None:
 def test_a_grid_is_found_wherever_it_stands(grid: Grid, top: int, left: int) -> None:
     tokens_T = canvas_T(grid, SIDE, (top, left))
     assert np.array_equal(SMALL.decode(tokens_T), grid)
-    assert is_grid_B(tokens_T[None], SIDE).all()
+    assert SMALL.is_well_formed_B(tokens_T[None]).all()
 
 
 @given(st.lists(st.integers(-3, 14), min_size=16, max_size=16))
@@ -167,7 +167,7 @@ def test_a_symmetry_is_undone_exactly_wherever_the_grids_stand(
     tokens_BT = np.stack([canvas_T(one, SIDE, (top, left)), canvas_T(other, SIDE, (left, top))])
     symmetry = ArcSymmetry(side=SIDE, variant=variant)
     image_BT = symmetry.apply(tokens_BT)
-    assert is_grid_B(image_BT, SIDE).all()
+    assert SMALL.is_well_formed_B(image_BT).all()
     assert np.array_equal(SMALL.decode(image_BT[0]), variant.apply(one))
     assert np.array_equal(symmetry.invert(image_BT), tokens_BT)
 

@@ -89,7 +89,7 @@ def test_what_is_written_reads_the_same(name: str, cells: list[int]) -> None:
     assert isinstance(SUDOKU, Sudoku)
     notation = SUDOKU.parse(NOTATIONS[name]).notation
     grid: Grid = np.array(cells, dtype=np.int8).reshape(9, 9)
-    assert (read_notation(SUDOKU.board, SUDOKU.write(grid, notation)).grid == grid).all()
+    assert (read_notation(SUDOKU, SUDOKU.write(grid, notation)).grid == grid).all()
 
 
 @pytest.mark.parametrize(("name", "side"), [("sudoku-4x4", 4), ("sudoku-6x6", 6)])

@@ -9,8 +9,7 @@ import pytest
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT, PuzzleError
 from hrm_puzzles.sudoku.board import SudokuBoard
-from hrm_puzzles.sudoku.generator import generate
-from hrm_puzzles.sudoku.solver import rating, solve
+from hrm_puzzles.sudoku.solver import generate, rating, solve
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
 BOARD_9 = SudokuBoard(box_rows=3, box_cols=3)
@@ -153,7 +152,7 @@ def test_generated_questions_have_one_solution_and_it_is_the_label(name: str, di
         example = puzzle.generate(rng, difficulty)
         question_T, answer_T = puzzle.encode(example.question), puzzle.encode(example.answer)
         assert puzzle.check_BT(question_T[None], answer_T[None]).tolist() == [RIGHT]
-        assert plain_count(puzzle.board, example.question.reshape(-1).tolist()) == 1
+        assert plain_count(puzzle, example.question.reshape(-1).tolist()) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)

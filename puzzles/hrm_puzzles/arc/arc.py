@@ -7,28 +7,20 @@ Shapes: B batch, N answers, S side of the canvas, T = S * S, G = 2 partitions (r
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_puzzles import voting
 from hrm_puzzles.arc import canvas as arc_canvas
 from hrm_puzzles.arc import notation as arc_notation
 from hrm_puzzles.arc.canvas import Variant, boxes_of_B, moved_BT
 from hrm_puzzles.grid.board import BoolArray, GridShape, Int32Array, UInt64Array
-from hrm_puzzles.puzzle import (
-    BLANK_IDENTIFIER,
-    UNKNOWN,
-    Example,
-    Geometry,
-    Grid,
-    IntArray,
-    Notation,
-    Parsed,
-    PuzzleError,
-)
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, UNKNOWN, Geometry, Grid, IntArray, Notation, Parsed, PuzzleError
+from hrm_puzzles.voting import TRIALS, Ballot
 
 _COLOURS = "#000000 #0074D9 #FF4136 #2ECC40 #FFDC00 #AAAAAA #F012BE #FF851B #7FDBFF #870C25"  # of ARC's own pages
+PALETTE = dict(enumerate(_COLOURS.split()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +34,7 @@ class Arc:
     num_puzzle_ids = 1  # the blank one; a data set names the others
     proof_exists = False
     difficulties: tuple[str, ...] = ()
+    palette = PALETTE
 
     @property
     def seq_len(self) -> int:
@@ -50,10 +43,6 @@ class Arc:
     @property
     def geometry(self) -> Geometry:
         return GridShape(rows=self.side, cols=self.side).geometry
-
-    @property
-    def palette(self) -> dict[int, str]:
-        return dict(enumerate(_COLOURS.split()))
 
     def parse(self, notation: object) -> Parsed:
         """Read a question with its task's name; refuses grids that are not rectangular or do not fit the canvas."""
@@ -83,13 +72,16 @@ class Arc:
 
     def is_well_formed_B(self, tokens_BT: IntArray) -> BoolArray:
         """Whether each row is exactly one grid with its end marks, the one thing that can be said of an answer."""
-        return arc_canvas.is_grid_B(tokens_BT, self.side)
+        boxes, is_colour_BT = boxes_of_B(tokens_BT, self.side), arc_canvas.is_colour(np.asarray(tokens_BT))
+        expected_BT = np.where(is_colour_BT, tokens_BT, boxes.marks_BT(self.side))
+        is_full_B = is_colour_BT.sum(axis=1) == boxes.height_B * boxes.width_B
+        return is_full_B & (expected_BT == tokens_BT).all(axis=1)
 
     def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:  # noqa: ARG002
         """UNKNOWN, always: what a task asks for is not written anywhere."""
         return np.full(len(inputs_BT), UNKNOWN, dtype=np.int8)
 
-    def generate(self, rng: np.random.Generator, difficulty: str) -> Example:  # noqa: ARG002
+    def generate(self, rng: np.random.Generator, difficulty: str) -> NoReturn:  # noqa: ARG002
         remedy = f"build a data set from tasks with hrm-data build {self.name}"
         raise PuzzleError("ARC tasks are made by people, not generated", "not-generated", remedy)
 
@@ -139,7 +131,27 @@ class Arc:
         answers_NT: IntArray,
         q_halt_N: NDArray[np.floating],
     ) -> dict[int, float]:
-        return voting.pass_at(names, inputs_NT, labels_NT, answers_NT, q_halt_N, self.side)
+        """The published score: a task counts where the answer to each of its test inputs is among the first k grids.
+
+        Answers to the variants `names` of test inputs are turned back, and those to one test input vote for a grid.
+        Without any answer the score is 0.
+        """
+        ballots: dict[tuple[str, bytes], Ballot] = {}  # by task and test input
+        labels: dict[tuple[str, bytes], bytes] = {}
+        for name, *rows, q_halt in zip(names, inputs_NT, labels_NT, answers_NT, q_halt_N.tolist(), strict=True):
+            task, variant = arc_canvas.variant_of(name)
+            question, label, answer = (
+                _key(variant.invert(arc_canvas.grid_at(tokens_T, self.side))) for tokens_T in rows
+            )
+            ballots.setdefault((task, question), Ballot()).cast(answer, q_halt)
+            labels[task, question] = label
+        ranked = {test_input: ballot.ranked() for test_input, ballot in ballots.items()}
+        num_tasks = len({task for task, _ in labels})
+        shares: dict[int, float] = {}
+        for k in TRIALS:
+            missed = {key[0] for key, label in labels.items() if label not in ranked[key][:k]}
+            shares[k] = (num_tasks - len(missed)) / num_tasks if num_tasks else 0.0
+        return shares
 
     def render(self, grid: Grid, question: Grid | None = None) -> str:  # noqa: ARG002
         """A text board of digits, a point for colour 0; an answer is not laid over its question."""
@@ -166,3 +178,8 @@ class ArcSymmetry:
             grid = change(arc_canvas.grid_at(tokens_T, self.side, (top, left)))
             changed.append(arc_canvas.canvas_T(grid, self.side, (top, left)[::order]))
         return np.stack(changed)
+
+
+def _key(grid: Grid) -> bytes:
+    """Bytes that are the same for equal grids only."""
+    return bytes(grid.shape) + np.ascontiguousarray(grid, dtype=np.int8).tobytes()

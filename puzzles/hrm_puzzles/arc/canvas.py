@@ -55,7 +55,7 @@ def grid_at(tokens_T: IntArray, side: int, origin: tuple[int, int] = (0, 0)) -> 
     Of boxes of equal area it is the one with the fewest rows; 0 x 0 if the origin holds no colour.
     """
     tokens = np.asarray(tokens_T).reshape(side, side)[origin[0] :, origin[1] :]
-    num_in_row_S = np.cumprod(_is_colour(tokens), axis=1, dtype=np.int64).sum(axis=1)
+    num_in_row_S = np.cumprod(is_colour(tokens), axis=1, dtype=np.int64).sum(axis=1)
     width_S = np.minimum.accumulate(num_in_row_S)  # of the box that ends in this row
     area_S = width_S * np.arange(1, len(width_S) + 1)
     last = int(area_S.argmax())
@@ -90,19 +90,10 @@ class Boxes:
 
 
 def boxes_of_B(tokens_BT: IntArray, side: int) -> Boxes:
-    is_colour_BSS = _is_colour(np.asarray(tokens_BT)).reshape(-1, side, side)
+    is_colour_BSS = is_colour(np.asarray(tokens_BT)).reshape(-1, side, side)
     top_B, height_B = _extent(np.any(is_colour_BSS, axis=2))
     left_B, width_B = _extent(np.any(is_colour_BSS, axis=1))
     return Boxes(top_B=top_B, left_B=left_B, height_B=height_B, width_B=width_B)
-
-
-def is_grid_B(tokens_BT: IntArray, side: int) -> BoolArray:
-    """Whether each canvas is exactly one grid with its end marks, at any place."""
-    boxes = boxes_of_B(tokens_BT, side)
-    is_colour_BT = _is_colour(np.asarray(tokens_BT))
-    expected_BT = np.where(is_colour_BT, tokens_BT, boxes.marks_BT(side))
-    is_full_B = is_colour_BT.sum(axis=1) == boxes.height_B * boxes.width_B
-    return is_full_B & (expected_BT == tokens_BT).all(axis=1)
 
 
 def moved_BT(tokens_BT: IntArray, boxes: Boxes, top_B: IntpArray, left_B: IntpArray, side: int) -> Int32Array:
@@ -121,7 +112,7 @@ def moved_BT(tokens_BT: IntArray, boxes: Boxes, top_B: IntpArray, left_B: IntpAr
     return np.where(inside_BT, np.take_along_axis(tokens_BT, source_BT, axis=1), around_BT).astype(np.int32)
 
 
-def _is_colour(tokens: IntArray) -> BoolArray:
+def is_colour(tokens: IntArray) -> BoolArray:
     return (tokens >= FIRST_COLOUR) & (tokens < VOCAB)
 
 
@@ -227,7 +218,7 @@ def _sums_TBC(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Arra
     sums_TBC = np.zeros((NUM_TURNS, len(inputs_BT), NUM_COLOURS))
     for tokens_BT, numbers in zip((inputs_BT, labels_BT), _place_numbers(), strict=True):
         boxes = boxes_of_B(tokens_BT, side)
-        canvas_K, place_K = np.nonzero(_is_colour(np.asarray(tokens_BT)))
+        canvas_K, place_K = np.nonzero(is_colour(np.asarray(tokens_BT)))
         row_K, col_K = place_K // side - boxes.top_B[canvas_K], place_K % side - boxes.left_B[canvas_K]
         last_row_K, last_col_K = boxes.height_B[canvas_K] - 1, boxes.width_B[canvas_K] - 1
         bin_K = canvas_K * NUM_COLOURS + np.asarray(tokens_BT)[canvas_K, place_K] - FIRST_COLOUR

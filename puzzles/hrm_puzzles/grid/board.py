@@ -122,16 +122,17 @@ def levels_from(shape: GridShape, free: int, start: int, goal: int = 0) -> list[
 
 @dataclass(frozen=True, kw_only=True)
 class GridSymmetry:
-    """A turn or reflection: position t of the result holds the token at `source_T[t]`."""
+    """Position t of the result holds `relabel_V[token at source_T[t]]`."""
 
     source_T: Int32Array
+    relabel_V: Int32Array
 
     def apply(self, tokens_BT: IntArray) -> Int32Array:
-        return tokens_BT[..., self.source_T].astype(np.int32)
+        return self.relabel_V[tokens_BT[..., self.source_T]]
 
     def invert(self, tokens_BT: IntArray) -> Int32Array:
         """The exact inverse of `apply`."""
-        return tokens_BT[..., np.argsort(self.source_T)].astype(np.int32)
+        return np.argsort(self.relabel_V).astype(np.int32)[tokens_BT[..., np.argsort(self.source_T)]]
 
 
 @cache

@@ -166,7 +166,8 @@ class GridPuzzle(ABC):
 
     def symmetry(self, rng: np.random.Generator) -> GridSymmetry:
         sources_KT = dihedral_sources_KT(self.shape)
-        return GridSymmetry(source_T=sources_KT[rng.integers(len(sources_KT))])
+        unchanged_V = np.arange(self.vocab_size, dtype=np.int32)
+        return GridSymmetry(source_T=sources_KT[rng.integers(len(sources_KT))], relabel_V=unchanged_V)
 
     def augment_BT(
         self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray

@@ -11,11 +11,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_puzzles.grid.board import Int32Array, UInt64Array, mixed
+from hrm_puzzles.grid.board import GridSymmetry, Int32Array, UInt64Array, mixed
 from hrm_puzzles.grid.puzzle import revealed_BT
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed
+from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed
 from hrm_puzzles.sudoku import board as sudoku_board
-from hrm_puzzles.sudoku import generator, solver
+from hrm_puzzles.sudoku import solver
 from hrm_puzzles.sudoku.board import SudokuBoard
 
 BLANK = 1
@@ -24,54 +24,48 @@ HASH_ROUNDS = 4  # after three, two puzzles drawn at random hardly ever agree; o
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sudoku:
-    """A Sudoku whose boxes are `box_rows` x `box_cols`; `puzzle.Puzzle` says what each method promises."""
+class Sudoku(SudokuBoard):
+    """A Sudoku; `puzzle.Puzzle` says what each method promises."""
 
     name: str
-    box_rows: int
-    box_cols: int
 
     num_puzzle_ids = 1
     proof_exists = True
     reveal_BT = staticmethod(revealed_BT)
 
-    @cached_property
-    def board(self) -> SudokuBoard:
-        return SudokuBoard(box_rows=self.box_rows, box_cols=self.box_cols)
-
     @property
     def seq_len(self) -> int:
-        return self.board.num_cells
+        return self.num_cells
 
     @property
     def vocab_size(self) -> int:
-        return self.board.side + 2
+        return self.side + 2
 
     @property
     def geometry(self) -> Geometry:
-        return Geometry(groups_GT=self.board.groups_GT, heads=(((0, 0),), ((1, 0),), ((2, 0),)))
+        return Geometry(groups_GT=self.groups_GT, heads=(((0, 0),), ((1, 0),), ((2, 0),)))
 
     @property
     def difficulties(self) -> tuple[str, ...]:
-        return generator.difficulties(self.board)
+        return solver.difficulties(self)
 
     def parse(self, notation: object) -> Parsed:
         """Read any notation; refuses what is no board, clashing givens, and questions without exactly one solution."""
-        parsed = sudoku_board.parsed(self.board, notation)
-        solver.check_question(self.board, parsed.grid)
+        parsed = sudoku_board.parsed(self, notation)
+        solver.check_question(self, parsed.grid)
         return parsed
 
     def board_of(self, text: str) -> Grid:
         """The cells of one row of a CSV file, question or answer; the board is not judged."""
-        return sudoku_board.from_row(self.board, text)
+        return sudoku_board.from_row(self, text)
 
     def sample(self, identifiers: Sequence[str]) -> object:  # noqa: ARG002
         """The well-known 9x9 question, or a fresh one."""
         if self.seq_len == len(WELL_KNOWN):
             return WELL_KNOWN
-        return self.asked(self.generate(np.random.default_rng(0), self.difficulties[0]).question, BLANK_IDENTIFIER)
+        return self.asked(self.generate(np.random.default_rng(0), self.difficulties[0]).question)
 
-    def asked(self, grid: Grid, identifier: str) -> object:  # noqa: ARG002
+    def asked(self, grid: Grid, identifier: str = "") -> object:  # noqa: ARG002
         """One line of text, a dot for each blank."""
         return "".join(str(digit or ".") for digit in grid.reshape(-1).tolist())
 
@@ -79,18 +73,18 @@ class Sudoku:
         return sudoku_board.written(grid, notation)
 
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
-        """A question with exactly one solution; `generator` says what each difficulty means."""
-        return generator.generate(self.board, rng, difficulty)
+        """A question with exactly one solution; `solver.DIFFICULTIES` says what each difficulty means."""
+        return solver.generate(self, rng, difficulty)
 
     def render(self, grid: Grid, question: Grid | None = None) -> str:
         """A text board; with `question`, kept givens are in brackets."""
-        return sudoku_board.board_text(self.board, grid, question)
+        return sudoku_board.board_text(self, grid, question)
 
     def encode(self, grid: Grid) -> Int32Array:
         return grid.reshape(-1).astype(np.int32) + BLANK
 
     def decode(self, tokens_T: IntArray) -> Grid:
-        side = self.board.side
+        side = self.side
         digits_T = tokens_T - BLANK
         return np.where((digits_T > 0) & (digits_T <= side), digits_T, 0).astype(np.int8).reshape(side, side)
 
@@ -98,24 +92,24 @@ class Sudoku:
         """RIGHT where every row, column and box holds each digit once and the givens are kept, else WRONG."""
         keeps_given_BT = (inputs_BT == BLANK) | (inputs_BT == answers_BT)
         bits_BT = self._bit_of_token_V.take(answers_BT, mode="clip") * keeps_given_BT  # a lost given fills no unit
-        seen_BU = np.bitwise_or.reduce(bits_BT.take(self.board.units_US, axis=1), axis=2)
-        is_full_BU = seen_BU == (1 << self.board.side) - 1  # S cells with S different digits: each once
+        seen_BU = np.bitwise_or.reduce(bits_BT.take(self.units_US, axis=1), axis=2)
+        is_full_BU = seen_BU == (1 << self.side) - 1  # S cells with S different digits: each once
         return np.where(is_full_BU.all(axis=1), RIGHT, WRONG).astype(np.int8)
 
     @cached_property
     def _bit_of_token_V(self) -> Int32Array:
         """One bit for each digit token; none for pad, blank and (in the last place) anything beyond the vocabulary."""
-        bits = [0, 0, *(1 << digit for digit in range(self.board.side)), 0]
+        bits = [0, 0, *(1 << digit for digit in range(self.side)), 0]
         return np.array(bits, dtype=np.int32)
 
-    def symmetry(self, rng: np.random.Generator) -> "SudokuSymmetry":
-        source_BT, relabel_BV = _draw_BT(self.board, rng, batch=1)
-        return SudokuSymmetry(source_T=source_BT[0], relabel_V=relabel_BV[0])
+    def symmetry(self, rng: np.random.Generator) -> GridSymmetry:
+        source_BT, relabel_BV = _draw_BT(self, rng, batch=1)
+        return GridSymmetry(source_T=source_BT[0], relabel_V=relabel_BV[0])
 
     def augment_BT(
         self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
     ) -> tuple[Int32Array, Int32Array]:
-        source_BT, relabel_BV = _draw_BT(self.board, rng, batch=len(inputs_BT))
+        source_BT, relabel_BV = _draw_BT(self, rng, batch=len(inputs_BT))
         moved = (np.take_along_axis(tokens_BT, source_BT, axis=1) for tokens_BT in (inputs_BT, labels_BT))
         question_BT, answer_BT = (np.take_along_axis(relabel_BV, tokens_BT, axis=1) for tokens_BT in moved)
         return question_BT, answer_BT
@@ -127,41 +121,25 @@ class Sudoku:
         column, box, band, stack and of the cells with the same digit in the answer. Two different puzzles may share a
         number, which errs on the safe side.
         """
-        board = self.board
-        row_T, col_T, box_T = board.groups_GT
-        across_salt = 0 if board.is_transposable else 10  # where boards can be turned, rows and columns look alike
+        row_T, col_T, box_T = self.groups_GT
+        across_salt = 0 if self.is_transposable else 10  # where boards can be turned, rows and columns look alike
         seen_of = (
             (row_T, 2),
-            (row_T // board.box_rows, 3),
+            (row_T // self.box_rows, 3),
             (col_T, across_salt + 2),
-            (col_T // board.box_cols, across_salt + 3),
+            (col_T // self.box_cols, across_salt + 3),
         )
         digit_order_BT = np.argsort(labels_BT, axis=1, kind="stable")  # S cells of the first digit, S of the next, ...
         colour_BT = mixed((inputs_BT != BLANK).astype(np.uint64) + np.uint64(1))
         for _ in range(HASH_ROUNDS):
             row_BT, band_BT, col_BT, stack_BT = (_seen(colour_BT, group_T, salt) for group_T, salt in seen_of)
-            alike_BT = _seen(colour_BT, box_T, 4) + _seen_alike(colour_BT, digit_order_BT, board.side)
+            alike_BT = _seen(colour_BT, box_T, 4) + _seen_alike(colour_BT, digit_order_BT, self.side)
             colour_BT = mixed(colour_BT + mixed(row_BT + band_BT) + mixed(col_BT + stack_BT) + alike_BT)
         return mixed(colour_BT.sum(axis=1))
 
 
 # Symmetries: digits relabelled; rows within bands, and bands; columns within stacks, and stacks; transposition where
 # boxes are square.
-
-
-@dataclass(frozen=True, kw_only=True)
-class SudokuSymmetry:
-    """Position t of the result holds `relabel_V[token at source_T[t]]`."""
-
-    source_T: Int32Array
-    relabel_V: Int32Array
-
-    def apply(self, tokens_BT: IntArray) -> Int32Array:
-        return self.relabel_V[tokens_BT[..., self.source_T]]
-
-    def invert(self, tokens_BT: IntArray) -> Int32Array:
-        """The exact inverse of `apply`."""
-        return np.argsort(self.relabel_V).astype(np.int32)[tokens_BT[..., np.argsort(self.source_T)]]
 
 
 def _draw_BT(board: SudokuBoard, rng: np.random.Generator, *, batch: int) -> tuple[Int32Array, Int32Array]:
