@@ -78,10 +78,10 @@ def accept(
     tell: Callable[[str], object],
 ) -> dict[str, Any]:
     """Run parity, bench and soak; the findings list what is wrong under `faults`."""
-    from hrm_edge_runtime.parity.comparison import compare_engines
+    from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
 
     tell(f"{bundle.manifest.name} on {choice}: parity with PyTorch's golden traces")
-    parity = compare_engines(bundle, choice, num_slots=num_slots, num_threads=num_threads).as_json()
+    parity = compare_engines(bundle, ParityOptions(engine=str(choice), slots=num_slots, threads=num_threads)).as_json()
     opened = engine_for(
         bundle, engine=choice.engine, precision=choice.precision, num_slots=num_slots, num_threads=num_threads
     )

@@ -27,10 +27,10 @@ def taking(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., No
 
 
 @contextmanager
-def refusing(command: str) -> Generator[None]:
-    """A user's mistake (ValueError, OSError) ends in one sentence on standard error and exit code 1."""
+def refusing(command: str, *others: type[Exception]) -> Generator[None]:
+    """A user's mistake (ValueError, OSError, `others`) ends in one sentence on standard error and exit code 1."""
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, *others) as error:
         sys.stderr.write(f"{command}: {error}\n")
         raise typer.Exit(1) from error

@@ -8,9 +8,8 @@ import pytest
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
-from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_edge_runtime.parity.comparison import compare_engines
+from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
 
 NUM_PUZZLES = 12
 
@@ -18,7 +17,7 @@ NUM_PUZZLES = 12
 @pytest.mark.parametrize("path", sorted(SHIPPED_BUNDLES.glob("*.bundle")), ids=lambda path: path.stem)
 def test_every_shipped_bundle_still_says_what_pytorch_said(path: Path) -> None:
     bundle = Bundle.open(path)
-    comparison = compare_engines(bundle, choose(bundle, "cpu:fp32"), num_slots=16)
+    comparison = compare_engines(bundle, ParityOptions(engine="cpu:fp32"))
     assert not comparison.breaks, comparison.breaks
 
 

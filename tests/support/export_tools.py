@@ -13,9 +13,8 @@ import onnxruntime as ort
 import torch
 
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.engines.onnx import OnnxEngine
-from hrm_edge_runtime.parity.comparison import compare_engines
+from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
 from hrm_edge_runtime.parity.report import ParityReport
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
@@ -65,7 +64,7 @@ def engine_of(graph: onnx.ModelProto, model: HRM, questions: Questions, path: Pa
 
 def replayed(bundle: Bundle, precision: str = "fp32") -> ParityReport:
     """The bundle's golden traces against its own graph."""
-    return compare_engines(bundle, choose(bundle, "cpu", precision), num_slots=16).report
+    return compare_engines(bundle, ParityOptions(engine=f"cpu:{precision}")).report
 
 
 def run_once(

@@ -5,30 +5,64 @@ PyTorch and the bisection of graphs need packages that no edge machine has: plug
 """
 
 import json
+import os
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Float32
-from hrm_edge_runtime.engines.factory import Choice, engine_for
+from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.manifest import MANIFEST_NAME, BundleError, FileEntry, sha256_of
 from hrm_edge_runtime.parity.gates import DEFAULT_FILE, Break, Gates, breaks, not_judged, read_gates
 from hrm_edge_runtime.parity.measures import relative_error
 from hrm_edge_runtime.parity.report import ParityReport
 from hrm_edge_runtime.parity.walk import Side, golden_questions, golden_side, walk
 from hrm_host import atomic
-from hrm_host.progress import OnProgress, unheard
-from hrm_puzzles.data.held_out import HeldOutPuzzle, Questions
+from hrm_host.progress import Stages
+from hrm_puzzles.data.held_out import HeldOutPuzzle, Questions, questions_from_data, questions_made
 
+NUM_PUZZLES = 256
+"""Held-out puzzles where none are asked for: minutes on a CPU."""
 PARITY_NAME = "parity.json"
 MANY_TIMES = 4
 """Another row is named where it brings the candidate so many times nearer to the reference."""
 SAME = 1e-5
 """One engine on the same puzzle and segment repeats itself to rounding."""
 MOST_ROWS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityOptions:
+    """What to compare, and what to do with the findings."""
+
+    bundle: Annotated[
+        str | None, typer.Argument(help="Bundle directory or the name of a shipped one; without it the default.")
+    ] = None
+    engine: Annotated[str, typer.Option(help="The engine under test, ENGINE[:PRECISION].")] = "auto"
+    against: Annotated[
+        str | None, typer.Option(help="The engine it is compared with; without it the golden traces, or cpu:fp32.")
+    ] = None
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Compare with PyTorch and this checkpoint instead (a desktop).")
+    ] = None
+    data: Annotated[
+        Path | None, typer.Option(help="Data set whose test split gives the puzzles; else golden or fresh ones.")
+    ] = None
+    puzzles: Annotated[int | None, typer.Option(min=1, help="So many puzzles: held out, or fresh.")] = None
+    seed: Annotated[int, typer.Option(help="Of the choice of puzzles, or of fresh ones.")] = 1
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles at a time.")] = 16
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each engine; without it, all cores.")] = None
+    gates: Annotated[Path, typer.Option(help="JSON file of what may differ by how much.")] = DEFAULT_FILE
+    bisect: Annotated[bool, typer.Option("--bisect", help="Name the first node that diverges (a desktop).")] = False
+    html: Annotated[Path | None, typer.Option(help="Write a page with plots.")] = None
+    write: Annotated[bool, typer.Option("--write", help="Keep the findings in the bundle's parity.json.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,47 +94,60 @@ class Comparison:
         }
 
 
-def compare_engines(
-    bundle: Bundle,
-    candidate: Choice,
-    reference: Choice | Path | None = None,
-    questions: Questions | None = None,
-    *,
-    num_slots: int,
-    num_threads: int | None = None,
-    gates_file: Path = DEFAULT_FILE,
-    bisect: bool = False,
-    progress: OnProgress = unheard,
-) -> Comparison:
+def compare_engines(bundle: Bundle, options: ParityOptions, stages: Stages | None = None) -> Comparison:
     """Run the comparison, judge it, and where it breaks look for the reason.
 
-    The reference is another engine, a checkpoint or the golden traces. Without `questions` the golden puzzles run as
-    far as their traces; others run until both sides have halted.
+    Without `data` and `puzzles` the golden puzzles run as far as their traces, others run until both sides have halted.
+    Without `against` and `checkpoint` the reference is the golden traces, or cpu:fp32 on other puzzles. Refuses options
+    that contradict each other (ValueError).
     """
-    gates = read_gates(gates_file, candidate.precision, "golden" if reference is None else "live")
-    num_segments, is_golden = bundle.manifest.max_segments, questions is None
-    if questions is None:
-        golden = bundle.golden()
-        questions, num_segments = golden_questions(golden), len(golden.answer_SBT)
-    num_slots = min(num_slots, len(questions))
-    theirs = _side(bundle, reference, num_slots, num_threads)
-    with closing(theirs.engine):
-        ours = _side(bundle, candidate, num_slots, num_threads)
-        with closing(ours.engine):
+    stages = stages or Stages()
+    is_golden = options.data is None and options.puzzles is None
+    choice, source = _choices(bundle, options, is_golden=is_golden)
+    questions = golden_questions(bundle.golden()) if is_golden else _held_out(bundle, options, stages)
+    gates = read_gates(options.gates, choice.precision, "golden" if source is None else "live")
+    num_slots = min(options.slots, len(questions))
+    reference = _side(bundle, source, num_slots, options.threads)
+    with closing(reference.engine):
+        candidate = _side(bundle, choice, num_slots, options.threads)
+        with closing(candidate.engine):
             report = walk(
-                theirs,
-                ours,
+                reference,
+                candidate,
                 questions,
                 bundle.puzzle,
-                num_segments=num_segments,
+                num_segments=len(bundle.golden().answer_SBT) if is_golden else bundle.manifest.max_segments,
                 to_the_end=is_golden,
-                progress=progress,
+                progress=partial(stages.show, "puzzles"),
             )
             report = report if bundle.puzzle.proof_exists else replace(report, proven=None)
             broken = breaks(report, gates)
-            reasons = reasons_of(broken[0], theirs, ours, questions, bundle) if broken else []
-    bisection = _bisected(bundle, reference, candidate, theirs, questions, broken) if bisect else None
+            reasons = reasons_of(broken[0], reference, candidate, questions, bundle) if broken else []
+    bisection = _bisected(bundle, source, choice, reference, questions, broken) if options.bisect else None
     return Comparison(report=report, gates=gates, breaks=broken, reasons=reasons, bisection=bisection)
+
+
+def _choices(bundle: Bundle, options: ParityOptions, *, is_golden: bool) -> tuple[Choice, Choice | Path | None]:
+    """The candidate, and its reference where that is not the golden traces."""
+    against, source = options.against, options.checkpoint
+    if against is not None and source is not None:
+        raise ValueError("a comparison has one reference; give either --against or --checkpoint.")
+    candidate = prepare(bundle, options.engine, num_slots=options.slots)
+    if source is None and (against is not None or not is_golden):
+        source = prepare(bundle, against or "cpu:fp32", num_slots=options.slots)
+    if source == candidate:
+        raise ValueError(f"{candidate} would be compared with itself; give --against or --checkpoint.")
+    return candidate, source
+
+
+def _held_out(bundle: Bundle, options: ParityOptions, stages: Stages) -> Questions:
+    count, making = options.puzzles or NUM_PUZZLES, partial(stages.show, "making puzzles")
+    if options.data is None:
+        num_workers = os.cpu_count() or 1
+        return questions_made(bundle.puzzle, count, seed=options.seed, num_workers=num_workers, progress=making)
+    questions = questions_from_data(options.data, bundle.puzzle, count, options.seed)
+    questions.require_ids(bundle.manifest.num_puzzle_ids)
+    return questions
 
 
 def _side(bundle: Bundle, source: Choice | Path | None, num_slots: int, num_threads: int | None) -> Side:
@@ -180,14 +227,14 @@ def _trace(side: Side, asked: HeldOutPuzzle, row: int, num_segments: int = 1) ->
 
 def _bisected(
     bundle: Bundle,
-    reference: Choice | Path | None,
+    source: Choice | Path | None,
     candidate: Choice,
-    theirs: Side,
+    reference: Side,
     questions: Questions,
     broken: list[Break],
 ) -> str:
     """What the two graphs say on ONNX Runtime's CPU kernels, where the first gate broke or in the first segment."""
-    if reference is None:
+    if source is None:
         raise ValueError("golden traces know no nodes; for --bisect give --checkpoint, or --against another precision.")
     puzzle, segment = (broken[0].puzzle, broken[0].segment) if broken else (None, None)
     asked, segment = questions[puzzle or 0], segment or 1
@@ -195,13 +242,13 @@ def _bisected(
         one
         if isinstance(one, Path)
         else bundle.graph_path(one.precision, device="cpu" if one.engine == "cpu" else "any")
-        for one in (reference, candidate)
+        for one in (source, candidate)
     )
     bisection = _plugin("bisect")(
         reference=theirs_path,
         candidate=ours_path,
         tokens_T=asked.tokens_T,
-        puzzle_vector_E=theirs.puzzle_table[asked.puzzle_id],
+        puzzle_vector_E=reference.puzzle_table[asked.puzzle_id],
         segment=segment,
     )
     return f"in segment {segment} of puzzle {asked.index} {bisection}"
