@@ -16,7 +16,6 @@ import numpy as np
 from hrm_benchmarks.report import Row, new_figure
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
-from hrm_edge_runtime.solve.client import ServerError
 from hrm_edge_runtime.solve.reading import opened
 from hrm_edge_runtime.solve.solvers import Reply, SolveAll
 from hrm_puzzles.data.held_out import questions_made
@@ -140,8 +139,7 @@ def _totals(answers: Sequence[SolveAnswer], cpu_s: float) -> dict[str, Any]:
 def _answer(reply: Reply) -> SolveAnswer:
     if isinstance(reply, SolveAnswer):
         return reply
-    refusal = reply.detail if isinstance(reply, ServerError) else reply
-    raise ValueError(f"a puzzle is refused: {refusal.message}; {refusal.remedy}.")
+    raise ValueError(f"a puzzle is refused: {reply.message}; {reply.remedy}.")
 
 
 def save_picture(path: Path, title: str, rows: Sequence[Row]) -> None:

@@ -17,7 +17,7 @@ from hrm_benchmarks.server import bundle_target, running, scripted_target
 from hrm_edge_runtime.batching.halting import PolicyKind
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.factory import choose
-from hrm_edge_runtime.solve.solvers import OfflineSolver
+from hrm_edge_runtime.solve.solvers import from_bundle
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
@@ -187,7 +187,7 @@ def accuracy(
             if puzzles is not None
             else accuracy_bench.generated(puzzle, difficulty or puzzle.difficulties[-1], count, seed)
         )
-        solver = OfflineSolver(bundle=opened, choice=choice, num_slots=slots, num_threads=threads)
+        solver = from_bundle(opened, choice, num_slots=slots, num_threads=threads)
         for level in accuracy_bench.measure(solver.solve_all, puzzle, known, attempts or ATTEMPTS, max_segments):
             found.append(level)
             tell(accuracy_bench.PROGRESS.format(**level))

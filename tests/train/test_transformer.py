@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
-from hrm_edge_runtime.solve.solvers import OfflineSolver
+from hrm_edge_runtime.solve.solvers import from_bundle
 from hrm_export.cli import app
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
@@ -39,7 +39,7 @@ def test_a_transformer_is_trained_exported_and_served(data: Path, tmp_path: Path
     ended = CliRunner().invoke(app, [str(tmp_path / "step_60"), *options])
     assert ended.exit_code == 0, ended.output
     bundle = Bundle.open(tmp_path / "tiny.bundle")
-    solver = OfflineSolver(bundle=bundle, choice=choose(bundle, "cpu"), num_threads=1)
+    solver = from_bundle(bundle, choose(bundle, "cpu"), num_threads=1)
     ((_, answer),) = solver.solve_all([SolveRequest(puzzle="1234 34.. .143 43.1".replace(" ", ""))])
     assert isinstance(answer, SolveAnswer)
     assert answer.segments == 1

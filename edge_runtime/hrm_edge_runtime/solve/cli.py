@@ -8,17 +8,14 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
 KEY_VARIABLE = "HRM_API_KEY"
+REQUEST_FIELDS = ("kind", "model", "policy", "max_segments", "attempts", "deadline_ms", "best_so_far", "priority")
+
+main = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+"""Entry point of `hrm-solve`."""
 
 
-def main() -> None:
-    """Entry point of `hrm-solve`."""
-    app()
-
-
-@app.command(
+@main.command(
     epilog='Examples: hrm-solve "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"; '
     "hrm-solve puzzles.csv --bundle sudoku --out answers.ndjson"
 )
@@ -45,8 +42,9 @@ def solve(
         int | None, typer.Option(min=1, help="Refuse what is not answered so soon after it was sent (with a server).")
     ] = None,
     best_so_far: Annotated[
-        bool, typer.Option("--best-so-far", help="At the deadline take what the model has by then (with a server).")
-    ] = False,
+        bool | None,
+        typer.Option("--best-so-far", help="At the deadline take what the model has by then (with a server)."),
+    ] = None,
     priority: Annotated[
         int | None, typer.Option(min=-3, max=3, help="Whose turn comes first; greater goes first (with a server).")
     ] = None,
@@ -74,29 +72,24 @@ def solve(
     Exits with 0 where every one is solved, with 1 where one is not, and with 2 where the work could not be begun or
     finished; with --out the same command then goes on where it stopped.
     """
-    settings = dict[str, object](locals())
+    stated = {name: value for name, value in locals().items() if name in REQUEST_FIELDS and value is not None}
     from hrm_edge_runtime.bundle import Bundle, find_bundle
-    from hrm_edge_runtime.engines.engine import EngineUnavailableError
     from hrm_edge_runtime.engines.factory import prepare
-    from hrm_edge_runtime.manifest import BundleError
     from hrm_edge_runtime.solve import output, solvers
-    from hrm_edge_runtime.solve.reading import SolvingError
 
-    names = ("kind", "model", "policy", "max_segments", "attempts", "deadline_ms", "best_so_far", "priority")
-    fields = {**{name: settings[name] for name in names}, "best_so_far": best_so_far or None}
     try:
         with contextlib.ExitStack() as stack:
             if bundle is not None:
                 opened = Bundle.open(find_bundle(bundle))
                 choice = prepare(opened, engine, num_slots=slots)
-                options = solvers.options_of(fields)
+                options = solvers.options_of(stated)
                 solver = solvers.from_bundle(opened, choice, num_slots=slots, num_threads=threads)
             else:
-                key, options = read_key(key_file), solvers.options_of(fields)
+                key, options = read_key(key_file), solvers.options_of(stated)
                 server = solvers.from_server(url, api_key=key, patience_s=patience, kind=kind, model=model)
                 solver = stack.enter_context(server)
             raise typer.Exit(output.run(puzzle, solver, options, out=out, as_json=as_json))
-    except (BundleError, EngineUnavailableError, SolvingError, ServerKeyError) as error:
+    except ValueError as error:
         sys.stderr.write(f"hrm-solve: {error}\n")
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
@@ -107,10 +100,6 @@ def solve(
         raise typer.Exit(1) from None
 
 
-class ServerKeyError(ValueError):
-    """A key file that cannot be read or used."""
-
-
 def read_key(path: Path | None) -> str | None:
     """The key for a server: a file's first line, else the environment's; a command line would show it to every user."""
     if path is None:
@@ -118,9 +107,7 @@ def read_key(path: Path | None) -> str | None:
     try:
         lines = path.read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
-        raise ServerKeyError(
-            f"the key file {path} cannot be read ({error}): write the server's key into it."
-        ) from error
+        raise ValueError(f"the key file {path} cannot be read ({error}): write the server's key into it.") from error
     if not lines:
-        raise ServerKeyError(f"the key file {path} is empty: write the server's key into it.")
+        raise ValueError(f"the key file {path} is empty: write the server's key into it.")
     return lines[0]

@@ -1,15 +1,16 @@
-"""A small client: one method for each thing a server does, one error class for each thing it may say instead."""
+"""A small client of a server: what is solved, what it refuses, and how long a refusal for the moment is waited out."""
 
+import contextlib
+import itertools
 import json
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
-from hrm_edge_runtime.batching.halting import PolicyKind
 from hrm_edge_runtime.http.schema import ErrorDetail, ModelsAnswer, ModelView, SolveAnswer, SolveRequest
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -30,20 +31,8 @@ class ServerError(Exception):
         self.retry_after_s = retry_after_s
 
 
-class RefusedError(ServerError):
-    """4xx: the request or its puzzle cannot be accepted; sending it again changes nothing."""
-
-
-class KeyRefusedError(RefusedError):
-    """401: the server asks for a key."""
-
-
 class UnavailableError(ServerError):
-    """Any other 503, or 429 where a key has used up its share: not now; try again after `retry_after_s`."""
-
-
-class DeadlineMissedError(ServerError):
-    """504: the deadline passed first; or 503: it could only pass first. Ask again with a later one."""
+    """503, or 429 where a key has used up its share: not now; try again after `retry_after_s`."""
 
 
 class UnreachableError(Exception):
@@ -107,63 +96,34 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self._http.close()
 
-    def solve(
-        self,
-        puzzle: object,
-        *,
-        kind: str | None = None,
-        model: str | None = None,
-        policy: PolicyKind | None = None,
-        max_segments: int | None = None,
-        attempts: int | None = None,
-        deadline_ms: int | None = None,
-        best_so_far: bool | None = None,
-        priority: int | None = None,
-    ) -> SolveAnswer:
-        """Have one puzzle solved, in any notation that is a JSON value."""
-        stated = {name: value for name, value in locals().items() if name != "self" and value is not None}
-        return SolveAnswer.model_validate(self._patiently("POST", "/solve", stated))
+    def solve(self, puzzle: object, **fields: object) -> SolveAnswer:
+        """Have one puzzle solved, in any notation that is a JSON value; `fields` are the others of a `SolveRequest`."""
+        return SolveAnswer.model_validate(self._patiently("POST", "/solve", {"puzzle": puzzle, **fields}))
 
-    def solve_many(self, requests: Iterable[SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ServerError]]:
+    def solve_many(self, requests: Iterable[SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ErrorDetail]]:
         """Yield each request's position and its answer or refusal, as they finish; memory does not grow with them.
 
         What fails for the moment, as the lines of an engine that died, is sent again for as long as there is patience.
         """
-        piece: dict[int, SolveRequest] = {}
-        for position, request in enumerate(requests):
-            piece[position] = request
-            if len(piece) == PIECE:
-                yield from self._piece(piece)
-                piece = {}
-        if piece:
+        numbered = enumerate(requests)
+        while piece := dict(itertools.islice(numbered, PIECE)):
             yield from self._piece(piece)
 
     def models(self) -> list[ModelView]:
         """The served models."""
         return ModelsAnswer.model_validate(self._patiently("GET", "/models")).models
 
-    def ready(self) -> bool:
-        """Whether the server takes new work now."""
-        try:
-            self._call("GET", "/readyz")
-        except (UnavailableError, UnreachableError):
-            return False
-        return True
-
-    def _piece(self, unanswered: dict[int, SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ServerError]]:
+    def _piece(self, unanswered: dict[int, SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ErrorDetail]]:
         """Ask until every request has its answer or refusal, or patience is at its end."""
         retry = self._retry_policy()
         while unanswered:
-            refused: dict[int, ServerError] = {}
+            refused: dict[int, ErrorDetail] = {}
             failure: UnavailableError | UnreachableError | None = None
             try:
                 for position, reply in self._lines(unanswered):
-                    if isinstance(reply, ServerError) and reply.detail.reason in NOT_NOW:
+                    if isinstance(reply, ErrorDetail) and reply.reason in NOT_NOW:
                         refused[position] = reply
                         continue
                     del unanswered[position]
@@ -177,30 +137,21 @@ class Client:
                 yield from refused.items()
                 return
 
-    def _lines(self, requests: Mapping[int, SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ServerError]]:
+    def _lines(self, requests: Mapping[int, SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ErrorDetail]]:
         positions = list(requests)
         body = "".join(f"{request.model_dump_json(exclude_none=True)}\n" for request in requests.values())
         headers = {"content-type": "application/x-ndjson"}
-        try:
-            with self._http.stream("POST", "/solve/batch", content=body.encode(), headers=headers) as response:
-                if not response.is_success:
-                    response.read()
-                    raise _error_from(response)
-                for line in response.iter_lines():
-                    answered = json.loads(line)
-                    if "answer" in answered:
-                        reply = SolveAnswer.model_validate(answered["answer"])
-                    else:  # an error in a line has no status of its own
-                        reply = ServerError(200, ErrorDetail.model_validate(answered["error"]))
-                    yield positions[answered["line"] - 1], reply
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise self._unreachable(error) from error
+        with self._response("POST", "/solve/batch", content=body.encode(), headers=headers) as response:
+            for line in map(json.loads, response.iter_lines()):
+                kind, said = (SolveAnswer, line["answer"]) if "answer" in line else (ErrorDetail, line["error"])
+                yield positions[line["line"] - 1], kind.model_validate(said)
 
     def _patiently(self, method: str, path: str, body: dict[str, Any] | None = None) -> object:
         retry = self._retry_policy()
         while True:
             try:
-                return self._call(method, path, body)
+                with self._response(method, path, json=body) as response:
+                    return json.loads(response.read())
             except UnavailableError as error:
                 if not retry.wait(error):
                     raise
@@ -208,19 +159,18 @@ class Client:
     def _retry_policy(self) -> RetryPolicy:
         return RetryPolicy(limit_s=self._patience_s, rng=self._rng)
 
-    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> object:
+    @contextlib.contextmanager
+    def _response(self, method: str, path: str, **content: Any) -> Generator[httpx.Response]:
+        """A response that says yes, its body unread; raises ServerError or UnreachableError for any other end."""
         try:
-            response = self._http.request(method, path, json=body)
+            with self._http.stream(method, path, **content) as response:
+                if not response.is_success:
+                    response.read()
+                    raise _error_from(response)
+                yield response
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise self._unreachable(error) from error
-        if response.is_success:
-            return response.json()
-        raise _error_from(response)
-
-    def _unreachable(self, error: Exception) -> UnreachableError:
-        return UnreachableError(
-            f"no answer from {self._url} ({error}): start hrm-serve there, or give another address."
-        )
+            remedy = "start hrm-serve there, or give another address"
+            raise UnreachableError(f"no answer from {self._url} ({error}): {remedy}.") from error
 
 
 def _error_from(response: httpx.Response) -> ServerError:
@@ -236,11 +186,7 @@ def _error_from(response: httpx.Response) -> ServerError:
             message=f"the server answered {status} without a reason",
             remedy="look whether another server or a proxy listens at this address",
         )
-    if detail.reason == NOT_BY_THEN or status == 504:
-        return DeadlineMissedError(status, detail)
-    if status in (429, 503):
+    if status in (429, 503) and detail.reason != NOT_BY_THEN:
         pause = response.headers.get("retry-after", "")  # a proxy may write a date instead, which counts as a second
         return UnavailableError(status, detail, float(pause) if pause.isdecimal() else 1.0)
-    if status == 401:
-        return KeyRefusedError(status, detail)
-    return (RefusedError if 400 <= status < 500 else ServerError)(status, detail)
+    return ServerError(status, detail)

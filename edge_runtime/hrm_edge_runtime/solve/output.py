@@ -10,22 +10,25 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from hrm_edge_runtime.http.errors import ServiceError
-from hrm_edge_runtime.http.schema import SolveAnswer
+from hrm_edge_runtime.http.schema import ErrorDetail, SolveAnswer
 from hrm_edge_runtime.solve import reading
-from hrm_edge_runtime.solve.boards import board
-from hrm_edge_runtime.solve.client import ServerError
 from hrm_edge_runtime.solve.reading import Entry, SolvingError
 from hrm_edge_runtime.solve.solvers import Options, Reply, Solver, solve_in_order
 from hrm_host.progress import stages_on
+from hrm_puzzles.puzzle import Coloured, Grid, Puzzle, PuzzleError
+from hrm_puzzles.sudoku.sudoku import Sudoku
 
 ALL_SOLVED, NOT_ALL_SOLVED = 0, 1
 BEGINNING = b'{"number": '  # of every line of an output file
 SYNC_EVERY_S = 1.0  # what a power failure may take; a killed process loses nothing that was written
+
+GIVEN, FOUND = "bold", "cyan"
 
 Record = Mapping[str, Any]
 
@@ -72,28 +75,24 @@ def _print(solver: Solver, entry: Entry, reply: Reply, *, as_json: bool, as_boar
             console.print(picture)
             console.print(summary(reply), highlight=False, markup=False)
             return
-    print(json_line(reply) if as_json else text_line(reply), flush=True)
+    print(_line(reply, as_json=as_json), flush=True)
+
+
+def _line(reply: Reply, *, as_json: bool) -> str:
+    """The solution alone, or a remark that begins with # where there is none; as JSON all that a server would say."""
+    if isinstance(reply, ErrorDetail):
+        refusal = {"error": reply.model_dump(mode="json")}
+        return json.dumps(refusal) if as_json else f"# refused: {reply.message}; {reply.remedy}."
+    if as_json:
+        return json.dumps(reply.model_dump(mode="json"))
+    solution = reply.solution if isinstance(reply.solution, str) else json.dumps(reply.solution)
+    return solution if reply.solved else f"# {summary(reply)}"
 
 
 def record_of(entry: Entry, reply: Reply) -> Record:
     """A line of an output file: which puzzle, and its `answer` or `error`, as in a line of /solve/batch."""
-    return {"number": entry.number, "puzzle": entry.puzzle, **_body(reply)}
-
-
-def json_line(reply: Reply) -> str:
-    """The answer itself, or the refusal as a server would write it."""
-    body = _body(reply)
-    return json.dumps(body.get("answer", body))
-
-
-def text_line(reply: Reply) -> str:
-    """The solution alone; a remark that begins with # where there is none."""
-    if isinstance(reply, ServiceError):
-        return f"# refused: {reply.message}; {reply.remedy}."
-    if isinstance(reply, ServerError):
-        return f"# refused: {reply}"
-    solution = reply.solution if isinstance(reply.solution, str) else json.dumps(reply.solution)
-    return solution if reply.solved else f"# {summary(reply)}"
+    kind = "answer" if isinstance(reply, SolveAnswer) else "error"
+    return {"number": entry.number, "puzzle": entry.puzzle, kind: reply.model_dump(mode="json")}
 
 
 def summary(answer: SolveAnswer) -> str:
@@ -104,12 +103,6 @@ def summary(answer: SolveAnswer) -> str:
     if answer.attempts > 1:
         cost = f"{answer.attempts} attempts with {answer.total_segments} segments, {cost}"
     return f"{verdict}: {cost}, {answer.model}"
-
-
-def _body(reply: Reply) -> dict[str, Any]:
-    if isinstance(reply, SolveAnswer):
-        return {"answer": reply.model_dump(mode="json")}
-    return reply.body() if isinstance(reply, ServiceError) else {"error": reply.detail.model_dump(mode="json")}
 
 
 @dataclass(kw_only=True)
@@ -234,3 +227,67 @@ class OutputFile:
             f"{self._path} cannot be continued, for {what} is no answer to that puzzle of these: "
             "name another file, or give the puzzles it was begun with."
         )
+
+
+def board(puzzle: Puzzle, question: object, solution: object) -> RenderableType | None:
+    """A picture for a terminal, where what was found looks unlike what was given; None for an answer that is no board.
+
+    A Sudoku has boxes, the other puzzles a `palette` of colours by value.
+    """
+    try:
+        if isinstance(question, dict):  # an ARC question names its task; its solution is a grid alone
+            solution = {**cast("dict[str, object]", question), "input": solution}
+        asked, answered = puzzle.parse(question).grid, puzzle.parse(solution).grid
+    except PuzzleError:
+        return None
+    if isinstance(puzzle, Sudoku):
+        return _sudoku_board(puzzle, asked, answered)
+    if isinstance(puzzle, Coloured):
+        return _coloured_board(puzzle, puzzle.palette, asked, answered)
+    return Text(puzzle.render(answered, asked))
+
+
+def _sudoku_board(puzzle: Sudoku, asked: Grid, answered: Grid) -> Text:
+    """Digits between the lines of the boxes."""
+    side, rows, cols = len(asked), puzzle.box_rows, puzzle.box_cols
+    bar = ["─" * (2 * cols + 1)] * (side // cols)
+    edges = {0: "┌┬┐", side: "└┴┘"}
+    text = Text()
+    for row in range(side + 1):
+        if row % rows == 0:
+            left, middle, right = edges.get(row, "├┼┤")
+            text.append(f"{left}{middle.join(bar)}{right}\n", style="dim")
+        if row < side:
+            for col, (given, found) in enumerate(zip(asked[row].tolist(), answered[row].tolist(), strict=True)):
+                text.append("│ " if col % cols == 0 else "", style="dim")
+                text.append(f"{found or '.'} ", style=GIVEN if given else FOUND)
+            text.append("│\n", style="dim")
+    text.rstrip()
+    return text
+
+
+def _coloured_board(puzzle: Puzzle, palette: Mapping[int, str], asked: Grid, answered: Grid) -> RenderableType:
+    """Cells in the puzzle's colours; for puzzles without proof the question is beside its answer."""
+    if not puzzle.proof_exists:
+        pair = Table.grid(padding=(0, 3))
+        signed = [(grid, [[f"{value} " for value in row] for row in grid.tolist()]) for grid in (asked, answered)]
+        pair.add_row(*(_cells(palette, grid, signs) for grid, signs in signed))
+        return pair
+    # the letters of the puzzle's own text board, two to a cell, without its frame; the colour shows a wall
+    lines = [line.replace("█", " ") for line in puzzle.render(answered, asked).splitlines()[1:-1]]
+    signs = [[line[at : at + 2] for at in range(1, len(line) - 1, 2)] for line in lines]
+    return _cells(palette, answered, signs)
+
+
+def _cells(palette: Mapping[int, str], grid: Grid, signs: list[list[str]]) -> Text:
+    """Dark letters on light colours, light ones on dark."""
+    lines: list[Text] = []
+    for values, row in zip(grid.tolist(), signs, strict=True):
+        line = Text()
+        for value, sign in zip(values, row, strict=True):
+            colour = palette.get(value, "#ffffff")
+            red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+            ink = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 128 else "white"
+            line.append(sign, style=f"{ink} on {colour}")
+        lines.append(line)
+    return Text("\n").join(lines)

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import functools
 import itertools
 import json
 import time
@@ -19,13 +20,13 @@ from hrm_edge_runtime.http.body import validated
 from hrm_edge_runtime.http.errors import ServiceError
 from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.parse_task import ParsedRequest, answer_from, parse_request
-from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
-from hrm_edge_runtime.solve.client import NOT_NOW, Client, KeyRefusedError, ServerError, UnreachableError
+from hrm_edge_runtime.http.schema import ErrorDetail, SolveAnswer, SolveRequest
+from hrm_edge_runtime.solve.client import NOT_NOW, Client, ServerError, UnreachableError
 from hrm_edge_runtime.solve.reading import Entry, SolvingError
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
 
-Reply = SolveAnswer | ServiceError | ServerError
+Reply = SolveAnswer | ErrorDetail
 SolveAll = Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Reply]]]
 Options = Mapping[str, object]
 
@@ -66,73 +67,67 @@ def from_server(
             if not puzzles:
                 raise SolvingError(f"{url} serves no such model of a puzzle known here: ask it with curl {url}/models.")
             yield Solver(puzzles=puzzles, solve_all=client.solve_many)
-    except KeyRefusedError as error:
+    except (ServerError, UnreachableError) as error:
+        if not isinstance(error, ServerError) or error.status != 401:
+            raise SolvingError(str(error)) from error
         given = "does not know this one" if api_key else "was sent none"
         raise SolvingError(
             f"this server asks for a key and {given}: set HRM_API_KEY, or give --key-file a file that holds it."
         ) from error
-    except (ServerError, UnreachableError) as error:
-        raise SolvingError(str(error)) from error
 
 
-def from_bundle(bundle: Bundle, choice: Choice, *, num_slots: int, num_threads: int | None) -> Solver:
-    """A solver in this process."""
-    offline = OfflineSolver(bundle=bundle, choice=choice, num_slots=num_slots, num_threads=num_threads)
-    return Solver(puzzles={bundle.manifest.name: bundle.puzzle}, solve_all=offline.solve_all)
+def from_bundle(bundle: Bundle, choice: Choice, *, num_slots: int = 4, num_threads: int | None = None) -> Solver:
+    """A solver in this process: parsing, attempts and answers are a server's; each run opens its own engine."""
+    solve_all = functools.partial(_solve_offline, bundle, choice, num_slots, num_threads)
+    return Solver(puzzles={bundle.manifest.name: bundle.puzzle}, solve_all=solve_all)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OfflineSolver:
-    """Solves with a bundle in this process: the same parsing, attempts and answers as a server."""
-
-    bundle: Bundle
-    choice: Choice
-    num_slots: int = 4
-    num_threads: int | None = None
-
-    def solve_all(self, requests: Iterable[SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ServiceError]]:
-        """Yield each request's position and its answer or refusal as they finish, on an engine opened for this call."""
-        bundle, precision, num_slots = self.bundle, self.choice.precision, self.num_slots
-        model = ServedModel.of(bundle, precision=precision, num_slots=num_slots, max_attempts=MAX_ATTEMPTS)
-        engine = engine_for(
-            bundle, engine=self.choice.engine, precision=precision, num_slots=num_slots, num_threads=self.num_threads
-        )
-        lane = Attempts(
-            engine,
-            bundle.puzzle,
-            bundle.puzzle_table,
-            queue_limit=num_slots,
-            max_attempts=MAX_ATTEMPTS,
-            identifiers=bundle.identifiers,
-        )
-        asked: dict[int, ParsedRequest] = {}
-        with contextlib.closing(engine):
-            for position, request in enumerate(requests):
-                while len(asked) >= 2 * num_slots:  # a full lane with its successors in line
-                    yield from _step(lane, asked)
-                try:
-                    parsed = parse_request([model], request, task_id=position, arrival_s=time.monotonic())
-                except ServiceError as refusal:
-                    yield position, refusal
-                else:
-                    asked[position] = parsed
-                    lane.submit(parsed.task)
-            while asked:
+def _solve_offline(
+    bundle: Bundle, choice: Choice, num_slots: int, num_threads: int | None, requests: Iterable[SolveRequest]
+) -> Iterator[tuple[int, Reply]]:
+    model = ServedModel.of(bundle, precision=choice.precision, num_slots=num_slots, max_attempts=MAX_ATTEMPTS)
+    engine = engine_for(
+        bundle, engine=choice.engine, precision=choice.precision, num_slots=num_slots, num_threads=num_threads
+    )
+    lane = Attempts(
+        engine,
+        bundle.puzzle,
+        bundle.puzzle_table,
+        queue_limit=num_slots,
+        max_attempts=MAX_ATTEMPTS,
+        identifiers=bundle.identifiers,
+    )
+    asked: dict[int, ParsedRequest] = {}
+    with contextlib.closing(engine):
+        for position, request in enumerate(requests):
+            while len(asked) >= 2 * num_slots:  # a full lane with its successors in line
                 yield from _step(lane, asked)
+            try:
+                parsed = parse_request([model], request, task_id=position, arrival_s=time.monotonic())
+            except ServiceError as refusal:
+                yield position, _detail(refusal)
+            else:
+                asked[position] = parsed
+                lane.submit(parsed.task)
+        while asked:
+            yield from _step(lane, asked)
 
 
-def _step(lane: Attempts, asked: dict[int, ParsedRequest]) -> Iterator[tuple[int, SolveAnswer | ServiceError]]:
+def _step(lane: Attempts, asked: dict[int, ParsedRequest]) -> Iterator[tuple[int, Reply]]:
     results, _ = lane.step()
     for result in results:
         try:
             yield result.task_id, answer_from(asked.pop(result.task_id), result)
         except ServiceError as failure:
-            yield result.task_id, failure
+            yield result.task_id, _detail(failure)
 
 
-def options_of(fields: Options) -> Options:
-    """The stated fields of a request; refuses values that no request may have."""
-    stated = {name: value for name, value in fields.items() if value is not None}
+def _detail(refusal: ServiceError) -> ErrorDetail:
+    return ErrorDetail.model_validate(refusal, from_attributes=True)
+
+
+def options_of(stated: Options) -> Options:
+    """These fields of a request; refuses values that no request may have."""
     try:
         SolveRequest.model_validate({"puzzle": None, **stated})
     except ValidationError as error:
@@ -157,7 +152,7 @@ def solve_in_order(solver: Solver, entries: Iterator[Entry], options: Options) -
             try:
                 request = validated(SolveRequest, json.dumps({**options, **entry.fields}).encode())
             except ServiceError as refusal:
-                replies[place] = refusal
+                replies[place] = _detail(refusal)
                 continue
             place_of[next(positions)] = place
             yield request
@@ -168,8 +163,8 @@ def solve_in_order(solver: Solver, entries: Iterator[Entry], options: Options) -
             yield waiting.pop(place), replies.pop(place)
 
     for position, reply in solver.solve_all(requests()):
-        if isinstance(reply, ServerError) and reply.detail.reason in NOT_NOW:
-            raise SolvingError(str(reply))
+        if isinstance(reply, ErrorDetail) and reply.reason in NOT_NOW:
+            raise SolvingError(f"{reply.message}; {reply.remedy}.")
         replies[place_of.pop(position)] = reply
         yield from leave()
     yield from leave()

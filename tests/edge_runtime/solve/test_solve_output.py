@@ -12,10 +12,9 @@ from rich.console import Console
 from service_tools import command
 from solving_tools import OPEN, PUZZLE, SOLVED, answer
 
-from hrm_edge_runtime.http.errors import ServiceError
-from hrm_edge_runtime.solve.boards import board
-from hrm_edge_runtime.solve.cli import ServerKeyError, read_key
-from hrm_edge_runtime.solve.output import Tally, record_of
+from hrm_edge_runtime.http.schema import ErrorDetail
+from hrm_edge_runtime.solve.cli import read_key
+from hrm_edge_runtime.solve.output import Tally, board, record_of
 from hrm_edge_runtime.solve.reading import Entry
 from hrm_puzzles import registry
 
@@ -23,7 +22,7 @@ from hrm_puzzles import registry
 def test_counts_tell_solved_proven_and_refused_by_reason() -> None:
     tally = Tally()
     entry = Entry(number=1, fields={"puzzle": "x"})
-    refusal = ServiceError(422, "bad-puzzle", "no", "mend it")
+    refusal = ErrorDetail(reason="bad-puzzle", field=None, rule=None, cell=None, message="no", remedy="mend it")
     for outcome in (answer("x"), answer("x"), answer("x", solved=False), refusal):
         tally.add(record_of(entry, outcome))
     assert tally.note() == "2 solved, 1 refused"
@@ -78,5 +77,5 @@ def test_the_key_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatc
     (tmp_path / "key").write_text("from-the-file\n")
     assert read_key(tmp_path / "key") == "from-the-file"
     (tmp_path / "empty").touch()
-    with pytest.raises(ServerKeyError, match="is empty"):
+    with pytest.raises(ValueError, match="is empty"):
         read_key(tmp_path / "empty")

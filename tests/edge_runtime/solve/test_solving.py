@@ -19,8 +19,7 @@ from scripted_server import examples
 from service_tools import PATIENCE_S, command, free_port, running, wait_for
 from solving_tools import OPEN, PUZZLE, SOLVED, answer, solver_of
 
-from hrm_edge_runtime.http.errors import ServiceError
-from hrm_edge_runtime.http.schema import SolveRequest
+from hrm_edge_runtime.http.schema import ErrorDetail, SolveRequest
 from hrm_edge_runtime.solve.client import Client, RetryPolicy, UnavailableError
 from hrm_edge_runtime.solve.output import Tally, continued, record_of
 from hrm_edge_runtime.solve.reading import Entry, SolvingError, entries
@@ -81,7 +80,7 @@ def test_outcomes_leave_in_the_order_of_their_puzzles_and_bad_lines_cost_themsel
     assert [entry.number for entry, _ in outcomes] == [1, 2, 3]
     assert [request.attempts for request in asked] == [7, 2]
     refused = outcomes[1][1]
-    assert isinstance(refused, ServiceError)
+    assert isinstance(refused, ErrorDetail)
     assert refused.field == "attempts"
 
 
