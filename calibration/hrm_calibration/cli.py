@@ -28,15 +28,16 @@ from hrm_host.progress import stages_on
 from hrm_puzzles.data.held_out import Questions, find_questions, questions_from_csv, questions_from_data
 
 BundleName = Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle directory, or the name of a shipped one.")]
-app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+main = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+"""Entry point of `hrm-calibrate`."""
 
 
-@app.callback()
+@main.callback()
 def commands() -> None:
     """Measure on held-out puzzles what a bundle's settings cost and save."""
 
 
-@app.command(epilog="Example: hrm-calibrate halting sudoku.bundle --csv test.csv --markdown")
+@main.command(epilog="Example: hrm-calibrate halting sudoku.bundle --csv test.csv --markdown")
 @refusing("hrm-calibrate")
 def halting(
     bundle_name: BundleName,
@@ -67,7 +68,7 @@ def halting(
         Console().print(report.table())
 
 
-@app.command(epilog="Example: hrm-calibrate int8 sudoku-6x6 --calib sudoku --out sudoku-int8 --budget 0.5")
+@main.command(epilog="Example: hrm-calibrate int8 sudoku-6x6 --calib sudoku --out sudoku-int8 --budget 0.5")
 @refusing("hrm-calibrate")
 def int8(
     bundle_name: BundleName,
@@ -105,11 +106,6 @@ def int8(
     print(f"{out}: {report.summary()}")
 
 
-def main() -> None:
-    """Entry point of `hrm-calibrate`."""
-    app()
-
-
 def _questions(bundle: Bundle, data: Path | None, csv: Path | None) -> Questions:
     if csv is not None and data is None:
         questions = questions_from_csv(csv, bundle.puzzle)
@@ -119,7 +115,3 @@ def _questions(bundle: Bundle, data: Path | None, csv: Path | None) -> Questions
         raise ValueError("the held-out puzzles come from one place; give either --data or --csv")
     questions.require_ids(bundle.manifest.num_puzzle_ids)
     return questions
-
-
-if __name__ == "__main__":
-    main()

@@ -9,6 +9,8 @@ layer, C clips tried, K bins, L levels.
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,8 @@ x86 processors without VNNI add two products of ONNX Runtime's quickest kernel i
 still fits, 255 (127 + 127) does not (onnxruntime.ai, "Quantize ONNX models", on U8S8). Seven bits cost little, since
 most of the error comes from activations.
 """
+INT8, SCALE = "/int8", "/scale"
+"""Endings of what replaces a quantised matrix, and of a call site's range."""
 SIGNED_ZERO, UNSIGNED_ZERO = "zero_int8", "zero_uint8"
 MIDDLE = 128
 NUM_BINS = 2048
@@ -93,11 +97,11 @@ def quantise(
     for tensor in graph.graph.initializer:
         if tensor.name in weights:
             matrix_IO, scale_O = quantised_matrix(numpy_helper.to_array(tensor), LIMITS[weight_bits])
-            tensors.append(numpy_helper.from_array(matrix_IO, _stored(tensor.name)))
-            tensors.append(numpy_helper.from_array(scale_O, _scale(tensor.name)))
+            tensors.append(numpy_helper.from_array(matrix_IO, tensor.name + INT8))
+            tensors.append(numpy_helper.from_array(scale_O, tensor.name + SCALE))
         else:
             tensors.append(tensor)
-    tensors += [numpy_helper.from_array(np.array(scales[name], np.float32), _scale(name)) for name in chosen]
+    tensors += [numpy_helper.from_array(np.array(scales[name], np.float32), name + SCALE) for name in chosen]
     tensors.append(numpy_helper.from_array(np.array(0, np.int8), SIGNED_ZERO))
     return with_nodes(graph, _nodes(graph, chosen, weights), tensors)
 
@@ -115,7 +119,7 @@ def unsigned(graph: onnx.ModelProto) -> onnx.ModelProto:
     for tensor in graph.graph.initializer:
         is_matrix = tensor.data_type == TensorProto.INT8 and len(tensor.dims) == 2
         matrix_IO = numpy_helper.to_array(tensor).astype(np.int16) if is_matrix else np.zeros((1, 1), np.int16)
-        if np.abs(matrix_IO).max() > LIMITS[7] and tensor.name.removesuffix(_stored("")) not in weight_only:
+        if np.abs(matrix_IO).max() > LIMITS[7] and tensor.name.removesuffix(INT8) not in weight_only:
             moved.add(tensor.name)
             tensors.append(numpy_helper.from_array((matrix_IO + MIDDLE).astype(np.uint8), tensor.name))
             zero_O = np.full(matrix_IO.shape[1], MIDDLE, np.uint8)
@@ -149,14 +153,14 @@ def quantised_matrix(weight_IO: NDArray[np.float32], limit: int) -> tuple[NDArra
 def _nodes(graph: onnx.ModelProto, chosen: Mapping[str, Site], weights: set[str]) -> Iterator[onnx.NodeProto]:
     """The graph's nodes in order, weights made float again first and each call site's input on the way to it."""
     for weight in sorted(weights):
-        inputs = [_stored(weight), _scale(weight)]
+        inputs = [weight + INT8, weight + SCALE]
         yield helper.make_node("DequantizeLinear", inputs, [weight], name=f"{weight}/dequantize", axis=1)
     for node in graph.graph.node:
         site = chosen.get(node.name)
         if site is None:
             yield node
             continue
-        grid = [_scale(site.name), SIGNED_ZERO]
+        grid = [site.name + SCALE, SIGNED_ZERO]
         small, back = f"{site.name}/quantized", f"{site.name}/dequantized"
         yield helper.make_node("QuantizeLinear", [site.tensor, *grid], [small], name=f"{site.name}/quantize")
         yield helper.make_node("DequantizeLinear", [small, *grid], [back], name=f"{site.name}/dequantize")
@@ -170,17 +174,9 @@ def _weight_only(graph: onnx.ModelProto) -> set[str]:
     return {
         node.input[1]
         for node in graph.graph.node
-        if node.op_type == "MatMul" and _stored(node.input[1]) in stored
+        if node.op_type == "MatMul" and node.input[1] + INT8 in stored
         if made_by.get(node.input[0]) != "DequantizeLinear"
     }
-
-
-def _stored(weight: str) -> str:
-    return f"{weight}/int8"
-
-
-def _scale(name: str) -> str:
-    return f"{name}/scale"
 
 
 def with_outputs(graph: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:
@@ -243,28 +239,16 @@ class Histogram:
             self.counts += np.bincount(bins, minlength=NUM_BINS)
 
 
-Method = Callable[[Histogram], float]
-
-
 def scale_of(histogram: Histogram, method: str) -> float:
     """The scale a method of `METHODS` chooses; 1 where nothing but zeros came by, since any scale holds them."""
     return METHODS[method](histogram) / STEPS if histogram.largest else 1.0
 
 
-def min_max(histogram: Histogram) -> float:
-    """Nothing is clipped."""
-    return histogram.largest
-
-
-def percentile(share: float) -> Method:
+def percentile(share: float, histogram: Histogram) -> float:
     """The smallest bin edge with `share` of all magnitudes at or below it, at most the largest magnitude."""
-
-    def clip(histogram: Histogram) -> float:
-        reached_K = np.cumsum(histogram.counts)
-        index = int(np.searchsorted(reached_K, share * reached_K[-1]))
-        return min(float(histogram.edges[min(index, NUM_BINS - 1)]), histogram.largest)
-
-    return clip
+    reached_K = np.cumsum(histogram.counts)
+    index = int(np.searchsorted(reached_K, share * reached_K[-1]))
+    return min(float(histogram.edges[min(index, NUM_BINS - 1)]), histogram.largest)
 
 
 def entropy(histogram: Histogram) -> float:
@@ -287,10 +271,10 @@ def mean_squared(histogram: Histogram) -> float:
     return float(clip_C[((back_CK - centre_K) ** 2 @ counts_K).argmin()])
 
 
-METHODS: Mapping[str, Method] = {
-    "min-max": min_max,
-    "percentile-99.99": percentile(0.9999),
-    "percentile-99.999": percentile(0.99999),
+METHODS: Mapping[str, Callable[[Histogram], float]] = {
+    "min-max": attrgetter("largest"),  # nothing is clipped
+    "percentile-99.99": partial(percentile, 0.9999),
+    "percentile-99.999": partial(percentile, 0.99999),
     "entropy": entropy,
     "mse": mean_squared,
 }

@@ -18,14 +18,15 @@ from rich.table import Table
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_export.contents import Contents, Options, bundle_name, contents_of, find_checkpoint
-from hrm_export.packing import MEASURED_BATCHES, ExportedForm, segment_ms, write_bundle
+from hrm_export.packing import MEASURED_BATCHES, Form, segment_ms, write_bundle
 from hrm_host.command import refusing, taking
 from hrm_host.progress import stages_on
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+main = typer.Typer(add_completion=False, rich_markup_mode=None)
+"""Entry point of `hrm-export`."""
 
 
-@app.command(epilog="Example: hrm-export runs/sudoku/best --fp16 --int8 --calib sudoku --data data/sudoku")
+@main.command(epilog="Example: hrm-export runs/sudoku/best --fp16 --int8 --calib sudoku --data data/sudoku")
 @refusing("hrm-export")
 @taking(Options)
 def export(options: Options) -> None:
@@ -34,22 +35,17 @@ def export(options: Options) -> None:
     out = options.out or Path(f"{bundle_name(source)}.bundle")
     with stages_on() as stages:
         contents = contents_of(options, source, out, stages)
-        exported = write_bundle(out, contents, options, stages)
-    _show(out, contents, exported, as_json=options.as_json)
+        forms = write_bundle(out, contents, options, stages)
+    _show(out, contents, forms, as_json=options.as_json)
     if options.engine:  # in a process of its own, whose memory is free again when the engines are built
         build = [sys.executable, "-m", "hrm_edge_runtime.engines.trt.build", str(out)]
         raise typer.Exit(subprocess.run(build).returncode)
 
 
-def main() -> None:
-    """Entry point of `hrm-export`."""
-    app()
-
-
-def _show(out: Path, contents: Contents, exported: Sequence[ExportedForm], *, as_json: bool) -> None:
+def _show(out: Path, contents: Contents, forms: Sequence[Form], *, as_json: bool) -> None:
     bundle = Bundle.open(out)
-    rows = [_figures(bundle, contents, one) for one in exported]
-    policy, puzzle = exported[0].measured.policy, contents.served.puzzle.name
+    rows = [_figures(bundle, contents, form) for form in forms]
+    policy, puzzle = forms[0].policy, contents.served.puzzle.name
     if as_json:
         page = {
             "bundle": str(out),
@@ -67,37 +63,37 @@ def _show(out: Path, contents: Contents, exported: Sequence[ExportedForm], *, as
     columns = [_cells(row) for row in rows]
     for name in dict.fromkeys(name for column in columns for name in column):
         table.add_row(name, *(column.get(name, "–") for column in columns))
-    console, report = Console(), next(iter(exported[0].parity.values()))
+    console, report = Console(), next(iter(forms[0].parity.values()))
     console.print(table)
     console.print(
         f"Halting {policy.kind}, at most {policy.max_segments} segments; {len(contents.held_out)} held-out puzzles. "
         f"fp32 and PyTorch: same answers, same halting over {report.num_segments} segments of {report.num_puzzles} of "
-        f"{exported[0].form.origin['num_candidates']} puzzles (others may amplify rounding). "
+        f"{forms[0].origin['num_candidates']} puzzles (others may amplify rounding). "
         "Times on this machine, all cores.",
         highlight=False,
         soft_wrap=True,
     )
 
 
-def _figures(bundle: Bundle, contents: Contents, one: ExportedForm) -> dict[str, Any]:
+def _figures(bundle: Bundle, contents: Contents, form: Form) -> dict[str, Any]:
     """One precision as the CPU runs it, its size as it travels; shares are of the held-out puzzles.
 
     `logit_gap` is the largest against PyTorch on the golden traces, `segment_ms` is by batch size on this machine.
     """
     sizes = {name: entry.size_bytes for name, entry in bundle.manifest.files.items()}
-    names, score = list(one.form.graphs), one.measured.score
-    graph, table = bundle.graph_path(one.form.precision, device="cpu"), bundle.puzzle_table
+    names, score = list(form.graphs), form.score
+    graph, table = bundle.graph_path(form.precision, device="cpu"), bundle.puzzle_table
     return {
-        "precision": one.form.precision,
+        "precision": form.precision,
         "size_bytes": sizes[names[0]],
-        "cpu_size_bytes": sizes[names[-1]] if one.form.cpu is not None else None,
+        "cpu_size_bytes": sizes[names[-1]] if form.cpu is not None else None,
         "ratio": sizes[names[0]] / sizes[bundle.manifest.precisions["fp32"]],
-        "logit_gap": one.on_cpu.max_logit_gap,
+        "logit_gap": form.on_cpu.max_logit_gap,
         "exact": score.exact,
         "proven": score.proven,
         "mean_segments": score.mean_segments,
-        "threshold": one.measured.policy.threshold,
-        "lost": None if one.lost is None else one.lost["exact"].model_dump(),
+        "threshold": form.policy.threshold,
+        "lost": None if form.lost is None else form.lost["exact"].model_dump(),
         "segment_ms": {batch: segment_ms(graph, batch, contents.held_out, table) for batch in MEASURED_BATCHES},
     }
 
@@ -117,7 +113,3 @@ def _cells(row: Mapping[str, Any]) -> dict[str, str]:
         "halting threshold": f"{row['threshold']:.3g}",
         **{f"segment, batch {batch}": f"{time_ms:.2f} ms" for batch, time_ms in row["segment_ms"].items()},
     }
-
-
-if __name__ == "__main__":
-    main()

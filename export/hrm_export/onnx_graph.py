@@ -12,6 +12,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
+from hrm_calibration.quantise import INT8, SCALE
+
 OPSET, IR_VERSION = 20, 10
 FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})
 _PLAIN = FLOATS | {TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
@@ -32,8 +34,6 @@ TENSORRT_OPERATORS: Mapping[str, frozenset[int]] = {
 All are in docs/operators.md of github.com/onnx/onnx-tensorrt since 8.5 (commit 6d0ab7b); 10.0 added INT64. Look a new
 operator up there before adding it here.
 """
-INT8, SCALE = "/int8", "/scale"
-"""Endings of what replaces a quantised matrix, and of a call site's range."""
 
 
 class GraphWriter:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import onnx
 
-from hrm_calibration.halting_curve import Outcomes, PolicyScore, Rollout, Score, choose, learned_curve, roll_out
+from hrm_calibration.halting_curve import PolicyScore, Rollout, Score, choose, learned_curve, roll_out
 from hrm_calibration.int8 import Int8Settings, calibrate
 from hrm_calibration.int8_report import Paired, paired
 from hrm_calibration.quantise import unsigned
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.bundle import GOLDEN_NAME, PUZZLE_TABLE_NAME, Bundle, Golden
+from hrm_edge_runtime.bundle import GOLDEN_NAME, IDENTIFIERS_NAME, PUZZLE_TABLE_NAME, Bundle, Golden
 from hrm_edge_runtime.engines.engine import Float32, median_step_ms
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.manifest import write_manifest
@@ -29,7 +29,7 @@ from hrm_edge_runtime.parity.walk import compare
 from hrm_export.contents import Contents, Options, parse_loop
 from hrm_export.forms import float32_nodes, half_graph, record_ranges, unrolled_graph
 from hrm_export.onnx_graph import check_graph, stored_sizes
-from hrm_export.torch_engine import golden_traces
+from hrm_export.torch_engine import SIZES, golden_traces
 from hrm_host.atomic import new_directory
 from hrm_host.progress import Stages
 from hrm_puzzles.data.held_out import Questions
@@ -48,14 +48,23 @@ class ParityError(ValueError):
     """A graph that does not say what PyTorch says, or that solves too much less than it."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class Form:
-    """One precision: the `portable` graph, its form for CPUs where there is another, and how it came about."""
+    """One precision: the `portable` graph, its form for CPUs where there is another, and how it came about (`origin`).
+
+    What it does is filled in as it goes into the bundle: `policy` holds the threshold chosen for it on the held-out
+    puzzles, `parity` is with PyTorch by file name, `lost` against float32.
+    """
 
     precision: str
     portable: onnx.ModelProto
     cpu: onnx.ModelProto | None = None
     origin: dict[str, Any] = field(default_factory=dict[str, Any])
+    rollout: Rollout = field(init=False)
+    curve: list[PolicyScore] = field(init=False)
+    policy: HaltingPolicy = field(init=False)
+    parity: dict[str, ParityReport] = field(init=False)
+    lost: dict[str, Paired] | None = None
 
     @property
     def graphs(self) -> dict[str, onnx.ModelProto]:
@@ -63,22 +72,14 @@ class Form:
         portable = {f"step.{self.precision}.onnx": self.portable}
         return portable if self.cpu is None else {**portable, f"step.{self.precision}.cpu.onnx": self.cpu}
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Measured:
-    """One precision on the held-out puzzles; `policy` holds the threshold chosen for it, `score` is under that rule."""
-
-    rollout: Rollout
-    curve: list[PolicyScore]
-    policy: HaltingPolicy
-
     @property
-    def outcomes(self) -> Outcomes:
-        return self.rollout.under(self.policy)
+    def on_cpu(self) -> ParityReport:
+        """Of the file that was measured."""
+        return list(self.parity.values())[-1]
 
     @property
     def score(self) -> Score:
-        return self.outcomes.score()
+        return self.rollout.under(self.policy).score()
 
     def halting_curve(self) -> dict[str, Any]:
         """As the manifest holds it."""
@@ -89,33 +90,18 @@ class Measured:
         ]
         return {"num_puzzles": self.score.num_puzzles, "threshold": self.policy.threshold, "points": points}
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ExportedForm:
-    """One precision as it went into the bundle: `parity` with PyTorch by file name, `lost` against float32."""
-
-    form: Form
-    measured: Measured
-    parity: Mapping[str, ParityReport]
-    lost: Mapping[str, Paired] | None = None
-
-    @property
-    def on_cpu(self) -> ParityReport:
-        """Of the file that was measured."""
-        return list(self.parity.values())[-1]
-
     def as_json(self) -> dict[str, Any]:
         """As parity.json holds it: against PyTorch on the golden traces, against float32 on held-out puzzles."""
         golden = {
             name: {**report.as_json(), "max_logit_gap": report.max_logit_gap} for name, report in self.parity.items()
         }
-        held_out: dict[str, Any] = asdict(self.measured.score)
+        held_out: dict[str, Any] = asdict(self.score)
         if self.lost is not None:
             held_out["lost_against_fp32"] = {name: lost.model_dump() for name, lost in self.lost.items()}
-        return {"golden": golden, "held_out": held_out, **self.form.origin}
+        return {"golden": golden, "held_out": held_out, **self.origin}
 
 
-def write_bundle(path: Path, contents: Contents, options: Options, stages: Stages) -> list[ExportedForm]:
+def write_bundle(path: Path, contents: Contents, options: Options, stages: Stages) -> list[Form]:
     """Write the bundle whole or not at all, float32 first.
 
     Refuses a path that is taken (FileExistsError), a float32 graph that differs from PyTorch on the golden traces, and
@@ -123,34 +109,32 @@ def write_bundle(path: Path, contents: Contents, options: Options, stages: Stage
     """
     with new_directory(path) as unfinished:
         np.save(unfinished / PUZZLE_TABLE_NAME, contents.served.puzzle_table)
-        (unfinished / "identifiers.json").write_text(json.dumps(list(contents.identifiers)) + "\n")
-        form = Form(precision="fp32", portable=contents.served.graph)
-        measured = _write_and_measure(unfinished, form, contents, options, stages)
+        (unfinished / IDENTIFIERS_NAME).write_text(json.dumps(list(contents.identifiers)) + "\n")
+        fp32 = Form(precision="fp32", portable=contents.served.graph)
+        _write_and_measure(unfinished, fp32, contents, options, stages)
         candidates = contents.held_out.at(np.arange(min(CANDIDATES * options.puzzles, len(contents.held_out))))
-        threshold = measured.policy.threshold
-        golden, num_candidates = golden_traces(contents.model, candidates, threshold, options.puzzles)
+        golden, num_candidates = golden_traces(contents.model, candidates, fp32.policy.threshold, options.puzzles)
         np.savez_compressed(unfinished / GOLDEN_NAME, allow_pickle=False, **vars(golden))
-        form = replace(form, origin={"tolerance": LOGIT_TOLERANCE, "num_candidates": num_candidates})
-        parity = _compared(unfinished, form, measured, golden, contents)
-        fp32 = ExportedForm(form=form, measured=measured, parity=parity)
+        fp32.origin = {"tolerance": LOGIT_TOLERANCE, "num_candidates": num_candidates}
+        _compare(unfinished, fp32, golden, contents)
         _require_parity(fp32.on_cpu)
-        exported, served = [fp32], replace(contents.served, policy=measured.policy)
+        forms, served = [fp32], replace(contents.served, policy=fp32.policy)
         for form in lower_precisions(served, contents.calibration, options, stages):
-            measured = _write_and_measure(unfinished, form, contents, options, stages)
-            lost = losses(fp32.measured, measured)
-            parity = _compared(unfinished, form, measured, golden, contents)
-            _require_quality(form.precision, lost["exact"], parity, options.max_loss)
-            exported.append(ExportedForm(form=form, measured=measured, parity=parity, lost=lost))
+            _write_and_measure(unfinished, form, contents, options, stages)
+            form.lost = losses(fp32, form)
+            _compare(unfinished, form, golden, contents)
+            _require_quality(form, form.lost["exact"], options.max_loss)
+            forms.append(form)
         num_segments = parse_loop(options.loop)
-        unrolled = {} if num_segments is None else _write_unrolled(unfinished, exported, num_segments)
-        pages = {one.form.precision: one.as_json() for one in exported}
+        unrolled = {} if num_segments is None else _write_unrolled(unfinished, forms, num_segments)
+        pages = {form.precision: form.as_json() for form in forms}
         (unfinished / "parity.json").write_text(json.dumps(pages, indent=2) + "\n")
-        write_manifest(unfinished, **_manifest_fields(contents, exported, unrolled))
+        write_manifest(unfinished, **_manifest_fields(contents, forms, unrolled))
         Bundle.open(unfinished)
-    return exported
+    return forms
 
 
-def _write_and_measure(directory: Path, form: Form, contents: Contents, options: Options, stages: Stages) -> Measured:
+def _write_and_measure(directory: Path, form: Form, contents: Contents, options: Options, stages: Stages) -> None:
     """Every held-out puzzle through all segments of the graph that a CPU runs; the halting rule is applied afterwards.
 
     Without `--threshold` the one of fewest segments is chosen that loses at most the share `HALTING_LOSS` against all
@@ -158,28 +142,23 @@ def _write_and_measure(directory: Path, form: Form, contents: Contents, options:
     """
     for name, graph in form.graphs.items():
         _write_graph(directory / name, graph)
-    served, policy, threshold = contents.served, contents.served.policy, options.threshold
+    served, limit, threshold = contents.served, contents.served.policy.max_segments, options.threshold
     progress = partial(stages.show, f"measuring {form.precision}")
     with closing(OnnxEngine(directory / list(form.graphs)[-1], num_slots=NUM_SLOTS)) as engine:
-        rollout = roll_out(
-            engine, served.puzzle, served.puzzle_table, contents.held_out, policy.max_segments, progress=progress
-        )
-    curve = learned_curve(rollout)
+        form.rollout = roll_out(engine, served.puzzle, served.puzzle_table, contents.held_out, limit, progress=progress)
+    form.curve = learned_curve(form.rollout)
     if threshold is None:
-        threshold = choose(curve, float(rollout.exact_SN[-1].mean()), HALTING_LOSS).policy.threshold
-    return Measured(rollout=rollout, curve=curve, policy=replace(policy, threshold=threshold))
+        threshold = choose(form.curve, float(form.rollout.exact_SN[-1].mean()), HALTING_LOSS).policy.threshold
+    form.policy = replace(served.policy, threshold=threshold)
 
 
-def _compared(
-    directory: Path, form: Form, measured: Measured, golden: Golden, contents: Contents
-) -> dict[str, ParityReport]:
+def _compare(directory: Path, form: Form, golden: Golden, contents: Contents) -> None:
     """Every graph of the form against PyTorch's traces."""
     table, puzzle = contents.served.puzzle_table, contents.served.puzzle
-    reports: dict[str, ParityReport] = {}
+    form.parity = {}
     for name in form.graphs:
         with closing(OnnxEngine(directory / name, num_slots=len(golden.tokens_BT), want_logits=True)) as engine:
-            reports[name] = compare(golden, engine, puzzle_table=table, puzzle=puzzle, policy=measured.policy)
-    return reports
+            form.parity[name] = compare(golden, engine, puzzle_table=table, puzzle=puzzle, policy=form.policy)
 
 
 def _require_parity(report: ParityReport) -> None:
@@ -193,33 +172,31 @@ def _require_parity(report: ParityReport) -> None:
         )
 
 
-def _require_quality(precision: str, exact: Paired, parity: Mapping[str, ParityReport], max_loss: float) -> None:
+def _require_quality(form: Form, exact: Paired, max_loss: float) -> None:
     """Refuses a precision that loses more exact solves than `max_loss` points or whose logits are not finite."""
     if 100 * exact.loss > max_loss:
         raise ParityError(
-            f"{precision} loses {100 * exact.loss:.2f} points of exact solves against fp32 over {exact.num_puzzles} "
-            f"puzzles (95 %: {100 * exact.low:.2f} to {100 * exact.high:.2f}) where --max-loss allows {max_loss:g}, so "
-            "nothing was written; allow more, leave it out, or give INT8 a smaller --int8-budget"
+            f"{form.precision} loses {100 * exact.loss:.2f} points of exact solves against fp32 over "
+            f"{exact.num_puzzles} puzzles (95 %: {100 * exact.low:.2f} to {100 * exact.high:.2f}) where --max-loss "
+            f"allows {max_loss:g}, so nothing was written; allow more, leave it out, or give INT8 a smaller --int8-budget"
         )
 
-    for name, report in parity.items():
+    for name, report in form.parity.items():
         if not math.isfinite(report.max_logit_gap):
             raise ParityError(
-                f"{name} gives logits that are not finite, so nothing was written; leave {precision} out and report "
-                "the checkpoint's config.json as a fault"
+                f"{name} gives logits that are not finite, so nothing was written; leave {form.precision} out and "
+                "report the checkpoint's config.json as a fault"
             )
 
 
-def _write_unrolled(directory: Path, exported: Sequence[ExportedForm], num_segments: int) -> dict[str, str]:
+def _write_unrolled(directory: Path, forms: Sequence[Form], num_segments: int) -> dict[str, str]:
     """The unrolled form of every precision; file names by precision."""
-    stored = stored_sizes(exported[0].form.portable)
-    names: dict[str, str] = {}
-    for one in exported:
-        policy, precision = one.measured.policy, one.form.precision
-        graph = unrolled_graph(one.form.portable, policy, num_segments or policy.max_segments)
+    stored = stored_sizes(forms[0].portable)
+    names = {form.precision: f"unrolled.{form.precision}.onnx" for form in forms}
+    for form in forms:
+        graph = unrolled_graph(form.portable, form.policy, num_segments or form.policy.max_segments)
         check_graph(graph, stored)
-        names[precision] = f"unrolled.{precision}.onnx"
-        _write_graph(directory / names[precision], graph)
+        _write_graph(directory / names[form.precision], graph)
     return names
 
 
@@ -227,22 +204,18 @@ def _write_graph(path: Path, graph: onnx.ModelProto) -> None:
     path.write_bytes(graph.SerializeToString(deterministic=True))
 
 
-def _manifest_fields(
-    contents: Contents, exported: Sequence[ExportedForm], unrolled: Mapping[str, str]
-) -> dict[str, Any]:
-    config, forms = contents.model.config, [one.form for one in exported]
-    policy = exported[0].measured.policy
-    sizes = ("seq_len", "vocab_size", "num_positions", "hidden_size", "puzzle_vector_size", "num_puzzle_ids")
+def _manifest_fields(contents: Contents, forms: Sequence[Form], unrolled: Mapping[str, str]) -> dict[str, Any]:
+    config, policy = contents.model.config, forms[0].policy
     return {
         "name": contents.name,
         "puzzle": contents.served.puzzle.name,
-        **{size: getattr(config, size) for size in sizes},
+        **{size: getattr(config, size) for size in SIZES},
         "max_segments": policy.max_segments,
         "halting": {"policy": policy.kind, "threshold": policy.threshold},
         "precisions": {form.precision: next(iter(form.graphs)) for form in forms},
         "cpu_graphs": {form.precision: list(form.graphs)[-1] for form in forms if form.cpu is not None},
         "unrolled": unrolled,
-        "curves": {one.form.precision: one.measured.halting_curve() for one in exported},
+        "curves": {form.precision: form.halting_curve() for form in forms},
         "provenance": contents.provenance(),
     }
 
@@ -259,10 +232,8 @@ def lower_precisions(served: ServedGraph, questions: Questions, options: Options
         check_graph(half, stored_sizes(graph))
         yield Form(precision="fp16", portable=half, origin={"float32_nodes": sorted(kept)})
     if options.int8:
-        served, settings = (
-            replace(served, num_threads=os.cpu_count() or 1),
-            Int8Settings(budget=options.int8_budget / 100),
-        )
+        served = replace(served, num_threads=os.cpu_count() or 1)
+        settings = Int8Settings(budget=options.int8_budget / 100)
         signed, report = calibrate(served, questions, settings=settings, stages=stages, cache=options.cache)
         if options.report is not None:
             report.save(options.report)
@@ -275,14 +246,13 @@ def lower_precisions(served: ServedGraph, questions: Questions, options: Options
         yield Form(precision="int8", portable=portable, cpu=unsigned(signed), origin=origin)
 
 
-def losses(reference: Measured, ours: Measured) -> dict[str, Paired]:
+def losses(reference: Form, ours: Form) -> dict[str, Paired]:
     """Puzzle by puzzle, under the rule as served and after all segments, where no threshold plays a part."""
-    every = HaltingPolicy(kind="fixed", max_segments=reference.policy.max_segments)
-    after_all = (reference.rollout.under(every).exact_N, ours.rollout.under(every).exact_N)
+    one, other = (form.rollout.under(form.policy) for form in (reference, ours))
     return {
-        "exact": paired(reference.outcomes.exact_N, ours.outcomes.exact_N),
-        "proven": paired(reference.outcomes.proven_N, ours.outcomes.proven_N),
-        "exact_after_all_segments": paired(*after_all),
+        "exact": paired(one.exact_N, other.exact_N),
+        "proven": paired(one.proven_N, other.proven_N),
+        "exact_after_all_segments": paired(reference.rollout.exact_SN[-1], ours.rollout.exact_SN[-1]),
     }
 
 

@@ -180,17 +180,9 @@ class _Segment:
 
 
 def _values(names: Iterable[str], config: HRMConfig) -> list[onnx.ValueInfoProto]:
-    """Graph inputs or outputs in the types that every engine keeps and the sizes that their names spell."""
-    sizes = {
-        "T": config.seq_len,
-        "N": config.num_positions,
-        "D": config.hidden_size,
-        "E": config.puzzle_vector_size,
-        "V": config.vocab_size,
+    """Graph inputs or outputs in the types and sizes that every engine keeps."""
+    types = {
+        name: helper.np_dtype_to_tensor_dtype(np.dtype(kind)) for name, kind in (engine.INPUTS | engine.OUTPUTS).items()
     }
-    values: list[onnx.ValueInfoProto] = []
-    for name in names:
-        kind = helper.np_dtype_to_tensor_dtype(np.dtype({**engine.INPUTS, **engine.OUTPUTS}[name]))
-        axes = name.removesuffix("_next").rpartition("_")[2]
-        values.append(helper.make_tensor_value_info(name, kind, ["B", *(sizes[axis] for axis in axes[1:])]))
-    return values
+    shapes = {name: ["B", *(getattr(config, size) for size in sizes)] for name, sizes in engine.AXES.items()}
+    return [helper.make_tensor_value_info(name, types[name], shapes[name]) for name in names]

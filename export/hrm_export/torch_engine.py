@@ -21,6 +21,8 @@ from hrm_model import checkpoint
 from hrm_model.hrm import HRM, Carry
 from hrm_puzzles.data.held_out import Questions
 
+SIZES = ("seq_len", "vocab_size", "num_positions", "hidden_size", "puzzle_vector_size", "num_puzzle_ids")
+"""Of a model, by their names in its configuration and in the manifest."""
 MAX_BYTES = 1_500_000
 """Of logits in one file; a bundle travels, and 16 segments of 900 cells are already 0.7 MB a puzzle."""
 MIN_TRACES = 4
@@ -143,7 +145,7 @@ class TorchEngine:
 def open_checkpoint(path: Path, manifest: Manifest, num_slots: int) -> tuple[TorchEngine, Float32]:
     """A checkpoint, or a run's file latest or best; refuses one whose sizes are not the bundle's (ValueError)."""
     model, _ = checkpoint.load(checkpoint.resolve(path))
-    for name in ("seq_len", "vocab_size", "num_positions", "hidden_size", "puzzle_vector_size", "num_puzzle_ids"):
+    for name in SIZES:
         found, expected = getattr(model.config, name), getattr(manifest, name)
         if found != expected:
             raise ValueError(

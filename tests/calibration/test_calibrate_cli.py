@@ -8,7 +8,7 @@ import pytest
 from step_bundle import step_graph, write_step_bundle
 from typer.testing import CliRunner, Result
 
-from hrm_calibration.cli import app
+from hrm_calibration.cli import main as app
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
 

@@ -11,7 +11,7 @@ from calibration_tools import SUDOKU, questions, random_inputs, run, small_graph
 from step_bundle import write_step_bundle
 from typer.testing import CliRunner
 
-from hrm_calibration.cli import app
+from hrm_calibration.cli import main as app
 from hrm_calibration.int8 import Int8Settings, Int8Trials, best_of, calibrate, carries_after, drift, is_kept, parts_of
 from hrm_calibration.int8_report import Int8Report, MethodScore, Paired, Solves, StaleCacheError, draw, paired
 from hrm_calibration.quantise import call_sites, quantise, unsigned

@@ -20,7 +20,7 @@ from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.parity.gates import passes
 from hrm_export.contents import Contents, Options, served_graph
-from hrm_export.packing import ExportedForm, ParityError, write_bundle
+from hrm_export.packing import Form, ParityError, write_bundle
 from hrm_host.progress import Stages
 from hrm_puzzles import registry
 
@@ -40,7 +40,7 @@ def small_contents(**changes: Any) -> Contents:
     )
 
 
-def written(path: Path, contents: Contents | None = None, **changes: Any) -> list[ExportedForm]:
+def written(path: Path, contents: Contents | None = None, **changes: Any) -> list[Form]:
     return write_bundle(path, contents or small_contents(), replace(OPTIONS, **changes), Stages())
 
 

@@ -10,7 +10,7 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.solvers import from_bundle
-from hrm_export.cli import app
+from hrm_export.cli import main as app
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
