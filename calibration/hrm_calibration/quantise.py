@@ -179,27 +179,39 @@ def _weight_only(graph: onnx.ModelProto) -> set[str]:
     }
 
 
-def with_outputs(graph: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:
-    """The graph with these float tensors among its outputs."""
-    shown = copy.deepcopy(graph)
-    given = {value.name for value in graph.graph.output}
-    extra = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in tensors if name not in given]
-    shown.graph.output.extend(extra)
-    return shown
-
-
 def with_nodes(
-    model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], tensors: Iterable[TensorProto]
+    model: onnx.ModelProto,
+    nodes: Iterable[onnx.NodeProto],
+    tensors: Iterable[TensorProto],
+    *,
+    inputs: Iterable[onnx.ValueInfoProto] | None = None,
+    outputs: Iterable[str] | None = None,
 ) -> onnx.ModelProto:
-    """The model with other nodes and stored arrays; arrays that no node uses are left out."""
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
+    """The model with other nodes and stored arrays, of which those that no node uses are left out, and other ends.
+
+    ONNX Runtime infers the types of other outputs.
+    """
+    changed = copy.deepcopy(model)
     for part in ("node", "initializer", "value_info"):
         changed.graph.ClearField(part)
     changed.graph.node.extend(nodes)
     used = {name for node in changed.graph.node for name in node.input}
     changed.graph.initializer.extend(tensor for tensor in tensors if tensor.name in used)
+    if inputs is not None:
+        changed.graph.ClearField("input")
+        changed.graph.input.extend(inputs)
+    if outputs is not None:
+        changed.graph.ClearField("output")
+        changed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     return changed
+
+
+def with_outputs(graph: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:
+    """The graph with these tensors among its outputs."""
+    shown = copy.deepcopy(graph)
+    given = {value.name for value in graph.graph.output}
+    shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name in tensors if name not in given)
+    return shown
 
 
 @dataclass(kw_only=True, eq=False)

@@ -181,8 +181,8 @@ def slots_for(graph: onnx.ModelProto) -> int:
     return max(1, min(MAX_SLOTS, MEMORY_BYTES // row_bytes))
 
 
-def session_of(graph: onnx.ModelProto, num_threads: int) -> ort.InferenceSession:
-    """A graph on the CPU, in no more memory than a step takes."""
+def session_of(graph: onnx.ModelProto, num_threads: int = 0) -> ort.InferenceSession:
+    """A graph on the CPU, on all cores unless a number of threads is given, in no more memory than a step takes."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.enable_cpu_mem_arena = False  # an arena would keep the largest step's tensors for good

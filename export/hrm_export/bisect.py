@@ -7,18 +7,18 @@ or cast belong to the piece they serve. Shapes: T tokens, E puzzle-vector width;
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from hrm_calibration.quantise import with_nodes
+from hrm_calibration.rollouts import session_of
 from hrm_edge_runtime.engines.engine import CARRIES, Float32, Int32
 from hrm_edge_runtime.parity.measures import relative_error
 from hrm_export.onnx_graph import element_types
@@ -58,7 +58,7 @@ def bisect_graphs(reference: onnx.ModelProto, candidate: onnx.ModelProto, fed: V
 
     Where none does, the sentence names the one that comes nearest to its limit.
     """
-    cut, weights = Cut(reference, candidate), StoredWeights(reference, candidate)
+    cut = Cut(reference, candidate)
     nearest, nearest_share = "", -1.0
     for pieces in cut.batches():
         expected = {**fed, **_run(cut.reference_part(pieces), fed)}
@@ -67,12 +67,12 @@ def bisect_graphs(reference: onnx.ModelProto, candidate: onnx.ModelProto, fed: V
             error = relative_error(found[f"{piece.value}{OWN}"], expected[piece.value])
             if expected[piece.value].dtype.kind != "f" and piece.precision != "fp32":
                 error = 0.0  # whole numbers made from coarse floats: a tie may fall either way
-            limit, wrong = LIMITS[piece.precision], weights.wrong(piece)
+            limit, wrong = LIMITS[piece.precision], cut.wrong_weights(piece)
             off = f"{piece.name} ({piece.operator}) is off by {error:.2g} of its norm where {limit:g} is allowed"
             if error > limit or wrong:
-                return "; ".join((off, *wrong, *weights.coarse(piece, expected)))
+                return "; ".join((off, *wrong, *cut.coarse_scales(piece, expected)))
             if error / limit > nearest_share:
-                nearest, nearest_share = "; ".join((off, *weights.coarse(piece, expected))), error / limit
+                nearest, nearest_share = "; ".join((off, *cut.coarse_scales(piece, expected))), error / limit
     if not nearest:
         raise ValueError("the two graphs have no value in common; compare precisions of one bundle.")
     return (
@@ -99,12 +99,14 @@ class Cut:
     def __init__(self, reference: onnx.ModelProto, candidate: onnx.ModelProto) -> None:
         self.reference, self.candidate = reference, candidate
         self.types = element_types(candidate)
-        self._shapes = _shapes_of(reference)
-        self._makers = {name: node for node in candidate.graph.node for name in node.output}
-        self._inputs = {value.name for value in candidate.graph.input}
-        self._stored = {tensor.name for tensor in candidate.graph.initializer}
-        theirs = {name: node for node in reference.graph.node for name in node.output}
-        shapes = _shapes_of(candidate)
+        self._shapes, shapes = _shapes_of(reference), _shapes_of(candidate)
+        self._weights, self._stored = (
+            {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+            for model in (reference, candidate)
+        )
+        theirs, self._makers = (
+            {name: node for node in model.graph.node for name in node.output} for model in (reference, candidate)
+        )
         self.shared = {
             name: theirs[name] for name in self._makers if name in theirs and shapes.get(name) == self._shapes[name]
         }
@@ -137,8 +139,8 @@ class Cut:
     def reference_part(self, pieces: list[Piece]) -> onnx.ModelProto:
         """The reference with all that the pieces make and read as its outputs."""
         names = {name: None for piece in pieces for name in (*piece.reads, piece.value) if name in self.shared}
-        types = element_types(self.reference)
-        return _with_ends(self.reference, self.reference.graph.input, _values(names, types))
+        graph = self.reference.graph
+        return with_nodes(self.reference, graph.node, graph.initializer, outputs=names)
 
     def candidate_part(self, pieces: list[Piece]) -> onnx.ModelProto:
         """The candidate's pieces, each fed with what it reads; a piece's value leaves it under another name."""
@@ -146,44 +148,19 @@ class Cut:
         nodes = [copy.deepcopy(node) for node in self.candidate.graph.node if node.output[0] in wanted]
         for node in nodes:
             node.output[:] = [f"{name}{OWN}" if name in self.shared else name for name in node.output]
-        part = with_nodes(self.candidate, nodes, self.candidate.graph.initializer)
-        fed = _values({name: None for piece in pieces for name in piece.reads}, self.types)
-        own = {f"{piece.value}{OWN}": self.types[piece.value] for piece in pieces}
-        return _with_ends(part, fed, _values(own, own))
+        reads = {name: None for piece in pieces for name in piece.reads}
+        fed = [helper.make_tensor_value_info(name, self.types[name], None) for name in reads]
+        own = [f"{piece.value}{OWN}" for piece in pieces]
+        return with_nodes(self.candidate, nodes, self.candidate.graph.initializer, inputs=fed, outputs=own)
 
-    def _back_from(self, value: str) -> tuple[tuple[onnx.NodeProto, ...], tuple[str, ...]]:
-        """The nodes that lead to a value, and the values they begin with."""
-        nodes: dict[str, onnx.NodeProto] = {}
-        reads: dict[str, None] = {}
-        waiting = [value]
-        while waiting:
-            node = self._makers[waiting.pop()]
-            nodes[node.output[0]] = node
-            for name in (name for name in node.input if name and name not in self._stored):
-                if name in self.shared or name in self._inputs:
-                    reads[name] = None
-                else:
-                    waiting.append(name)
-        return tuple(nodes.values()), tuple(reads)
+    def wrong_weights(self, piece: Piece) -> list[str]:
+        """A sentence for each weight of a piece that is not the reference's, in the number it is kept in.
 
-
-class StoredWeights:
-    """Does the candidate still hold the reference's weights, each in the number it is kept in?
-
-    A float32 weight is the same, a float16 one the same rounded, an INT8 one within half a step of its grid.
-    """
-
-    def __init__(self, reference: onnx.ModelProto, candidate: onnx.ModelProto) -> None:
-        self._reference, self._candidate = (
-            {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-            for model in (reference, candidate)
-        )
-
-    def wrong(self, piece: Piece) -> list[str]:
-        """A sentence for each weight of a piece that is not the reference's."""
+        A float32 weight is the same, a float16 one the same rounded, an INT8 one within half a step of its grid.
+        """
         sentences: list[str] = []
         for name, ours, scale in self._kept_by(piece):
-            theirs = self._reference[name]
+            theirs = self._weights[name]
             if ours.shape != theirs.shape:
                 sentences.append(f"{name} has shape {ours.shape} where the reference has {theirs.shape}")
                 continue
@@ -197,26 +174,41 @@ class StoredWeights:
                 sentences.append(f"{count} are not the reference's, first at {list(first)}: {change}")
         return sentences
 
-    def _kept_by(self, piece: Piece) -> Iterator[tuple[str, NDArray[Any], NDArray[Any] | None]]:
-        """Each weight by its name in the reference, with the scale of its grid where it is an INT8 one."""
-        for name in (name for node in piece.nodes for name in node.input):
-            if name in self._reference and name in self._candidate:
-                yield name, self._candidate[name], None
-        for node in (node for node in piece.nodes if node.op_type == "DequantizeLinear"):
-            if node.output[0] in self._reference and node.input[0] in self._candidate:
-                scale = self._candidate[node.input[1]].astype(np.float64)
-                yield node.output[0], self._candidate[node.input[0]] * scale, scale
-
-    def coarse(self, piece: Piece, values: Mapping[str, NDArray[Any]]) -> list[str]:
+    def coarse_scales(self, piece: Piece, values: Values) -> list[str]:
         """A sentence for each activation scale of a piece, with what it does to the reference's values."""
         sentences: list[str] = []
         for node in piece.nodes:
             if node.op_type == "QuantizeLinear" and node.input[0] in values:
-                scale = float(self._candidate[node.input[1]])
+                scale = float(self._stored[node.input[1]])
                 size = np.abs(values[node.input[0]]) / (LARGEST * scale)
                 reach = f"reaches to {1 / size.max():.2g} times the largest value"
                 sentences.append(f"the scale {scale:.3g} of its input {reach} and clips {(size > 1).mean():.1%} of all")
         return sentences
+
+    def _kept_by(self, piece: Piece) -> Iterator[tuple[str, NDArray[Any], NDArray[Any] | None]]:
+        """Each weight by its name in the reference, with the scale of its grid where it is an INT8 one."""
+        for node in piece.nodes:
+            for name in node.input:
+                if name in self._weights and name in self._stored:
+                    yield name, self._stored[name], None
+            if node.op_type == "DequantizeLinear" and node.output[0] in self._weights and node.input[0] in self._stored:
+                scale = self._stored[node.input[1]].astype(np.float64)
+                yield node.output[0], self._stored[node.input[0]] * scale, scale
+
+    def _back_from(self, value: str) -> tuple[tuple[onnx.NodeProto, ...], tuple[str, ...]]:
+        """The nodes that lead to a value, and the values they begin with."""
+        nodes: dict[str, onnx.NodeProto] = {}
+        reads: dict[str, None] = {}
+        waiting = [value]
+        while waiting:
+            node = self._makers[waiting.pop()]
+            nodes[node.output[0]] = node
+            for name in (name for name in node.input if name and name not in self._stored):
+                if name in self.shared or name not in self._makers:
+                    reads[name] = None
+                else:
+                    waiting.append(name)
+        return tuple(nodes.values()), tuple(reads)
 
 
 def _inputs(graph: onnx.ModelProto, tokens_T: Int32, puzzle_vector_E: Float32, segment: int) -> Values:
@@ -224,7 +216,7 @@ def _inputs(graph: onnx.ModelProto, tokens_T: Int32, puzzle_vector_E: Float32, s
     shapes = {value.name: [size.dim_value for size in value.type.tensor_type.shape.dim] for value in graph.graph.input}
     fed: Values = {name: np.zeros((1, *shapes[name][1:]), np.float32) for name in CARRIES}
     fed |= {"tokens_BT": tokens_T[None], "puzzle_vector_BE": np.array(puzzle_vector_E)[None]}
-    session = _session(graph)
+    session = session_of(graph)
     for step in range(1, segment):
         fed["fresh_B"] = np.array([step == 1])
         carry = session.run([f"{name}_next" for name in CARRIES], fed)
@@ -233,7 +225,7 @@ def _inputs(graph: onnx.ModelProto, tokens_T: Int32, puzzle_vector_E: Float32, s
 
 
 def _run(graph: onnx.ModelProto, fed: Values) -> Values:
-    session = _session(graph)
+    session = session_of(graph)
     names = [value.name for value in session.get_outputs()]
     inputs = {value.name: fed[value.name] for value in session.get_inputs()}
     with np.errstate(over="ignore"):
@@ -243,25 +235,9 @@ def _run(graph: onnx.ModelProto, fed: Values) -> Values:
     return cast(Values, dict(zip(names, session.run(names, inputs), strict=True)))
 
 
-def _session(graph: onnx.ModelProto) -> ort.InferenceSession:
-    return ort.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
-
-
 def _shapes_of(model: onnx.ModelProto) -> dict[str, Shape]:
     graph = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
     return {
         value.name: tuple(size.dim_value or size.dim_param for size in value.type.tensor_type.shape.dim)
         for value in (*graph.input, *graph.value_info, *graph.output)
     }
-
-
-def _values(names: Iterable[str], types: Mapping[str, int]) -> list[onnx.ValueInfoProto]:
-    return [helper.make_tensor_value_info(name, types[name], None) for name in names]
-
-
-def _with_ends(
-    model: onnx.ModelProto, inputs: Iterable[onnx.ValueInfoProto], outputs: Iterable[onnx.ValueInfoProto]
-) -> onnx.ModelProto:
-    name, nodes, stored = model.graph.name, model.graph.node, model.graph.initializer
-    graph = helper.make_graph(nodes, name, list(inputs), list(outputs), initializer=stored)
-    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)

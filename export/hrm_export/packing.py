@@ -178,7 +178,8 @@ def _require_quality(form: Form, exact: Paired, max_loss: float) -> None:
         raise ParityError(
             f"{form.precision} loses {100 * exact.loss:.2f} points of exact solves against fp32 over "
             f"{exact.num_puzzles} puzzles (95 %: {100 * exact.low:.2f} to {100 * exact.high:.2f}) where --max-loss "
-            f"allows {max_loss:g}, so nothing was written; allow more, leave it out, or give INT8 a smaller --int8-budget"
+            f"allows {max_loss:g}, so nothing was written; allow more, leave it out, or give INT8 a smaller "
+            "--int8-budget"
         )
 
     for name, report in form.parity.items():
