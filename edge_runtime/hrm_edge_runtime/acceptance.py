@@ -29,7 +29,7 @@ from hrm_edge_runtime.engines.engine import Engine, median_step_ms
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.trt.cache import buckets_for
 from hrm_host import atomic
-from hrm_host.board import Host, Sensors
+from hrm_host.board import Host
 from hrm_host.memory import MIB, read_memory, resident_bytes
 
 MEASURE_S, MIN_STEPS = 2.0, 20
@@ -181,7 +181,7 @@ def _sample(at_s: float, lane: Lane) -> dict[str, Any]:
         "step_ms": round(1e3 * lane.mean_step_s, 3),
         "rss_mb": resident_bytes() // MIB or None,
         "available_mb": None if memory is None else memory.available_mb,
-        "temperature_c": Sensors().hottest_c(),
+        "temperature_c": Host().hottest_c(),
         "gpu_mhz": clocks[-1] if clocks else None,
     }
 

@@ -41,6 +41,15 @@ class GpuClock:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Zone:
+    """A thermal zone now; its limits are files in `folder`."""
+
+    name: str
+    folder: Path
+    celsius: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Host:
     """Reads files below a root and asks commands; a test gives a tree and answers of its own. Changes nothing.
 
@@ -128,41 +137,27 @@ class Host:
             facts["gpu_cur_mhz"], facts["gpu_max_mhz"] = (str(hz // 10**6) for hz in (clock.now_hz, clock.max_hz))
         return {**facts, **{name: text for name, text in found.items() if text is not None}}
 
-
-@dataclass(frozen=True, kw_only=True)
-class Zone:
-    """A thermal zone now; its limits are files in `folder`."""
-
-    name: str
-    folder: Path
-    celsius: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sensors:
-    """Readings by name; what the machine does not have is left out."""
-
-    machine: Host = field(default_factory=Host)
+    # Readings by name; what the machine does not have is left out.
 
     def power_w(self) -> dict[str, float]:
         """Of each supply rail. On an Orin module VDD_IN feeds the others: do not add them up."""
         watts: dict[str, float] = {}
-        for named in self.machine.paths("sys/class/hwmon/hwmon*/name"):
-            if self.machine.text(named) != "ina3221":
+        for named in self.paths("sys/class/hwmon/hwmon*/name"):
+            if self.text(named) != "ina3221":
                 continue
             for channel in (1, 2, 3):
-                label = self.machine.text(named.parent / f"in{channel}_label") or ""
-                millivolts = self.machine.number(named.parent / f"in{channel}_input")
-                milliamperes = self.machine.number(named.parent / f"curr{channel}_input")
+                label = self.text(named.parent / f"in{channel}_label") or ""
+                millivolts = self.number(named.parent / f"in{channel}_input")
+                milliamperes = self.number(named.parent / f"curr{channel}_input")
                 if label not in ("NC", "") and millivolts is not None and milliamperes is not None:
                     watts[label] = millivolts * milliamperes / 1e6
         return watts
 
     def zones(self) -> Iterator[Zone]:
         """The thermal zones; one that is switched off does not read."""
-        for path in self.machine.paths("sys/class/thermal/thermal_zone*/temp"):
-            if (millidegrees := self.machine.number(path)) is not None:
-                name = self.machine.text(path.parent / "type") or path.parent.name
+        for path in self.paths("sys/class/thermal/thermal_zone*/temp"):
+            if (millidegrees := self.number(path)) is not None:
+                name = self.text(path.parent / "type") or path.parent.name
                 yield Zone(name=name, folder=path.parent, celsius=millidegrees / 1000)
 
     def temperature_c(self) -> dict[str, float]:
@@ -174,15 +169,15 @@ class Sensors:
     def counted_energy_j(self) -> dict[str, float]:
         """The machine's own counters, which wrap around after hours."""
         found: dict[str, float] = {}
-        for path in self.machine.paths("sys/class/powercap/intel-rapl:[0-9]*/energy_uj"):
-            if (microjoules := self.machine.number(path)) is not None:
-                found[self.machine.text(path.parent / "name") or path.parent.name] = microjoules / 1e6
+        for path in self.paths("sys/class/powercap/intel-rapl:[0-9]*/energy_uj"):
+            if (microjoules := self.number(path)) is not None:
+                found[self.text(path.parent / "name") or path.parent.name] = microjoules / 1e6
         return found
 
     def throttle_events(self) -> dict[str, int]:
         """How often the board throttled for want of current since it started."""
-        paths = self.machine.paths("sys/class/hwmon/hwmon*/oc*_event_cnt")
-        counts = {path.name: self.machine.number(path) for path in paths}
+        paths = self.paths("sys/class/hwmon/hwmon*/oc*_event_cnt")
+        counts = {path.name: self.number(path) for path in paths}
         return {name.removesuffix("_event_cnt"): count for name, count in counts.items() if count is not None}
 
 
@@ -193,7 +188,7 @@ class Energy:
     Power is averaged over two readings, so a sum is as good as the readings are frequent.
     """
 
-    sensors: Sensors
+    machine: Host
     clock: Callable[[], float] = time.monotonic
     _joules: dict[str, float] = field(default_factory=dict[str, float])
     _counted: dict[str, float] = field(default_factory=dict[str, float])
@@ -202,7 +197,7 @@ class Energy:
 
     def read_j(self) -> dict[str, float]:
         """Since the first reading, by rail or by counter."""
-        now_s, watts, counted = self.clock(), self.sensors.power_w(), self.sensors.counted_energy_j()
+        now_s, watts, counted = self.clock(), self.machine.power_w(), self.machine.counted_energy_j()
         for name, value in watts.items():
             added = (value + self._watts[name]) / 2 * (now_s - self._read_s) if name in self._watts else 0.0
             self._joules[name] = self._joules.get(name, 0.0) + added

@@ -11,8 +11,8 @@ import pytest
 from board_tree import ORIN, board
 
 from hrm_host.board import Host, answer_of
-from hrm_host.doctor import Finding, serving, training
-from hrm_host.doctor.serving import ServingSoftware
+from hrm_host.doctor import Finding, cli, training
+from hrm_host.doctor.cli import ServingSoftware
 from hrm_host.memory import GIB
 from hrm_train import doctor
 from hrm_train.doctor import TrainingSoftware
@@ -218,7 +218,7 @@ def test_a_missing_or_failing_command_gives_no_answer() -> None:
 
 
 def test_a_healthy_board_needs_nothing(tmp_path: Path) -> None:
-    found = serving.findings(board(tmp_path), JETPACK_62, tmp_path)
+    found = cli.findings(board(tmp_path), JETPACK_62, tmp_path)
     assert unwell(found) == {}
     said = {finding.name: finding.text for finding in found}
     assert said["board"].startswith("NVIDIA Jetson Orin Nano")
@@ -248,7 +248,7 @@ def test_a_healthy_board_needs_nothing(tmp_path: Path) -> None:
 def test_each_fault_of_a_board_has_its_remedy(
     tmp_path: Path, changes: dict[str, str], name: str, level: str, remedy: str
 ) -> None:
-    found = serving.findings(board(tmp_path, ORIN, **changes), JETPACK_62, tmp_path)
+    found = cli.findings(board(tmp_path, ORIN, **changes), JETPACK_62, tmp_path)
     assert unwell(found) == {name: level}
     assert remedy in next(finding.remedy for finding in found if finding.name == name)
 
@@ -265,24 +265,24 @@ def test_each_fault_of_a_board_has_its_remedy(
 def test_software_that_a_board_lacks_is_a_fault(
     tmp_path: Path, changes: dict[str, object], name: str, remedy: str
 ) -> None:
-    found = serving.findings(board(tmp_path), replace(JETPACK_62, **changes), tmp_path)  # type: ignore[arg-type]
+    found = cli.findings(board(tmp_path), replace(JETPACK_62, **changes), tmp_path)  # type: ignore[arg-type]
     assert {finding.name: remedy in finding.remedy for finding in found if finding.level == "fail"} == {name: True}
 
 
 def test_a_pc_is_not_asked_for_what_only_a_board_has(tmp_path: Path) -> None:
-    found = serving.findings(Host(root=tmp_path), PC, tmp_path)
+    found = cli.findings(Host(root=tmp_path), PC, tmp_path)
     assert unwell(found) == {}
     assert not {"board", "JetPack", "power mode", "CUDA"} & {finding.name for finding in found}
-    missing = serving.findings(Host(root=tmp_path), replace(PC, onnxruntime=None), tmp_path)
+    missing = cli.findings(Host(root=tmp_path), replace(PC, onnxruntime=None), tmp_path)
     assert unwell(missing) == {"ONNX Runtime": "fail"}
 
 
 def test_a_full_disk_has_no_room_for_engines(tmp_path: Path) -> None:
-    assert serving.engine_cache(tmp_path, free=100 << 20).level == "fail"
+    assert cli.engine_cache(tmp_path, free=100 << 20).level == "fail"
 
 
 def test_the_zone_nearest_to_its_own_limit_is_told(tmp_path: Path) -> None:
-    (finding,) = serving.heat(board(tmp_path))
+    (finding,) = cli.heat(board(tmp_path))
     assert finding.text == "gpu-thermal 52 °C, slowed down from 85 °C"  # 33 degrees left; the CPU's has 48
 
 

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import Result
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_host.board import Energy, Sensors
+from hrm_host.board import Energy, Host
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -49,10 +49,10 @@ _LANE_FIGURES: tuple[tuple[type[_Gauge | _Counter], str, str, Callable[[LaneSnap
 class Metrics:
     """Everything behind `GET /metrics`."""
 
-    def __init__(self, engine_client: EngineClient, sensors: Sensors | None = None) -> None:
+    def __init__(self, engine_client: EngineClient, machine: Host | None = None) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(EngineCollector(engine_client))
-        self._registry.register(BoardCollector(sensors or Sensors()))
+        self._registry.register(BoardCollector(machine or Host()))
         ProcessCollector(registry=self._registry)
         ProcessCollector(
             namespace="hrm_engine", pid=lambda: engine_client.process.pid or "none", registry=self._registry
@@ -136,9 +136,9 @@ class EngineCollector(Collector):
 class BoardCollector(Collector):
     """The machine beneath: families without a sample where it has no such sensor."""
 
-    def __init__(self, sensors: Sensors) -> None:
-        self._sensors = sensors
-        self._energy = Energy(sensors=sensors)
+    def __init__(self, machine: Host) -> None:
+        self._machine = machine
+        self._energy = Energy(machine=machine)
 
     def collect(self) -> Iterable[Metric]:
         power = _Gauge("hrm_board_power_watts", "Power of a supply rail.", labels=["rail"])
@@ -146,10 +146,10 @@ class BoardCollector(Collector):
         heat = _Gauge("hrm_board_temperature_celsius", "Of a thermal zone.", labels=["zone"])
         throttled = _Counter("hrm_board_throttles", "Over-current events of the board.", labels=["event"])
         readings = (
-            (power, self._sensors.power_w()),
+            (power, self._machine.power_w()),
             (energy, self._energy.read_j()),
-            (heat, self._sensors.temperature_c()),
-            (throttled, self._sensors.throttle_events()),
+            (heat, self._machine.temperature_c()),
+            (throttled, self._machine.throttle_events()),
         )
         for family, values in readings:
             for label, value in values.items():

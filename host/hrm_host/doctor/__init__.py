@@ -5,35 +5,25 @@ that returns findings.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 ADD_SWAP = (
     "sudo fallocate -l 16G /swapfile && sudo chmod 600 /swapfile && sudo mkswap /swapfile && sudo swapon /swapfile"
 )
 
-Level = Literal["ok", "warn", "fail"]
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """One thing that was checked; `remedy` is the command or the step that mends it, empty where all is well."""
 
     name: str
-    level: Level
     text: str
     remedy: str = ""
+    level: Literal["ok", "warn", "fail"] = "ok"
 
 
-def ok(name: str, text: str) -> Finding:
-    return Finding(name=name, level="ok", text=text)
-
-
-def warn(name: str, text: str, remedy: str) -> Finding:
-    return Finding(name=name, level="warn", text=text, remedy=remedy)
-
-
-def fail(name: str, text: str, remedy: str) -> Finding:
-    return Finding(name=name, level="fail", text=text, remedy=remedy)
+ok, warn, fail = Finding, partial(Finding, level="warn"), partial(Finding, level="fail")
 
 
 def warn_if(is_bad: bool, name: str, text: str, remedy: str) -> Finding:

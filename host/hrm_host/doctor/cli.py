@@ -1,9 +1,17 @@
-"""The command `hrm-doctor`: one table of what serving needs here, and of what other rooms add."""
+"""`hrm-doctor`: what serving needs here (Python, an engine, memory, disk, board), and what other rooms add.
 
+Trip points after the kernel's document on thermal zones; nothing of a board was run on a Jetson.
+"""
+
+import importlib.util
 import json
-from dataclasses import asdict
-from importlib.metadata import entry_points
-from importlib.util import find_spec
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -12,16 +20,213 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hrm_host.board import Host
-from hrm_host.doctor import Finding, serving
+from hrm_host.board import GpuClock, Host, Zone
+from hrm_host.doctor import Finding, fail, fail_if, ok, python_finding, warn
+from hrm_host.memory import GIB, MIB, read_memory
 
 GROUP = "hrm_edge.doctor"
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+OLDEST_TENSORRT = (10, 3)
+FROM_JETPACK = "sudo apt-get install nvidia-jetpack python3-libnvinfer, then python3 -m venv --system-site-packages"
+BUILDING_BYTES = 2 * GIB  # about what building an engine takes (calculated; engines/trt/build.py)
+SERVING_BYTES = 256 * MIB  # both processes with the shipped Sudoku model
+RELEASE = re.compile(r"# R(?P<major>\d+) \(release\), REVISION: (?P<revision>[\d.]+)")
+JETPACK_OF_MAJOR = {35: "5", 36: "6", 38: "7", 39: "7"}
+OLDEST_RELEASE = (36, 4)  # JetPack 6.1: the first whose TensorRT is 10.3
+HOT_C = 85.0  # where a zone has no limit of its own
+NO_DESKTOP = "leave the desktop (sudo systemctl set-default multi-user.target && sudo reboot) or close programs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingSoftware:
+    """Installed versions; None where something is missing."""
+
+    python: tuple[int, ...]
+    onnxruntime: str | None
+    providers: tuple[str, ...]
+    tensorrt: str | None
+    pycuda: str | None
+
+
+def look() -> ServingSoftware:
+    """This process's own software."""
+    onnxruntime = None
+    if importlib.util.find_spec("onnxruntime") is not None:
+        import onnxruntime
+    return ServingSoftware(
+        python=tuple(sys.version_info[:3]),
+        onnxruntime=str(onnxruntime.__version__) if onnxruntime else None,
+        providers=tuple(onnxruntime.get_available_providers()) if onnxruntime else (),
+        tensorrt=_version("tensorrt"),
+        pycuda=_version("pycuda"),
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def findings(machine: Host, software: ServingSoftware, bundle: Path) -> list[Finding]:
+    """Everything that serving needs, in the order it is shown."""
+    on_jetson = machine.jetson_release is not None
+    folder = next(path for path in (bundle, *bundle.absolute().parents) if path.is_dir())
+    return [
+        python_finding(software.python),
+        *engines(software, on_jetson=on_jetson),
+        *cuda(machine, on_jetson=on_jetson),
+        *board(machine),
+        *memory(machine, shared_with_gpu=on_jetson),
+        engine_cache(folder),
+    ]
+
+
+def engines(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
+    """ONNX Runtime or TensorRT; TensorRT needs PyCUDA as well."""
+    if software.onnxruntime is not None:
+        providers = ", ".join(provider.removesuffix("ExecutionProvider") for provider in software.providers)
+        yield ok("ONNX Runtime", f"{software.onnxruntime} with {providers}")
+    elif on_jetson:
+        yield ok("ONNX Runtime", "missing; TensorRT does its work here")
+    else:
+        yield fail("ONNX Runtime", "missing", "pip install 'hrm-edge[serve]'")
+    if software.tensorrt is None:
+        text = "missing" if on_jetson else "not installed; only --engine tensorrt needs it"
+        yield fail_if(on_jetson, "TensorRT", text, FROM_JETPACK)
+        return
+    major, minor = (int(part) for part in software.tensorrt.split(".")[:2])
+    remedy = "install TensorRT 10.3 or newer; on a Jetson flash JetPack 6.2"
+    yield fail_if((major, minor) < OLDEST_TENSORRT, "TensorRT", software.tensorrt, remedy)
+    if software.pycuda is not None:
+        yield ok("PyCUDA", software.pycuda)
+    else:
+        remedy = "export PATH=/usr/local/cuda/bin:$PATH; pip install 'hrm-edge[jetson]'"
+        yield (fail if on_jetson else warn)("PyCUDA", "missing, and TensorRT engines need it", remedy)
+
+
+def cuda(machine: Host, *, on_jetson: bool) -> Iterator[Finding]:
+    """`version.json` of the toolkit names every component; older ones have version.txt."""
+    old = re.search(r"CUDA Version ([\d.]+)", machine.text("usr/local/cuda/version.txt") or "")
+    try:
+        yield ok("CUDA", str(json.loads(machine.text("usr/local/cuda/version.json") or "")["cuda"]["version"]))
+    except (ValueError, KeyError, TypeError):
+        if old is not None:
+            yield ok("CUDA", old[1])
+        elif on_jetson:
+            yield fail("CUDA", "no toolkit in /usr/local/cuda", FROM_JETPACK)
+
+
+def memory(machine: Host, *, shared_with_gpu: bool) -> Iterator[Finding]:
+    """The free memory, and the swap behind it; a GPU that shares this memory builds its engines in it."""
+    if (account := read_memory(machine)) is None:
+        return
+    total, available, swap = (mb * MIB for mb in (account.total_mb, account.available_mb, account.swap_mb))
+    # swap on zram is compressed and in the same memory; only other swap adds to it
+    rows = [line.split() for line in (machine.text("proc/swaps") or "").splitlines()[1:]]
+    zram = sum(int(row[2]) * 1024 for row in rows if len(row) > 2 and "zram" in row[0])
+    of_zram = f", {zram / GIB:.1f} of it zram" if zram else ""
+    said = f"swap {swap / GIB:.1f} GiB{of_zram}" if swap else "no swap"
+    text = f"{available / GIB:.1f} of {total / GIB:.1f} GiB free, {said}"
+    if shared_with_gpu and SERVING_BYTES <= available < BUILDING_BYTES:
+        building = f"building an engine takes about {BUILDING_BYTES / GIB:.0f} GiB (calculated)"
+        yield warn("memory", f"{text}; {building}", NO_DESKTOP)
+    else:
+        yield fail_if(available < SERVING_BYTES, "memory", text, NO_DESKTOP)
+
+
+def engine_cache(folder: Path, free: int | None = None) -> Finding:
+    """Room for built engines and their logs; about 100 MB for each precision of a published model."""
+    free = shutil.disk_usage(folder).free if free is None else free
+    where = f"{folder}" if os.access(folder, os.W_OK) else "the user's cache, since the bundle is read-only"
+    text = f"{free / GIB:.1f} GiB free for engines in {where}"
+    return fail_if(free < GIB // 4, "engine cache", text, "free a gigabyte on that disk")
+
+
+def board(machine: Host) -> Iterator[Finding]:
+    """Everything that only a Jetson has, and the heat of any machine."""
+    if machine.jetson_release is not None:
+        yield ok("board", machine.model or "an unnamed Jetson")
+        yield release(machine.jetson_release)
+        yield power_mode(machine.recorded_power_mode(), machine.power_modes())
+        yield from map(gpu_clock, machine.gpu_clocks())
+        yield from throttling(machine.throttle_events())
+    yield from heat(machine)
+
+
+def release(text: str) -> Finding:
+    """The first line of /etc/nv_tegra_release: `# R36 (release), REVISION: 4.3, ...`."""
+    found = RELEASE.match(text)
+    if found is None:
+        remedy = "flash JetPack 6.2 or newer with NVIDIA's SDK Manager"
+        return warn("JetPack", f"unknown release {text[:60]!r}", remedy)
+    major, minor = int(found["major"]), int(found["revision"].split(".")[0])
+    said = f"{JETPACK_OF_MAJOR.get(major, 'unknown')} (L4T {major}.{found['revision']})"
+    remedy = "flash JetPack 6.2 or newer: the TensorRT of this one is older than 10.3"
+    return fail_if((major, minor) < OLDEST_RELEASE, "JetPack", said, remedy)
+
+
+def power_mode(name: str | None, names: Mapping[int, str]) -> Finding:
+    """The mode in force and all that there are; the mode without limits is called MAXN."""
+    if name is None:
+        remedy = "look with 'sudo nvpmodel -q', choose with 'sudo nvpmodel -m ID'"
+        return warn("power mode", "nvpmodel has left no status", remedy)
+    fastest = [number for number, one in names.items() if one.startswith("MAXN")]
+    if name.startswith("MAXN") or not fastest:
+        return ok("power mode", name)
+    text = f"{name}, where {names[fastest[-1]]} is faster"
+    remedy = f"sudo nvpmodel -m {fastest[-1]}, where supply and cooling allow it; engines are then built anew"
+    return warn("power mode", text, remedy)
+
+
+def gpu_clock(clock: GpuClock) -> Finding:
+    """Its highest frequency may be held below what it offers."""
+    low, high, most = clock.min_hz, clock.max_hz, max(clock.offered_hz, default=0)
+    said = f"{clock.now_hz / 1e6:.0f} MHz now, {low / 1e6:.0f} to {high / 1e6:.0f} allowed"
+    if high < most:
+        remedy = "choose a power mode with a higher clock: sudo nvpmodel -m ID"
+        return warn("GPU clock", f"{said}, {most / 1e6:.0f} offered", remedy)
+    floats = "" if low == high else "; 'sudo jetson_clocks' pins it, which steadies timings"
+    return ok("GPU clock", f"{said}{floats}")
+
+
+def throttling(events: dict[str, int]) -> Iterator[Finding]:
+    """Over-current events since the start."""
+    happened = {name: count for name, count in events.items() if count}
+    if happened:
+        said = ", ".join(f"{name}: {count}" for name, count in happened.items())
+        text = f"the board slowed itself down for want of current ({said})"
+        remedy = "use the power supply the board came with, or a lower power mode (sudo nvpmodel -m ID)"
+        yield warn("throttling", text, remedy)
+    elif events:
+        yield ok("throttling", "no over-current event since the start")
+
+
+def heat(machine: Host) -> Iterator[Finding]:
+    """Of the zone that is nearest to its own first throttling point, trip points of the type "passive"."""
+    limits: list[tuple[float, Zone]] = []
+    for zone in machine.zones():
+        kinds = [kind for kind in machine.paths(f"{zone.folder}/trip_point_*_type") if machine.text(kind) == "passive"]
+        points = [machine.number(kind.with_name(kind.name.replace("_type", "_temp"))) for kind in kinds]
+        limits.append((min((point / 1000 for point in points if point is not None and point > 0), default=HOT_C), zone))
+    if not limits:
+        return
+    limit, zone = min(limits, key=lambda one: one[0] - one[1].celsius)
+    said = f"{zone.name} {zone.celsius:.0f} °C, slowed down from {limit:.0f} °C"
+    if zone.celsius >= limit:
+        remedy = "clear the air path, let the fan run (sudo nvpmodel -d cool on a Jetson), or lower the power mode"
+        yield warn("temperature", f"{said}: it is throttling now", remedy)
+    else:
+        yield ok("temperature", said)
+
+
+# The command
 
 
 def _shipped_bundles() -> Path:
     """Where the serving room keeps its bundles, found without importing it."""
-    spec = find_spec("hrm_edge_runtime")
+    spec = importlib.util.find_spec("hrm_edge_runtime")
     assert spec is not None
     assert spec.origin is not None
     return Path(spec.origin).parent / "bundles"
@@ -39,17 +244,17 @@ def doctor(
 
     Exits with 1 where something must be mended.
     """
-    rooms = {entry.name: entry.load()() for entry in entry_points(group=GROUP)}
-    found: dict[str, list[Finding]] = {"serve": serving.findings(Host(), serving.look(), bundle), **rooms}
+    rooms = {entry.name: entry.load()() for entry in metadata.entry_points(group=GROUP)}
+    found: dict[str, list[Finding]] = {"serve": findings(Host(), look(), bundle), **rooms}
     if as_json:
-        rows = [{"part": part, **asdict(finding)} for part, findings in found.items() for finding in findings]
+        rows = [{"part": part, **asdict(finding)} for part, of_part in found.items() for finding in of_part]
         print(json.dumps(rows, indent=2))
     else:
         table = Table(show_edge=False)
         for column in ("for", "", "what", "found", "what mends it"):
             table.add_column(column, overflow="fold")
-        for part, findings in found.items():
-            for finding in findings:
+        for part, of_part in found.items():
+            for finding in of_part:
                 level = Text(finding.level, style=COLOURS[finding.level])
                 table.add_row(part, level, *map(Text, (finding.name, finding.text, finding.remedy)))
             table.add_section()
