@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -180,26 +180,21 @@ def open_source(path: Path, split: str, puzzle: Puzzle) -> SplitSource:
     return SplitSource(path, opened, puzzle)
 
 
-T = TypeVar("T")
+class Prefetcher:
+    """`at(step, setting)` is `draw(step, setting(step))`, begun `depth` steps early on `workers` threads (0: on demand)."""
 
-
-class Prefetcher(Generic[T]):
-    """`at(step)` is `draw(step, setting(step))`, begun `depth` steps early on `workers` threads (0: on demand)."""
-
-    def __init__(
-        self, draw: Callable[[int, int], T], setting: Callable[[int], int], *, workers: int, depth: int
-    ) -> None:
-        self._draw, self._setting, self._depth = draw, setting, depth
+    def __init__(self, draw: Callable[[int, int], Offer], *, workers: int, depth: int) -> None:
+        self._draw, self._depth = draw, depth
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rows") if workers and depth else None
-        self._begun: dict[int, Future[T]] = {}
+        self._begun: dict[int, Future[Offer]] = {}
 
-    def at(self, step: int) -> T:
+    def at(self, step: int, setting: Callable[[int], int]) -> Offer:
         if self._pool is None:
-            return self._draw(step, self._setting(step))
+            return self._draw(step, setting(step))
         self._begun = {begun: future for begun, future in self._begun.items() if begun >= step}
         for coming in range(step, step + self._depth + 1):
             if coming not in self._begun:
-                self._begun[coming] = self._pool.submit(self._draw, coming, self._setting(coming))
+                self._begun[coming] = self._pool.submit(self._draw, coming, setting(coming))
         return self._begun.pop(step).result()
 
     def forget(self) -> None:

@@ -16,21 +16,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hrm_host import memory
-from hrm_host.progress import stages_on
+from hrm_host import memory, progress
 from hrm_model import checkpoint
-from hrm_puzzles.data import datasets
-from hrm_train import distributed, meter
+from hrm_train import checkpoints, distributed, meter, plan, telemetry
+from hrm_train import run as training
 from hrm_train import status as run_status
-from hrm_train.batches import open_source
-from hrm_train.checkpoints import sole_writer
-from hrm_train.evaluate import held_out
 from hrm_train.hardware import PRESETS
-from hrm_train.loop import Trainer
-from hrm_train.plan import RunPlan, open_plan, trainer_from
 from hrm_train.recipe import SIZES
-from hrm_train.run import Intervals, TrainingRun, commit_of_source
-from hrm_train.telemetry import TensorBoard, WeightsAndBiases, Writer, require_wandb
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 console = Console(stderr=True)
@@ -72,40 +64,32 @@ def train(
         return
     console.quiet = not distributed.ranks().is_first
     if wandb:
-        require_wandb()
-    plan = open_plan(
-        run=run,
-        puzzle=puzzle,
-        hw=hw,
-        preset=preset,
-        data=data,
-        init=init,
-        settings=[*(settings or []), *([f"arch={arch}"] if arch else [])],
-        resume=resume,
-        tune=tune,
-        say=_say,
+        telemetry.require_wandb()
+    chosen = [*(settings or []), *([f"arch={arch}"] if arch else [])]
+    opened = plan.open_plan(
+        run, puzzle, hw=hw, preset=preset, data=data, init=init, settings=chosen, resume=resume, tune=tune, say=_say
     )
     if not resume:
-        _say(plan.memory().summary())
-    intervals = Intervals(
+        _say(opened.memory().summary())
+    intervals = training.Intervals(
         validate_steps=validate_steps,
         validate_whole_steps=validate_whole_steps,
         checkpoint_steps=checkpoint_steps,
         checkpoint_minutes=checkpoint_minutes,
         keep=keep,
     )
-    with sole_writer(plan.run) if distributed.ranks().is_first else nullcontext():
-        if plan.hardware.device == "cpu":
+    path = opened.run
+    with checkpoints.sole_writer(path) if distributed.ranks().is_first else nullcontext():
+        if opened.hardware.device == "cpu":
             memory.keep_freed_memory()
-        trainer = trainer_from(plan, _say)
-        if (plan.run / "latest").exists():
-            trainer.restore(checkpoint.resolve(plan.run / "latest"))
+        trainer = plan.trainer_from(opened, _say)
+        if (path / "latest").exists():
+            trainer.restore(checkpoint.resolve(path / "latest"))
         if profile:
-            console.print(meter.profile_steps(trainer.step, trainer.device, plan.run).table())
-            written = f"{plan.run / meter.TABLE}, {plan.run / meter.TRACE}"
-            _say(f"written: {written}; train with hrm-train --run {plan.run} --resume")
+            console.print(meter.profile_steps(trainer.step, trainer.device, path).table())
+            _say(f"written: {path / meter.TABLE}, {path / meter.TRACE}; train with hrm-train --run {path} --resume")
         else:
-            _drive(plan, trainer, intervals, validation_puzzles, wandb)
+            _drive(training.run_of(opened, trainer, intervals, validation_puzzles, _say, wandb=wandb))
 
 
 @app.command(epilog="Example: hrm-train status runs/sudoku --json")
@@ -125,22 +109,11 @@ def _say(sentence: str) -> None:
     console.print(sentence, soft_wrap=True, markup=False)
 
 
-def _drive(plan: RunPlan, trainer: Trainer, intervals: Intervals, validation_puzzles: int, wandb: bool) -> None:
-    rows = held_out(open_source(plan.data, "test", trainer.puzzle), validation_puzzles, trainer.recipe.seed)
-    meta = {
-        "puzzle": plan.recipe.puzzle,
-        "data": plan.data.name,
-        "data_fingerprint": datasets.fingerprint(plan.data),  # reads the whole data set once
-        "hardware": plan.hardware.name,
-        "commit": commit_of_source(),
-    }
-    writers: list[Writer] = [TensorBoard(plan.run)] if distributed.ranks().is_first else []
-    if writers and wandb:
-        writers.append(WeightsAndBiases(plan.run, json.loads(plan.to_json())))
-    run = TrainingRun(plan.run, trainer, rows, intervals, meta, writers, _say)
+def _drive(run: training.TrainingRun) -> None:
+    trainer = run.trainer
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     _say(f"{parameters:,} parameters on {trainer.hardware.device}, {trainer.recipe.batch_size} slots, run {run.path}")
-    with stages_on(console, first_line_s=0.0, line_every_s=60.0) as stages:
+    with progress.stages_on(console, first_line_s=0.0, line_every_s=60.0) as stages:
         result = run.finish(stages)
     if run.stopped_by:
         stopped = f"stopped by {run.stopped_by} at step {trainer.progress.step}"
@@ -164,7 +137,3 @@ def main() -> None:
         advice = "; make room there and go on with --resume" if getattr(error, "errno", None) == errno.ENOSPC else ""
         console.print(f"hrm-train: {error}{advice}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

@@ -73,21 +73,12 @@ class Trainer:
         self.device = torch.device(hardware.device)
         self.model = model.to(self.device)
         self.meter = PhaseTimer(self.device)
-        self.optimiser = AdamATan2(
-            model.parameters(),
-            lr=recipe.scaled(recipe.lr),
-            betas=(recipe.beta1, recipe.beta2),
-            weight_decay=recipe.weight_decay,
-        )
+        betas = (recipe.beta1, recipe.beta2)
+        self.optimiser = AdamATan2(model.parameters(), recipe.scaled(recipe.lr), betas, recipe.weight_decay)
         self.average = Average(model, recipe.average_decay)
         self.progress = Progress(curriculum_level=recipe.curriculum, curriculum_upcoming=recipe.curriculum)
         self._mine = self.ranks.slots(recipe.batch_size)
-        self._prefetcher = Prefetcher(
-            self._draw,
-            lambda step: self.progress.num_revealed(step),
-            workers=hardware.workers,
-            depth=hardware.prefetch,
-        )
+        self._prefetcher = Prefetcher(self._draw, workers=hardware.workers, depth=hardware.prefetch)
         if recipe.quantisation_aware:
             model.high_level.compute_as_int8()
             model.low_level.compute_as_int8()
@@ -138,7 +129,8 @@ class Trainer:
             begin += len(part)
 
     def _offer(self, step: int) -> Offer:
-        return Offer(*(tensor.to(self.device, non_blocking=True) for tensor in self._prefetcher.at(step)))
+        drawn = self._prefetcher.at(step, self.progress.num_revealed)
+        return Offer(*(tensor.to(self.device, non_blocking=True) for tensor in drawn))
 
     def _draw(self, step: int, num_revealed: int) -> Offer:
         offer = self.feed.draw(step, self._mine, self.recipe.batch_size, num_revealed)

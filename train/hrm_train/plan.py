@@ -15,9 +15,8 @@ from pathlib import Path
 import torch
 
 from hrm_host import atomic
-from hrm_model import checkpoint
+from hrm_model import checkpoint, geometry
 from hrm_model.config import HRMConfig
-from hrm_model.geometry import start_from_geometry
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
@@ -28,7 +27,6 @@ from hrm_train import distributed, memory
 from hrm_train.batches import Feed, open_source
 from hrm_train.hardware import SETTABLE, Hardware, hardware_from_name, prepare
 from hrm_train.loop import Trainer
-from hrm_train.memory import is_out_of_memory, limit_bytes, peak_bytes, restart_peak
 from hrm_train.recipe import Recipe, config_for, recipe_for, with_settings
 from hrm_train.status import SETTINGS
 
@@ -81,15 +79,11 @@ class RunPlan:
         records = {"hardware": asdict(self.hardware), "model": asdict(self.config), "recipe": asdict(self.recipe)}
         return json.dumps({**paths, **records}, indent=2) + "\n"
 
-    def write(self) -> None:
-        self.run.mkdir(parents=True, exist_ok=True)
-        atomic.write_text(self.run / SETTINGS, self.to_json())
-
 
 def open_plan(
-    *,
     run: Path | None = None,
     puzzle: str = "arc",
+    *,
     hw: str | None = None,
     preset: str | None = None,
     data: Path | None = None,
@@ -126,7 +120,8 @@ def open_plan(
         if tune:
             rows = fastest(trainer_from(plan, say), plan.micro_batch, say)
             plan = replace(plan, hardware=replace(hardware, micro_batch=rows))
-        plan.write()
+        run.mkdir(parents=True, exist_ok=True)
+        atomic.write_text(run / SETTINGS, plan.to_json())
     ranks.wait()
     return read_plan(run)
 
@@ -162,7 +157,7 @@ def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
             state["puzzle_table"] = state["puzzle_table"].mean(0).expand_as(model.puzzle_table)
         checkpoint.load_state(model, state, source)
     elif recipe.geometric_start:
-        start_from_geometry(model, puzzle.geometry)
+        geometry.start_from_geometry(model, puzzle.geometry)
     return Trainer(model, puzzle, feed, recipe, plan.hardware, micro_batch=plan.micro_batch_for(model), say=say)
 
 
@@ -202,7 +197,7 @@ def fastest(trainer: Trainer, wanted: int, say: Say, limit: int | None = None) -
     Each is tried by real windows, forward and backward, in which every row is fresh: the most a step can take. Where
     none fits, smaller ones are tried. The trainer's state is spent on it: use one for this alone.
     """
-    limit = limit_bytes(trainer.device) if limit is None else limit
+    limit = memory.limit_bytes(trainer.device) if limit is None else limit
     most = len(trainer.slots)
     speeds: dict[int, float] = {}  # samples/s of the micro-batches that fit
     for rows in sorted({min(most, max(1, int(factor * wanted))) for factor in FACTORS}):
@@ -222,7 +217,7 @@ def fastest(trainer: Trainer, wanted: int, say: Say, limit: int | None = None) -
 def _fits(trainer: Trainer, rows: int, limit: int, speeds: dict[int, float], say: Say) -> bool:
     """Tries one micro-batch; its speed goes to `speeds` where it fits."""
     trainer.regroup(rows)
-    restart_peak(trainer.device)
+    memory.restart_peak(trainer.device)
     seconds = math.inf
     try:
         for _ in range(REPEATS):  # the first one also warms up
@@ -232,11 +227,11 @@ def _fits(trainer: Trainer, rows: int, limit: int, speeds: dict[int, float], say
                 torch.cuda.synchronize()
             seconds = min(seconds, time.perf_counter() - begin)
     except RuntimeError as error:
-        if not is_out_of_memory(error):
+        if not memory.is_out_of_memory(error):
             raise
         say(f"micro-batch {trainer.micro_batch}: out of memory, too much")
         return False
-    samples_per_s, peak = trainer.micro_batch * trainer.recipe.window / seconds, peak_bytes(trainer.device)
+    samples_per_s, peak = trainer.micro_batch * trainer.recipe.window / seconds, memory.peak_bytes(trainer.device)
     fits = peak <= FILLED * limit
     figures = f"{samples_per_s:.1f} samples/s, peak {peak / 2**20:.0f} MiB"
     say(f"micro-batch {trainer.micro_batch}: {figures}{'' if fits else ', too much'}")

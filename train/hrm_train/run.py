@@ -3,6 +3,7 @@
 run.json   lock   step_N/   latest   best   metrics.ndjson   validation.ndjson   curve.png   segments.png   board/
 """
 
+import json
 import signal
 import subprocess
 import time
@@ -15,12 +16,14 @@ from typing import Any
 
 from hrm_host.progress import Stages
 from hrm_model.hrm import HRM
+from hrm_puzzles.data import datasets
 from hrm_train import status
-from hrm_train.batches import Batch
+from hrm_train.batches import Batch, open_source
 from hrm_train.checkpoints import Checkpoints
-from hrm_train.evaluate import Evaluation, HeldOut, Kind, evaluate
+from hrm_train.evaluate import Evaluation, HeldOut, Kind, evaluate, held_out
 from hrm_train.loop import Trainer
-from hrm_train.telemetry import Telemetry, Writer
+from hrm_train.plan import RunPlan
+from hrm_train.telemetry import Telemetry, TensorBoard, WeightsAndBiases, Writer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,10 +196,26 @@ class TrainingRun:
             restore()
 
 
-def commit_of_source() -> str:
-    """The git commit that trained, or 'unknown' outside a checkout."""
+def run_of(
+    plan: RunPlan, trainer: Trainer, intervals: Intervals, num_puzzles: int, say: Callable[[str], None], *, wandb: bool
+) -> TrainingRun:
+    """The run of a plan, validated on at most `num_puzzles`; its checkpoints name the data, the machine, the commit."""
+    rows = held_out(open_source(plan.data, "test", trainer.puzzle), num_puzzles, trainer.recipe.seed)
     try:
         command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        commit = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return "unknown"
+        commit = "unknown"
+    meta = {
+        "puzzle": plan.recipe.puzzle,
+        "data": plan.data.name,
+        "data_fingerprint": datasets.fingerprint(plan.data),  # reads the whole data set once
+        "hardware": plan.hardware.name,
+        "commit": commit,
+    }
+    writers: list[Writer] = []
+    if trainer.ranks.is_first:
+        writers.append(TensorBoard(plan.run))
+        if wandb:
+            writers.append(WeightsAndBiases(plan.run, json.loads(plan.to_json())))
+    return TrainingRun(plan.run, trainer, rows, intervals, meta, writers, say)

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,14 +50,9 @@ class MetricsRow(Reading):
         return ", ".join(parts)
 
 
-class Writer(Protocol):
-    """Where figures go; `samples` is their place on the axis."""
-
-    def write(self, figures: Mapping[str, float], samples: int) -> None: ...
-    def close(self) -> None: ...
-
-
 class TensorBoard:
+    """Figures over samples in the run's `board`."""
+
     def __init__(self, run: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and every resume would wait for it
 
@@ -101,6 +96,9 @@ class WeightsAndBiases:
 
     def close(self) -> None:
         self._run.finish()
+
+
+Writer = TensorBoard | WeightsAndBiases
 
 
 class Telemetry:
