@@ -40,7 +40,7 @@ class Cramped(HRM):
         return super().think(carry, tokens_BT, puzzle_vector_BE)
 
 
-def trainer_on(data: Path, micro_batch: int | None = None, model_type: type[HRM] = HRM) -> Trainer:
+def trainer_on(data: Path, micro_batch: int = 0, model_type: type[HRM] = HRM) -> Trainer:
     config = HRMConfig(
         vocab_size=PUZZLE.vocab_size,
         seq_len=PUZZLE.seq_len,
@@ -67,7 +67,7 @@ def trainer_on(data: Path, micro_batch: int | None = None, model_type: type[HRM]
     model = model_type(config)
     model.q_head.bias.data[0] += 1  # some rows halt before the limit
     feed = Feed(Numbered(open_source(data, "train", PUZZLE)), PUZZLE, seed=0, augment=True)
-    return Trainer(model, PUZZLE, feed, recipe, PRESETS["cpu"], micro_batch=micro_batch)
+    return Trainer(model, feed, recipe, PRESETS["cpu"], micro_batch=micro_batch)
 
 
 def losses(trainer: Trainer, steps: int) -> list[float]:

@@ -44,7 +44,7 @@ def small_trainer(data: Path, hardware: Hardware = PRESETS["cpu"], **settings: o
     if recipe.geometric_start:
         start_from_geometry(model, PUZZLE.geometry)
     feed = Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=recipe.seed, augment=recipe.augment)
-    return Trainer(model, PUZZLE, feed, recipe, hardware)
+    return Trainer(model, feed, recipe, hardware)
 
 
 def fresh(data: Path, steps: int) -> list[str]:

@@ -37,7 +37,7 @@ def kept_bytes(model: HRM, slots: Slots, recipe: Recipe) -> int:
     sizes: dict[int, Tensor] = {}
     vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.setdefault(id_of(t), t), lambda t: t):
-        window_loss(model, model.think, model.halting, slots, vector_BE, recipe, model.config.max_segments)
+        window_loss(model, slots, vector_BE, recipe, model.config.max_segments)
     return sum(tensor.untyped_storage().nbytes() for key, tensor in sizes.items() if key not in existing)
 
 
@@ -51,9 +51,7 @@ def peak_bytes(model: HRM, slots: Slots, recipe: Recipe) -> int:
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        window_loss(model, model.think, model.halting, slots, vector_BE, recipe, model.config.max_segments)[
-            0
-        ].backward()
+        window_loss(model, slots, vector_BE, recipe, model.config.max_segments)[0].backward()
     assert seen.profiler is not None
     events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
     now = most = 0

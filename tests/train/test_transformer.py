@@ -30,7 +30,7 @@ def test_a_transformer_is_trained_exported_and_served(data: Path, tmp_path: Path
     )
     recipe = Recipe(puzzle=PUZZLE.name, batch_size=16, lr=3e-3, warmup_samples=64)
     feed = Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=0, augment=True)
-    trainer = Trainer(model, PUZZLE, feed, recipe, PRESETS["cpu"])
+    trainer = Trainer(model, feed, recipe, PRESETS["cpu"])
     losses = [float(trainer.step().loss) for _ in range(60)]
     assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])
     assert trainer.slots.halted_B.all()

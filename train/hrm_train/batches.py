@@ -181,7 +181,7 @@ def open_source(path: Path, split: str, puzzle: Puzzle) -> SplitSource:
 
 
 class Prefetcher:
-    """`at(step, setting)` is `draw(step, setting(step))`, begun `depth` steps early on `workers` threads (0: on demand)."""
+    """`at` is `draw(step, setting(step))`, begun `depth` steps early on `workers` threads (0: on demand)."""
 
     def __init__(self, draw: Callable[[int, int], Offer], *, workers: int, depth: int) -> None:
         self._draw, self._depth = draw, depth

@@ -8,15 +8,17 @@ the puzzle table of all ARC tasks 1.7 GiB. All rows stay below 85 % of their car
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 
 from hrm_host.board import num_cores
+from hrm_model.hrm import HRM
 
 Precision = Literal["bf16", "fp32"]
+Say = Callable[[str], object]  # takes a sentence for the user
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +66,10 @@ class Hardware:
             return short
         return max(1, short * 81 // num_tokens if num_tokens < 900 else long * 900 // num_tokens)
 
-    def compiled(self, functions: Sequence[Callable[..., Any]], say: Callable[[str], None]) -> list[Callable[..., Any]]:
-        """The functions through torch.compile, or as they are where this machine lacks what that needs (said once)."""
+    def compile_(self, model: HRM, say: Say) -> None:
+        """Compiles the functions of a step; where the machine lacks what that needs, says so and leaves them."""
         if not self.compile:
-            return list(functions)
+            return
         lacking = None
         if self.device == "cuda" and not importlib.util.find_spec("triton"):
             lacking = "Triton is not installed (Windows: pip install triton-windows)"
@@ -75,8 +77,8 @@ class Hardware:
             lacking = "no C++ compiler is found"
         if lacking:
             say(f"training without torch.compile, since {lacking}; --set compile=false says so from the start")
-            return list(functions)
-        return [torch.compile(function) for function in functions]
+            return
+        model.think, model.halting = torch.compile(model.think), torch.compile(model.halting)
 
 
 PRESETS = {

@@ -3,7 +3,6 @@
 Shapes: B slots of a micro-batch, T tokens, E puzzle-vector width.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,10 +13,9 @@ from torch import Tensor
 
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
-from hrm_puzzles.puzzle import Puzzle
 from hrm_train import checkpoints, distributed
 from hrm_train.batches import INTERVAL, Feed, Offer, Prefetcher, Progress
-from hrm_train.hardware import Hardware
+from hrm_train.hardware import Hardware, Say
 from hrm_train.memory import is_out_of_memory
 from hrm_train.meter import PhaseTimer
 from hrm_train.optim import AdamATan2, Average, clip_, step_puzzle_table
@@ -58,17 +56,9 @@ class Trainer:
     """
 
     def __init__(
-        self,
-        model: HRM,
-        puzzle: Puzzle,
-        feed: Feed,
-        recipe: Recipe,
-        hardware: Hardware,
-        *,
-        micro_batch: int | None = None,
-        say: Callable[[str], None] = print,
+        self, model: HRM, feed: Feed, recipe: Recipe, hardware: Hardware, *, micro_batch: int = 0, say: Say = print
     ) -> None:
-        self.recipe, self.hardware, self.puzzle, self.feed, self.say = recipe, hardware, puzzle, feed, say
+        self.recipe, self.hardware, self.feed, self.say = recipe, hardware, feed, say
         self.ranks = distributed.ranks()
         self.device = torch.device(hardware.device)
         self.model = model.to(self.device)
@@ -84,7 +74,7 @@ class Trainer:
             model.low_level.compute_as_int8()
         if hardware.recompute:
             recompute_blocks(model)
-        self._think, self._halting = hardware.compiled([model.think, model.halting], say)
+        hardware.compile_(model, say)
         self._counted = torch.zeros(2, device=self.device)
         self._skipped = torch.zeros((), device=self.device)
         self._parts = [Slots.empty(model, len(self._mine), self.device, hardware.dtype)]
@@ -154,9 +144,7 @@ class Trainer:
         recipe, model = self.recipe, self.model
         with self.meter.phase("forward"):
             puzzle_vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
-            total, exact_B, margin_B = window_loss(
-                model, self._think, self._halting, slots, puzzle_vector_BE, recipe, self.max_segments
-            )
+            total, exact_B, margin_B = window_loss(model, slots, puzzle_vector_BE, recipe, self.max_segments)
             total = total / (recipe.batch_size * recipe.window)
         with self.meter.phase("backward"):
             total.backward()

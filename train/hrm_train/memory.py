@@ -100,7 +100,7 @@ def _kept_bytes(config: HRMConfig, recipe: Recipe, dtype: torch.dtype, rows: int
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        window_loss(model, model.think, model.halting, slots, puzzle_vector_BE, recipe, model.config.max_segments)
+        window_loss(model, slots, puzzle_vector_BE, recipe, model.config.max_segments)
     return sum(tensor.untyped_storage().nbytes() for key, tensor in kept.items() if key not in existing)
 
 

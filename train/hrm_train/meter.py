@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import profiler
 
+from hrm_train.hardware import Say
+
 PHASE = "phase/"  # prefix of the phases' names in a torch.profiler trace
 
 
@@ -234,7 +236,7 @@ def throttle_reasons(bits: int) -> tuple[str, ...]:
     return tuple(name for name in found if name != "hardware" or not specific)
 
 
-def open_gpu(device: torch.device, say: Callable[[str], None]) -> NvmlGpu | None:
+def open_gpu(device: torch.device, say: Say) -> NvmlGpu | None:
     """The card that trains; None on a CPU, and with one sentence where the library or its driver is missing."""
     if device.type != "cuda":
         return None

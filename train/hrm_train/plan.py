@@ -8,7 +8,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from hrm_puzzles.data.build import DataRecipe, build, usual_counts
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import distributed, memory
 from hrm_train.batches import Feed, open_source
-from hrm_train.hardware import SETTABLE, Hardware, hardware_from_name, prepare
+from hrm_train.hardware import SETTABLE, Hardware, Say, hardware_from_name, prepare
 from hrm_train.loop import Trainer
 from hrm_train.recipe import Recipe, config_for, recipe_for, with_settings
 from hrm_train.status import SETTINGS
@@ -34,8 +34,6 @@ SMALL = 8_000_000  # parameters, below which the table's small_rows_* hold
 FACTORS = (0.5, 1, 2, 4)  # of the wanted micro-batch: what `fastest` tries, REPEATS times each
 REPEATS = 3
 FILLED = 0.9  # share of the device's memory that a micro-batch may fill; the rest is for fragments and other programs
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +156,7 @@ def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
         checkpoint.load_state(model, state, source)
     elif recipe.geometric_start:
         geometry.start_from_geometry(model, puzzle.geometry)
-    return Trainer(model, puzzle, feed, recipe, plan.hardware, micro_batch=plan.micro_batch_for(model), say=say)
+    return Trainer(model, feed, recipe, plan.hardware, micro_batch=plan.micro_batch_for(model), say=say)
 
 
 def _settings_by_record(settings: Sequence[str]) -> list[dict[str, str]]:

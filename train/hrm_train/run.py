@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from hrm_train import status
 from hrm_train.batches import Batch, open_source
 from hrm_train.checkpoints import Checkpoints
 from hrm_train.evaluate import Evaluation, HeldOut, Kind, evaluate, held_out
+from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
 from hrm_train.plan import RunPlan
 from hrm_train.telemetry import Telemetry, TensorBoard, WeightsAndBiases, Writer
@@ -53,7 +54,7 @@ class TrainingRun:
         intervals: Intervals,
         meta: Mapping[str, Any],
         writers: Sequence[Writer],
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         self.path, self.trainer, self.held_out, self.intervals = path, trainer, held_out, intervals
         self.meta, self.say = meta, say
@@ -166,7 +167,7 @@ class TrainingRun:
 
         evaluation = evaluate(
             model,
-            self.trainer.puzzle,
+            self.trainer.feed.puzzle,
             rows,
             loss=recipe.loss,
             identifiers=self.held_out.identifiers if kind == "whole" else (),
@@ -197,10 +198,10 @@ class TrainingRun:
 
 
 def run_of(
-    plan: RunPlan, trainer: Trainer, intervals: Intervals, num_puzzles: int, say: Callable[[str], None], *, wandb: bool
+    plan: RunPlan, trainer: Trainer, intervals: Intervals, num_puzzles: int, say: Say, *, wandb: bool
 ) -> TrainingRun:
     """The run of a plan, validated on at most `num_puzzles`; its checkpoints name the data, the machine, the commit."""
-    rows = held_out(open_source(plan.data, "test", trainer.puzzle), num_puzzles, trainer.recipe.seed)
+    rows = held_out(open_source(plan.data, "test", trainer.feed.puzzle), num_puzzles, trainer.recipe.seed)
     try:
         command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
         commit = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

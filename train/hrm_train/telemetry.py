@@ -10,7 +10,7 @@ import os
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import torch
 
 from hrm_train import meter
 from hrm_train.evaluate import Evaluation
+from hrm_train.hardware import Say
 from hrm_train.loop import StepReport, Trainer
 from hrm_train.meter import Reading
 from hrm_train.status import METRICS
@@ -104,7 +105,7 @@ Writer = TensorBoard | WeightsAndBiases
 class Telemetry:
     """Reads what the steps left on the device, warns, and passes it on."""
 
-    def __init__(self, run: Path, trainer: Trainer, writers: Sequence[Writer], say: Callable[[str], None]) -> None:
+    def __init__(self, run: Path, trainer: Trainer, writers: Sequence[Writer], say: Say) -> None:
         self._run, self._trainer, self._writers, self._say = run, trainer, writers, say
         self._gpu = meter.open_gpu(trainer.device, say)
         self._monitor = AnomalyMonitor()

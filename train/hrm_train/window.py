@@ -5,7 +5,7 @@ Shapes: B slots, T tokens, V vocabulary, N positions, D hidden, E puzzle-vector 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,18 +19,9 @@ from hrm_puzzles.data.datasets import IGNORE
 from hrm_train.batches import Offer
 from hrm_train.recipe import LossKind, Recipe
 
-Think = Callable[..., SegmentOutput]  # `HRM.think`, as it is or compiled
-Halting = Callable[..., tuple[Tensor, Tensor]]  # `HRM.halting`, as it is or compiled
-
 
 def window_loss(
-    model: HRM,
-    think: Think,
-    halting: Halting,
-    slots: Slots,
-    puzzle_vector_BE: Tensor,
-    recipe: Recipe,
-    max_segments: int,
+    model: HRM, slots: Slots, puzzle_vector_BE: Tensor, recipe: Recipe, max_segments: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Moves the slots on by the recipe's window of segments; gradients pass through all of it.
 
@@ -38,10 +29,10 @@ def window_loss(
     """
     losses: list[Tensor] = []
     for _ in range(recipe.window):
-        output = think(slots.carry, slots.tokens_BT, puzzle_vector_BE)
+        output = model.think(slots.carry, slots.tokens_BT, puzzle_vector_BE)
         target_B = None
         if recipe.continue_loss:  # the better of halting and going on after one more segment (at the limit: halting)
-            q_halt_B, q_continue_B = halting(output.carry, slots.tokens_BT, puzzle_vector_BE)
+            q_halt_B, q_continue_B = model.halting(output.carry, slots.tokens_BT, puzzle_vector_BE)
             best_B = torch.maximum(q_halt_B, q_continue_B)
             target_B = torch.where(slots.segments_B + 1 >= max_segments, q_halt_B, best_B).sigmoid()
         loss, exact_B = segment_loss(output, slots.labels_BT, target_B, recipe.loss, recipe.label_smoothing)

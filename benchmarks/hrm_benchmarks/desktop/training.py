@@ -147,7 +147,7 @@ def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
         plain.load_state_dict(model.state_dict())
         baseline = PlainTrainer(plain, feed, recipe)
         return baseline.step
-    trainer = Trainer(model, puzzle, feed, recipe, replace(PRESETS["cpu"], compile=contestant.compile))
+    trainer = Trainer(model, feed, recipe, replace(PRESETS["cpu"], compile=contestant.compile))
     return lambda: float(trainer.step().loss)
 
 
