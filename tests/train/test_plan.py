@@ -12,7 +12,7 @@ from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_train.hardware import PRESETS, hardware_from_name, preset_for_gpu
 from hrm_train.memory import estimate
-from hrm_train.plan import RunPlan, fastest, open_plan, read_plan, trainer_from
+from hrm_train.plan import PlanOptions, RunPlan, fastest, open_plan, read_plan, trainer_from
 from hrm_train.recipe import SIZES, config_for, recipe_for
 
 TRAINING_GPUS = [preset for preset in PRESETS.values() if preset.gpu and not preset.refusal]
@@ -69,15 +69,14 @@ def test_the_learning_rate_grows_with_the_real_batch() -> None:
 def plan_of(data: Path, run: Path, *settings: str, **options: Any) -> RunPlan:
     sizes = ("hidden_size=32", "puzzle_vector_size=32", "max_segments=4", "batch_size=8")
     settings = ("precision=fp32", "compile=false", *settings)  # --hw cpu chooses others where the processor has AMX
-    return open_plan(
-        run=run, puzzle="sudoku-4x4", hw="cpu", data=data, settings=[*sizes, *settings], say=lambda _: None, **options
-    )
+    chosen = PlanOptions(run=run, puzzle="sudoku-4x4", hw="cpu", data=data, settings=[*sizes, *settings])
+    return open_plan(chosen, lambda _: None, **options)
 
 
 @pytest.mark.process
 def test_a_plan_is_read_as_it_was_made(data: Path, tmp_path: Path) -> None:
     plan = plan_of(data, tmp_path / "run", "lr=0.5", "micro_batch=3", "recompute=true")
-    assert read_plan(tmp_path / "run") == plan == open_plan(run=tmp_path / "run", resume=True)
+    assert read_plan(tmp_path / "run") == plan == open_plan(PlanOptions(run=tmp_path / "run", resume=True))
     assert (plan.recipe.lr, plan.micro_batch, plan.hardware.recompute) == (0.5, 3, True)
     trainer = trainer_from(plan)
     assert trainer.micro_batch == 3
@@ -89,14 +88,14 @@ def test_a_run_that_exists_is_resumed_and_never_planned_again(data: Path, tmp_pa
     with pytest.raises(ValueError, match="already holds a run; add --resume"):
         plan_of(data, tmp_path)
     with pytest.raises(ValueError, match="holds no run to resume; start it without --resume"):
-        open_plan(run=tmp_path / "other", resume=True)
+        open_plan(PlanOptions(run=tmp_path / "other", resume=True))
 
 
 @pytest.mark.process
 def test_a_usual_data_set_is_built_where_it_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said: list[str] = []
-    plan = open_plan(puzzle="sudoku-4x4", hw="cpu", say=said.append)
+    plan = open_plan(PlanOptions(puzzle="sudoku-4x4", hw="cpu"), said.append)
     assert plan.data == Path("data/sudoku-4x4")
     assert (tmp_path / "data/sudoku-4x4/train/dataset.json").exists()
     assert said[0].startswith("data/sudoku-4x4 is absent: building it")
@@ -104,7 +103,7 @@ def test_a_usual_data_set_is_built_where_it_is_absent(tmp_path: Path, monkeypatc
 
 
 def test_the_transformer_needs_no_other_setting(data: Path, tmp_path: Path) -> None:
-    plan = open_plan(run=tmp_path / "run", puzzle="sudoku-4x4", hw="cpu", data=data, settings=["arch=transformer"])
+    plan = open_plan(PlanOptions(run=tmp_path / "run", puzzle="sudoku-4x4", hw="cpu", data=data, arch="transformer"))
     assert (plan.config.arch, plan.config.max_segments) == ("transformer", 1)
 
 

@@ -195,8 +195,10 @@ def test_a_row_of_metrics_says_where_the_time_went(data: Path, tmp_path: Path) -
 def test_what_a_run_reports_and_saves_changes_nothing_in_it(data: Path, tmp_path: Path) -> None:
     held, total = HeldOut(whole=rows_of(data), fast=None), 12 * SAMPLES_PER_STEP
     for path, steps in ((tmp_path / "often", 4), (tmp_path / "seldom", 100)):
-        intervals = {"report_steps": steps, "validate_steps": steps, "checkpoint_steps": steps}
-        run_of(path, small_trainer(data, total_samples=total), held, **intervals).finish(Stages())
+        trainer = small_trainer(data, total_samples=total)
+        run = run_of(path, trainer, held, validate_steps=steps, checkpoint_steps=steps)
+        run.report_steps = steps
+        run.finish(Stages())
     assert weights_of(tmp_path / "often") == weights_of(tmp_path / "seldom")
 
 

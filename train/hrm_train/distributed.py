@@ -82,11 +82,6 @@ def ranks() -> Ranks:
     return Ranks(rank=dist.get_rank(), world=dist.get_world_size())
 
 
-def was_restarted() -> bool:
-    """torchrun started this process again after a failure: the run goes on from its latest checkpoint."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-
-
 @contextmanager
 def joined() -> Generator[Ranks]:
     """Joins the processes that torchrun started (it sets WORLD_SIZE and the rest), each on its own GPU."""

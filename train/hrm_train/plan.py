@@ -1,6 +1,6 @@
 """What a run will do, decided once and written into its directory, so that a resume needs nothing else.
 
-plan = open_plan(puzzle="arc", hw="rtx4090")      # builds data/arc first where it is absent
+plan = open_plan(PlanOptions(puzzle="arc", hw="rtx4090"))      # builds data/arc first where it is absent
 trainer = trainer_from(plan)
 """
 
@@ -11,8 +11,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
 
 from hrm_host import atomic
 from hrm_model import checkpoint, geometry
@@ -25,15 +27,36 @@ from hrm_puzzles.data.build import DataRecipe, build, usual_counts
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import distributed, memory
 from hrm_train.batches import Feed, open_source
-from hrm_train.hardware import SETTABLE, Hardware, Say, hardware_from_name, prepare
+from hrm_train.hardware import PRESETS, SETTABLE, Hardware, Say, hardware_from_name, prepare
 from hrm_train.loop import Trainer
-from hrm_train.recipe import Recipe, config_for, recipe_for, with_settings
+from hrm_train.recipe import SIZES, Recipe, config_for, recipe_for, with_settings
 from hrm_train.status import SETTINGS
 
 SMALL = 8_000_000  # parameters, below which the table's small_rows_* hold
 FACTORS = (0.5, 1, 2, 4)  # of the wanted micro-batch: what `fastest` tries, REPEATS times each
 REPEATS = 3
 FILLED = 0.9  # share of the device's memory that a micro-batch may fill; the rest is for fragments and other programs
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What a run shall be; what is left out follows from the puzzle and the machine."""
+
+    run: Annotated[Path | None, typer.Option(help="Directory of the run. [default: runs/PUZZLE]")] = None
+    data: Annotated[Path | None, typer.Option(help="Data set directory. [default: data/PUZZLE, built if absent]")] = (
+        None
+    )
+    puzzle: Annotated[str, typer.Option(help="Which puzzle.")] = "arc"
+    hw: Annotated[str | None, typer.Option(help=f"Machine: auto or {', '.join(PRESETS)}. [default: auto]")] = None
+    preset: Annotated[
+        str | None, typer.Option(help=f"Model: {', '.join(SIZES)}. [default: published on a GPU, small on a CPU]")
+    ] = None
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value of the model, the recipe or the machine.")
+    ] = None
+    arch: Annotated[str | None, typer.Option(help="hrm, or transformer for the plain one. [default: hrm]")] = None
+    init: Annotated[Path | None, typer.Option(help="Checkpoint whose weights to start from.")] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run exactly where it stopped.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,41 +101,31 @@ class RunPlan:
         return json.dumps({**paths, **records}, indent=2) + "\n"
 
 
-def open_plan(
-    run: Path | None = None,
-    puzzle: str = "arc",
-    *,
-    hw: str | None = None,
-    preset: str | None = None,
-    data: Path | None = None,
-    init: Path | None = None,
-    settings: Sequence[str] = (),
-    resume: bool = False,
-    tune: bool = False,
-    say: Say = print,
-) -> RunPlan:
+def open_plan(options: PlanOptions, say: Say = print, *, tune: bool = False) -> RunPlan:
     """The plan of a new run, or with `resume` that of an old one; a process that torchrun restarts resumes.
 
     Builds the puzzle's usual data set where its usual place is empty. `tune` tries how many rows at once are fastest;
     the batch of an update stays what it is. With several ranks the first one plans and the others read its plan.
     """
-    run, ranks = run or Path("runs") / puzzle, distributed.ranks()
-    if resume or (distributed.was_restarted() and (run / SETTINGS).exists()):
-        return read_plan(run, hw)
+    run, ranks = options.run or Path("runs") / options.puzzle, distributed.ranks()
+    was_restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by torchrun, after a failure
+    if options.resume or (was_restarted and (run / SETTINGS).exists()):
+        return read_plan(run, options.hw)
     if ranks.is_first:
         if (run / SETTINGS).exists():
             raise ValueError(f"{run} already holds a run; add --resume to continue it or choose another --run")
-        kind, machine = registry.get(puzzle), hardware_from_name(hw or "auto")
-        of_model, of_recipe, of_machine = _settings_by_record(settings)
+        kind, machine, init = registry.get(options.puzzle), hardware_from_name(options.hw or "auto"), options.init
+        arch = [f"arch={options.arch}"] if options.arch else []
+        of_model, of_recipe, of_machine = _settings_by_record([*(options.settings or []), *arch])
         hardware = with_settings(machine, of_machine)
-        preset = preset or machine.preset
+        preset = options.preset or machine.preset
         recipe = with_settings(recipe_for(preset, kind, machine.target_batch), of_recipe)
         if of_model.get("arch") == "transformer":
             of_model = {"max_segments": "1", **of_model}
         sizes = checkpoint.load_config(checkpoint.resolve(init)) if init else config_for(preset, kind, 1)
         config = with_settings(sizes, of_model)
         ranks.slots(recipe.batch_size)  # refuse before any work
-        data = data or _usual_data(kind, say)
+        data = options.data or _usual_data(kind, say)
         config = replace(config, num_puzzle_ids=open_source(data, "train", kind).num_puzzle_ids)
         plan = RunPlan(run=run, data=data, hardware=hardware, config=config, recipe=recipe, init=init)
         if tune:

@@ -12,7 +12,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from hrm_host.progress import Stages
 from hrm_model.hrm import HRM
@@ -29,14 +31,14 @@ from hrm_train.telemetry import Telemetry, TensorBoard, WeightsAndBiases, Writer
 
 @dataclass(frozen=True, kw_only=True)
 class Intervals:
-    """When to look and to save; the run's result does not depend on them."""
+    """When to look and to save; the weights of a run do not depend on them."""
 
-    report_steps: int = 20
-    validate_steps: int = 1000
-    validate_whole_steps: int = 10_000
-    checkpoint_steps: int = 2000
-    checkpoint_minutes: float = 5.0
-    keep: int = 2
+    validate_steps: Annotated[int, typer.Option(min=1, help="Steps between validations on a tenth.")] = 1000
+    validate_whole_steps: Annotated[int, typer.Option(min=1, help="Steps between validations on all.")] = 10_000
+    validation_puzzles: Annotated[int, typer.Option(min=1, help="At most so many held-out puzzles in all.")] = 4096
+    checkpoint_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 2000
+    checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Minutes between checkpoints.")] = 5.0
+    keep: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints stay, beside the best.")] = 2
 
 
 class Stopped(Exception):  # noqa: N818  # a request, not an error
@@ -45,6 +47,8 @@ class Stopped(Exception):  # noqa: N818  # a request, not an error
 
 class TrainingRun:
     """Drives a trainer to its last sample; a signal ends it with a whole checkpoint, a bad number without one."""
+
+    report_steps = 20
 
     def __init__(
         self,
@@ -75,7 +79,7 @@ class TrainingRun:
             evaluation = self._catch_up()
             while not self._is_over() and not stopping:
                 self.telemetry.add(trainer.step())
-                if self._every(intervals.report_steps) and (row := self.telemetry.flush()):
+                if self._every(self.report_steps) and (row := self.telemetry.flush()):
                     self._latest_figures = row.summary()
                 if self._latest_figures:
                     progress, total = trainer.progress, trainer.recipe.total_samples
@@ -124,7 +128,7 @@ class TrainingRun:
     def _agreed(self, here: bool) -> bool:
         """Whether any rank wants it; ranks vote only at report steps, since that waits for the device."""
         ranks = self.trainer.ranks
-        return here if ranks.world == 1 else self._every(self.intervals.report_steps) and ranks.any(here)
+        return here if ranks.world == 1 else self._every(self.report_steps) and ranks.any(here)
 
     def _catch_up(self) -> Evaluation | None:
         """After a kill: `best` may not name its checkpoint yet, and the validation due at this step may be missing."""
@@ -197,11 +201,10 @@ class TrainingRun:
             restore()
 
 
-def run_of(
-    plan: RunPlan, trainer: Trainer, intervals: Intervals, num_puzzles: int, say: Say, *, wandb: bool
-) -> TrainingRun:
-    """The run of a plan, validated on at most `num_puzzles`; its checkpoints name the data, the machine, the commit."""
-    rows = held_out(open_source(plan.data, "test", trainer.feed.puzzle), num_puzzles, trainer.recipe.seed)
+def run_of(plan: RunPlan, trainer: Trainer, intervals: Intervals, say: Say, *, wandb: bool) -> TrainingRun:
+    """The run of a plan; its checkpoints name the data, the machine and the commit."""
+    source = open_source(plan.data, "test", trainer.feed.puzzle)
+    rows = held_out(source, intervals.validation_puzzles, trainer.recipe.seed)
     try:
         command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
         commit = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
