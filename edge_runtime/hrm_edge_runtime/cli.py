@@ -9,12 +9,9 @@ import logging
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
-
-if TYPE_CHECKING:
-    from hrm_edge_runtime.http.otel import RequestTracer
 
 serve = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 """Entry point of `hrm-serve`."""
@@ -72,7 +69,7 @@ def serve_command(
     from hrm_edge_runtime.bundle import Bundle, find_bundle
     from hrm_edge_runtime.engines.engine import EngineUnavailableError
     from hrm_edge_runtime.http.auth import BindError, KeyFileError, KeyRing, bind_warnings
-    from hrm_edge_runtime.http.models import models_and_library
+    from hrm_edge_runtime.http.model_manager import models_and_library
     from hrm_edge_runtime.http.server import ServerOptions, run_server
     from hrm_edge_runtime.logs import configure
     from hrm_edge_runtime.manifest import BundleError
@@ -93,6 +90,13 @@ def serve_command(
         warnings = bind_warnings(
             host, with_keys=ring is not None, tls_cert=tls_cert, tls_key=tls_key, insecure=insecure
         )
+        trace = None
+        if otlp_endpoint:
+            from hrm_edge_runtime.http.otel import tracer_to
+
+            trace = tracer_to(otlp_endpoint)
+    except ModuleNotFoundError as error:
+        _fail(f"--otlp-endpoint needs {error.name}: run pip install 'hrm-edge[otel]'.")
     except (BundleError, EngineUnavailableError, KeyFileError, BindError) as error:
         _fail(error)
     configure(log)
@@ -111,20 +115,12 @@ def serve_command(
         tls_cert=tls_cert,
         tls_key=tls_key,
         log=log,
-        tracer=_tracer(otlp_endpoint) if otlp_endpoint else None,
+        trace=trace,
     )
     try:
         run_server(library, models, options)
     except EngineUnavailableError as error:
         _fail(error)
-
-
-def _tracer(endpoint: str) -> RequestTracer:
-    try:
-        from hrm_edge_runtime.http.otel import RequestTracer
-    except ModuleNotFoundError as error:
-        _fail(f"--otlp-endpoint needs {error.name}: run pip install 'hrm-edge[otel]'.")
-    return RequestTracer.to(endpoint)
 
 
 def _fail(problem: object) -> NoReturn:

@@ -1,38 +1,55 @@
 """The HTTP application: its routes, its one middleware, and how every refusal becomes the same answer."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
+import os
+import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Annotated, Any, cast
 
-from fastapi import FastAPI
+import fastapi
 from fastapi.exceptions import RequestValidationError
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
-from hrm_edge_runtime.http.auth import KeyRing
-from hrm_edge_runtime.http.body import ClientGoneError
-from hrm_edge_runtime.http.errors import ServiceError, invalid, refusal_from
-from hrm_edge_runtime.http.middleware import RequestMiddleware
-from hrm_edge_runtime.http.models import Library, ServedModel
-from hrm_edge_runtime.http.responses import WebFiles, error_response
-from hrm_edge_runtime.http.routes import router, solve
+from hrm_edge_runtime.http import body as intake
+from hrm_edge_runtime.http import schema, streams
+from hrm_edge_runtime.http.auth import KeyRing, key_of
+from hrm_edge_runtime.http.errors import JSON, ServiceError, as_json, invalid, no_answer, refusal_from
+from hrm_edge_runtime.http.middleware import RequestMiddleware, Trace
+from hrm_edge_runtime.http.model_manager import Library, ModelManager
+from hrm_edge_runtime.http.models import ServedModel
+from hrm_edge_runtime.http.schema import error_answers
 from hrm_edge_runtime.http.solve import SolveService
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
 
-if TYPE_CHECKING:  # needs the extra hrm-edge[otel]
-    from hrm_edge_runtime.http.otel import RequestTracer
-
 CLIENT_GONE = 499  # no client receives it; it shows in the metrics
+WEB = Path(__file__).parents[1] / "web"
 
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",  # a string never becomes markup, not even by mistake
+    "Cache-Control": "no-cache",
+}
 _ROUTE_FAULTS = {
     404: ("not-found", "there is nothing at this path"),
     405: ("method-not-allowed", "this path does not take this method"),
 }
+
+ModelName = Annotated[str, fastapi.Path(max_length=200, description="The model's name, which is its bundle's.")]
+
+Order = Annotated[
+    streams.BatchOrder, fastapi.Query(description="Answers as they finish, or in the order of the lines.")
+]
+
+router = fastapi.APIRouter()
 
 
 def create_app(
@@ -40,9 +57,9 @@ def create_app(
     models: Sequence[ServedModel],
     *,
     keys: KeyRing | None = None,
-    tracer: RequestTracer | None = None,
+    trace: Trace | None = None,
     library: Library | None = None,
-) -> FastAPI:
+) -> fastapi.FastAPI:
     """The application over one engine, which starts and stops with it.
 
     With `keys` every route but /livez needs one of them. With a `library` an admin may add, reload and remove models.
@@ -50,14 +67,12 @@ def create_app(
     service = SolveService(models, engine_client, library)
 
     @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+    async def lifespan(_: fastapi.FastAPI) -> AsyncGenerator[None]:
         async with engine_client:
             yield
         service.close()
-        if tracer is not None:
-            tracer.close()
 
-    app = FastAPI(
+    app = fastapi.FastAPI(
         title="HRM Edge",
         description="Puzzles solved by a Hierarchical Reasoning Model, a segment at a time.",
         lifespan=lifespan,
@@ -73,14 +88,14 @@ def create_app(
     app.add_exception_handler(NoAnswerError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_route)
     app.add_exception_handler(RequestValidationError, _refuse_query)
-    app.add_exception_handler(ClientGoneError, _client_gone)
+    app.add_exception_handler(intake.ClientGoneError, _client_gone)
     app.openapi_schema = _description(app, next(iter(service.models.values())))
     routes = list(app.openapi_schema["paths"])
-    app.add_middleware(RequestMiddleware, metrics=service.metrics, routes=routes, keys=keys, tracer=tracer)
+    app.add_middleware(RequestMiddleware, metrics=service.metrics, routes=routes, keys=keys, trace=trace)
     return app
 
 
-def _description(app: FastAPI, model: ServedModel) -> dict[str, Any]:
+def _description(app: fastapi.FastAPI, model: ServedModel) -> dict[str, Any]:
     """OpenAPI, with an example that the first of these very models takes."""
     described = copy.deepcopy(app.openapi())
     for path in ("/solve", "/solve/stream", "/solve/batch"):
@@ -91,7 +106,7 @@ def _description(app: FastAPI, model: ServedModel) -> dict[str, Any]:
 
 async def _refuse(_: Request, error: Exception) -> Response:
     assert isinstance(error, ServiceError | NoAnswerError)
-    return error_response(refusal_from(error))
+    return refusal_from(error).response()
 
 
 async def _refuse_route(_: Request, error: Exception) -> Response:
@@ -99,15 +114,176 @@ async def _refuse_route(_: Request, error: Exception) -> Response:
     reason, message = _ROUTE_FAULTS.get(error.status_code, ("refused", str(error.detail)))
     refusal = ServiceError(error.status_code, reason, message, "see /docs for every path and its method")
     refusal.headers.update(error.headers or {})
-    return error_response(refusal)
+    return refusal.response()
 
 
 async def _refuse_query(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     field = str(first["loc"][-1])
-    return error_response(invalid(first["type"], f"{field!r}: {first['msg']}", "see /docs for its values", field=field))
+    return invalid(first["type"], f"{field!r}: {first['msg']}", "see /docs for its values", field=field).response()
 
 
 async def _client_gone(_: Request, __: Exception) -> Response:
     return Response(status_code=CLIENT_GONE)
+
+
+class WebFiles(StaticFiles):
+    """The style and the scripts of our pages, which so work without any network but this server."""
+
+    def __init__(self) -> None:
+        super().__init__(directory=WEB)
+
+    def file_response(
+        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        response.headers.update(PAGE_HEADERS)
+        return response
+
+
+@router.post(
+    "/solve",
+    response_model=schema.SolveAnswer,
+    responses=error_answers(403, 404, 408, 413, 415, 422, 429, 503, 504),
+    openapi_extra=schema.puzzle_body("application/json", "One puzzle."),
+)
+async def solve(request: Request) -> Response:
+    """Solve one puzzle. An answer is the model's own, proven or not; it is never replaced by another solver's."""
+    arrival_s = time.monotonic()
+    asked = intake.validated(schema.SolveRequest, await intake.body_of(request))
+    answer = await intake.unless_client_leaves(request.receive, service_of(request).solve(asked, arrival_s=arrival_s))
+    return Response(as_json(answer.model_dump(mode="json")), media_type=JSON)
+
+
+@router.post(
+    "/solve/stream",
+    response_class=Response,
+    responses={
+        **schema.stream_answer(streams.EVENT_TYPE, "`segment` events, and at last one `answer` or `error`."),
+        **error_answers(403, 404, 408, 413, 415, 422, 429, 503),
+    },
+    openapi_extra=schema.puzzle_body("application/json", "One puzzle."),
+)
+async def solve_stream(request: Request) -> Response:
+    """Solve one puzzle and tell the model's answer after every segment; closing the connection cancels it."""
+    arrival_s = time.monotonic()
+    asked = intake.validated(schema.SolveRequest, await intake.body_of(request))
+    return streams.EventStream(service_of(request).stream(asked, arrival_s=arrival_s))
+
+
+@router.post(
+    "/solve/batch",
+    response_class=Response,
+    responses={
+        **schema.stream_answer(
+            streams.BATCH_TYPE, 'A line for each: {"line": n, "answer": ...} or {"line": n, "error": ...}.'
+        ),
+        **error_answers(403, 415, 422),
+    },
+    openapi_extra=schema.puzzle_body(streams.BATCH_TYPE, "One puzzle in each line."),
+)
+async def solve_batch(request: Request, order: Order = "as-finished") -> Response:
+    """Solve any number of puzzles over one connection; read the answers while you send."""
+    intake.check_type(request, streams.BATCH_TYPES)
+    return streams.BatchStream(service_of(request), request, order)
+
+
+@router.get("/models", responses=error_answers())
+async def models(request: Request) -> schema.ModelsAnswer:
+    """The served models."""
+    service = service_of(request)
+    return schema.ModelsAnswer(models=[service.view(model) for model in service.models.values()])
+
+
+@router.get("/slots", responses=error_answers())
+async def slots(request: Request) -> schema.SlotsAnswer:
+    """Which puzzle sits in which slot, and how the engine fares."""
+    return service_of(request).slots()
+
+
+@router.get("/livez", responses=error_answers(503))
+async def livez(request: Request) -> schema.LiveAnswer:
+    """Whether the server is alive: it answers, and its engine makes steps while work waits."""
+    engine_client = service_of(request).engine_client
+    if engine_client.stalled:
+        raise ServiceError(
+            503,
+            "engine-stalled",
+            f"the engine made no step for {engine_client.step_age_s:.0f} s while work waits",
+            "it is being killed and restarted; restart the server where that does not help",
+            headers={"Retry-After": "5"},
+        )
+    return schema.LiveAnswer(step_age_ms=1000 * engine_client.step_age_s)
+
+
+@router.get("/readyz", responses=error_answers(503))
+async def readyz(request: Request) -> schema.ReadyAnswer:
+    """Whether new work is taken."""
+    state = service_of(request).engine_client.state
+    if state != "ready":
+        raise no_answer(state)
+    return schema.ReadyAnswer(state=state)
+
+
+@router.get("/metrics", response_class=PlainTextResponse, responses=error_answers())
+async def metrics(request: Request) -> Response:
+    """Prometheus metrics."""
+    return Response(service_of(request).metrics.page(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/docs", response_class=HTMLResponse, responses=error_answers())
+async def docs() -> Response:
+    """This description as a page; it needs no other server."""
+    return HTMLResponse((WEB / "docs.html").read_text(encoding="utf-8"), headers=PAGE_HEADERS)
+
+
+@router.get("/", response_class=HTMLResponse, responses=error_answers())
+async def index() -> Response:
+    """A board to type a puzzle into."""
+    return HTMLResponse((WEB / "index.html").read_text(encoding="utf-8"), headers=PAGE_HEADERS)
+
+
+@router.put(
+    "/models/{name}",
+    response_model=schema.ChangeAnswer,
+    responses={
+        201: {"model": schema.ChangeAnswer, "description": "Added"},
+        **error_answers(403, 404, 408, 413, 415, 422, 503, 507),
+    },
+    openapi_extra=schema.request_body("application/json", schema.BundleRequest.model_json_schema()),
+)
+async def put_model(request: Request, name: ModelName) -> Response:
+    """Serve a bundle from now on: another model (201), or the one of this name loaded again (200).
+
+    What was admitted to the old one is finished by it. A bundle that does not open leaves the old one serving.
+    """
+    manager = _model_manager(request)
+    asked = intake.validated(schema.BundleRequest, await intake.body_of(request))
+    change = await manager.put(name, asked.bundle)
+    return Response(as_json(change.model_dump(mode="json")), 200 if change.replaced else 201, media_type=JSON)
+
+
+@router.delete("/models/{name}", responses=error_answers(403, 404, 409, 422, 503))
+async def remove_model(request: Request, name: ModelName) -> schema.RemovedAnswer:
+    """Serve a model no more; what was admitted to it is finished."""
+    await _model_manager(request).remove(name)
+    return schema.RemovedAnswer(removed=name)
+
+
+def service_of(request: Request) -> SolveService:
+    return cast(SolveService, request.app.state.service)
+
+
+def _model_manager(request: Request) -> ModelManager:
+    """Refuses everybody but an admin with 403."""
+    key = key_of(request.scope)
+    manager = service_of(request).model_manager
+    if manager is None or key is None or not key.is_admin:
+        raise ServiceError(
+            403,
+            "admin-only",
+            "only an admin may change what is served, and the request holds no admin's key",
+            "start the server with --keys FILE and use a key of it that 'hrm-key add LABEL --admin' has made",
+        )
+    return manager

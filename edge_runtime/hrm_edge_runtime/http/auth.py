@@ -5,6 +5,7 @@ and here it would only let strangers keep the server busy with wrong keys.
 """
 
 import asyncio
+import functools
 import hashlib
 import hmac
 import os
@@ -13,7 +14,6 @@ import ssl
 import stat
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -47,6 +47,14 @@ class Key(BaseModel):
     rate: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
     burst: Annotated[int, Field(ge=1, le=1_000_000)] = 10
 
+    @property
+    def is_admin(self) -> bool:
+        return self.role == "admin"
+
+    @functools.cached_property
+    def bucket(self) -> "TokenBucket | None":
+        return TokenBucket(rate=self.rate, burst=self.burst) if self.rate else None
+
 
 class TokenBucket:
     """`rate` requests per second on average, `burst` at once."""
@@ -72,18 +80,9 @@ class TokenBucket:
             await asyncio.sleep(wait_s)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Principal:
-    """The holder of a key; `label` names the key in logs and metrics, never the key itself."""
-
-    label: str
-    is_admin: bool = False
-    bucket: TokenBucket | None = None
-
-
-def principal_of(scope: Scope) -> Principal | None:
-    """Who makes a request; None on a server without keys."""
-    return scope.get("state", {}).get("principal")
+def key_of(scope: Scope) -> Key | None:
+    """The key of a request; None on a server without keys."""
+    return scope.get("state", {}).get("key")
 
 
 class KeyRing:
@@ -91,25 +90,21 @@ class KeyRing:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._principals: dict[Key, Principal] = {}
+        self._keys: list[Key] = []
         self.reload()
 
     def reload(self) -> None:
         """Read the file again; a key that stayed as it was keeps its bucket."""
-        principals: dict[Key, Principal] = {}
-        for key in read_keys(self._path):
-            bucket = TokenBucket(rate=key.rate, burst=key.burst) if key.rate else None
-            new = Principal(label=key.label, is_admin=key.role == "admin", bucket=bucket)
-            principals[key] = self._principals.get(key, new)
-        self._principals = principals
+        before = {key: key for key in self._keys}
+        self._keys = [before.get(key, key) for key in read_keys(self._path)]
 
     def __len__(self) -> int:
-        return len(self._principals)
+        return len(self._keys)
 
-    def find(self, secret: str) -> Principal | None:
-        """The holder of this key. All hashes are compared, each to its end, so the time reveals nothing."""
+    def find(self, secret: str) -> Key | None:
+        """The key with this secret. All hashes are compared, each to its end, so the time reveals nothing."""
         given = hash_of(secret)
-        found = [holder for key, holder in self._principals.items() if hmac.compare_digest(given, key.sha256)]
+        found = [key for key in self._keys if hmac.compare_digest(given, key.sha256)]
         return found[0] if found else None
 
 

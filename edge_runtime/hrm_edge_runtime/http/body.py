@@ -14,11 +14,10 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.types import Receive
 
-from hrm_edge_runtime.http.errors import ServiceError, invalid
+from hrm_edge_runtime.http.errors import JSON, ServiceError, invalid
 
 MAX_BODY_BYTES = 64 * 1024  # ten times the longest notation of a 30 x 30 board
 BODY_SECONDS = 10.0
-JSON = ("application/json",)
 MAX_DEPTH = 8
 MAX_DIGITS = 18
 
@@ -54,7 +53,7 @@ async def _disconnect(receive: Receive) -> None:
 
 async def body_of(request: Request) -> bytes:
     """The bytes of a JSON body; refuses with 408, 413 or 415."""
-    check_type(request, JSON)
+    check_type(request, (JSON,))
     try:
         return await asyncio.wait_for(_read(request), BODY_SECONDS)
     except asyncio.TimeoutError:

@@ -23,8 +23,7 @@ from prometheus_client.registry import Collector
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 
-from hrm_edge_runtime.http.errors import ServiceError, unavailable
-from hrm_edge_runtime.http.responses import SAFE_HEADERS, as_json
+from hrm_edge_runtime.http.errors import SAFE_HEADERS, ServiceError, as_json, no_answer
 
 HEADER_SECONDS = 10.0  # from the first byte, or the connection, to the end of the header
 UNREAD_SECONDS = 10.0  # for the rest of a body that was refused: long enough for its client to see why
@@ -75,7 +74,7 @@ class GuardedProtocol(H11Protocol):
         self._limits.num_open += 1
         if self._limits.num_open > self._limits.max_connections and not self._limits.make_room():
             self._limits.dropped["too-many"] += 1
-            self._refuse(unavailable("too-many-connections"))
+            self._refuse(no_answer("too-many-connections"))
             return
         self._limits.idle[self] = None
         self._expect("slow-header", self._limits.header_s)

@@ -3,26 +3,19 @@
 Plain ASGI, because a wrapper around the request would hide a client's disconnect from the route.
 """
 
-from __future__ import annotations
-
 import base64
 import logging
 import math
 import time
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hrm_edge_runtime import logs
 from hrm_edge_runtime.http.auth import KeyRing
-from hrm_edge_runtime.http.errors import ServiceError
+from hrm_edge_runtime.http.errors import SAFE_HEADERS, ServiceError
 from hrm_edge_runtime.http.metrics import Metrics
-from hrm_edge_runtime.http.responses import SAFE_HEADERS, error_response
-
-if TYPE_CHECKING:  # needs the extra hrm-edge[otel]
-    from hrm_edge_runtime.http.otel import RequestTracer
 
 OPEN_PATHS = frozenset(("/livez",))
 METERED_PATHS = frozenset(("/solve", "/solve/stream"))  # lines of /solve/batch are metered there, one by one
@@ -46,6 +39,9 @@ FOREIGN_PAGE = ServiceError(
 )
 INTERNAL = ServiceError(500, "internal", "the server made a mistake", "report it with the server's log")
 
+Trace = Callable[[str, str, Mapping[bytes, bytes], logs.RequestContext], Callable[[int], None]]
+"""Begins the trace of a request by its method, route, headers and context; what it returns takes the status."""
+
 _log = logging.getLogger("hrm_edge_runtime.access")
 
 
@@ -53,7 +49,7 @@ class RequestMiddleware:
     """With `keys`, every path but `/livez`, known or not, needs one of them.
 
     A key comes as Bearer token, as X-API-Key, or as the password of Basic, which is how a browser opens the page; the
-    user name is ignored. The key's holder is kept in `scope["state"]["principal"]`.
+    user name is ignored. It is kept in `scope["state"]["key"]`, as its line of the file.
     """
 
     def __init__(
@@ -63,13 +59,13 @@ class RequestMiddleware:
         metrics: Metrics,
         routes: Collection[str],
         keys: KeyRing | None,
-        tracer: RequestTracer | None,
+        trace: Trace | None,
     ) -> None:
         self._app = app
         self._metrics = metrics
         self._routes = frozenset(routes)
         self._keys = keys
-        self._tracer = tracer
+        self._trace = trace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -79,7 +75,7 @@ class RequestMiddleware:
         headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # of two of one name the first counts
         route = scope["path"] if scope["path"] in self._routes else "other"
         context = logs.begin_request(headers)
-        span = self._tracer.begin(scope["method"], route, headers, context) if self._tracer else None
+        end_trace = self._trace(scope["method"], route, headers, context) if self._trace else None
         status = 0
 
         async def send_with_headers(message: Message) -> None:
@@ -95,12 +91,12 @@ class RequestMiddleware:
             await app(scope, receive, send_with_headers)
         except Exception:
             if not status:
-                await error_response(INTERNAL)(scope, receive, send_with_headers)
+                await INTERNAL.response()(scope, receive, send_with_headers)
             raise
         finally:
             status = status or 500
-            if self._tracer and span:
-                self._tracer.end(span, status, context)
+            if end_trace is not None:
+                end_trace(status)
             self._report(scope["method"], route, status, time.monotonic() - began_s, context)
 
     def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes], context: logs.RequestContext) -> Response | None:
@@ -110,23 +106,23 @@ class RequestMiddleware:
         origin, host = headers.get(b"origin"), headers.get(b"host", b"")
         is_foreign = origin is not None and origin.partition(b"://")[2].lower() != host.lower()
         if is_foreign and scope["method"] not in READING_METHODS:
-            return error_response(FOREIGN_PAGE)
+            return FOREIGN_PAGE.response()
         if self._keys is None or scope["path"] in OPEN_PATHS:
             return None
-        principal = self._keys.find(_secret(headers))
-        if principal is None:
-            answer = error_response(BAD_KEY)
+        key = self._keys.find(_secret(headers))
+        if key is None:
+            answer = BAD_KEY.response()
             for challenge in CHALLENGES:
                 answer.headers.append("WWW-Authenticate", challenge)
             return answer
-        scope.setdefault("state", {})["principal"] = principal
-        context.key = principal.label
-        wait_s = principal.bucket.wait_s() if principal.bucket and scope["path"] in METERED_PATHS else 0.0
+        scope.setdefault("state", {})["key"] = key
+        context.key = key.label
+        wait_s = key.bucket.wait_s() if key.bucket and scope["path"] in METERED_PATHS else 0.0
         if not wait_s:
             return None
         retry = {"Retry-After": str(max(1, math.ceil(wait_s)))}
         message, remedy = "this key asks more often than it may", "send it again after Retry-After seconds"
-        return error_response(ServiceError(429, "rate-limited", message, remedy, headers=retry))
+        return ServiceError(429, "rate-limited", message, remedy, headers=retry).response()
 
     def _report(self, method: str, route: str, status: int, seconds: float, context: logs.RequestContext) -> None:
         self._metrics.note_request(route, status, seconds, context.key)

@@ -1,35 +1,110 @@
-"""Adding, reloading and removing models while the server runs, one change at a time.
-
-A new lane is opened while the old one works on. Then the model's name changes hands at once: requests that come now go
-to the new lane, those admitted before are finished by the old one, which closes after the last of them. Whatever fails
-before that moment leaves everything as it was.
-
-Where a model to be added does not fit into the memory budget, idle models make room, the longest unused first, and only
-if they are enough; a reload never takes another model's room.
-"""
+"""Which bundles may be served and how to run them, and adding, reloading and removing models while the server runs."""
 
 import asyncio
 import functools
 import itertools
 import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
-from hrm_edge_runtime.http.errors import ServiceError, invalid, unavailable
-from hrm_edge_runtime.http.models import Library, ServedModel
+from hrm_edge_runtime.engines.factory import prepare
+from hrm_edge_runtime.http.errors import ServiceError, invalid, no_answer
+from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.schema import ChangeAnswer
 from hrm_edge_runtime.manifest import BundleError
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lane_manager import LaneNotOpenedError
-from hrm_edge_runtime.worker.lanes import LaneOptions, open_lane
+from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneOptions, MakeLanes, open_lane, open_lanes
 
+MAX_SLOTS_CPU = 8  # how many slots are tried where their number is measured
+MAX_SLOTS_GPU = 16
+LONG_SEQUENCE = 256  # tokens; with more of them each slot holds much, and even a GPU has enough to do with few
 OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread
 
 _log = logging.getLogger("hrm_edge_runtime.models")
 
 
+class Library:
+    """The bundles that may be served: those named at the start and all in `folders`; and how to run them.
+
+    `lanes` says how those served now are opened, by their keys; `ModelManager` keeps it up to date.
+    """
+
+    def __init__(self, bundles: Sequence[Bundle], defaults: LaneDefaults, folders: Iterable[Path] = ()) -> None:
+        self._defaults = defaults
+        self._named = {bundle.path.resolve() for bundle in bundles}
+        self._folders = [folder.resolve() for folder in (SHIPPED_BUNDLES, *folders)]
+        self.lanes: dict[str, LaneOptions] = {}
+
+    def find(self, text: str) -> Path:
+        """The bundle directory of a name or a path; refuses every path that was not allowed at the start.
+
+        A name is that of a shipped bundle, or of one in a folder, with or without its `.bundle`.
+        """
+        path = Path(text)
+        names = (text, f"{text}.bundle")
+        candidates = [path] if path.is_absolute() else [folder / name for folder in self._folders for name in names]
+        for candidate in candidates:
+            resolved = candidate.resolve()
+            is_inside = any(folder in resolved.parents for folder in self._folders)
+            if (is_inside or resolved in self._named) and resolved.is_dir():
+                return resolved
+        raise BundleError(
+            f"{text[:200]!r} is no bundle this server may open: give a shipped one's name, or a directory below a "
+            "--bundle-dir of its command line."
+        )
+
+    def open(self, bundle: Bundle, key: str) -> tuple[ServedModel, LaneOptions]:
+        """The model, and how to open it as the lane `key`; builds what its engine needs, which can take minutes."""
+        defaults = self._defaults
+        max_slots = MAX_SLOTS_CPU if bundle.manifest.seq_len > LONG_SEQUENCE else MAX_SLOTS_GPU
+        choice = prepare(bundle, defaults.engine, num_slots=defaults.num_slots or max_slots)
+        if choice.engine == "cpu":
+            max_slots = MAX_SLOTS_CPU
+        model = ServedModel.of(
+            bundle,
+            lane=key,
+            precision=choice.precision,
+            num_slots=defaults.num_slots or max_slots,
+            max_attempts=defaults.max_attempts,
+        )
+        return model, LaneOptions(
+            key=key, bundle_path=bundle.path, choice=choice, max_slots=max_slots, defaults=defaults
+        )
+
+    def make_lanes(self) -> MakeLanes:
+        """How a new engine process opens what is served now."""
+        return functools.partial(open_lanes, tuple(self.lanes.values()))
+
+
+def models_and_library(
+    bundles: Sequence[Bundle], defaults: LaneDefaults, folders: Iterable[Path] = ()
+) -> tuple[list[ServedModel], Library]:
+    """The models to serve at the start, and the library that says how the engine process opens them.
+
+    Builds what the engines need built; refuses two bundles of one name, and what `prepare` refuses.
+    """
+    names = [bundle.manifest.name for bundle in bundles]
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        raise BundleError(f"two bundles are named {doubled[0]!r}: serve one of them, or export one under another name.")
+    library = Library(bundles, defaults, folders)
+    opened = [library.open(bundle, bundle.manifest.name) for bundle in bundles]
+    library.lanes = {lane.key: lane for _, lane in opened}
+    return [model for model, _ in opened], library
+
+
 class ModelManager:
-    """Changes `models`, those served by their names in order. All of it runs in the event loop but reading bundles."""
+    """Changes `models`, those served by their names in order; one change at a time, in the event loop.
+
+    A new lane is opened while the old one works on. Then the model's name changes hands at once: requests that come now
+    go to the new lane, those admitted before are finished by the old one, which closes after the last of them. Whatever
+    fails before that moment leaves everything as it was.
+
+    Where a model to be added does not fit into the memory budget, idle models make room, the longest unused first, and
+    only if they are enough; a reload never takes another model's room.
+    """
 
     def __init__(self, models: dict[str, ServedModel], engine_client: EngineClient, library: Library) -> None:
         self._models = models
@@ -75,7 +150,7 @@ class ModelManager:
 
     def _check_ready(self) -> None:
         if (state := self._engine_client.state) != "ready":
-            raise unavailable(state)
+            raise no_answer(state)
 
     def _read(self, name: str, text: str) -> tuple[ServedModel, LaneOptions]:
         try:

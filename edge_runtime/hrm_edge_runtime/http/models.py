@@ -1,26 +1,25 @@
-"""What is served: each model as the HTTP process knows it, and the recipe for its lane in the engine process."""
+"""A served model, and the one place where a request to it becomes a task, and a result an answer in its notation.
+
+Shapes: T tokens.
+"""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
-from hrm_edge_runtime.engines.factory import prepare
-from hrm_edge_runtime.http.schema import HaltingView, ModelView
-from hrm_edge_runtime.manifest import BundleError, Manifest
-from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneOptions, LaneReport, MakeLanes, open_lanes
-from hrm_puzzles.puzzle import Puzzle
-
-MAX_SLOTS_CPU = 8  # how many slots are tried where their number is measured
-MAX_SLOTS_GPU = 16
-LONG_SEQUENCE = 256  # tokens; with more of them each slot holds much, and even a GPU has enough to do with few
+from hrm_edge_runtime.batching.task import Result, Task
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.http.errors import ServiceError, bad_puzzle, invalid, no_answer
+from hrm_edge_runtime.http.schema import HaltingView, ModelView, SolveAnswer, SolveRequest
+from hrm_edge_runtime.manifest import Manifest
+from hrm_edge_runtime.worker.lanes import LaneReport
+from hrm_puzzles.puzzle import Parsed, Puzzle, PuzzleError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,70 +97,128 @@ class ServedModel:
         )
 
 
-class Library:
-    """The bundles that may be served: those named at the start and all in `folders`; and how to run them.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ParsedRequest:
+    """A task, and what its answer is written with: the model, and the puzzle as it was sent."""
 
-    `lanes` says how those served now are opened, by their keys; `ModelManager` keeps it up to date.
+    model: ServedModel
+    parsed: Parsed
+    task: Task
+
+
+def candidate_models(models: Iterable[ServedModel], request: SolveRequest) -> list[ServedModel]:
+    """The models a request may be for, the likeliest first: the named one, those of its kind, or one of each kind.
+
+    Refuses with 404 a name that is not here, with 422 a kind that none of them solves.
     """
-
-    def __init__(self, bundles: Sequence[Bundle], defaults: LaneDefaults, folders: Iterable[Path] = ()) -> None:
-        self._defaults = defaults
-        self._named = {bundle.path.resolve() for bundle in bundles}
-        self._folders = [folder.resolve() for folder in (SHIPPED_BUNDLES, *folders)]
-        self.lanes: dict[str, LaneOptions] = {}
-
-    def find(self, text: str) -> Path:
-        """The bundle directory of a name or a path; refuses every path that was not allowed at the start.
-
-        A name is that of a shipped bundle, or of one in a folder, with or without its `.bundle`.
-        """
-        path = Path(text)
-        names = (text, f"{text}.bundle")
-        candidates = [path] if path.is_absolute() else [folder / name for folder in self._folders for name in names]
-        for candidate in candidates:
-            resolved = candidate.resolve()
-            is_inside = any(folder in resolved.parents for folder in self._folders)
-            if (is_inside or resolved in self._named) and resolved.is_dir():
-                return resolved
-        raise BundleError(
-            f"{text[:200]!r} is no bundle this server may open: give a shipped one's name, or a directory below a "
-            "--bundle-dir of its command line."
-        )
-
-    def open(self, bundle: Bundle, key: str) -> tuple[ServedModel, LaneOptions]:
-        """The model, and how to open it as the lane `key`; builds what its engine needs, which can take minutes."""
-        defaults = self._defaults
-        max_slots = MAX_SLOTS_CPU if bundle.manifest.seq_len > LONG_SEQUENCE else MAX_SLOTS_GPU
-        choice = prepare(bundle, defaults.engine, num_slots=defaults.num_slots or max_slots)
-        if choice.engine == "cpu":
-            max_slots = MAX_SLOTS_CPU
-        model = ServedModel.of(
-            bundle,
-            lane=key,
-            precision=choice.precision,
-            num_slots=defaults.num_slots or max_slots,
-            max_attempts=defaults.max_attempts,
-        )
-        return model, LaneOptions(
-            key=key, bundle_path=bundle.path, choice=choice, max_slots=max_slots, defaults=defaults
-        )
-
-    def make_lanes(self) -> MakeLanes:
-        """How a new engine process opens what is served now."""
-        return functools.partial(open_lanes, tuple(self.lanes.values()))
+    kinds: set[str] = set()
+    candidates: dict[str, ServedModel] = {}
+    for model in models:
+        if request.model in (None, model.name):
+            kinds.add(model.puzzle.name)
+            if request.kind in (None, model.puzzle.name):
+                candidates.setdefault(model.puzzle.name, model)
+    leave_out = "or leave the field out"
+    if not kinds:
+        names = ", ".join(repr(model.name) for model in models)
+        message = f"there is no model {request.model!r} here"
+        raise ServiceError(404, "unknown-model", message, f"use {names}, {leave_out}", field="model")
+    if not candidates:
+        solved = ", ".join(sorted(map(repr, kinds)))
+        message = f"no model here solves {request.kind!r}"
+        raise invalid("unknown-kind", message, f"use {solved}, {leave_out}", field="kind")
+    return list(candidates.values())
 
 
-def models_and_library(
-    bundles: Sequence[Bundle], defaults: LaneDefaults, folders: Iterable[Path] = ()
-) -> tuple[list[ServedModel], Library]:
-    """The models to serve at the start, and the library that says how the engine process opens them.
+def parse_request(
+    models: Sequence[ServedModel],
+    request: SolveRequest,
+    *,
+    task_id: int,
+    arrival_s: float,
+    priority_penalty: int = 0,
+    streamed: bool = False,
+) -> ParsedRequest:
+    """Parse and encode for the first of these models that reads the puzzle.
 
-    Builds what the engines need built; refuses two bundles of one name, and what `prepare` refuses.
+    Refuses with 422 that names field, rule and cell: that of the model which got far enough to name a cell. Takes up
+    to some 50 ms of CPU.
     """
-    names = [bundle.manifest.name for bundle in bundles]
-    if doubled := sorted({name for name in names if names.count(name) > 1}):
-        raise BundleError(f"two bundles are named {doubled[0]!r}: serve one of them, or export one under another name.")
-    library = Library(bundles, defaults, folders)
-    opened = [library.open(bundle, bundle.manifest.name) for bundle in bundles]
-    library.lanes = {lane.key: lane for _, lane in opened}
-    return [model for model, _ in opened], library
+    errors: list[PuzzleError] = []
+    for model in models:
+        try:
+            parsed = model.puzzle.parse(request.puzzle)
+            tokens_T = model.puzzle.encode(parsed.grid)
+        except PuzzleError as error:
+            errors.append(error)
+            continue
+        _check_fields(model, request, parsed.identifier)
+        task = Task(
+            task_id=task_id,
+            tokens_T=tokens_T,
+            puzzle_id=0 if parsed.identifier is None else model.puzzle_ids[parsed.identifier],
+            policy=_policy(model, request),
+            arrival_s=arrival_s,
+            deadline_s=None if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000,
+            priority=request.priority - priority_penalty,
+            num_attempts=request.attempts or 1,
+            best_effort=request.best_so_far,
+            streamed=streamed,
+        )
+        return ParsedRequest(model=model, parsed=parsed, task=task)
+    raise bad_puzzle(max(errors, key=lambda error: error.cell is not None))
+
+
+def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
+    """The answer in the notation of the request."""
+    if result.answer_T is None:
+        raise no_answer("engine-failed")
+    model = parsed.model
+    return SolveAnswer(
+        solution=solution_of(parsed, result.answer_T),
+        solved=result.verified is True if model.puzzle.proof_exists else result.halted_by == "learned",
+        verified=result.verified,
+        segments=result.segments,
+        halted_by=result.halted_by,
+        margin=result.margin,
+        queue_ms=round(1000 * result.queue_s, 3),
+        compute_ms=round(1000 * result.compute_s, 3),
+        model=model.name,
+        attempts=result.num_attempts,
+        total_segments=result.total_segments,
+        votes=result.votes,
+    )
+
+
+def solution_of(parsed: ParsedRequest, answer_T: NDArray[np.int32]) -> object:
+    puzzle = parsed.model.puzzle
+    return puzzle.write(puzzle.decode(answer_T), parsed.parsed.notation)
+
+
+def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | None) -> None:
+    """Refuse with 422 what this model or this server does not do."""
+    max_segments, max_attempts = model.manifest.max_segments, model.max_attempts
+    if identifier is not None and identifier not in model.puzzle_ids:
+        message = f"{model.name!r} has not learned the task {identifier[:80]!r}"
+        remedy = "use one of those that /models lists, or train on its demonstrations"
+        raise invalid("unknown-task", message, remedy, field="puzzle")
+    if request.max_segments is not None and request.max_segments > max_segments:
+        message = f"max_segments is {request.max_segments} where this model runs at most {max_segments}"
+        raise invalid("too-many-segments", message, f"use 1 to {max_segments}", field="max_segments")
+    if request.attempts is not None and request.attempts > max_attempts:
+        message = f"attempts is {request.attempts} where this server makes at most {max_attempts}"
+        remedy = f"use 1 to {max_attempts}, or start the server with a larger --max-attempts"
+        raise invalid("too-many-attempts", message, remedy, field="attempts")
+    if request.best_so_far and request.deadline_ms is None:
+        message = "best_so_far says what to do at a deadline, and there is none"
+        raise invalid("no-deadline", message, "send deadline_ms as well", field="best_so_far")
+
+
+def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:
+    if request.policy is None and request.max_segments is None:
+        return model.halting
+    kind = request.policy or model.halting.kind
+    if kind == "verified" and not model.puzzle.proof_exists:
+        message = f"an answer to {model.puzzle.name!r} cannot be proven"
+        raise invalid("no-proof-exists", message, "use the policy 'learned' or 'fixed'", field="policy")
+    return replace(model.halting, kind=kind, max_segments=request.max_segments or model.manifest.max_segments)

@@ -4,17 +4,16 @@ Imported only with `--otlp-endpoint`; needs the extra `hrm-edge[otel]`. OpenTele
 would replace the outer span alone, and knows neither our routes nor our request ids.
 """
 
-from __future__ import annotations
-
-import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from hrm_edge_runtime.batching.task import Result
@@ -24,23 +23,18 @@ MAX_PUZZLES = 100  # of a long batch only the first puzzles have their own spans
 
 
 class RequestTracer:
-    """Makes the spans of requests; a client's `traceparent` is their parent."""
+    """Makes the spans of requests; a client's `traceparent` is their parent. What is left is sent at the exit."""
 
     def __init__(self, processor: SpanProcessor) -> None:
-        self._provider = TracerProvider(resource=Resource.create({"service.name": "hrm-serve"}), shutdown_on_exit=False)
-        self._provider.add_span_processor(processor)
-        self._tracer = self._provider.get_tracer("hrm_edge_runtime")
+        self.provider = TracerProvider(resource=Resource.create({"service.name": "hrm-serve"}))
+        self.provider.add_span_processor(processor)
+        self._tracer = self.provider.get_tracer("hrm_edge_runtime")
         self._propagator = TraceContextTextMapPropagator()
 
-    @classmethod
-    def to(cls, endpoint: str) -> RequestTracer:
-        """Sends spans to a collector's HTTP endpoint, such as http://collector:4318/v1/traces."""
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-        return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
-
-    def begin(self, method: str, route: str, headers: Mapping[bytes, bytes], context: RequestContext) -> Span:
-        """Begin the span of a request; each puzzle added to `context` gets its own below it."""
+    def __call__(
+        self, method: str, route: str, headers: Mapping[bytes, bytes], context: RequestContext
+    ) -> Callable[[int], None]:
+        """Begin the span of a request and return what ends it; each puzzle added to `context` gets its own below it."""
         carrier = {name: headers.get(name.encode(), b"").decode("latin-1") for name in self._propagator.fields}
         span = self._tracer.start_span(
             f"{method} {route}",
@@ -48,18 +42,15 @@ class RequestTracer:
             SpanKind.SERVER,
             attributes={"http.request.method": method, "http.route": route, "hrm.request_id": context.request_id},
         )
-        context.trace_solved = functools.partial(self._add_puzzle, set_span_in_context(span, Context()), context)
-        return span
+        context.trace_solved = partial(self._add_puzzle, set_span_in_context(span, Context()), context)
 
-    def end(self, span: Span, status: int, context: RequestContext) -> None:
-        span.set_attributes({"http.response.status_code": status, "hrm.puzzles": context.num_puzzles})
-        if status >= 500:
-            span.set_status(Status(StatusCode.ERROR, context.refused or ""))
-        span.end()
+        def end(status: int) -> None:
+            span.set_attributes({"http.response.status_code": status, "hrm.puzzles": context.num_puzzles})
+            if status >= 500:
+                span.set_status(Status(StatusCode.ERROR, context.refused or ""))
+            span.end()
 
-    def close(self) -> None:
-        """Send what is left."""
-        self._provider.shutdown()
+        return end
 
     def _add_puzzle(self, parent: Context, context: RequestContext, model: str, result: Result) -> None:
         if context.num_puzzles > MAX_PUZZLES:
@@ -76,3 +67,8 @@ class RequestTracer:
             "hrm.halted_by": result.halted_by,
         }
         self._tracer.start_span("compute", parent, start_time=admitted_ns, attributes=attributes).end(ended_ns)
+
+
+def tracer_to(endpoint: str) -> RequestTracer:
+    """Sends spans to a collector's HTTP endpoint, such as http://collector:4318/v1/traces."""
+    return RequestTracer(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import uvicorn
 
@@ -23,15 +23,14 @@ from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyFileError, KeyRing
 from hrm_edge_runtime.http.connections import HEADER_SECONDS, ConnectionLimits, GuardedProtocol
-from hrm_edge_runtime.http.models import Library, ServedModel
+from hrm_edge_runtime.http.middleware import Trace
+from hrm_edge_runtime.http.model_manager import Library
+from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.solve import SolveService
 from hrm_edge_runtime.logs import LogForm
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import MakeLanes
 from hrm_edge_runtime.worker.process import SpawnedEngine
-
-if TYPE_CHECKING:  # needs the extra hrm-edge[otel]
-    from hrm_edge_runtime.http.otel import RequestTracer
 
 LAST_BYTES_S = 5  # for answers that are written but not yet read by their clients
 SPARE_FILES = 128  # descriptors for everything that is no connection: pipes, bundles, page files, and a margin
@@ -113,7 +112,7 @@ class ServerOptions:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     log: LogForm = "text"
-    tracer: RequestTracer | None = None
+    trace: Trace | None = None
 
 
 def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], options: ServerOptions) -> None:
@@ -129,7 +128,7 @@ def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], option
         {model.name: model.num_slots + options.queue_limit for model in models},
         stall_s=options.stall_s,
     )
-    app = create_app(engine_client, models, keys=options.keys, tracer=options.tracer, library=library)
+    app = create_app(engine_client, models, keys=options.keys, trace=options.trace, library=library)
     limits = ConnectionLimits(max_connections=_with_descriptors_for(options.max_connections))
     cast(SolveService, app.state.service).metrics.watch(limits)
     config = uvicorn.Config(

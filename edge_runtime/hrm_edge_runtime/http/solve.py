@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,19 +14,18 @@ import numpy as np
 from hrm_edge_runtime import logs
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import SegmentEvent
+from hrm_edge_runtime.http import schema
 from hrm_edge_runtime.http.metrics import Metrics
-from hrm_edge_runtime.http.model_manager import ModelManager
-from hrm_edge_runtime.http.models import Library, ServedModel
-from hrm_edge_runtime.http.parse_task import ParsedRequest, answer_from, candidate_models, parse_request, solution_of
-from hrm_edge_runtime.http.schema import (
-    EngineView,
-    LaneView,
-    ModelView,
-    SegmentView,
-    SlotsAnswer,
-    SolveAnswer,
-    SolveRequest,
+from hrm_edge_runtime.http.model_manager import Library, ModelManager
+from hrm_edge_runtime.http.models import (
+    ParsedRequest,
+    ServedModel,
+    answer_from,
+    candidate_models,
+    parse_request,
+    solution_of,
 )
+from hrm_edge_runtime.http.schema import SegmentView, SlotsAnswer, SolveAnswer, SolveRequest
 from hrm_edge_runtime.worker.client import Admission, EngineClient, OnEvent
 from hrm_puzzles.puzzle import Grid
 
@@ -48,7 +46,7 @@ class SolveService:
         self.metrics = Metrics(engine_client)
         self._parsers = ParserThreads()
 
-    def view(self, model: ServedModel) -> ModelView:
+    def view(self, model: ServedModel) -> schema.ModelView:
         return model.view(self.engine_client.lane_manager.reports.get(model.lane))
 
     def close(self) -> None:
@@ -87,9 +85,9 @@ class SolveService:
         with contextlib.closing(await self.admit(request)) as admission:
             parsed = await self._parsed(admission, request, arrival_s, streamed=True)
             yield None
-            events, shown = EventBuffer(), dict[int, Grid]()
-            work = asyncio.ensure_future(self._answer(parsed, admission.lane, events.put))
-            work.add_done_callback(lambda _: events.put(None))
+            events, shown = EventBuffer(BUFFER_SIZE + 1), dict[int, Grid]()
+            work = asyncio.ensure_future(self._answer(parsed, admission.lane, events.push))
+            work.add_done_callback(lambda _: events.push(None))
             try:
                 async for event in events:
                     yield _segment_view(parsed, event, shown)
@@ -101,7 +99,7 @@ class SolveService:
     def slots(self) -> SlotsAnswer:
         """The engine's last snapshot; it is not asked for another, so this answers while the engine steps."""
         client, snapshot = self.engine_client, self.engine_client.snapshot
-        engine = EngineView(
+        engine = schema.EngineView(
             state=client.state,
             pid=client.process.pid,
             losses=client.process.num_losses,
@@ -116,9 +114,9 @@ class SolveService:
             lanes=[self._lane(model, lanes.get(model.name)) for model in self.models.values()],
         )
 
-    def _lane(self, model: ServedModel, lane: LaneSnapshot | None) -> LaneView:
+    def _lane(self, model: ServedModel, lane: LaneSnapshot | None) -> schema.LaneView:
         report = self.engine_client.lane_manager.reports.get(model.lane)
-        return LaneView(
+        return schema.LaneView(
             name=model.name,
             lane=lane,
             memory_bytes=report.memory_bytes if report else None,
@@ -209,24 +207,16 @@ def _set_outcomes(outcomes: list[tuple[asyncio.Future[ParsedRequest], ParsedRequ
             future.set_result(outcome)
 
 
-class EventBuffer:
+class EventBuffer(asyncio.Queue["SegmentEvent | None"]):
     """Segment events on their way to one reader, up to None; where it is too slow the oldest are left out."""
 
-    def __init__(self) -> None:
-        self._events: deque[SegmentEvent | None] = deque(maxlen=BUFFER_SIZE + 1)
-        self._is_filled = asyncio.Event()
-
-    def put(self, event: SegmentEvent | None) -> None:
-        self._events.append(event)
-        self._is_filled.set()
+    def push(self, event: SegmentEvent | None) -> None:
+        if self.full():
+            self.get_nowait()
+        self.put_nowait(event)
 
     async def __aiter__(self) -> AsyncIterator[SegmentEvent]:
-        while True:
-            while not self._events:
-                self._is_filled.clear()
-                await self._is_filled.wait()
-            if (event := self._events.popleft()) is None:
-                return
+        while (event := await self.get()) is not None:
             yield event
 
 

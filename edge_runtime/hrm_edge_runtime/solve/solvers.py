@@ -18,8 +18,7 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.factory import Choice, engine_for
 from hrm_edge_runtime.http.body import validated
 from hrm_edge_runtime.http.errors import ServiceError
-from hrm_edge_runtime.http.models import ServedModel
-from hrm_edge_runtime.http.parse_task import ParsedRequest, answer_from, parse_request
+from hrm_edge_runtime.http.models import ParsedRequest, ServedModel, answer_from, parse_request
 from hrm_edge_runtime.http.schema import ErrorDetail, SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.client import NOT_NOW, Client, ServerError, UnreachableError
 from hrm_edge_runtime.solve.reading import Entry, SolvingError
@@ -105,7 +104,7 @@ def _solve_offline(
             try:
                 parsed = parse_request([model], request, task_id=position, arrival_s=time.monotonic())
             except ServiceError as refusal:
-                yield position, _detail(refusal)
+                yield position, refusal.detail
             else:
                 asked[position] = parsed
                 lane.submit(parsed.task)
@@ -119,11 +118,7 @@ def _step(lane: Attempts, asked: dict[int, ParsedRequest]) -> Iterator[tuple[int
         try:
             yield result.task_id, answer_from(asked.pop(result.task_id), result)
         except ServiceError as failure:
-            yield result.task_id, _detail(failure)
-
-
-def _detail(refusal: ServiceError) -> ErrorDetail:
-    return ErrorDetail.model_validate(refusal, from_attributes=True)
+            yield result.task_id, failure.detail
 
 
 def options_of(stated: Options) -> Options:
@@ -152,7 +147,7 @@ def solve_in_order(solver: Solver, entries: Iterator[Entry], options: Options) -
             try:
                 request = validated(SolveRequest, json.dumps({**options, **entry.fields}).encode())
             except ServiceError as refusal:
-                replies[place] = _detail(refusal)
+                replies[place] = refusal.detail
                 continue
             place_of[next(positions)] = place
             yield request

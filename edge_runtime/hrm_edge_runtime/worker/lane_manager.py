@@ -111,7 +111,10 @@ class LaneManager:
 
     def by_model(self, lanes: Mapping[str, LaneSnapshot]) -> dict[str, LaneSnapshot]:
         """Snapshots by the names of models; of two lanes of one model, the one that was opened last."""
-        return {self.model_of(lane): snapshot for lane, snapshot in lanes.items()}
+        by_name: dict[str, LaneSnapshot] = {}
+        for lane, snapshot in lanes.items():
+            by_name[self._models.get(lane, lane)] = snapshot
+        return by_name
 
     async def load(self, lane: str, model: str, make_lane: MakeLane, *, beside: bool) -> None:
         """Open a lane; raises LaneNotOpenedError, or the error given to `note_loss` where the engine is lost."""

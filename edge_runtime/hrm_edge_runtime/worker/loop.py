@@ -21,6 +21,7 @@ from typing import Any
 from hrm_edge_runtime import logs
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.batching.scheduler import QueueFull
+from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.worker.lanes import MakeLanes, OpenedLane, OverBudgetError
 from hrm_edge_runtime.worker.messages import (
     Cancel,
@@ -112,7 +113,10 @@ class EngineLoop:
         while self._take_messages(may_sleep=not busy):
             if self._num_loading:
                 self._take_lanes()
-            busy = [key for key, lane in self._lanes.items() if lane.has_work]
+            busy = []
+            for key, lane in self._lanes.items():
+                if lane.has_work:
+                    busy.append(key)
             if busy:
                 self._step(busy)
             if self._is_stale and time.monotonic() >= self._publish_at_s:
@@ -207,8 +211,9 @@ class EngineLoop:
         self._is_stale = True
 
     def _publish(self) -> None:
-        now = time.monotonic()
-        lanes = {key: lane.snapshot() for key, lane in self._lanes.items()}
+        now, lanes = time.monotonic(), dict[str, LaneSnapshot]()
+        for key, lane in self._lanes.items():
+            lanes[key] = lane.snapshot()
         self._connection.send(Snapshot(lanes=lanes, taken_s=now))
         self._publish_at_s, self._is_stale = now + PUBLISH_EVERY_S, False
 

@@ -9,9 +9,9 @@ from asgi_tools import QUICK, Call, app_over, client_of, until
 from scripted_server import examples as scripted_examples
 from service_tools import Server, running, wait_for
 
-from hrm_edge_runtime.http.batch import PREFETCH_BYTES, lines_of
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES
 from hrm_edge_runtime.http.errors import ServiceError
+from hrm_edge_runtime.http.streams import PREFETCH_BYTES, lines_of
 
 NDJSON = {"content-type": "application/x-ndjson"}
 BAD_LINES = [

@@ -23,7 +23,7 @@ from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.http import model_manager
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_keys
-from hrm_edge_runtime.http.models import Library, models_and_library
+from hrm_edge_runtime.http.model_manager import Library, models_and_library
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import LaneDefaults, Lanes, MemoryBudget, OverBudgetError, held_bytes, open_lane
 from hrm_edge_runtime.worker.process import ThreadEngine

@@ -147,7 +147,7 @@ def test_a_request_is_traced_with_its_queue_and_compute_under_the_clients_span()
     collected = InMemorySpanExporter()
     _, engine_client = app_over(QUICK)
     tracer = RequestTracer(SimpleSpanProcessor(collected))
-    app = create_app(engine_client, [scripted_model(num_slots=2)], tracer=tracer)
+    app = create_app(engine_client, [scripted_model(num_slots=2)], trace=tracer)
 
     with serving(app, engine_client) as http:
         http.post("/solve", json={"puzzle": QUESTION}, headers={"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"})
@@ -167,7 +167,7 @@ def test_a_request_is_traced_with_its_queue_and_compute_under_the_clients_span()
 
 def test_spans_reach_a_collector_over_http() -> None:
     pytest.importorskip("opentelemetry.sdk")
-    from hrm_edge_runtime.http.otel import RequestTracer
+    from hrm_edge_runtime.http.otel import tracer_to
 
     taken: list[tuple[str, bytes]] = []
 
@@ -183,10 +183,10 @@ def test_spans_reach_a_collector_over_http() -> None:
 
     with HTTPServer(("127.0.0.1", 0), Collector) as collector:
         threading.Thread(target=collector.serve_forever, daemon=True).start()
-        tracer = RequestTracer.to(f"http://127.0.0.1:{collector.server_port}/v1/traces")
+        tracer = tracer_to(f"http://127.0.0.1:{collector.server_port}/v1/traces")
         context = RequestContext(request_id="job-17")
-        tracer.end(tracer.begin("POST", "/solve", {}, context), 200, context)
-        tracer.close()
+        tracer("POST", "/solve", {}, context)(200)
+        tracer.provider.shutdown()
         collector.shutdown()
     ((path, body),) = taken
     assert path == "/v1/traces"

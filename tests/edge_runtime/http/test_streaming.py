@@ -116,11 +116,11 @@ async def test_a_client_that_leaves_while_it_waits_for_a_slot_is_not_solved_for(
 
 
 async def test_an_event_buffer_leaves_out_the_oldest_when_nobody_reads() -> None:
-    buffer = EventBuffer()
+    buffer = EventBuffer(BUFFER_SIZE + 1)
     for number in range(BUFFER_SIZE + 5):
         answer_T = np.zeros(1, np.int32)
-        buffer.put(SegmentEvent(task_id=1, attempt=0, segment=number, answer_T=answer_T, margin=0.0, verified=None))
-    buffer.put(None)
+        buffer.push(SegmentEvent(task_id=1, attempt=0, segment=number, answer_T=answer_T, margin=0.0, verified=None))
+    buffer.push(None)
     assert [event.segment async for event in buffer] == list(range(5, BUFFER_SIZE + 5))
 
 

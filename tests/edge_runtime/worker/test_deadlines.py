@@ -24,7 +24,7 @@ from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.task import Task
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_edge_runtime.http.parse_task import parse_request
+from hrm_edge_runtime.http.models import parse_request
 from hrm_edge_runtime.http.schema import SolveRequest
 from hrm_edge_runtime.solve.cli import main as solve_app
 from hrm_edge_runtime.solve.client import Client, ServerError

@@ -10,8 +10,7 @@ from scripted_server import NAME, examples
 from service_tools import wait_for
 
 from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
-from hrm_edge_runtime.http.models import ServedModel
-from hrm_edge_runtime.http.parse_task import parse_request
+from hrm_edge_runtime.http.models import ServedModel, parse_request
 from hrm_edge_runtime.http.schema import SolveRequest
 from hrm_edge_runtime.manifest import CurvePoint, HaltingCurve
 

@@ -1,15 +1,14 @@
-"""Many puzzles over one connection: a line of JSON for each, and a line for each answer, while the lines still come.
+"""Answers that grow while they are read: server-sent events for one puzzle, lines of JSON for any number of them.
 
-Memory is bounded whatever the length: no more lines are under way than `window`, counted until the client has taken
-their answers, and a line that is too long is skipped, not kept. A bad line gives an error for that line alone. Lines
-wait to be admitted and rank behind single requests.
+What is refused before the answer begins is an ordinary HTTP error; after that the status is 200 and an error is an
+event, or the line of its puzzle alone. A client that closes its connection cancels what it has asked.
 """
 
 import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any, Literal
 
 import anyio
@@ -17,20 +16,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from hrm_edge_runtime.http.auth import principal_of
+from hrm_edge_runtime.http.auth import key_of
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES, ClientGoneError, unless_client_leaves, validated
-from hrm_edge_runtime.http.errors import ServiceError, deadline_missed, refusal_from
+from hrm_edge_runtime.http.errors import ServiceError, as_json, no_answer, refusal_from
 from hrm_edge_runtime.http.models import ServedModel
-from hrm_edge_runtime.http.responses import as_json
-from hrm_edge_runtime.http.schema import SolveRequest
+from hrm_edge_runtime.http.schema import SegmentView, SolveAnswer, SolveRequest
 from hrm_edge_runtime.http.solve import SolveService
-from hrm_edge_runtime.http.stream import body_piece
 from hrm_edge_runtime.worker.client import Admission, NoAnswerError
 
 BatchOrder = Literal["as-finished", "kept"]
 
-MEDIA_TYPE = "application/x-ndjson"
-MEDIA_TYPES = (MEDIA_TYPE, "application/ndjson", "application/jsonl")
+BATCH_TYPE = "application/x-ndjson"
+BATCH_TYPES = (BATCH_TYPE, "application/ndjson", "application/jsonl")
+EVENT_TYPE = "text/event-stream"
+ADMITTED = b": admitted\n\n"  # a comment: it lets proxies and clients see the headers before the first segment
 PRIORITY_PENALTY = 1  # lines rank behind single requests of the same priority
 IDLE_SECONDS = 60.0  # how long a client may neither send nor take anything
 ADMISSION_WAIT_S = 60.0  # how long a line waits to be admitted, for instance while an engine is restarted
@@ -39,17 +38,63 @@ PREFETCH_BYTES = 64 * 1024
 Numbered = tuple[int, "bytes | ServiceError"]
 
 
-class BatchStream(Response):
-    """Reads lines and answers them; begins its answer at once, so every refusal after that is a line."""
+class GrowingAnswer(Response):
+    """An answer of unknown length, which nothing on its way may keep or wait for the end of."""
 
-    media_type = MEDIA_TYPE
+    def __init__(self, media_type: str) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(headers=headers, media_type=media_type)
+        del self.headers["content-length"]
+
+    async def begin(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+
+
+async def send_piece(send: Send, body: bytes = b"") -> None:
+    """Send a piece of an answer, or its end where it is empty."""
+    await send({"type": "http.response.body", "body": body, "more_body": bool(body)})
+
+
+class EventStream(GrowingAnswer):
+    """Sends views as events, and nothing before the first of them (None) has come."""
+
+    def __init__(self, views: AsyncGenerator[SegmentView | SolveAnswer | None]) -> None:
+        super().__init__(EVENT_TYPE)
+        self._views = views
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        async with contextlib.aclosing(self._views):
+            await unless_client_leaves(receive, anext(self._views))
+            await self.begin(send)
+            with contextlib.suppress(ClientGoneError):
+                await unless_client_leaves(receive, self._send_all(send))
+
+    async def _send_all(self, send: Send) -> None:
+        await send_piece(send, ADMITTED)
+        try:
+            async for view in self._views:
+                assert view is not None, "a request is admitted once"
+                name = "answer" if isinstance(view, SolveAnswer) else "segment"
+                await send_piece(send, _event(name, view.model_dump(mode="json")))
+        except (ServiceError, NoAnswerError) as error:
+            await send_piece(send, _event("error", refusal_from(error).body()))
+        await send_piece(send)
+
+
+class BatchStream(GrowingAnswer):
+    """Reads lines and answers them; begins its answer at once, so every refusal after that is a line.
+
+    Memory is bounded whatever the length: no more lines are under way than `window`, counted until the client has taken
+    their answers, and a line that is too long is skipped, not kept. Lines wait to be admitted and rank behind single
+    requests.
+    """
 
     def __init__(self, service: SolveService, request: Request, order: BatchOrder) -> None:
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        del self.headers["content-length"]
+        super().__init__(BATCH_TYPE)
         self._service = service
-        principal = principal_of(request.scope)
-        self._bucket = principal.bucket if principal else None
+        key = key_of(request.scope)
+        self._bucket = key.bucket if key else None
         self._keeps_order = order == "kept"
         limits = service.engine_client.limits
         self._window = asyncio.Semaphore(max(limits.batch_limit(model.lane) for model in service.models.values()))
@@ -58,7 +103,7 @@ class BatchStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await self.begin(send)
         body = PrefetchingReceive(receive)
         with contextlib.suppress(ClientGoneError, TimeoutError):
             await unless_client_leaves(body.receive, self._answer_all(body, send))
@@ -126,7 +171,7 @@ class BatchStream(Response):
             return await self._service.admit(request, wait_s=wait_s)
         except NoAnswerError:
             if request.deadline_ms is not None and time.monotonic() >= arrival_s + request.deadline_ms / 1000:
-                raise deadline_missed() from None
+                raise no_answer("deadline-missed") from None
             raise
 
     async def _write(self, send: Send) -> None:
@@ -134,11 +179,11 @@ class BatchStream(Response):
             finished = [task, *self._finished_too()]
             lines = b"".join([await one for one in finished])
             with anyio.fail_after(IDLE_SECONDS):
-                await send(body_piece(lines))
+                await send_piece(send, lines)
             for one in finished:
                 self._unsent.discard(one)
                 self._window.release()
-        await send({"type": "http.response.body", "body": b""})
+        await send_piece(send)
 
     def _finished_too(self) -> Iterator[asyncio.Future[bytes]]:
         """Answers that go along in the same piece: a step ends many puzzles, and a piece costs more than a line."""
@@ -235,3 +280,7 @@ def _refusal(number: int, error: ServiceError | NoAnswerError) -> bytes:
 
 def _line(value: dict[str, Any]) -> bytes:
     return f"{as_json(value)}\n".encode()
+
+
+def _event(name: str, data: Any) -> bytes:
+    return f"event: {name}\ndata: {as_json(data)}\n\n".encode()
