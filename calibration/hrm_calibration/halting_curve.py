@@ -186,11 +186,14 @@ class HaltingReport:
         rows += [("learned > 0", self.plain), (f"calibrated > {self.chosen.policy.threshold:.3g}", self.chosen)]
         rows += [(f"fixed {point.policy.max_segments}", point) for point in self.fixed]
         head = ["halting", *(f"{name} ({score.num_puzzles})" for name, score in classes.items())]
-        table = [head]
-        for label, point in rows:
-            scores = (point.scores[name] for name in classes)
-            table.append([label, *(f"{100 * score.exact:.1f} / {score.mean_segments:.1f}" for score in scores)])
-        return table
+        shown = [
+            [
+                label,
+                *(f"{100 * point.scores[name].exact:.1f} / {point.scores[name].mean_segments:.1f}" for name in classes),
+            ]
+            for label, point in rows
+        ]
+        return [head, *shown]
 
     def caption(self) -> str:
         return (

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import onnx
+from onnx import ModelProto
 
 from hrm_calibration import int8_report as found
 from hrm_calibration.halting_curve import Outcomes
@@ -51,7 +51,7 @@ def calibrate(
     settings: Int8Settings,
     stages: Stages | None = None,
     cache: Path | None = None,
-) -> tuple[onnx.ModelProto, Int8Report]:
+) -> tuple[ModelProto, Int8Report]:
     """The signed INT8 form of a served graph, chosen and judged on `questions` under its halting rule.
 
     `cache` keeps a finished calibration for the next time; one of another graph, other puzzles or other settings is
@@ -135,12 +135,12 @@ class Int8Trials:
             size_bytes={"fp32": graph.ByteSize(), "int8": final.ByteSize()},
         )
 
-    def quantised(self, scales: Scales, weight_only: Sequence[str] = ()) -> onnx.ModelProto:
+    def quantised(self, scales: Scales, weight_only: Sequence[str] = ()) -> ModelProto:
         """The unsigned form."""
         weight_bits = self.settings.weight_bits
         return unsigned(quantise(self.served.graph, scales, weight_only=weight_only, weight_bits=weight_bits))
 
-    def outcomes(self, questions: Questions, stage: str, other: onnx.ModelProto | None = None) -> Outcomes:
+    def outcomes(self, questions: Questions, stage: str, other: ModelProto | None = None) -> Outcomes:
         return self.served.outcomes(questions, other=other, progress=partial(self.stages.show, stage))
 
     def score_methods(
@@ -188,7 +188,7 @@ class Int8Trials:
             "has its inputs rounded; allow a greater loss or export without INT8."
         )
 
-    def judged(self, final: onnx.ModelProto, questions: Questions) -> found.Judged:
+    def judged(self, final: ModelProto, questions: Questions) -> found.Judged:
         float32 = self.outcomes(questions, "judging float32")
         int8 = self.outcomes(questions, "judging int8", final)
         return found.Judged(
@@ -224,7 +224,7 @@ def site_range(site: Site, histogram: Histogram, methods: Sequence[str]) -> foun
     return found.SiteRange(name=site.name, weight=site.weight, largest=histogram.largest, scales=scales)
 
 
-def carries_after(served: ServedGraph, graph: onnx.ModelProto, states: States) -> list[Float32]:
+def carries_after(served: ServedGraph, graph: ModelProto, states: States) -> list[Float32]:
     """Both carries one segment later, as many states at a time as are served."""
     session, num_rows = session_of(graph, served.num_threads), slots_for(served.graph)
     names = [f"{name}_next" for name in CARRIES]

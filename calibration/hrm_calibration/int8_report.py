@@ -229,8 +229,8 @@ def _draw_budget(axes: Axes, report: Int8Report) -> None:
 
 def _draw_losses(axes: Axes, losses: Mapping[str, Paired], colors: Sequence[str]) -> None:
     """Each loss with the interval that holds the true one at 95 %."""
-    for position, (exact, color) in enumerate(zip(losses.values(), colors, strict=True)):
-        axes.plot([position, position], [100 * exact.low, 100 * exact.high], color=color)
-        axes.plot([position], [100 * exact.loss], color=color, marker="o")
-    axes.set_xticks(range(len(losses)), list(losses))
+    positions, found = range(len(losses)), list(losses.values())
+    axes.vlines(positions, [100 * exact.low for exact in found], [100 * exact.high for exact in found], colors=colors)
+    axes.scatter(positions, [100 * exact.loss for exact in found], color=colors)
+    axes.set_xticks(positions, list(losses))
     axes.set(ylabel="exact solves lost (points)")

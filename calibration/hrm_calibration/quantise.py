@@ -14,9 +14,8 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 HEADS = frozenset({"logits_BTV", "halting/product"})
 """Products that stay in float: a handful of outputs saves nothing, and they decide the answer and the halt."""
@@ -60,7 +59,7 @@ class Site:
     weight: str
 
 
-def call_sites(graph: onnx.ModelProto) -> list[Site]:
+def call_sites(graph: ModelProto) -> list[Site]:
     """Every product with a stored matrix but the heads, in the order they run; refuses a graph without any."""
     floats = (tensor for tensor in graph.graph.initializer if tensor.data_type == TensorProto.FLOAT)
     stored = {tensor.name for tensor in floats if len(tensor.dims) == 2}
@@ -75,8 +74,8 @@ def call_sites(graph: onnx.ModelProto) -> list[Site]:
 
 
 def quantise(
-    graph: onnx.ModelProto, scales: Mapping[str, float], *, weight_only: Collection[str] = (), weight_bits: int = 7
-) -> onnx.ModelProto:
+    graph: ModelProto, scales: Mapping[str, float], *, weight_only: Collection[str] = (), weight_bits: int = 7
+) -> ModelProto:
     """The signed Q/DQ graph; `scales` by call site, `weight_only` names matrices whose inputs stay as they are.
 
     Each matrix is stored once in INT8, however many call sites use it. Refuses a call site without a scale, a matrix of
@@ -106,7 +105,7 @@ def quantise(
     return with_nodes(graph, _nodes(graph, chosen, weights), tensors)
 
 
-def unsigned(graph: onnx.ModelProto) -> onnx.ModelProto:
+def unsigned(graph: ModelProto) -> ModelProto:
     """The same function with activations in 0..255: every zero point moves by 128, and no scale changes.
 
     A matrix with 8-bit weights moves too: beside unsigned weights no processor saturates, though the kernel is slower.
@@ -127,7 +126,7 @@ def unsigned(graph: onnx.ModelProto) -> onnx.ModelProto:
         else:
             tensors.append(tensor)
     tensors.append(numpy_helper.from_array(np.array(MIDDLE, np.uint8), UNSIGNED_ZERO))
-    nodes: list[onnx.NodeProto] = []
+    nodes: list[NodeProto] = []
     for node in graph.graph.node:
         weight = node.output[0]
         if weight in weight_only:
@@ -150,7 +149,7 @@ def quantised_matrix(weight_IO: NDArray[np.float32], limit: int) -> tuple[NDArra
     return np.rint(weight_IO / scale_O).clip(-limit, limit).astype(np.int8), scale_O
 
 
-def _nodes(graph: onnx.ModelProto, chosen: Mapping[str, Site], weights: set[str]) -> Iterator[onnx.NodeProto]:
+def _nodes(graph: ModelProto, chosen: Mapping[str, Site], weights: set[str]) -> Iterator[NodeProto]:
     """The graph's nodes in order, weights made float again first and each call site's input on the way to it."""
     for weight in sorted(weights):
         inputs = [weight + INT8, weight + SCALE]
@@ -167,7 +166,7 @@ def _nodes(graph: onnx.ModelProto, chosen: Mapping[str, Site], weights: set[str]
         yield helper.make_node("MatMul", [back, site.weight], list(node.output), name=node.name)
 
 
-def _weight_only(graph: onnx.ModelProto) -> set[str]:
+def _weight_only(graph: ModelProto) -> set[str]:
     """The matrices whose products read a tensor that was not rounded."""
     stored = {tensor.name for tensor in graph.graph.initializer}
     made_by = {node.output[0]: node.op_type for node in graph.graph.node}
@@ -180,13 +179,13 @@ def _weight_only(graph: onnx.ModelProto) -> set[str]:
 
 
 def with_nodes(
-    model: onnx.ModelProto,
-    nodes: Iterable[onnx.NodeProto],
+    model: ModelProto,
+    nodes: Iterable[NodeProto],
     tensors: Iterable[TensorProto],
     *,
-    inputs: Iterable[onnx.ValueInfoProto] | None = None,
+    inputs: Iterable[ValueInfoProto] | None = None,
     outputs: Iterable[str] | None = None,
-) -> onnx.ModelProto:
+) -> ModelProto:
     """The model with other nodes and stored arrays, of which those that no node uses are left out, and other ends.
 
     ONNX Runtime infers the types of other outputs.
@@ -202,15 +201,15 @@ def with_nodes(
         changed.graph.input.extend(inputs)
     if outputs is not None:
         changed.graph.ClearField("output")
-        changed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+        changed.graph.output.extend(ValueInfoProto(name=name) for name in outputs)
     return changed
 
 
-def with_outputs(graph: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:
+def with_outputs(graph: ModelProto, tensors: Iterable[str]) -> ModelProto:
     """The graph with these tensors among its outputs."""
     shown = copy.deepcopy(graph)
     given = {value.name for value in graph.graph.output}
-    shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name in tensors if name not in given)
+    shown.graph.output.extend(ValueInfoProto(name=name) for name in tensors if name not in given)
     return shown
 
 

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
+from onnx import ModelProto
 
 from hrm_calibration.halting_curve import Outcomes
 from hrm_calibration.quantise import Histogram, call_sites, with_outputs
@@ -44,14 +44,14 @@ Observer = Callable[[Mapping[str, NDArray[Any]]], object]
 class ServedGraph:
     """A float32 step graph with all that serving it takes: its puzzle, its puzzle table and its halting rule."""
 
-    graph: onnx.ModelProto
+    graph: ModelProto
     puzzle: Puzzle
     puzzle_table: Float32
     policy: HaltingPolicy
     num_threads: int = 1
 
     def outcomes(
-        self, questions: Questions, *, other: onnx.ModelProto | None = None, progress: OnProgress = unheard
+        self, questions: Questions, *, other: ModelProto | None = None, progress: OnProgress = unheard
     ) -> Outcomes:
         """How each puzzle ends in the engine that serves; `other` is run in the graph's place."""
         with TemporaryDirectory() as directory:
@@ -65,7 +65,7 @@ class ServedGraph:
         questions: Questions,
         observe: Observer,
         *,
-        shown: onnx.ModelProto | None = None,
+        shown: ModelProto | None = None,
         progress: OnProgress = unheard,
     ) -> Outcomes:
         """The same while `observe` sees every segment of `shown`: the graph with what linear layers read as outputs."""
@@ -108,7 +108,7 @@ class Recorder:
     In memory that neither puzzles nor segments enlarge (the sample: Vitter 1985, algorithm R).
     """
 
-    def __init__(self, graph: onnx.ModelProto, *, seed: int = 0) -> None:
+    def __init__(self, graph: ModelProto, *, seed: int = 0) -> None:
         sites = call_sites(graph)
         self._by_tensor = {site.tensor: Histogram() for site in sites}
         self.histograms = {site.name: self._by_tensor[site.tensor] for site in sites}
@@ -137,7 +137,7 @@ class RecordingEngine:
     It keeps the contract of every engine, so the lane that serves drives it: same loop, same halting, same compaction.
     """
 
-    def __init__(self, graph: onnx.ModelProto, num_slots: int, *, num_threads: int, observe: Observer) -> None:
+    def __init__(self, graph: ModelProto, num_slots: int, *, num_threads: int, observe: Observer) -> None:
         self.num_slots = num_slots
         self._observe = observe
         self._session = session_of(graph, num_threads)
@@ -172,7 +172,7 @@ class RecordingEngine:
         del self._session
 
 
-def slots_for(graph: onnx.ModelProto) -> int:
+def slots_for(graph: ModelProto) -> int:
     """As many puzzles at a time as keep what the linear layers read within `MEMORY_BYTES`, at least one."""
     num_positions = {value.name: value for value in graph.graph.input}[CARRIES[0]].type.tensor_type.shape.dim[1]
     num_inputs = {tensor.name: tensor.dims[0] for tensor in graph.graph.initializer if len(tensor.dims) == 2}
@@ -181,7 +181,7 @@ def slots_for(graph: onnx.ModelProto) -> int:
     return max(1, min(MAX_SLOTS, MEMORY_BYTES // row_bytes))
 
 
-def session_of(graph: onnx.ModelProto, num_threads: int = 0) -> ort.InferenceSession:
+def session_of(graph: ModelProto, num_threads: int = 0) -> ort.InferenceSession:
     """A graph on the CPU, on all cores unless a number of threads is given, in no more memory than a step takes."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = num_threads

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper, shape_inference
+from onnx import ModelProto, NodeProto, TensorProto, helper, load, numpy_helper, shape_inference
 
 from hrm_calibration.quantise import with_nodes
 from hrm_calibration.rollouts import session_of
@@ -36,6 +35,7 @@ The shipped models stay below 2e-7 in float32, and in INT8 below 0.04 with min-m
 STEP = 0.6
 """Half a step of rounding; the rest is for a scale that was itself rounded to float16."""
 LARGEST = 127
+HALF = {"tensor(float16)": np.float16}
 
 Values = dict[str, NDArray[Any]]
 Shape = tuple[int | str, ...]
@@ -47,13 +47,13 @@ def bisect(*, reference: Path, candidate: Path, tokens_T: Int32, puzzle_vector_E
     `reference` is a graph, a checkpoint or a run's file latest or best.
     """
     if reference.suffix == ".onnx":
-        graph = onnx.load(reference)
+        graph = load(reference)
     else:
         graph = segment_graph(checkpoint.load(checkpoint.resolve(reference))[0])
-    return bisect_graphs(graph, onnx.load(candidate), _inputs(graph, tokens_T, puzzle_vector_E, segment))
+    return bisect_graphs(graph, load(candidate), _inputs(graph, tokens_T, puzzle_vector_E, segment))
 
 
-def bisect_graphs(reference: onnx.ModelProto, candidate: onnx.ModelProto, fed: Values) -> str:
+def bisect_graphs(reference: ModelProto, candidate: ModelProto, fed: Values) -> str:
     """A node diverges where it is off by more than its kind of number explains, or holds other weights.
 
     Where none does, the sentence names the one that comes nearest to its limit.
@@ -68,7 +68,8 @@ def bisect_graphs(reference: onnx.ModelProto, candidate: onnx.ModelProto, fed: V
             if expected[piece.value].dtype.kind != "f" and piece.precision != "fp32":
                 error = 0.0  # whole numbers made from coarse floats: a tie may fall either way
             limit, wrong = LIMITS[piece.precision], cut.wrong_weights(piece)
-            off = f"{piece.name} ({piece.operator}) is off by {error:.2g} of its norm where {limit:g} is allowed"
+            name, operator = piece.maker.name, piece.maker.op_type
+            off = f"{name} ({operator}) is off by {error:.2g} of its norm where {limit:g} is allowed"
             if error > limit or wrong:
                 return "; ".join((off, *wrong, *cut.coarse_scales(piece, expected)))
             if error / limit > nearest_share:
@@ -83,20 +84,19 @@ def bisect_graphs(reference: onnx.ModelProto, candidate: onnx.ModelProto, fed: V
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Piece:
-    """The nodes that make `value` out of `reads`; `name` and `operator` are those of the reference's node for it."""
+    """The nodes that make `value` out of `reads`; `maker` is the reference's node for it."""
 
     value: str
-    name: str
-    operator: str
+    maker: NodeProto
     precision: str
-    nodes: tuple[onnx.NodeProto, ...]
+    nodes: tuple[NodeProto, ...]
     reads: tuple[str, ...]
 
 
 class Cut:
     """Two graphs of one function; the candidate is cut at the values they share."""
 
-    def __init__(self, reference: onnx.ModelProto, candidate: onnx.ModelProto) -> None:
+    def __init__(self, reference: ModelProto, candidate: ModelProto) -> None:
         self.reference, self.candidate = reference, candidate
         self.types = element_types(candidate)
         self._shapes, shapes = _shapes_of(reference), _shapes_of(candidate)
@@ -119,9 +119,7 @@ class Cut:
             precision = "fp16" if TensorProto.FLOAT16 in kinds else "fp32"
             if any(one.op_type == "QuantizeLinear" for one in nodes):
                 precision = "int8"
-            yield Piece(
-                value=value, name=node.name, operator=node.op_type, precision=precision, nodes=nodes, reads=reads
-            )
+            yield Piece(value=value, maker=node, precision=precision, nodes=nodes, reads=reads)
 
     def batches(self) -> Iterator[list[Piece]]:
         """The pieces in groups whose values fit into MAX_BYTES."""
@@ -136,13 +134,13 @@ class Cut:
             batch.append(piece)
         yield batch
 
-    def reference_part(self, pieces: list[Piece]) -> onnx.ModelProto:
+    def reference_part(self, pieces: list[Piece]) -> ModelProto:
         """The reference with all that the pieces make and read as its outputs."""
         names = {name: None for piece in pieces for name in (*piece.reads, piece.value) if name in self.shared}
         graph = self.reference.graph
         return with_nodes(self.reference, graph.node, graph.initializer, outputs=names)
 
-    def candidate_part(self, pieces: list[Piece]) -> onnx.ModelProto:
+    def candidate_part(self, pieces: list[Piece]) -> ModelProto:
         """The candidate's pieces, each fed with what it reads; a piece's value leaves it under another name."""
         wanted = {node.output[0] for piece in pieces for node in piece.nodes}
         nodes = [copy.deepcopy(node) for node in self.candidate.graph.node if node.output[0] in wanted]
@@ -195,9 +193,9 @@ class Cut:
                 scale = self._stored[node.input[1]].astype(np.float64)
                 yield node.output[0], self._stored[node.input[0]] * scale, scale
 
-    def _back_from(self, value: str) -> tuple[tuple[onnx.NodeProto, ...], tuple[str, ...]]:
+    def _back_from(self, value: str) -> tuple[tuple[NodeProto, ...], tuple[str, ...]]:
         """The nodes that lead to a value, and the values they begin with."""
-        nodes: dict[str, onnx.NodeProto] = {}
+        nodes: dict[str, NodeProto] = {}
         reads: dict[str, None] = {}
         waiting = [value]
         while waiting:
@@ -211,7 +209,7 @@ class Cut:
         return tuple(nodes.values()), tuple(reads)
 
 
-def _inputs(graph: onnx.ModelProto, tokens_T: Int32, puzzle_vector_E: Float32, segment: int) -> Values:
+def _inputs(graph: ModelProto, tokens_T: Int32, puzzle_vector_E: Float32, segment: int) -> Values:
     """What the graph is given in that segment, run up to there by itself."""
     shapes = {value.name: [size.dim_value for size in value.type.tensor_type.shape.dim] for value in graph.graph.input}
     fed: Values = {name: np.zeros((1, *shapes[name][1:]), np.float32) for name in CARRIES}
@@ -224,18 +222,15 @@ def _inputs(graph: onnx.ModelProto, tokens_T: Int32, puzzle_vector_E: Float32, s
     return {**fed, "fresh_B": np.array([segment == 1])}
 
 
-def _run(graph: onnx.ModelProto, fed: Values) -> Values:
+def _run(graph: ModelProto, fed: Values) -> Values:
     session = session_of(graph)
     names = [value.name for value in session.get_outputs()]
-    inputs = {value.name: fed[value.name] for value in session.get_inputs()}
     with np.errstate(over="ignore"):
-        for value in session.get_inputs():
-            if value.type == "tensor(float16)":
-                inputs[value.name] = inputs[value.name].astype(np.float16)
+        inputs = {value.name: np.asarray(fed[value.name], HALF.get(value.type)) for value in session.get_inputs()}
     return cast(Values, dict(zip(names, session.run(names, inputs), strict=True)))
 
 
-def _shapes_of(model: onnx.ModelProto) -> dict[str, Shape]:
+def _shapes_of(model: ModelProto) -> dict[str, Shape]:
     graph = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
     return {
         value.name: tuple(size.dim_value or size.dim_param for size in value.type.tensor_type.shape.dim)

@@ -10,9 +10,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from hrm_calibration.quantise import with_nodes, with_outputs
 from hrm_calibration.rollouts import ServedGraph
@@ -72,7 +71,7 @@ def record_ranges(served: ServedGraph, questions: Questions, *, progress: OnProg
     return {name: Range(low=low[name], high=high[name]) for name in values}
 
 
-def float32_nodes(graph: onnx.ModelProto, ranges: Mapping[str, Range]) -> frozenset[str]:
+def float32_nodes(graph: ModelProto, ranges: Mapping[str, Range]) -> frozenset[str]:
     """Names of the nodes that float16 would overflow or whose small constant it would lose; a whole normalisation each.
 
     `ranges` may be those of the same graph before it was quantised.
@@ -83,7 +82,7 @@ def float32_nodes(graph: onnx.ModelProto, ranges: Mapping[str, Range]) -> frozen
     return frozenset(node.name for node in graph.graph.node if node.name in needed | norms)
 
 
-def half_graph(model: onnx.ModelProto, in_float32: Collection[str]) -> onnx.ModelProto:
+def half_graph(model: ModelProto, in_float32: Collection[str]) -> ModelProto:
     """The same function in float16 but for the nodes `in_float32`; refuses a name the graph does not have."""
     unknown = sorted(set(in_float32) - {node.name for node in model.graph.node})
     if unknown:
@@ -97,11 +96,11 @@ def half_graph(model: onnx.ModelProto, in_float32: Collection[str]) -> onnx.Mode
 class _Conversion:
     """`made_in` is the type each float value is made or stored in; where the other is needed it is cast, once."""
 
-    def __init__(self, model: onnx.ModelProto, in_float32: Collection[str]) -> None:
+    def __init__(self, model: ModelProto, in_float32: Collection[str]) -> None:
         self.in_float32 = in_float32
         self.floats = {name for name, kind in element_types(model).items() if kind == SINGLE}
         self.outputs = {value.name for value in model.graph.output}
-        self.nodes: list[onnx.NodeProto] = []
+        self.nodes: list[NodeProto] = []
         self.tensors: dict[str, TensorProto] = {}
         self.made_in: dict[str, int] = {value.name: SINGLE for value in model.graph.input if value.name in self.floats}
         self.casts: dict[tuple[str, int], str] = {}
@@ -113,7 +112,7 @@ class _Conversion:
                     tensor = numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name)
             self.tensors[tensor.name] = tensor
 
-    def add(self, node: onnx.NodeProto) -> None:
+    def add(self, node: NodeProto) -> None:
         """The node in its own type, with casts before it where its inputs are made in the other."""
         kind = SINGLE if node.name in self.in_float32 else HALF
         ours = copy.deepcopy(node)
@@ -140,7 +139,7 @@ class _Conversion:
         return name
 
 
-def _needs_single(node: onnx.NodeProto, graph: onnx.GraphProto, ranges: Mapping[str, Range]) -> bool:
+def _needs_single(node: NodeProto, graph: GraphProto, ranges: Mapping[str, Range]) -> bool:
     tensors = (numpy_helper.to_array(tensor) for tensor in graph.initializer if tensor.name in node.input)
     stored = [np.abs(array) for array in tensors if array.dtype == np.float32]
     made = [ranges[name] for name in node.output if name in ranges]
@@ -162,7 +161,7 @@ def _needs_single(node: onnx.NodeProto, graph: onnx.GraphProto, ranges: Mapping[
     return node.op_type in QUANTISERS and any(array.min() < SMALLEST for array in stored)
 
 
-def unrolled_graph(step: onnx.ModelProto, policy: HaltingPolicy, num_segments: int) -> onnx.ModelProto:
+def unrolled_graph(step: ModelProto, policy: HaltingPolicy, num_segments: int) -> ModelProto:
     """From tokens_BT and puzzle_vector_BE to answer_BT, segments_B, halt_margin_B and q_halt_B, in one call.
 
     The nodes of the step graph, in any precision, are repeated; weights and what does not depend on the carry are there
@@ -208,7 +207,7 @@ def _goes_on(graph: GraphWriter, segment: int, threshold: float) -> str:
 class _Body:
     """The step graph's nodes: `shared` ones that no carry reaches, and the others for each segment."""
 
-    def __init__(self, step: onnx.ModelProto) -> None:
+    def __init__(self, step: ModelProto) -> None:
         fresh = _reached(step, {FRESH}, by_all={tensor.name for tensor in step.graph.initializer})
         self.renamed = _reached(step, {FRESH, *CARRIES})
         self.shared = [node for node in step.graph.node if not self.renamed & set(node.output)]
@@ -216,7 +215,7 @@ class _Body:
         self.starts = {node.output[0]: node for node in own if node.op_type == "Where" and node.input[0] in fresh}
         self.nodes = [node for node in own if node.output[0] not in self.starts]
 
-    def segment(self, number: int) -> Iterator[onnx.NodeProto]:
+    def segment(self, number: int) -> Iterator[NodeProto]:
         for node in self.nodes:
             ours = copy.deepcopy(node)
             ours.name = f"{_in(number)}/{node.name}"
@@ -234,7 +233,7 @@ class _Body:
         return f"{_in(segment)}/{value}" if value in self.renamed else value
 
 
-def _reached(step: onnx.ModelProto, start: set[str], by_all: set[str] | None = None) -> set[str]:
+def _reached(step: ModelProto, start: set[str], by_all: set[str] | None = None) -> set[str]:
     """Values that depend on those of `start`; with `by_all`, on nothing but them and these."""
     reached = set(start)
     for node in step.graph.node:

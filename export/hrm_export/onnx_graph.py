@@ -8,9 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper, shape_inference
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    checker,
+    defs,
+    helper,
+    numpy_helper,
+    shape_inference,
+)
 
 from hrm_calibration.quantise import INT8, SCALE
 
@@ -40,7 +50,7 @@ class GraphWriter:
     """Collects nodes in the order they are added; a value has the name of the node that makes it."""
 
     def __init__(self) -> None:
-        self._nodes: list[onnx.NodeProto] = []
+        self._nodes: list[NodeProto] = []
         self._tensors: dict[str, TensorProto] = {}
 
     def node(self, name: str, operator: str, *inputs: str, **attributes: Any) -> str:
@@ -48,7 +58,7 @@ class GraphWriter:
         self._nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
         return name
 
-    def copy(self, nodes: Iterable[onnx.NodeProto], tensors: Iterable[TensorProto] = ()) -> None:
+    def copy(self, nodes: Iterable[NodeProto], tensors: Iterable[TensorProto] = ()) -> None:
         """Take over finished nodes and stored arrays."""
         self._nodes.extend(nodes)
         self._tensors.update((tensor.name, tensor) for tensor in tensors)
@@ -82,11 +92,9 @@ class GraphWriter:
             for names in (node.input, node.output):
                 names[:] = [name if other == value else other for other in names]
 
-    def model(
-        self, name: str, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
-    ) -> onnx.ModelProto:
+    def model(self, name: str, inputs: Sequence[ValueInfoProto], outputs: Sequence[ValueInfoProto]) -> ModelProto:
         """The nodes that the outputs need, and the arrays that these use."""
-        wanted, nodes = {value.name for value in outputs}, list[onnx.NodeProto]()
+        wanted, nodes = {value.name for value in outputs}, list[NodeProto]()
         for node in reversed(self._nodes):
             if not wanted.isdisjoint(node.output):
                 nodes.append(node)
@@ -97,7 +105,7 @@ class GraphWriter:
         return helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION, producer_name="hrm-export")
 
 
-def element_types(model: onnx.ModelProto) -> dict[str, int]:
+def element_types(model: ModelProto) -> dict[str, int]:
     """The element type of every value: inputs, stored arrays and whatever a node makes."""
     graph = shape_inference.infer_shapes(model, strict_mode=True).graph
     values = (*graph.input, *graph.value_info, *graph.output)
@@ -105,7 +113,7 @@ def element_types(model: onnx.ModelProto) -> dict[str, int]:
     return stored | {value.name: value.type.tensor_type.elem_type for value in values}
 
 
-def stored_sizes(model: onnx.ModelProto) -> dict[str, int]:
+def stored_sizes(model: ModelProto) -> dict[str, int]:
     """Elements of every stored float array that is no lone number: the weights and tables of a float graph."""
     floats = (tensor for tensor in model.graph.initializer if tensor.data_type in FLOATS)
     return {tensor.name: size for tensor in floats if (size := math.prod(tensor.dims)) > 1}
@@ -115,15 +123,15 @@ class GraphError(ValueError):
     """A graph that must not leave this program; the message names the rule it breaks."""
 
 
-def check_graph(model: onnx.ModelProto, stored: Mapping[str, int]) -> None:
+def check_graph(model: ModelProto, stored: Mapping[str, int]) -> None:
     """Raise GraphError for a graph that is not valid ONNX, not for TensorRT, or holds other arrays than it should.
 
     `stored` gives the number of elements of every weight and table: each must be there once, and no other. A quantised
     one is NAME/int8, beside its scales.
     """
     try:
-        onnx.checker.check_model(model, full_check=True)
-    except (onnx.checker.ValidationError, shape_inference.InferenceError) as error:
+        checker.check_model(model, full_check=True)
+    except (checker.ValidationError, shape_inference.InferenceError) as error:
         reason = " ".join(str(error).split())
         raise GraphError(f"the graph is not valid ONNX ({reason}); this is a fault of the exporter") from error
     versions = (model.ir_version, [(entry.domain, entry.version) for entry in model.opset_import])
@@ -139,7 +147,7 @@ def check_graph(model: onnx.ModelProto, stored: Mapping[str, int]) -> None:
     _check_stored(model.graph, stored)
 
 
-def _check_types(node: onnx.NodeProto, types: Mapping[str, int]) -> None:
+def _check_types(node: NodeProto, types: Mapping[str, int]) -> None:
     """TensorRT must read the operator, and types that its definition calls one must be one.
 
     ONNX's own checker lets half and float meet.
@@ -150,7 +158,7 @@ def _check_types(node: onnx.NodeProto, types: Mapping[str, int]) -> None:
         raise GraphError(
             f"{node.name} is {node.op_type} giving {names}, which TensorRT 10.3 may not read; use one that it reads"
         )
-    schema = onnx.defs.get_schema(node.op_type, OPSET)
+    schema = defs.get_schema(node.op_type, OPSET)
     kinds: dict[str, set[int]] = {}
     for formals, names in ((schema.inputs, node.input), (schema.outputs, node.output)):
         for index, name in enumerate(names):
@@ -161,7 +169,7 @@ def _check_types(node: onnx.NodeProto, types: Mapping[str, int]) -> None:
         raise GraphError(f"{node.name} mixes types ({meeting}), which a strongly typed network refuses; cast first")
 
 
-def _check_stored(graph: onnx.GraphProto, stored: Mapping[str, int]) -> None:
+def _check_stored(graph: GraphProto, stored: Mapping[str, int]) -> None:
     """A weight stored twice fills the device; one that is turned at run time is no weight to a quantiser."""
     sizes = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer if tensor.data_type in _STORED}
     found: dict[str, int] = {}

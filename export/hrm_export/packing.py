@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
+from onnx import ModelProto
 
 from hrm_calibration.halting_curve import PolicyScore, Rollout, Score, choose, learned_curve, roll_out
 from hrm_calibration.int8 import Int8Settings, calibrate
@@ -57,8 +57,8 @@ class Form:
     """
 
     precision: str
-    portable: onnx.ModelProto
-    cpu: onnx.ModelProto | None = None
+    portable: ModelProto
+    cpu: ModelProto | None = None
     origin: dict[str, Any] = field(default_factory=dict[str, Any])
     rollout: Rollout = field(init=False)
     curve: list[PolicyScore] = field(init=False)
@@ -67,7 +67,7 @@ class Form:
     lost: dict[str, Paired] | None = None
 
     @property
-    def graphs(self) -> dict[str, onnx.ModelProto]:
+    def graphs(self) -> dict[str, ModelProto]:
         """By file name; the last one is what a CPU runs."""
         portable = {f"step.{self.precision}.onnx": self.portable}
         return portable if self.cpu is None else {**portable, f"step.{self.precision}.cpu.onnx": self.cpu}
@@ -141,7 +141,7 @@ def _write_and_measure(directory: Path, form: Form, contents: Contents, options:
     segments. Chosen and scored on the same puzzles.
     """
     for name, graph in form.graphs.items():
-        _write_graph(directory / name, graph)
+        (directory / name).write_bytes(graph.SerializeToString(deterministic=True))
     served, limit, threshold = contents.served, contents.served.policy.max_segments, options.threshold
     progress = partial(stages.show, f"measuring {form.precision}")
     with closing(OnnxEngine(directory / list(form.graphs)[-1], num_slots=NUM_SLOTS)) as engine:
@@ -197,12 +197,8 @@ def _write_unrolled(directory: Path, forms: Sequence[Form], num_segments: int) -
     for form in forms:
         graph = unrolled_graph(form.portable, form.policy, num_segments or form.policy.max_segments)
         check_graph(graph, stored)
-        _write_graph(directory / names[form.precision], graph)
+        (directory / names[form.precision]).write_bytes(graph.SerializeToString(deterministic=True))
     return names
-
-
-def _write_graph(path: Path, graph: onnx.ModelProto) -> None:
-    path.write_bytes(graph.SerializeToString(deterministic=True))
 
 
 def _manifest_fields(contents: Contents, forms: Sequence[Form], unrolled: Mapping[str, str]) -> dict[str, Any]:

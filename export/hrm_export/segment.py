@@ -9,9 +9,8 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from hrm_edge_runtime.engines import engine
 from hrm_export.onnx_graph import GraphWriter, check_graph
@@ -20,7 +19,7 @@ from hrm_model.hrm import HRM
 from hrm_model.layers import rotary_table
 
 
-def segment_graph(model: HRM) -> onnx.ModelProto:
+def segment_graph(model: HRM) -> ModelProto:
     """The step graph in float32 with the batch axis "B" open; the same model gives the same bytes.
 
     Inputs tokens_BT, puzzle_vector_BE, fresh_B, z_high_BND, z_low_BND; outputs z_high_BND_next, z_low_BND_next,
@@ -179,7 +178,7 @@ class _Segment:
         return self.graph.tensor(name, self.weights[name])
 
 
-def _values(names: Iterable[str], config: HRMConfig) -> list[onnx.ValueInfoProto]:
+def _values(names: Iterable[str], config: HRMConfig) -> list[ValueInfoProto]:
     """Graph inputs or outputs in the types and sizes that every engine keeps."""
     types = {
         name: helper.np_dtype_to_tensor_dtype(np.dtype(kind)) for name, kind in (engine.INPUTS | engine.OUTPUTS).items()
