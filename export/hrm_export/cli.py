@@ -1,29 +1,55 @@
 """hrm-export: a checkpoint becomes a bundle, in the precisions asked for, each measured before it is written.
 
-hrm-export runs/sudoku/best --out sudoku.bundle
-hrm-export runs/sudoku/best --fp16 --int8 --calib data/sudoku --data data/sudoku
-hrm-export --int8 --calib maze
+The bundle is written beside its name, measured through the real engine, and renamed only then: read `write_bundle`.
 """
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from hrm_edge_runtime.bundle import Bundle
-from hrm_export.contents import Contents, Options, bundle_name, contents_of, find_checkpoint
-from hrm_export.packing import MEASURED_BATCHES, Form, segment_ms, write_bundle
+from hrm_calibration.halting_curve import choose, learned_curve, roll_out
+from hrm_calibration.int8_report import Paired, paired
+from hrm_edge_runtime.bundle import GOLDEN_NAME, IDENTIFIERS_NAME, PUZZLE_TABLE_NAME, Bundle, Golden
+from hrm_edge_runtime.engines.engine import Float32, median_step_ms
+from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_edge_runtime.manifest import write_manifest
+from hrm_edge_runtime.parity.gates import LOGIT_TOLERANCE, passes
+from hrm_edge_runtime.parity.report import ParityReport
+from hrm_edge_runtime.parity.walk import compare
+from hrm_export.contents import Contents, Options, bundle_name, contents_of, find_checkpoint, parse_loop
+from hrm_export.forms import Form, lower_precisions, unrolled_graph
+from hrm_export.onnx_graph import check_graph, stored_sizes
+from hrm_export.torch_engine import SIZES, golden_traces
+from hrm_host.atomic import new_directory
 from hrm_host.command import refusing, taking
-from hrm_host.progress import stages_on
+from hrm_host.progress import Stages, stages_on
+from hrm_puzzles.data.held_out import Questions
 
+CANDIDATES = 16
+"""Puzzles tried for each golden trace, since not every trace survives rounding."""
+NUM_SLOTS = 8
+HALTING_LOSS = 0.005
+"""Share of exact solves that stopping early may cost against running all segments, where no threshold is given."""
+MEASURED_BATCHES = (1, 8)
+MEASURE_S = 0.1  # a table of the report, no decision hangs on it
 main = typer.Typer(add_completion=False, rich_markup_mode=None)
 """Entry point of `hrm-export`."""
+
+
+class ParityError(ValueError):
+    """A graph that does not say what PyTorch says, or that solves too much less than it."""
 
 
 @main.command(epilog="Example: hrm-export runs/sudoku/best --fp16 --int8 --calib sudoku --data data/sudoku")
@@ -40,6 +66,141 @@ def export(options: Options) -> None:
     if options.engine:  # in a process of its own, whose memory is free again when the engines are built
         build = [sys.executable, "-m", "hrm_edge_runtime.engines.trt.build", str(out)]
         raise typer.Exit(subprocess.run(build).returncode)
+
+
+def write_bundle(path: Path, contents: Contents, options: Options, stages: Stages) -> list[Form]:
+    """Write the bundle whole or not at all, float32 first.
+
+    Refuses a path that is taken (FileExistsError), a float32 graph that differs from PyTorch on the golden traces, and
+    another precision that loses more exact solves than `max_loss` (ParityError).
+    """
+    with new_directory(path) as unfinished:
+        np.save(unfinished / PUZZLE_TABLE_NAME, contents.served.puzzle_table)
+        (unfinished / IDENTIFIERS_NAME).write_text(json.dumps(list(contents.identifiers)) + "\n")
+        fp32 = Form(precision="fp32", portable=contents.served.graph)
+        _write_and_measure(unfinished, fp32, contents, options, stages)
+        candidates = contents.held_out.at(np.arange(min(CANDIDATES * options.puzzles, len(contents.held_out))))
+        golden, num_candidates = golden_traces(contents.model, candidates, fp32.policy.threshold, options.puzzles)
+        np.savez_compressed(unfinished / GOLDEN_NAME, allow_pickle=False, **vars(golden))
+        fp32.origin = {"tolerance": LOGIT_TOLERANCE, "num_candidates": num_candidates}
+        _compare(unfinished, fp32, golden, contents)
+        _require_parity(fp32.on_cpu)
+        forms, served = [fp32], replace(contents.served, policy=fp32.policy)
+        for form in lower_precisions(served, contents.calibration, options, stages):
+            _write_and_measure(unfinished, form, contents, options, stages)
+            form.lost = losses(fp32, form)
+            _compare(unfinished, form, golden, contents)
+            _require_quality(form, form.lost["exact"], options.max_loss)
+            forms.append(form)
+        num_segments = parse_loop(options.loop)
+        unrolled = {} if num_segments is None else _write_unrolled(unfinished, forms, num_segments)
+        pages = {form.precision: form.as_json() for form in forms}
+        (unfinished / "parity.json").write_text(json.dumps(pages, indent=2) + "\n")
+        write_manifest(unfinished, **_manifest_fields(contents, forms, unrolled))
+        Bundle.open(unfinished)
+    return forms
+
+
+def _write_and_measure(directory: Path, form: Form, contents: Contents, options: Options, stages: Stages) -> None:
+    """Every held-out puzzle through all segments of the graph that a CPU runs; the halting rule is applied afterwards.
+
+    Without `--threshold` the one of fewest segments is chosen that loses at most the share `HALTING_LOSS` against all
+    segments. Chosen and scored on the same puzzles.
+    """
+    for name, graph in form.graphs.items():
+        (directory / name).write_bytes(graph.SerializeToString(deterministic=True))
+    served, limit, threshold = contents.served, contents.served.policy.max_segments, options.threshold
+    progress = partial(stages.show, f"measuring {form.precision}")
+    with closing(OnnxEngine(directory / list(form.graphs)[-1], num_slots=NUM_SLOTS)) as engine:
+        form.rollout = roll_out(engine, served.puzzle, served.puzzle_table, contents.held_out, limit, progress=progress)
+    form.curve = learned_curve(form.rollout)
+    if threshold is None:
+        threshold = choose(form.curve, float(form.rollout.exact_SN[-1].mean()), HALTING_LOSS).policy.threshold
+    form.policy = replace(served.policy, threshold=threshold)
+
+
+def _compare(directory: Path, form: Form, golden: Golden, contents: Contents) -> None:
+    """Every graph of the form against PyTorch's traces."""
+    table, puzzle = contents.served.puzzle_table, contents.served.puzzle
+    form.parity = {}
+    for name in form.graphs:
+        with closing(OnnxEngine(directory / name, num_slots=len(golden.tokens_BT), want_logits=True)) as engine:
+            form.parity[name] = compare(golden, engine, puzzle_table=table, puzzle=puzzle, policy=form.policy)
+
+
+def _require_parity(report: ParityReport) -> None:
+    """Stricter than replaying elsewhere: PyTorch ran on this very processor, so no segment may differ by more."""
+    if not passes(report) or report.max_logit_gap > LOGIT_TOLERANCE:
+        raise ParityError(
+            f"the graph differs from PyTorch over {report.num_puzzles} puzzles (largest gap of logits "
+            f"{report.max_logit_gap:.1e} and of halting values {report.max_halting_gap:.1e} where {LOGIT_TOLERANCE} is "
+            f"allowed, {report.num_different_answers} other answers, {report.num_different_halts} other halts), so "
+            "nothing was written; report the checkpoint's config.json as a fault"
+        )
+
+
+def _require_quality(form: Form, exact: Paired, max_loss: float) -> None:
+    """Refuses a precision that loses more exact solves than `max_loss` points or whose logits are not finite."""
+    if 100 * exact.loss > max_loss:
+        raise ParityError(
+            f"{form.precision} loses {100 * exact.loss:.2f} points of exact solves against fp32 over "
+            f"{exact.num_puzzles} puzzles (95 %: {100 * exact.low:.2f} to {100 * exact.high:.2f}) where --max-loss "
+            f"allows {max_loss:g}, so nothing was written; allow more, leave it out, or give INT8 a smaller "
+            "--int8-budget"
+        )
+
+    for name, report in form.parity.items():
+        if not math.isfinite(report.max_logit_gap):
+            raise ParityError(
+                f"{name} gives logits that are not finite, so nothing was written; leave {form.precision} out and "
+                "report the checkpoint's config.json as a fault"
+            )
+
+
+def _write_unrolled(directory: Path, forms: Sequence[Form], num_segments: int) -> dict[str, str]:
+    """The unrolled form of every precision; file names by precision."""
+    stored = stored_sizes(forms[0].portable)
+    names = {form.precision: f"unrolled.{form.precision}.onnx" for form in forms}
+    for form in forms:
+        graph = unrolled_graph(form.portable, form.policy, num_segments or form.policy.max_segments)
+        check_graph(graph, stored)
+        (directory / names[form.precision]).write_bytes(graph.SerializeToString(deterministic=True))
+    return names
+
+
+def _manifest_fields(contents: Contents, forms: Sequence[Form], unrolled: Mapping[str, str]) -> dict[str, Any]:
+    config, policy = contents.model.config, forms[0].policy
+    return {
+        "name": contents.name,
+        "puzzle": contents.served.puzzle.name,
+        **{size: getattr(config, size) for size in SIZES},
+        "max_segments": policy.max_segments,
+        "halting": {"policy": policy.kind, "threshold": policy.threshold},
+        "precisions": {form.precision: next(iter(form.graphs)) for form in forms},
+        "cpu_graphs": {form.precision: list(form.graphs)[-1] for form in forms if form.cpu is not None},
+        "unrolled": unrolled,
+        "curves": {form.precision: form.halting_curve() for form in forms},
+        "provenance": contents.provenance(),
+    }
+
+
+def losses(reference: Form, ours: Form) -> dict[str, Paired]:
+    """Puzzle by puzzle, under the rule as served and after all segments, where no threshold plays a part."""
+    one, other = (form.rollout.under(form.policy) for form in (reference, ours))
+    return {
+        "exact": paired(one.exact_N, other.exact_N),
+        "proven": paired(one.proven_N, other.proven_N),
+        "exact_after_all_segments": paired(reference.rollout.exact_SN[-1], ours.rollout.exact_SN[-1]),
+    }
+
+
+def segment_ms(graph: Path, batch: int, questions: Questions, puzzle_table: Float32) -> float:
+    """The median time of a segment with every slot in use, all cores."""
+    with closing(OnnxEngine(graph, num_slots=batch)) as engine:
+        for slot in range(batch):
+            asked = questions[slot % len(questions)]
+            engine.load(slot, asked.tokens_T, puzzle_table[asked.puzzle_id])
+        return median_step_ms(engine, batch, seconds=MEASURE_S, min_steps=5)
 
 
 def _show(out: Path, contents: Contents, forms: Sequence[Form], *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a finished step graph is rewritten to: strongly typed float16 as TensorRT wants it, or the whole loop unrolled.
+"""The forms of a finished step graph: INT8, strongly typed float16 as TensorRT wants it, and the whole loop unrolled.
 
 In float16 some nodes stay float32. ONNX Runtime computes most float16 operators in float32 on a CPU, where an overflow
 would go unseen, so which ones follows from ranges recorded over whole puzzles. Shapes: B batch, T tokens.
@@ -6,21 +6,30 @@ would go unseen, so which ones follows from ranges recorded over whole puzzles. 
 
 import copy
 import math
+import os
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from hrm_calibration.quantise import with_nodes, with_outputs
+from hrm_calibration.halting_curve import PolicyScore, Rollout, Score
+from hrm_calibration.int8 import Int8Settings, calibrate
+from hrm_calibration.int8_report import Paired
+from hrm_calibration.quantise import unsigned, with_nodes, with_outputs
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import CARRIES
-from hrm_export.onnx_graph import GraphWriter, element_types
-from hrm_host.progress import OnProgress, unheard
+from hrm_edge_runtime.parity.report import ParityReport
+from hrm_export.contents import Options
+from hrm_export.onnx_graph import GraphWriter, check_graph, element_types, stored_sizes
+from hrm_host.progress import OnProgress, Stages, unheard
 from hrm_puzzles.data.held_out import Questions
 
+NUM_RANGE_PUZZLES = 64
 HALF, SINGLE = TensorProto.FLOAT16, TensorProto.FLOAT
 SUFFIX: dict[int, str] = {HALF: "half", SINGLE: "single"}
 LARGEST, SMALLEST = 65504.0, 2.0**-14
@@ -39,6 +48,85 @@ KEPT_AS = {ANSWER: "kept_answer", MARGIN: "kept_margin", "q_halt_B": "kept_q_hal
 """What a row keeps of its last segment, and the node's name."""
 NEVER = float(np.finfo(np.float32).max)
 """A threshold that no margin exceeds: the fixed policy."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Form:
+    """One precision: the `portable` graph, its form for CPUs where there is another, and how it came about (`origin`).
+
+    What it does is filled in as it goes into the bundle: `policy` holds the threshold chosen for it on the held-out
+    puzzles, `parity` is with PyTorch by file name, `lost` against float32.
+    """
+
+    precision: str
+    portable: ModelProto
+    cpu: ModelProto | None = None
+    origin: dict[str, Any] = field(default_factory=dict[str, Any])
+    rollout: Rollout = field(init=False)
+    curve: list[PolicyScore] = field(init=False)
+    policy: HaltingPolicy = field(init=False)
+    parity: dict[str, ParityReport] = field(init=False)
+    lost: dict[str, Paired] | None = None
+
+    @property
+    def graphs(self) -> dict[str, ModelProto]:
+        """By file name; the last one is what a CPU runs."""
+        portable = {f"step.{self.precision}.onnx": self.portable}
+        return portable if self.cpu is None else {**portable, f"step.{self.precision}.cpu.onnx": self.cpu}
+
+    @property
+    def on_cpu(self) -> ParityReport:
+        """Of the file that was measured."""
+        return list(self.parity.values())[-1]
+
+    @property
+    def score(self) -> Score:
+        return self.rollout.under(self.policy).score()
+
+    def halting_curve(self) -> dict[str, Any]:
+        """As the manifest holds it."""
+        shown = ("exact", "proven", "mean_segments")
+        points = [
+            {"threshold": point.policy.threshold, **{name: getattr(point.total, name) for name in shown}}
+            for point in self.curve
+        ]
+        return {"num_puzzles": self.score.num_puzzles, "threshold": self.policy.threshold, "points": points}
+
+    def as_json(self) -> dict[str, Any]:
+        """As parity.json holds it: against PyTorch on the golden traces, against float32 on held-out puzzles."""
+        golden = {
+            name: {**report.as_json(), "max_logit_gap": report.max_logit_gap} for name, report in self.parity.items()
+        }
+        held_out: dict[str, Any] = asdict(self.score)
+        if self.lost is not None:
+            held_out["lost_against_fp32"] = {name: lost.model_dump() for name, lost in self.lost.items()}
+        return {"golden": golden, "held_out": held_out, **self.origin}
+
+
+def lower_precisions(served: ServedGraph, questions: Questions, options: Options, stages: Stages) -> Iterator[Form]:
+    """The other forms in the options, each made after the one before has been judged."""
+    if not (options.fp16 or options.int8):
+        return
+    few, graph = questions.sample(NUM_RANGE_PUZZLES), served.graph
+    ranges = record_ranges(served, few, progress=partial(stages.show, "recording ranges for float16"))
+    if options.fp16:
+        kept = float32_nodes(graph, ranges)
+        half = half_graph(graph, kept)
+        check_graph(half, stored_sizes(graph))
+        yield Form(precision="fp16", portable=half, origin={"float32_nodes": sorted(kept)})
+    if options.int8:
+        served = replace(served, num_threads=os.cpu_count() or 1)
+        settings = Int8Settings(budget=options.int8_budget / 100)
+        signed, report = calibrate(served, questions, settings=settings, stages=stages, cache=options.cache)
+        if options.report is not None:
+            report.save(options.report)
+        kept = float32_nodes(signed, ranges)
+        portable = half_graph(signed, kept)
+        check_graph(portable, stored_sizes(graph))
+        fields = ("weight_bits", "num_calibration", "num_choice", "weight_only", "key")
+        summary = {"method": report.chosen, **{name: getattr(report, name) for name in fields}}
+        origin = {"float32_nodes": sorted(kept), "calibration": summary}
+        yield Form(precision="int8", portable=portable, cpu=unsigned(signed), origin=origin)
 
 
 class Range(NamedTuple):

@@ -8,19 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
-from onnx import (
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    TensorProto,
-    ValueInfoProto,
-    checker,
-    defs,
-    helper,
-    numpy_helper,
-    shape_inference,
-)
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
 from hrm_calibration.quantise import INT8, SCALE
 
@@ -92,7 +82,9 @@ class GraphWriter:
             for names in (node.input, node.output):
                 names[:] = [name if other == value else other for other in names]
 
-    def model(self, name: str, inputs: Sequence[ValueInfoProto], outputs: Sequence[ValueInfoProto]) -> ModelProto:
+    def model(
+        self, name: str, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
+    ) -> ModelProto:
         """The nodes that the outputs need, and the arrays that these use."""
         wanted, nodes = {value.name for value in outputs}, list[NodeProto]()
         for node in reversed(self._nodes):
@@ -130,8 +122,8 @@ def check_graph(model: ModelProto, stored: Mapping[str, int]) -> None:
     one is NAME/int8, beside its scales.
     """
     try:
-        checker.check_model(model, full_check=True)
-    except (checker.ValidationError, shape_inference.InferenceError) as error:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, shape_inference.InferenceError) as error:
         reason = " ".join(str(error).split())
         raise GraphError(f"the graph is not valid ONNX ({reason}); this is a fault of the exporter") from error
     versions = (model.ir_version, [(entry.domain, entry.version) for entry in model.opset_import])
@@ -158,7 +150,7 @@ def _check_types(node: NodeProto, types: Mapping[str, int]) -> None:
         raise GraphError(
             f"{node.name} is {node.op_type} giving {names}, which TensorRT 10.3 may not read; use one that it reads"
         )
-    schema = defs.get_schema(node.op_type, OPSET)
+    schema = onnx.defs.get_schema(node.op_type, OPSET)
     kinds: dict[str, set[int]] = {}
     for formals, names in ((schema.inputs, node.input), (schema.outputs, node.output)):
         for index, name in enumerate(names):

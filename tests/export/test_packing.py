@@ -19,8 +19,9 @@ from onnx import numpy_helper
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.parity.gates import passes
+from hrm_export.cli import ParityError, write_bundle
 from hrm_export.contents import Contents, Options, served_graph
-from hrm_export.packing import Form, ParityError, write_bundle
+from hrm_export.forms import Form
 from hrm_host.progress import Stages
 from hrm_puzzles import registry
 
