@@ -1,30 +1,28 @@
 """Limits on clients' connections: how many there are, and how long each step of a client may take.
 
-Uvicorn bounds the size of a header (16 KiB) and the time between two requests (5 s). Limited here are the time of a
-header, of a body that no route reads, of fetching an answer, and the number of connections. Bodies that a route reads
-have their own deadlines (`body.py`, `batch.py`).
+Uvicorn bounds the time between two requests (5 s). Limited here are the size and the time of a header, the time of a
+body that no route reads and of fetching an answer, and the number of connections. Bodies that a route reads have their
+own deadlines (`body.py`, `batch.py`).
 
-Uvicorn has no public hook for a connection's state, so GuardedProtocol extends its H11Protocol, a private class:
+Uvicorn has no public hook for a connection's state, so GuardedProtocol extends its HttpToolsProtocol, a private class:
 pyproject.toml bounds the version of uvicorn, and test_connections.py must pass before that bound is raised.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-import h11
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from uvicorn.protocols.http.flow_control import CLOSE_HEADER
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from hrm_edge_runtime.http.errors import SAFE_HEADERS, ServiceError, as_json, no_answer
+from hrm_edge_runtime.http.errors import JSON, SAFE_HEADERS, ServiceError, as_json, no_answer
 
+HEADER_BYTES = 16 * 1024
 HEADER_SECONDS = 10.0  # from the first byte, or the connection, to the end of the header
 UNREAD_SECONDS = 10.0  # for the rest of a body that was refused: long enough for its client to see why
 FETCH_SECONDS = 60.0  # for a client to take what waits for it
@@ -59,8 +57,8 @@ class ConnectionLimits(Collector):
         yield dropped
 
 
-class GuardedProtocol(H11Protocol):
-    """Uvicorn's HTTP/1.1 over one connection, with a deadline for the client's next step."""
+class GuardedProtocol(HttpToolsProtocol):
+    """Uvicorn's HTTP/1.1 over one connection, with a bound on headers and a deadline for the client's next step."""
 
     def __init__(self, *, limits: ConnectionLimits, **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
@@ -68,6 +66,9 @@ class GuardedProtocol(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._expected: Reason | None = None
         self._fetching: asyncio.TimerHandle | None = None
+        self._header_bytes = 0
+        self._is_body_due = False
+        self._is_ignored = False  # whatever still comes from this client
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -87,21 +88,45 @@ class GuardedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_ignored:
+            return
         if not self._is_answering and self._expected not in ("slow-header", "unread-body"):
             self._expect("slow-header", self._limits.header_s)
+        if not self._is_body_due:
+            self._header_bytes += len(data)
         super().data_received(data)
+        if self._header_bytes > HEADER_BYTES:
+            self._refuse(_bad_http(431))
         if self._is_answering:
             self._limits.idle.pop(self, None)
             self._expect_nothing()
-        elif self._expected == "unread-body" and self.conn.their_state is not h11.SEND_BODY:
+        elif self._expected == "unread-body" and not self._is_body_due:
             self._expect("slow-header", self._limits.header_s)
+
+    def on_headers_complete(self) -> None:
+        if status := self._fault_of_header():
+            self._refuse(_bad_http(status))
+        if self._is_ignored:
+            return
+        self._header_bytes = 0
+        self._is_body_due = True
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._is_ignored:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_body_due = False
+        if not self._is_ignored:
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._is_answering:  # the next one was sent ahead, and has begun by now
             return
         self._limits.idle[self] = None
-        if self.conn.their_state is h11.SEND_BODY:
+        if self._is_body_due:
             self._expect("unread-body", self._limits.unread_s)
         else:
             self._expect("slow-reader", self._limits.fetch_s)  # uvicorn closes it sooner, but only once all is fetched
@@ -115,11 +140,9 @@ class GuardedProtocol(H11Protocol):
         self._clear_fetching()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what h11 cannot parse, in the shape of every refusal and without repeating it."""
+        """Refuse what the parser does not take, in the shape of every refusal and without repeating it."""
         del msg
-        error = sys.exc_info()[1]
-        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-        self._refuse(ServiceError(status, "bad-http", "this is no HTTP that the server reads", "send HTTP/1.1"))
+        self._refuse(_bad_http(400))
 
     def drop(self, reason: Reason) -> None:
         """End the connection now."""
@@ -134,20 +157,33 @@ class GuardedProtocol(H11Protocol):
         cycle = cast("RequestResponseCycle | None", self.cycle)  # which uvicorn declares without the None
         return cycle is not None and not cycle.response_complete
 
+    def _fault_of_header(self) -> int:
+        """The status that refuses what llhttp lets pass, or 0."""
+        values: dict[bytes, list[bytes]] = {}
+        for name, value in self.headers:
+            values.setdefault(name, []).append(value)
+        size = len(self.url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
+        if size > HEADER_BYTES:
+            return 431
+        if values.get(b"transfer-encoding", [b"chunked"]) != [b"chunked"]:
+            return 501
+        assert self.parser is not None  # as long as the connection lasts
+        version, num_hosts = self.parser.get_http_version(), len(values.get(b"host", []))
+        is_fit = (version == "1.1" and num_hosts == 1) or (version == "1.0" and num_hosts < 2)
+        return 0 if is_fit else 400
+
     def _refuse(self, refusal: ServiceError) -> None:
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.abort()  # an answer is under way already
+        if self._is_ignored:
+            return
+        self._is_ignored = True
+        if self._is_answering and self.cycle.response_started:
+            self.transport.abort()
             return
         body = as_json(refusal.body()).encode()
-        more = [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
-        sized = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), CLOSE_HEADER]
-        head = h11.Response(
-            status_code=refusal.status,
-            headers=[*sized, *more, *SAFE_HEADERS],
-            reason=STATUS_PHRASES[refusal.status],
-        )
-        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
+        own = {"content-type": JSON, "content-length": len(body), "connection": "close"}
+        lines = [f"{name}: {value}\r\n".encode() for name, value in {**own, **refusal.headers}.items()]
+        lines += [b"%s: %s\r\n" % header for header in SAFE_HEADERS]
+        self.transport.write(b"".join([STATUS_LINE[refusal.status], *lines, b"\r\n", body]))
         self.transport.close()
         self._expect("slow-reader", self._limits.unread_s)
 
@@ -166,3 +202,7 @@ class GuardedProtocol(H11Protocol):
         if self._fetching is not None:
             self._fetching.cancel()
             self._fetching = None
+
+
+def _bad_http(status: int) -> ServiceError:
+    return ServiceError(status, "bad-http", "this is no HTTP that the server reads", "send HTTP/1.1")

@@ -99,8 +99,16 @@ async def ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, drib
     return bytes(said)
 
 
-@pytest.mark.parametrize("beginning", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nx: "])
-@pytest.mark.parametrize("dribble", [b"", b"a"])
+@pytest.mark.parametrize(
+    ("beginning", "dribble"),
+    [
+        (b"", b""),
+        (b"GET / HT", b""),
+        (b"GET /", b"a"),
+        (b"GET / HTTP/1.1\r\nx: ", b""),
+        (b"GET / HTTP/1.1\r\nx: ", b"a"),
+    ],
+)
 async def test_header_that_does_not_end_is_cut_off(beginning: bytes, dribble: bytes) -> None:
     async with house(header_s=SHORT_S) as there:
         assert await ended(*await there.connect(beginning), dribble) == b""
@@ -112,7 +120,8 @@ async def test_second_header_has_no_more_time_than_the_first() -> None:
     async with house(header_s=SHORT_S) as there:
         reader, writer = await there.connect(GET)
         assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
-        assert await ended(reader, writer, b"G") == b""
+        writer.write(b"GET /")
+        assert await ended(reader, writer, b"a") == b""
         assert there.limits.dropped == {"slow-header": 1}
 
 
@@ -197,8 +206,12 @@ async def test_one_connection_too_many_is_told_so() -> None:
         (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n", 501),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nhost : a\r\n\r\n", 400),
+        (b"GET / HTTP/2.0\r\nhost: a\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 20_000, 431),
         (b"GET /" + b"y" * 20_000, 431),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 60_000 + b"\r\n\r\n", 431),
     ],
 )
 async def test_what_is_no_http_is_refused_in_the_one_shape_without_repeating_it(said: bytes, status: int) -> None:
