@@ -14,6 +14,7 @@ from hrm_benchmarks import policies, processes, segments
 from hrm_benchmarks.report import Row, paper, print_json, print_table, refusals_in_one_sentence, tell
 from hrm_benchmarks.scripted import Cost, Scripted
 from hrm_benchmarks.server import bundle_target, running, scripted_target
+from hrm_benchmarks.turns import Rounds
 from hrm_edge_runtime.batching.halting import PolicyKind
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.factory import choose
@@ -67,12 +68,10 @@ def serve(
     Without --bundle a scripted engine stands in for the model, so that the figures are the batching's own.
     """
     settings = dict[str, object](locals())
+    script = Scripted(segments=segments, puzzles=puzzles, slots=slots, step_ms=step_ms, cost=cost, seed=seed)
     with refusals_in_one_sentence():
         if bundle is None:
-            made = policies.scripted_bench(
-                Scripted(segments=segments, puzzles=puzzles, slots=slots, step_ms=step_ms, cost=cost, seed=seed),
-                virtual=virtual_time,
-            )
+            made = policies.scripted_bench(script, virtual=virtual_time)
         else:
             opened = Bundle.open(find_bundle(bundle))
             asked = policies.questions_for(opened, csv, difficulty, puzzles, seed)
@@ -101,25 +100,17 @@ def segment(
 ) -> None:
     """Time one segment on every engine in turns, and show by operator where a CPU's time goes."""
     settings = dict[str, object](locals())
-    batches = batch or [1, 8]
+    batches, plan = batch or [1, 8], Rounds(number=rounds, turn_s=turn_s, cpu_clock=cpu_clock)
     with refusals_in_one_sentence():
         opened = Bundle.open(find_bundle(bundle))
         precisions = opened.manifest.precisions
-        found = segments.measure(
-            opened,
-            engine or [f"cpu:{precision}" for precision in precisions],
-            batches,
-            num_threads=threads,
-            checkpoint=checkpoint,
-            rounds=rounds,
-            turn_s=turn_s,
-            cpu_clock=cpu_clock,
-        )
+        engines = engine or [f"cpu:{precision}" for precision in precisions]
+        found = segments.measure(opened, engines, batches, plan, num_threads=threads, checkpoint=checkpoint)
         operators = {name: segments.operator_ms(opened, name, batches[-1], threads) for name in precisions}
     if json:
         print_json(settings, runs=found, operator_ms=operators)
     else:
-        title = f"{opened.manifest.name}, {threads} threads, {_rounds(rounds, cpu_clock)}"
+        title = f"{opened.manifest.name}, {threads} threads, {plan.title}"
         print_table(title, segments.COLUMNS, found, caption=segments.CAPTION, left=["engine"])
         segments.print_operators(operators)
 
@@ -143,15 +134,15 @@ def train(
     except ModuleNotFoundError as error:
         print(f"hrm-bench train needs {error.name}: run pip install 'hrm-edge[train,serve]'.", file=sys.stderr)
         raise typer.Exit(1) from error
+    plan = Rounds(number=rounds, turn_s=turn_s, cpu_clock=cpu_clock)
     with refusals_in_one_sentence():
         trainers = training.contestants(preset, puzzle, batch_size=batch, num_threads=threads, compiled=compiled)
-        turns = training.measure(trainers, rounds=rounds, turn_s=turn_s)
-    found = training.speeds(trainers, turns, cpu_clock=cpu_clock)
+        found = training.measure(trainers, plan)
     if json:
         print_json(settings, machine={"torch": training.torch.__version__}, runs=found)
     else:
         threads = trainers[0].num_threads
-        title = f"{preset}, {puzzle}, batch {batch}, {threads} threads, {_rounds(rounds, cpu_clock)}"
+        title = f"{preset}, {puzzle}, batch {batch}, {threads} threads, {plan.title}"
         print_table(title, training.COLUMNS, found, caption=training.LEGEND, left=["trainer"])
 
 
@@ -223,19 +214,12 @@ def load(
 ) -> None:
     """Offer Poisson arrivals at shares of the server's measured capacity, and compare with a simulation."""
     settings = dict[str, object](locals())
+    script = Scripted(
+        segments=segments, step_ms=step_ms, cost=cost, slots=slots, queue_limit=queue_limit, puzzles=puzzles, seed=seed
+    )
     with refusals_in_one_sentence():
         if bundle == SCRIPT:
-            target = scripted_target(
-                Scripted(
-                    segments=segments,
-                    step_ms=step_ms,
-                    cost=cost,
-                    slots=slots,
-                    queue_limit=queue_limit,
-                    puzzles=puzzles,
-                    seed=seed,
-                )
-            )
+            target = scripted_target(script)
         else:
             opened = Bundle.open(find_bundle(bundle))
             asked = policies.questions_for(opened, csv, difficulty, puzzles, seed)
@@ -267,8 +251,7 @@ def soak(
     settings = dict[str, object](locals())
     target = scripted_target(Scripted(segments="geo3", slots=slots, queue_limit=8 * slots, seed=seed))
     with refusals_in_one_sentence(), running(target.command) as server:
-        soaking = processes.soak(server, target, num_requests=requests, num_streams=streams, num_singles=singles)
-        found = asyncio.run(soaking)
+        found = asyncio.run(processes.soak(server, target, requests, num_streams=streams, num_singles=singles))
     if json:
         print_json(settings, **found)
     else:
@@ -290,8 +273,7 @@ def throughput(
     settings = dict[str, object](locals())
     target = scripted_target(Scripted(segments="geo3", slots=slots, queue_limit=16 * slots))
     with refusals_in_one_sentence(), running(target.command) as server:
-        sending = processes.throughput(server, target, offered=offered, connections=connections, seconds=seconds)
-        found = asyncio.run(sending)
+        found = asyncio.run(processes.throughput(server, target, offered, connections=connections, seconds=seconds))
     if json:
         print_json(settings, passages=found)
     else:
@@ -313,7 +295,3 @@ def start(
         print_json({}, starts=found)
     else:
         print_table("", processes.START_COLUMNS, found, left=["hrm-serve"])
-
-
-def _rounds(rounds: int, cpu_clock: bool) -> str:
-    return f"{rounds} rounds, {'CPU' if cpu_clock else 'wall'} seconds"

@@ -1,16 +1,8 @@
 """Five ways to serve the same puzzles, all through the same lane and the same engine.
 
 They differ only in how many slots they use, whether a free slot is refilled while others still think, and whether rows
-that have halted are still computed; so any difference in the figures is the policy's own.
-
-    refill            B slots, refilled before the very next step                   (what the server does)
-    fixed             B slots, a new batch when the old one is done, always every segment
-    slowest           B slots, a new batch when the slowest has halted; halted rows are computed until then
-    compaction        B slots, a new batch when the slowest has halted; halted rows are dropped from the step
-    one-at-a-time     1 slot, early exit
-
-Rounds are interleaved (every policy once, then again), so that a machine that slows down slows all of them; ratios are
-taken inside a round.
+that have halted are still computed. Rounds are interleaved and ratios are taken inside one, so that a machine that slows
+down slows every policy.
 """
 
 import time
@@ -67,10 +59,10 @@ class Policy:
 
 
 POLICIES: tuple[Policy, ...] = (
-    Policy(name="refill", batches=False),
-    Policy(name="fixed", early_exit=False),
+    Policy(name="refill", batches=False),  # what the server does
+    Policy(name="fixed", early_exit=False),  # always every segment
     Policy(name="slowest", burns=True),
-    Policy(name="compaction"),
+    Policy(name="compaction"),  # halted rows leave the step
     Policy(name="one-at-a-time", single=True),
 )
 

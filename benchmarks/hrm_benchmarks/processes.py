@@ -56,7 +56,7 @@ SOAK_COLUMNS = [
 
 
 async def throughput(
-    server: RunningServer, target: Target, *, offered: float, connections: int, seconds: float
+    server: RunningServer, target: Target, offered: float, *, connections: int, seconds: float
 ) -> list[Row]:
     """The offered rate through batches, then the ceiling of batches, then of single requests.
 
@@ -131,7 +131,7 @@ def start(arguments: Sequence[str], *, rounds: int) -> Row:
     }
 
 
-async def soak(server: RunningServer, target: Target, *, num_requests: int, num_streams: int, num_singles: int) -> Row:
+async def soak(server: RunningServer, target: Target, num_requests: int, *, num_streams: int, num_singles: int) -> Row:
     """Half of the requests in batches over `num_streams` connections, half by themselves over `num_singles`.
 
     Every answer is compared with the one known to be right, and both processes are watched beside it. `faults` is empty

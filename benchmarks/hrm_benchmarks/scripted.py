@@ -1,6 +1,6 @@
 """A scripted engine and its work (made-up puzzles, their segments, what a step costs), and a real server over it.
 
-    python -m hrm_benchmarks.scripted --port 8123 --step-ms 5
+    python -m hrm_benchmarks.scripted --port 8123 '{"step_ms": 5}'
 
 Shapes: N puzzles, S segments (`share_S[s]` is the share of puzzles that take s + 1 segments).
 """
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,8 +150,7 @@ class Scripted:
 
 def server_command(one: Scripted) -> list[str]:
     """How to start the server over it, less the port."""
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in asdict(one).items()]
-    return [sys.executable, "-m", "hrm_benchmarks.scripted", *flags]
+    return [sys.executable, "-m", "hrm_benchmarks.scripted", json.dumps(asdict(one))]
 
 
 def scripted_lanes(one: Scripted) -> Lanes:
@@ -190,13 +189,11 @@ def main() -> None:
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    for name, value in asdict(Scripted()).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
-    given: dict[str, Any] = vars(parser.parse_args())
-    port = given.pop("port")
-    one = Scripted(**given)
+    parser.add_argument("scripted", type=json.loads, help="JSON of the fields of Scripted")
+    given = parser.parse_args()
+    one = Scripted(**given.scripted)
     logging.basicConfig(level=logging.INFO)
-    options = ServerOptions(host="127.0.0.1", port=port, queue_limit=one.queue_limit, drain_s=30.0, stall_s=60.0)
+    options = ServerOptions(host="127.0.0.1", port=given.port, queue_limit=one.queue_limit, drain_s=30.0, stall_s=60.0)
     model = scripted_model(registry.get(one.puzzle), num_slots=one.slots)
     run_server(functools.partial(scripted_lanes, one), [model], options)
 

@@ -33,12 +33,10 @@ def measure(
     bundle: Bundle,
     engines: Sequence[str],
     batches: Sequence[int],
+    rounds: turns.Rounds,
     *,
     num_threads: int,
     checkpoint: Path | None,
-    rounds: int,
-    turn_s: float,
-    cpu_clock: bool,
 ) -> list[Row]:
     """A row for each engine (ENGINE[:PRECISION]) at each batch, compared with the first engine of its batch.
 
@@ -51,8 +49,7 @@ def measure(
     for batch in dict.fromkeys(batches):
         tell(f"batch {batch}: {', '.join(names)}")
         contestants = [partial(_prepared, bundle.path, name, batch, num_threads, checkpoint) for name in names]
-        laps = turns.take_turns(contestants, rounds=rounds, turn_s=turn_s)
-        rows += rows_of(names, batch, turns.step_seconds(laps, cpu_clock=cpu_clock))
+        rows += rows_of(names, batch, turns.take_turns(contestants, rounds))
     return rows
 
 

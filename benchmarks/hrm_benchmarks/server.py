@@ -111,8 +111,8 @@ def running(command: Sequence[str]) -> Generator["RunningServer"]:
     """A ready server for as long as it is needed; refuses (ValueError) one that does not leave after SIGTERM."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
-    began = time.monotonic()
     with tempfile.TemporaryFile("w+") as log, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0) as http:
+        began = time.monotonic()
         process = subprocess.Popen([*command, "--port", str(port)], stderr=log, start_new_session=True)
         try:
             while not _is_ready(http):

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,37 +22,38 @@ Make = Callable[[], tuple[Any, Step]]
 
 RATIO = "{ratio:.2f} ({ratio_low:.2f} to {ratio_high:.2f})"
 
-_steps: list[Step] = []  # the one of a contestant's process
+_steps: list[Step] = []  # in a contestant's process, its own
 
 
-class Lap(NamedTuple):
-    """The steps that one contestant took in its turn."""
+@dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """How many there are, and how long a turn takes; a step's seconds are those of the wall or of the CPU."""
 
-    steps: int
-    wall_s: float
-    cpu_s: float
+    number: int
+    turn_s: float
+    cpu_clock: bool
+
+    @property
+    def title(self) -> str:
+        return f"{self.number} rounds, {'CPU' if self.cpu_clock else 'wall'} seconds"
 
 
 def take_turns(
-    contestants: Sequence[Make],
-    *,
-    rounds: int,
-    turn_s: float,
-    greeted: Callable[[list[Any]], object] = lambda _: None,
-) -> list[list[Lap]]:
-    """Turns by round and contestant; `greeted` sees all greetings first, and what it raises ends the contest."""
+    contestants: Sequence[Make], rounds: Rounds, greeted: Callable[[list[Any]], object] = lambda _: None
+) -> NDArray[np.float64]:
+    """Seconds of one step, [R, C]; `greeted` sees all greetings first, and what it raises ends the contest."""
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         workers = [stack.enter_context(ProcessPoolExecutor(1, context)) for _ in contestants]
         begun = [worker.submit(_begin, make) for worker, make in zip(workers, contestants, strict=True)]
         greeted([one.result() for one in begun])
         for worker in workers:
-            worker.submit(_turn, 0).result()  # what the first steps allocate and tune is not counted
-        turns: list[list[Lap]] = []
-        for number in range(1, rounds + 1):
-            tell(f"round {number} of {rounds}")
-            turns.append([worker.submit(_turn, turn_s).result() for worker in workers])
-        return turns
+            worker.submit(_turn, 0.0, False).result()  # what the first steps allocate and tune is not counted
+        seconds_RC: list[list[float]] = []
+        for number in range(1, rounds.number + 1):
+            tell(f"round {number} of {rounds.number}")
+            seconds_RC.append([worker.submit(_turn, rounds.turn_s, rounds.cpu_clock).result() for worker in workers])
+    return np.array(seconds_RC)
 
 
 def _begin(make: Make) -> Any:
@@ -60,18 +62,19 @@ def _begin(make: Make) -> Any:
     return greeting
 
 
-def _turn(seconds: float) -> Lap:
+def _turn(turn_s: float, cpu_clock: bool) -> float:
     (step,) = _steps
-    steps, wall_s, cpu_s = 0, time.perf_counter(), time.process_time()
-    while steps == 0 or time.perf_counter() - wall_s < seconds:
+    return step_seconds(step, turn_s, cpu_clock=cpu_clock)
+
+
+def step_seconds(step: Step, turn_s: float, *, cpu_clock: bool) -> float:
+    """Mean seconds of a step that is repeated until so much time has passed on the wall, at least once."""
+    clock = time.process_time if cpu_clock else time.perf_counter
+    num_steps, began, until_s = 0, clock(), time.perf_counter() + turn_s
+    while num_steps == 0 or time.perf_counter() < until_s:
         step()
-        steps += 1
-    return Lap(steps, time.perf_counter() - wall_s, time.process_time() - cpu_s)
-
-
-def step_seconds(turns: Sequence[Sequence[Lap]], *, cpu_clock: bool) -> NDArray[np.float64]:
-    """Seconds of one step, [R, C]."""
-    return np.array([[(turn.cpu_s if cpu_clock else turn.wall_s) / turn.steps for turn in one] for one in turns])
+        num_steps += 1
+    return (clock() - began) / num_steps
 
 
 def beside_first(rates_RC: NDArray[np.float64]) -> list[Row]:

@@ -1,18 +1,19 @@
 """Engines in turns: every one is measured beside the first of its batch, on the same puzzles."""
 
 import json
+import time
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from hrm_benchmarks.cli import app
 from hrm_benchmarks.segments import rows_of
-from hrm_benchmarks.turns import Lap, step_seconds
+from hrm_benchmarks.turns import step_seconds
 
 
 def test_a_ratio_says_how_many_times_as_fast_as_the_first_engine() -> None:
-    laps = [[Lap(2, 2.0, 8.0), Lap(4, 2.0, 4.0)], [Lap(1, 1.0, 4.0), Lap(4, 1.0, 1.0)]]
-    first, second = rows_of(["cpu:fp32", "cpu:int8"], 2, step_seconds(laps, cpu_clock=False))
+    first, second = rows_of(["cpu:fp32", "cpu:int8"], 2, np.array([[1.0, 0.5], [1.0, 0.25]]))
     assert (first["segment_ms"], first["ratio"]) == (1000.0, 1.0)
     assert [second[name] for name in ("segment_ms", "ratio_low", "ratio", "ratio_high")] == [375.0, 2.5, 3.0, 3.5]
 
@@ -33,3 +34,8 @@ def test_an_engine_the_bundle_does_not_hold_is_refused_in_one_sentence() -> None
     result = CliRunner().invoke(app, ["segment", "--bundle", "sudoku-6x6", "--engine", "cpu:int3"])
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
     assert "int3" in result.stderr
+
+
+def test_a_step_that_sleeps_costs_the_wall_more_than_the_cpu() -> None:
+    wall_s, cpu_s = (step_seconds(lambda: time.sleep(0.05), 0.0, cpu_clock=by_cpu) for by_cpu in (False, True))
+    assert wall_s >= 0.05 > cpu_s

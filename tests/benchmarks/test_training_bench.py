@@ -4,13 +4,14 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from hrm_benchmarks.cli import app
 from hrm_benchmarks.desktop import training
-from hrm_benchmarks.turns import Lap
+from hrm_benchmarks.turns import Rounds
 
 TINY = {"hidden_size": 32, "num_heads": 2, "puzzle_vector_size": 32}
 
@@ -42,18 +43,15 @@ def test_other_work_under_the_name_of_equal_work_is_refused() -> None:
     plain, same, _ = tiny()
     other = replace(same, recipe=replace(same.recipe, loss="softmax"))
     with pytest.raises(ValueError, match="the work is not equal"):
-        training.measure([plain, other], rounds=1, turn_s=0.0)
+        training.measure([plain, other], Rounds(number=1, turn_s=0.0, cpu_clock=False))
 
 
 def test_a_ratio_is_taken_inside_its_round_and_counts_samples_not_steps() -> None:
     plain, same, own = tiny()
     assert own.samples_per_step == 4 * plain.samples_per_step
-    turns = [[Lap(2, 1.0, 1.0), Lap(4, 1.0, 2.0), Lap(1, 1.0, 1.0)], [Lap(1, 1.0, 1.0), Lap(2, 1.0, 1.0)] * 2]
-    found = training.speeds([plain, same, own], [row[:3] for row in turns], cpu_clock=False)
-    assert [row["ratio"] for row in found] == [1.0, 2.0, pytest.approx((2.0 + 4.0) / 2)]
+    found = training.speeds([plain, same, own], np.array([[0.5, 0.25, 1.0], [1.0, 0.25, 0.5]]))
+    assert [row["ratio"] for row in found] == [1.0, (2.0 + 4.0) / 2, (2.0 + 8.0) / 2]
     assert [row["equal_work"] for row in found] == [True, True, False]
-    by_cpu = training.speeds([plain, same, own], [row[:3] for row in turns[:1]], cpu_clock=True)
-    assert by_cpu[1]["ratio"] == 1.0
 
 
 @pytest.mark.process

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from hrm_benchmarks.desktop.plain import PlainHRM, PlainTrainer
 from hrm_benchmarks.report import Row, tell
-from hrm_benchmarks.turns import RATIO, Lap, beside_first, step_seconds, take_turns
+from hrm_benchmarks.turns import RATIO, Rounds, beside_first, take_turns
 from hrm_edge_runtime.engines.engine import Int32
 from hrm_host import memory
 from hrm_model import checkpoint
@@ -53,7 +52,7 @@ class TrainerUnderTest:
     """One trainer and all it needs; `equal_work` ones must have the plain trainer's losses."""
 
     name: str
-    kind: Literal["plain", "ours"]
+    is_ours: bool
     config: HRMConfig
     recipe: Recipe
     questions: Questions
@@ -75,13 +74,13 @@ def contestants(
     own = config_for(preset, puzzle, 1)
     plain = TrainerUnderTest(
         name="published step, plain",
-        kind="plain",
+        is_ours=False,
         config=replace(own, halt_rule="difference", max_segments=16),
         recipe=replace(recipe_for("published", puzzle, batch_size), augment=False),
         questions=questions,
         num_threads=num_threads or torch.get_num_threads(),
     )
-    same = replace(plain, name="published step, our trainer", kind="ours")
+    same = replace(plain, name="published step, our trainer", is_ours=True)
     preferred = replace(
         same,
         name="our recipe: q_halt alone, no second pass",
@@ -93,8 +92,8 @@ def contestants(
     return [plain, *chosen, *(replace(one, name=f"{one.name}, compiled", compile=True) for one in chosen if compiled)]
 
 
-def measure(all_of: Sequence[TrainerUnderTest], *, rounds: int, turn_s: float) -> list[list[Lap]]:
-    """Turns by round and contestant. Refuses (ValueError) where equal work does not give equal losses."""
+def measure(all_of: Sequence[TrainerUnderTest], rounds: Rounds) -> list[Row]:
+    """A row for each trainer, see `speeds`. Refuses (ValueError) where equal work does not give equal losses."""
 
     def require_equal(losses: Sequence[Sequence[float]]) -> None:
         for one, found in zip(all_of, losses, strict=True):
@@ -106,13 +105,11 @@ def measure(all_of: Sequence[TrainerUnderTest], *, rounds: int, turn_s: float) -
                 )
 
     tell(f"starting {len(all_of)} trainers and comparing their first {CHECKED_STEPS} losses")
-    starts = [partial(_prepared, one) for one in all_of]
-    return take_turns(starts, rounds=rounds, turn_s=turn_s, greeted=require_equal)
+    return speeds(all_of, take_turns([partial(_prepared, one) for one in all_of], rounds, require_equal))
 
 
-def speeds(all_of: Sequence[TrainerUnderTest], turns: Sequence[Sequence[Lap]], *, cpu_clock: bool) -> list[Row]:
+def speeds(all_of: Sequence[TrainerUnderTest], seconds_RC: NDArray[np.float64]) -> list[Row]:
     """A row for each trainer: medians over the rounds, and ratios to the first one taken inside a round."""
-    seconds_RC = step_seconds(turns, cpu_clock=cpu_clock)
     rates_RC = np.array([one.samples_per_step for one in all_of]) / seconds_RC
     ratios = beside_first(rates_RC)
     return [
@@ -131,7 +128,7 @@ def _prepared(contestant: TrainerUnderTest) -> tuple[list[float], Callable[[], f
     """The first losses, and the step."""
     torch.set_num_threads(contestant.num_threads)
     step = stepper(contestant)
-    if contestant.kind == "ours":
+    if contestant.is_ours:
         memory.keep_freed_memory()
     return [step() for _ in range(CHECKED_STEPS)], step
 
@@ -142,7 +139,7 @@ def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
     puzzle = registry.get(recipe.puzzle)
     feed = Feed(_Arrays(contestant.questions), puzzle, seed=recipe.seed, augment=recipe.augment)
     model = _start(config)
-    if contestant.kind == "plain":
+    if not contestant.is_ours:
         plain = PlainHRM(config)
         plain.load_state_dict(model.state_dict())
         baseline = PlainTrainer(plain, feed, recipe)
