@@ -7,9 +7,8 @@ and repeat from run to run, CPU seconds belong to the machine.
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,8 +42,7 @@ segments, CPU s:  all attempts together, for each puzzle and for each solve
 x first: beside the first row of this run: solves, segments, CPU seconds"""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class KnownPuzzle:
+class KnownPuzzle(NamedTuple):
     """A question, as it is asked, and its solution; None where that is not known."""
 
     puzzle: object

@@ -2,7 +2,6 @@
 
 import asyncio
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -132,7 +131,7 @@ def train(
     try:
         from hrm_benchmarks.desktop import training
     except ModuleNotFoundError as error:
-        print(f"hrm-bench train needs {error.name}: run pip install 'hrm-edge[train,serve]'.", file=sys.stderr)
+        typer.echo(f"hrm-bench train needs {error.name}: run pip install 'hrm-edge[train,serve]'.", err=True)
         raise typer.Exit(1) from error
     plan = Rounds(number=rounds, turn_s=turn_s, cpu_clock=cpu_clock)
     with refusals_in_one_sentence():

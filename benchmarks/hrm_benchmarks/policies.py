@@ -1,8 +1,8 @@
 """Five ways to serve the same puzzles, all through the same lane and the same engine.
 
 They differ only in how many slots they use, whether a free slot is refilled while others still think, and whether rows
-that have halted are still computed. Rounds are interleaved and ratios are taken inside one, so that a machine that slows
-down slows every policy.
+that have halted are still computed. Rounds are interleaved and ratios taken inside one: a machine that slows down slows
+every policy.
 """
 
 import time
@@ -17,14 +17,12 @@ from hrm_benchmarks.report import Row, print_table, tell
 from hrm_benchmarks.scripted import MAX_SEGMENTS, Scripted, VirtualClock, draw_segments, made_up
 from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
 from hrm_edge_runtime.batching.lane import Checker, Lane, run_all
-from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_puzzles import registry
 from hrm_puzzles.data.held_out import Questions, questions_from_csv, questions_made
-from hrm_puzzles.data.sources import MIXED
 
 COLUMNS = [
     ("policy", "{policy}"),
@@ -126,7 +124,7 @@ def questions_for(bundle: Bundle, csv: Path | None, difficulty: str | None, num_
     """From the CSV where there is one, else fresh ones, by default of the easiest kind."""
     if csv is not None:
         return questions_from_csv(csv, bundle.puzzle).sample(num_puzzles, seed)
-    easiest = next(iter(bundle.puzzle.difficulties), MIXED)
+    easiest = next(iter(bundle.puzzle.difficulties), "")  # puzzles without difficulties are refused
     return questions_made(bundle.puzzle, num_puzzles, difficulty=difficulty or easiest, seed=seed)
 
 
@@ -170,11 +168,11 @@ def serve(policy: Policy, bench: Bench) -> tuple[list[Attempt], Row]:
     began = bench.clock()
     for start in range(0, len(attempts), size):
         results += run_all(lane, attempts[start : start + size])
-    return results, _figures(results, bench.clock() - began, lane.snapshot(), meter, bench.questions)
+    return results, _figures(results, bench.clock() - began, lane, meter, bench.questions)
 
 
-def _figures(results: Sequence[Attempt], wall_s: float, lane: LaneSnapshot, meter: "_Meter", asked: Questions) -> Row:
-    occupancy = meter.backlog_rows_used / max(1, meter.backlog_rows_offered)
+def _figures(results: Sequence[Attempt], wall_s: float, lane: Lane, meter: "_Meter", asked: Questions) -> Row:
+    seen, occupancy = lane.snapshot(), meter.backlog_rows_used / max(1, meter.backlog_rows_offered)
     exact = [
         result.answer_T is not None and np.array_equal(result.answer_T, asked[result.attempt_id].labels_T)
         for result in results
@@ -182,14 +180,14 @@ def _figures(results: Sequence[Attempt], wall_s: float, lane: LaneSnapshot, mete
     return {
         "puzzles_per_s": len(results) / wall_s,
         "occupancy": occupancy,
-        "occupancy_whole_run": lane.slot_segments / (lane.steps * lane.num_slots),
-        "share_of_bound": occupancy * lane.step_seconds_total / wall_s,
-        "host_ms_per_step": 1e3 * lane.host_seconds_total / lane.steps,
-        "step_ms": 1e3 * lane.step_seconds_total / lane.steps,
+        "occupancy_whole_run": seen.slot_segments / (seen.steps * seen.num_slots),
+        "share_of_bound": occupancy * seen.step_seconds_total / wall_s,
+        "host_ms_per_step": 1e3 * seen.host_seconds_total / seen.steps,
+        "step_ms": 1e3 * seen.step_seconds_total / seen.steps,
         "mean_segments": float(np.mean([result.segments for result in results])),
         "exact": float(np.mean(exact)),
         "verified": float(np.mean([result.verified is True for result in results])),
-        "steps": lane.steps,
+        "steps": seen.steps,
     }
 
 

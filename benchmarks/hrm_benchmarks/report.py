@@ -13,7 +13,6 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -36,7 +35,7 @@ def environment() -> dict[str, object]:
         "load_average": os.getloadavg(),
         "python": platform.python_version(),
         "onnxruntime": version("onnxruntime"),
-        "numpy": np.__version__,
+        "numpy": version("numpy"),
     }
 
 

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,8 +41,7 @@ NDJSON = {"content-type": "application/x-ndjson"}
 TOTALS = ("steps", "step_seconds_total", "slot_segments", "slot_segments_used", "slot_segments_offered")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Target:
+class Target(NamedTuple):
     """A server by its command, and what to ask it."""
 
     title: str

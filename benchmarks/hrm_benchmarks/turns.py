@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +24,7 @@ RATIO = "{ratio:.2f} ({ratio_low:.2f} to {ratio_high:.2f})"
 _steps: list[Step] = []  # in a contestant's process, its own
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rounds:
+class Rounds(NamedTuple):
     """How many there are, and how long a turn takes; a step's seconds are those of the wall or of the CPU."""
 
     number: int

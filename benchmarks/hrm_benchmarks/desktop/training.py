@@ -11,21 +11,17 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hrm_benchmarks.desktop.plain import PlainHRM, PlainTrainer
 from hrm_benchmarks.report import Row, tell
 from hrm_benchmarks.turns import RATIO, Rounds, beside_first, take_turns
-from hrm_edge_runtime.engines.engine import Int32
 from hrm_host import memory
 from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM, Carry
 from hrm_puzzles import registry
 from hrm_puzzles.data.held_out import Questions, questions_made
-from hrm_train.batches import Batch, Feed
-from hrm_train.hardware import PRESETS
-from hrm_train.loop import Trainer
+from hrm_train import batches, hardware, loop
 from hrm_train.recipe import Recipe, config_for, recipe_for
 
 GAIN = 0.7
@@ -137,14 +133,14 @@ def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
     """A function that trains one step and returns its loss; equal contestants start from equal weights."""
     recipe, config = contestant.recipe, contestant.config
     puzzle = registry.get(recipe.puzzle)
-    feed = Feed(_Arrays(contestant.questions), puzzle, seed=recipe.seed, augment=recipe.augment)
+    feed = batches.Feed(_Arrays(contestant.questions), puzzle, seed=recipe.seed, augment=recipe.augment)
     model = _start(config)
     if not contestant.is_ours:
         plain = PlainHRM(config)
         plain.load_state_dict(model.state_dict())
         baseline = PlainTrainer(plain, feed, recipe)
         return baseline.step
-    trainer = Trainer(model, feed, recipe, replace(PRESETS["cpu"], compile=contestant.compile))
+    trainer = loop.Trainer(model, feed, recipe, replace(hardware.PRESETS["cpu"], compile=contestant.compile))
     return lambda: float(trainer.step().loss)
 
 
@@ -168,18 +164,18 @@ class _Arrays:
     def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:  # noqa: ARG002
         return groups_B
 
-    def rows(self, indices_B: NDArray[np.intp]) -> Batch:
+    def rows(self, indices_B: NDArray[np.intp]) -> batches.Batch:
         asked = self._questions
-        return Batch(asked.tokens_NT[indices_B], asked.labels_NT[indices_B], np.zeros(len(indices_B), np.int32))
+        return batches.Batch(asked.tokens_NT[indices_B], asked.labels_NT[indices_B], np.zeros(len(indices_B), np.int32))
 
 
-def segment_step(path: Path, tokens_BT: Int32, num_threads: int, *, compiled: bool) -> Callable[[], object]:
+def segment_step(path: Path, tokens_BT: NDArray[np.int32], num_threads: int, *, compiled: bool) -> Callable[[], object]:
     """A function that runs one more segment of all puzzles; its answers and halting margins are computed as well."""
     torch.set_num_threads(num_threads)
     model, _ = checkpoint.load(checkpoint.resolve(path))
     model.eval()
 
-    def run(carry: Carry) -> tuple[Carry, Tensor, Tensor]:
+    def run(carry: Carry) -> tuple[Carry, torch.Tensor, torch.Tensor]:
         output = model.think(carry, tokens, vector_BE)
         return output.carry, output.logits_BTV.argmax(-1), model.margin(output)
 
