@@ -13,13 +13,12 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, run_all
@@ -30,6 +29,7 @@ from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.trt.cache import buckets_for
 from hrm_host import atomic
 from hrm_host.board import Host
+from hrm_host.command import refusing
 from hrm_host.memory import MIB, read_memory, resident_bytes
 
 MEASURE_S, MIN_STEPS = 2.0, 20
@@ -40,6 +40,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command(epilog="Example: python3 -m hrm_edge_runtime.acceptance model.bundle --engine tensorrt:fp16")
+@refusing("acceptance")
 def accept_command(
     bundle: Annotated[
         str | None, typer.Argument(help="Bundle directory or the name of a shipped one; without it the default.")
@@ -51,44 +52,27 @@ def accept_command(
     out: Annotated[Path, typer.Option(help="Where the findings go.")] = Path("acceptance.json"),
 ) -> None:
     """Check parity, speed and endurance on this device; exits with 1 where one fails."""
-    console = Console(stderr=True)
-
-    def tell(text: str) -> None:
-        console.print(text, markup=False, highlight=False)
-
-    try:
-        opened = Bundle.open(find_bundle(bundle))
-        choice = prepare(opened, engine, num_slots=slots)
-        findings = accept(opened, choice, num_slots=slots, num_threads=threads, soak_s=60 * soak_minutes, tell=tell)
-    except ValueError as error:
-        sys.stderr.write(f"acceptance: {error}\n")
-        raise typer.Exit(1) from error
+    opened = Bundle.open(find_bundle(bundle))
+    choice = prepare(opened, engine, num_slots=slots)
+    findings = accept(opened, choice, num_slots=slots, num_threads=threads, soak_s=60 * soak_minutes)
     atomic.write_text(out, json.dumps(findings, indent=1) + "\n")
-    tell(f"{'passed' if findings['passed'] else 'FAILED: ' + '; '.join(findings['faults'])}: {out}")
+    _tell(f"{'passed' if findings['passed'] else 'FAILED: ' + '; '.join(findings['faults'])}: {out}")
     raise typer.Exit(0 if findings["passed"] else 1)
 
 
-def accept(
-    bundle: Bundle,
-    choice: Choice,
-    *,
-    num_slots: int,
-    num_threads: int | None,
-    soak_s: float,
-    tell: Callable[[str], object],
-) -> dict[str, Any]:
+def accept(bundle: Bundle, choice: Choice, *, num_slots: int, num_threads: int | None, soak_s: float) -> dict[str, Any]:
     """Run parity, bench and soak; the findings list what is wrong under `faults`."""
     from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
 
-    tell(f"{bundle.manifest.name} on {choice}: parity with PyTorch's golden traces")
+    _tell(f"{bundle.manifest.name} on {choice}: parity with PyTorch's golden traces")
     parity = compare_engines(bundle, ParityOptions(engine=str(choice), slots=num_slots, threads=num_threads)).as_json()
     opened = engine_for(
         bundle, engine=choice.engine, precision=choice.precision, num_slots=num_slots, num_threads=num_threads
     )
     with closing(opened) as engine:
-        tell("bench")
+        _tell("bench")
         bench = _bench(bundle, engine)
-        tell(f"soak of {soak_s:.0f} s")
+        _tell(f"soak of {soak_s:.0f} s")
         soak = _soak(bundle, choice, engine, soak_s)
     # none is loaded to find its version
     loaded = ((name, sys.modules.get(name)) for name in ("numpy", "onnxruntime", "tensorrt", "pycuda"))
@@ -104,6 +88,10 @@ def accept(
         "bench": bench,
         "soak": soak,
     }
+
+
+def _tell(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def _bench(bundle: Bundle, engine: Engine) -> dict[str, Any]:
@@ -160,9 +148,7 @@ def _soak(bundle: Bundle, choice: Choice, engine: Engine, soak_s: float) -> dict
 
 def _attempts(bundle: Bundle, golden: Golden, policy: HaltingPolicy, *, until_s: float) -> Iterator[Attempt]:
     num_puzzles = len(golden.tokens_BT)
-    for number in itertools.count():
-        if number >= num_puzzles and time.monotonic() >= until_s:
-            return
+    for number in itertools.takewhile(lambda n: n < num_puzzles or time.monotonic() < until_s, itertools.count()):
         yield Attempt(
             attempt_id=number,
             tokens_T=golden.tokens_BT[number % num_puzzles],

@@ -3,15 +3,14 @@
 Only light modules are imported at the top, because the spawned engine process imports the main script once more.
 """
 
-from __future__ import annotations
-
 import logging
 import re
-import sys
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Literal
 
 import typer
+
+from hrm_host.command import refusing
 
 serve = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 """Entry point of `hrm-serve`."""
@@ -21,6 +20,7 @@ MAX_SLOTS = 1024
 
 
 @serve.command(epilog="Example: hrm-serve sudoku maze-8x8 --port 8000")
+@refusing("hrm-serve")
 def serve_command(
     bundles: Annotated[
         list[str] | None,
@@ -67,12 +67,10 @@ def serve_command(
 ) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     from hrm_edge_runtime.bundle import Bundle, find_bundle
-    from hrm_edge_runtime.engines.engine import EngineUnavailableError
-    from hrm_edge_runtime.http.auth import BindError, KeyFileError, KeyRing, bind_warnings
+    from hrm_edge_runtime.http.auth import KeyRing, bind_warnings
     from hrm_edge_runtime.http.model_manager import models_and_library
     from hrm_edge_runtime.http.server import ServerOptions, run_server
     from hrm_edge_runtime.logs import configure
-    from hrm_edge_runtime.manifest import BundleError
     from hrm_edge_runtime.worker.lanes import LaneDefaults, MemoryBudget
 
     defaults = LaneDefaults(
@@ -83,22 +81,17 @@ def serve_command(
         max_attempts=max_attempts,
         budget=MemoryBudget(limit_bytes=bytes_from(memory_budget) if memory_budget else None),
     )
-    try:
-        opened = [Bundle.open(find_bundle(name)) for name in bundles or [None]]
-        models, library = models_and_library(opened, defaults, bundle_dir or ())
-        ring = KeyRing(keys) if keys else None
-        warnings = bind_warnings(
-            host, with_keys=ring is not None, tls_cert=tls_cert, tls_key=tls_key, insecure=insecure
-        )
-        trace = None
-        if otlp_endpoint:
+    opened = [Bundle.open(find_bundle(name)) for name in bundles or [None]]
+    models, library = models_and_library(opened, defaults, bundle_dir or ())
+    ring = KeyRing(keys) if keys else None
+    warnings = bind_warnings(host, with_keys=ring is not None, tls_cert=tls_cert, tls_key=tls_key, insecure=insecure)
+    trace = None
+    if otlp_endpoint:
+        try:
             from hrm_edge_runtime.http.otel import tracer_to
-
-            trace = tracer_to(otlp_endpoint)
-    except ModuleNotFoundError as error:
-        _fail(f"--otlp-endpoint needs {error.name}: run pip install 'hrm-edge[otel]'.")
-    except (BundleError, EngineUnavailableError, KeyFileError, BindError) as error:
-        _fail(error)
+        except ModuleNotFoundError as error:
+            raise ValueError(f"--otlp-endpoint needs {error.name}: run pip install 'hrm-edge[otel]'.") from error
+        trace = tracer_to(otlp_endpoint)
     configure(log)
     for warning in warnings:
         logging.warning(warning)
@@ -117,15 +110,7 @@ def serve_command(
         log=log,
         trace=trace,
     )
-    try:
-        run_server(library, models, options)
-    except EngineUnavailableError as error:
-        _fail(error)
-
-
-def _fail(problem: object) -> NoReturn:
-    sys.stderr.write(f"hrm-serve: {problem}\n")
-    raise typer.Exit(1)
+    run_server(library, models, options)
 
 
 def slots_from(text: str) -> int | None:

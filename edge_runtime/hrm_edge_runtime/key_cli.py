@@ -1,6 +1,5 @@
 """The command `hrm-key`: the keys that `hrm-serve --keys` asks for."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -8,23 +7,17 @@ import typer
 from pydantic import ValidationError
 
 from hrm_edge_runtime.http.auth import Key, KeyFileError, hash_of, new_secret, read_keys, write_keys
+from hrm_host.command import refusing
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+main = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+"""Entry point of `hrm-key`."""
 
 File = Annotated[Path, typer.Option(help="The key file; `hrm-serve --keys` reads it.")]
 RELOAD = "a running server reads the file again on SIGHUP (systemctl reload hrm-serve)"
 
 
-def main() -> None:
-    """Entry point of `hrm-key`."""
-    try:
-        app()
-    except KeyFileError as error:
-        sys.stderr.write(f"hrm-key: {error}\n")
-        sys.exit(1)
-
-
-@app.command(epilog="Example: hrm-key add kitchen --file keys --rate 5 --burst 20")
+@main.command(epilog="Example: hrm-key add kitchen --file keys --rate 5 --burst 20")
+@refusing("hrm-key")
 def add(
     label: Annotated[str, typer.Argument(help="Who holds it; stands in the metrics.")],
     file: File = Path("keys"),
@@ -47,7 +40,8 @@ def add(
     typer.echo(f"hrm-key: {file} holds its hash; keep the key, it is shown only here; {RELOAD}", err=True)
 
 
-@app.command("list", epilog="Example: hrm-key list --file keys")
+@main.command("list", epilog="Example: hrm-key list --file keys")
+@refusing("hrm-key")
 def list_keys(file: File = Path("keys")) -> None:
     """List the labels with their rights."""
     for key in read_keys(file):
@@ -55,7 +49,8 @@ def list_keys(file: File = Path("keys")) -> None:
         typer.echo(f"{key.label}\t{key.role}\t{limit}")
 
 
-@app.command(epilog="Example: hrm-key remove kitchen --file keys")
+@main.command(epilog="Example: hrm-key remove kitchen --file keys")
+@refusing("hrm-key")
 def remove(label: Annotated[str, typer.Argument(help="Whose key.")], file: File = Path("keys")) -> None:
     """Take a key out of the file."""
     keys = read_keys(file)
