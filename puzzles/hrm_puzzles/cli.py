@@ -24,7 +24,7 @@ from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.data import build as data_build
 from hrm_puzzles.data import inspection, sources
-from hrm_puzzles.data.datasets import Built, DatasetError
+from hrm_puzzles.data.datasets import BuiltSet, DatasetError
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
 
 app = typer.Typer(help="Build, inspect and show puzzle data sets in the published HRM layout.", no_args_is_help=True)
@@ -192,15 +192,15 @@ def _recipe_of(options: BuildOptions, puzzle: Puzzle) -> data_build.DataRecipe:
     files = options.csv_train, options.csv_test
     if options.source is not None:
         files = sources.downloaded(options.source)
-    usual = (0 if file else count for file, count in zip(files, data_build.usual_counts(puzzle), strict=True))
-    asked = (options.train, options.test)
-    num_train, num_test = (n if count is None else count for count, n in zip(asked, usual, strict=True))
-    csv_train, csv_test = (file and str(file) for file in files)
-    counts: dict[str, object] = {"num_train": num_train, "num_test": num_test}
-    return options.recipe(data_build.DataRecipe, **counts, csv_train=csv_train, csv_test=csv_test)
+    changed: dict[str, object] = {}
+    asked, usual = (options.train, options.test), data_build.usual_counts(puzzle)
+    for split, file, count, by_default in zip(("train", "test"), files, asked, usual, strict=True):
+        changed[f"csv_{split}"] = file and str(file)
+        changed[f"num_{split}"] = (0 if file else by_default) if count is None else count
+    return options.recipe(data_build.DataRecipe, **changed)
 
 
-def _built_text(built: Built) -> str:
+def _built_text(built: BuiltSet) -> str:
     counts = f"{built.num_train} training and {built.num_test} test examples"
     lines = [f"{counts}, sha256 {built.fingerprint}"]
     if built.num_tasks is not None:

@@ -216,7 +216,6 @@ def _with_one_tour(city: _City, draw: Random) -> tuple[BoolArray, int] | None:
 
 
 def _cells_of_one(city: _City, draw: Random, distance_PT: Int32Array, cheapest: tours.CheapestTours) -> BoolArray:
-    """The cells of one cheapest tour, by random cheapest ways between its stops."""
     cells_T = np.zeros(city.shape.num_cells, dtype=np.bool_)
     for start, end in cheapest.one():
         cell, distance_T, costs_T = city.stops[end], distance_PT[start], city.costs_T
@@ -253,7 +252,6 @@ def _grids(city: _City, chosen_T: BoolArray) -> tuple[Grid, Grid]:
 
 
 def _city(shape: GridShape, draw: Random) -> _City:
-    """A city without stops whose roads are all connected."""
     street_rows, street_cols = _streets(draw, shape.rows), _streets(draw, shape.cols)
     crossings = [[row * shape.cols + col] for row in street_rows for col in street_cols]
     along = [[row * shape.cols + col for col in gap] for gap in _gaps(street_cols, shape.cols) for row in street_rows]
@@ -267,7 +265,6 @@ def _city(shape: GridShape, draw: Random) -> _City:
 
 
 def _streets(draw: Random, length: int) -> list[int]:
-    """The rows or columns that are streets."""
     lines = [draw.randrange(2)]
     while (line := lines[-1] + 1 + draw.choice(BLOCK_SIDES)) < length:
         lines.append(line)

@@ -266,7 +266,6 @@ def _spanning_tree(shape: GridShape, draw: Random) -> int:
 
 
 def _braided(shape: GridShape, draw: Random) -> int:
-    """A spanning tree with some of the walls between its places opened, which makes rings."""
     open_cells = _spanning_tree(shape, draw)
     stride = shape.cols + 1
     across = open_cells << 1 & open_cells >> 1  # closed cells between two open ones, side by side or above each other

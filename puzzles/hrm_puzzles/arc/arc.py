@@ -181,5 +181,4 @@ class ArcSymmetry:
 
 
 def _key(grid: Grid) -> bytes:
-    """Bytes that are the same for equal grids only."""
     return bytes(grid.shape) + np.ascontiguousarray(grid, dtype=np.int8).tobytes()

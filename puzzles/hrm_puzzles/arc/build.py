@@ -1,8 +1,7 @@
 """Building ARC data sets as the published builder does: every variant of a task is a puzzle id of its own.
 
-The training split holds all demonstrations and the test pairs of training tasks, the test split those of held-out
-tasks, each in every variant. Sizes are known before any canvas is drawn, so workers put their tasks straight into the
-finished files: memory stays flat for any number of examples, and a build that was stopped continues.
+Sizes are known before any canvas is drawn, so workers put their tasks straight into the finished files: memory stays
+flat for any number of examples, and a build that was stopped continues.
 Shapes: V variants of a task (the task as it is comes first), E its examples of one split, S side of the canvas,
 T = S * S tokens, K variants of one turn, H and W the sides of one grid, C = 10 colours.
 """
@@ -13,8 +12,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,6 @@ from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.canvas import END, FIRST_COLOUR, NUM_TURNS, TRANSPOSING, Pair, Variant, turned, variants_of
 from hrm_puzzles.arc.notation import ArcTask, chosen, read_tasks
 from hrm_puzzles.data import datasets
-from hrm_puzzles.data.datasets import Built, DatasetError, Layout
 from hrm_puzzles.puzzle import Grid
 
 SPLITS = ("train", "test")
@@ -63,7 +61,7 @@ class ArcRecipe:
 
 def build_arc(
     recipe: ArcRecipe, puzzle: Arc, out: Path, *, num_workers: int = 1, progress: OnProgress = unheard
-) -> Built:
+) -> datasets.BuiltSet:
     """Build a data set at `out`, which must not exist; the same for a seed with any number of workers."""
     require_free(out)
     tasks = chosen(read_tasks(recipe.dataset), recipe.tasks)
@@ -73,12 +71,14 @@ def build_arc(
     ]
     if not any(task.is_held_out and task.tests for task in fitting):
         problem = f"{recipe.dataset} has no held-out task with an answer whose grids fit {side} x {side}"
-        raise DatasetError(f"{problem}, so the test split would be empty; choose other tasks or a larger canvas.")
+        raise datasets.DatasetError(
+            f"{problem}, so the test split would be empty; choose other tasks or a larger canvas."
+        )
     named = {**asdict(recipe), "tasks": [task.name for task in fitting]}
     digest = hashlib.sha256(json.dumps(named).encode()).hexdigest()
     unfinished = out.with_name(f".{out.name}.unfinished-{digest[:12]}")
     counts = _begin(recipe, puzzle, fitting, unfinished)
-    jobs = _jobs(fitting, counts, unfinished / "done")
+    jobs = list(_jobs(fitting, counts, unfinished / "done"))
     missing = [job for job in jobs if not job.done.exists()]
     progress(len(jobs) - len(missing), len(jobs))
     write = partial(_write_task, recipe=recipe, side=puzzle.side, data=unfinished / "data")
@@ -87,7 +87,7 @@ def build_arc(
     publish(unfinished / "data", out)
     shutil.rmtree(unfinished, ignore_errors=True)
     train, test = (_layout(fitting, counts, split) for split in SPLITS)
-    return Built(
+    return datasets.BuiltSet(
         num_tasks=len(fitting),
         num_left_out=len(tasks) - len(fitting),
         num_puzzles=train.num_puzzle_ids - 1,
@@ -120,11 +120,11 @@ def _names(recipe: ArcRecipe, tasks: list[ArcTask], counts: list[int]) -> Iterat
         yield from (variant.name(task.name) for variant in variants)
 
 
-def _layout(tasks: list[ArcTask], counts: list[int], split: str) -> Layout:
+def _layout(tasks: list[ArcTask], counts: list[int], split: str) -> datasets.Layout:
     """Each variant a puzzle, each task a group; tasks without examples in the split do not appear."""
     of_task = np.array([len(_pairs(task, split)) for task in tasks])
     of_variant = np.repeat(of_task, counts)
-    return Layout(
+    return datasets.Layout(
         puzzle_ids=(np.flatnonzero(of_variant) + 1).astype(np.int32),
         puzzle_offsets=np.append(0, np.cumsum(of_variant[of_variant > 0])),
         group_offsets=np.append(0, np.cumsum(np.array(counts)[of_task > 0])),
@@ -133,14 +133,12 @@ def _layout(tasks: list[ArcTask], counts: list[int], split: str) -> Layout:
 
 
 def _pairs(task: ArcTask, split: str) -> tuple[Pair, ...]:
-    """What a task gives to a split."""
     if split == "test":
         return task.tests if task.is_held_out else ()
     return task.demonstrations if task.is_held_out else task.pairs
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Job:
+class _Job(NamedTuple):
     """One task to be written: where its rows of each split begin, and the file that says it is done."""
 
     task: ArcTask
@@ -148,15 +146,12 @@ class _Job:
     done: Path
 
 
-def _jobs(tasks: list[ArcTask], counts: list[int], done: Path) -> list[_Job]:
-    starts = {
-        split: [0, *accumulate(count * len(_pairs(task, split)) for task, count in zip(tasks, counts, strict=True))]
-        for split in SPLITS
-    }
-    return [
-        _Job(task=task, starts={split: starts[split][number] for split in SPLITS}, done=done / str(number))
-        for number, task in enumerate(tasks)
-    ]
+def _jobs(tasks: list[ArcTask], counts: list[int], done: Path) -> Iterator[_Job]:
+    start: dict[str, int] = dict.fromkeys(SPLITS, 0)
+    for number, (task, count) in enumerate(zip(tasks, counts, strict=True)):
+        yield _Job(task, dict(start), done / str(number))
+        for split in SPLITS:
+            start[split] += count * len(_pairs(task, split))
 
 
 def _write_task(job: _Job, recipe: ArcRecipe, side: int, data: Path) -> None:
@@ -182,9 +177,8 @@ def _drawn_VET(
 
     As published, one random pair of each variant keeps its place in the upper left corner.
     """
-    origins_VE2 = np.zeros((len(variants), len(pairs), 2), dtype=np.intp)
-    if rng is not None:
-        origins_VE2 = _origins_VE2(pairs, variants, side, rng)
+    at_corner_VE2 = np.zeros((len(variants), len(pairs), 2), dtype=np.intp)
+    origins_VE2 = at_corner_VE2 if rng is None else _origins_VE2(pairs, variants, side, rng)
     inputs_VET, labels_VET = (np.empty((len(variants), len(pairs), side * side), dtype=np.uint8) for _ in range(2))
     for number, (question, answer) in enumerate(pairs):
         origins_V2 = origins_VE2[:, number]

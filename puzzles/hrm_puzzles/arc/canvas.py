@@ -9,7 +9,7 @@ Shapes: B batch, V variants, S side of the canvas, T = S * S, C = 10 colours, H 
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -72,9 +72,6 @@ class Boxes:
     height_B: IntpArray
     width_B: IntpArray
 
-    def at(self, top_B: IntpArray, left_B: IntpArray) -> "Boxes":
-        return Boxes(top_B=top_B, left_B=left_B, height_B=self.height_B, width_B=self.width_B)
-
     def rows_BS(self, side: int, *, below: int = 0) -> BoolArray:
         return _within_BS(side, self.top_B, self.height_B + below)
 
@@ -105,7 +102,7 @@ def moved_BT(tokens_BT: IntArray, boxes: Boxes, top_B: IntpArray, left_B: IntpAr
     row_BS = np.clip(line_S + (boxes.top_B - top_B)[:, None], 0, side - 1)
     col_BS = np.clip(line_S + (boxes.left_B - left_B)[:, None], 0, side - 1)
     source_BT = (row_BS[:, :, None] * side + col_BS[:, None, :]).reshape(-1, side * side)
-    there = boxes.at(top_B, left_B)
+    there = replace(boxes, top_B=top_B, left_B=left_B)
     inside_BT = (there.rows_BS(side)[:, :, None] & there.cols_BS(side)[:, None, :]).reshape(-1, side * side)
     pad_B1 = np.minimum(np.asarray(tokens_BT).min(axis=1, keepdims=True), PAD)
     around_BT = np.where(there.marks_BT(side) == END, END, pad_B1)

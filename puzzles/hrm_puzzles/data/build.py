@@ -23,7 +23,6 @@ from hrm_host.atomic import new_directory, require_free
 from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets, sources
-from hrm_puzzles.data.datasets import Built, DatasetError, Layout
 from hrm_puzzles.data.sources import Chunk, Examples
 from hrm_puzzles.puzzle import WRONG, Puzzle, PuzzleError
 
@@ -61,7 +60,7 @@ def usual_counts(puzzle: Puzzle) -> tuple[int, int]:
     return USUAL_COUNTS.get(puzzle.name.partition("-")[0], (1000, 200))
 
 
-def build(recipe: DataRecipe, out: Path, *, num_workers: int = 1, progress: OnProgress = unheard) -> Built:
+def build(recipe: DataRecipe, out: Path, *, num_workers: int = 1, progress: OnProgress = unheard) -> datasets.BuiltSet:
     """Build a data set at `out`, which must not exist; a build that was stopped continues with the same recipe.
 
     No question of the training split is a symmetric copy of one of the test split; those are left out.
@@ -83,7 +82,7 @@ def build(recipe: DataRecipe, out: Path, *, num_workers: int = 1, progress: OnPr
     with new_directory(out) as directory:
         _write(puzzle, recipe, directory, train, test)
     shutil.rmtree(finished, ignore_errors=True)
-    return Built(
+    return datasets.BuiltSet(
         num_train=len(train) * (1 + recipe.copies),
         num_test=len(test),
         num_left_out=len(all_train) - len(train),
@@ -104,22 +103,17 @@ def _csv_rows(puzzle: Puzzle, recipe: DataRecipe, *, is_test: bool) -> list[Exam
         parts.append(rows)
     if not recipe.chunks(is_test=is_test) and not any(map(len, parts)):
         split = "test" if is_test else "train"
-        raise DatasetError(f"the {split} split would be empty; give --{split} or --csv-{split} with rows in range.")
+        raise datasets.DatasetError(
+            f"the {split} split would be empty; give --{split} or --csv-{split} with rows in range."
+        )
     return parts
 
 
 def _write(puzzle: Puzzle, recipe: DataRecipe, directory: Path, train: Examples, test: Examples) -> None:
     copied = _with_copies(puzzle, train, recipe)
     for split, rows, variants in (("train", copied, 1 + recipe.copies), ("test", test, 1)):
-        datasets.write_split(
-            directory,
-            split,
-            rows["inputs"],
-            rows["labels"],
-            puzzle=puzzle,
-            ratings_N=rows["rating"],
-            layout=datasets.Layout.of_variants(len(rows), variants),
-        )
+        tokens, layout = (rows["inputs"], rows["labels"]), datasets.Layout.of_variants(len(rows), variants)
+        datasets.write_split(directory, split, *tokens, puzzle=puzzle, ratings_N=rows["rating"], layout=layout)
     datasets.write_identifiers(directory)
     files = {"csv_train": recipe.csv_train, "csv_test": recipe.csv_test}  # without the folders of one machine
     named = {key: file and Path(file).name for key, file in files.items()}
@@ -127,7 +121,6 @@ def _write(puzzle: Puzzle, recipe: DataRecipe, directory: Path, train: Examples,
 
 
 def _with_copies(puzzle: Puzzle, rows: Examples, recipe: DataRecipe) -> Examples:
-    """Each question followed by its symmetric copies; their rating is that of the original."""
     if not recipe.copies:
         return rows
     rng = np.random.default_rng(np.random.SeedSequence(recipe.seed, spawn_key=(2,)))
@@ -142,7 +135,7 @@ def _with_copies(puzzle: Puzzle, rows: Examples, recipe: DataRecipe) -> Examples
 # Exported puzzles
 
 
-def import_file(path: Path, puzzle: Puzzle, out: Path, *, split: str | None = None) -> Built:
+def import_file(path: Path, puzzle: Puzzle, out: Path, *, split: str | None = None) -> datasets.BuiltSet:
     """Make a data set of the good objects of a file; all go to `split`, or the held-out classes to the test split.
 
     What is held out is a rule over equivalence classes, the same as for generated data sets, so that no imported
@@ -157,7 +150,7 @@ def import_file(path: Path, puzzle: Puzzle, out: Path, *, split: str | None = No
         except PuzzleError as error:
             faults.append(f"{place}: {error}")
     if not found:
-        raise DatasetError(f"{path} holds no good puzzle ({'; '.join(faults[:1]) or 'it is empty'}); {FORM}.")
+        raise datasets.DatasetError(f"{path} holds no good puzzle ({'; '.join(faults[:1]) or 'it is empty'}); {FORM}.")
     names_N, inputs, labels = zip(*sorted(found, key=lambda one: one[0]), strict=True)
     inputs_NT, labels_NT = np.stack(inputs), np.stack(labels)
     identifiers = sorted({*names_N} - {""})
@@ -172,7 +165,7 @@ def import_file(path: Path, puzzle: Puzzle, out: Path, *, split: str | None = No
                 datasets.write_split(directory, part, *rows, puzzle=puzzle, layout=layout)
         datasets.write_identifiers(directory, identifiers)
         datasets.write_recipe(directory, puzzle, {"imported": path.name})
-    return Built(
+    return datasets.BuiltSet(
         num_train=int((~is_test_N).sum()),
         num_test=int(is_test_N.sum()),
         num_left_out=len(faults),
@@ -188,7 +181,7 @@ def _objects(path: Path) -> Iterator[tuple[str, object]]:
         try:
             values = cast("list[object]", json.loads(text))
         except (ValueError, RecursionError) as error:
-            raise DatasetError(f"{path} is not JSON ({error}); {FORM} in a list, or one a line.") from error
+            raise datasets.DatasetError(f"{path} is not JSON ({error}); {FORM} in a list, or one a line.") from error
         yield from ((f"object {number}", value) for number, value in enumerate(values, start=1))
         return
     for number, line in enumerate(text.splitlines(), start=1):
@@ -217,11 +210,10 @@ def _imported(puzzle: Puzzle, value: object) -> tuple[str, NDArray[np.uint8], ND
     return parsed.identifier or "", inputs_T, labels_T
 
 
-def _layout(ids_N: NDArray[np.int32], num_puzzle_ids: int) -> Layout:
-    """One puzzle and group for each example without a name, and for all examples of one name together."""
+def _layout(ids_N: NDArray[np.int32], num_puzzle_ids: int) -> datasets.Layout:
     begins_N = np.append(True, (ids_N[1:] != ids_N[:-1]) | (ids_N[1:] == 0))
     starts = np.flatnonzero(begins_N)
-    return Layout(
+    return datasets.Layout(
         puzzle_ids=ids_N[starts],
         puzzle_offsets=np.append(starts, len(ids_N)),
         group_offsets=np.arange(len(starts) + 1),

@@ -36,7 +36,7 @@ class DatasetError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Built:
+class BuiltSet:
     """A new data set, with the sha256 of its files; `faults` say why exported puzzles were left out.
 
     `num_left_out` counts copies of test questions, exported puzzles or ARC tasks; `num_puzzles` are variants of tasks.

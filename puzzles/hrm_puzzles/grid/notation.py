@@ -157,7 +157,6 @@ def _grid(shape: GridShape, legend: Legend, cells: list[object] | list[str]) -> 
 
 
 def _blank(legend: Legend, characters: list[str]) -> str:
-    """The character a question uses for an open cell."""
     is_open = (character for character in characters if legend.values[character] == legend.open_value)
     return next(is_open, legend.characters[legend.open_value])
 

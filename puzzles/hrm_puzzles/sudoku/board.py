@@ -123,7 +123,6 @@ _DIGIT_OF_CHARACTER[ord("0") : ord("9") + 1] = range(10)
 
 
 def _digits(text: str) -> Grid:
-    """The digit of each character, `_NO_DIGIT` where it is none."""
     return _DIGIT_OF_CHARACTER[np.frombuffer(text.encode("ascii", errors="replace"), dtype=np.uint8)]
 
 

@@ -119,10 +119,7 @@ class SudokuSolver:
         candidates, fixed = state
         num_idle = 0
         for family in cycle(self._families):
-            once, twice = (
-                candidates,
-                0,
-            )  # sets are counted as far as two: over inner offsets, then these over outer ones
+            once, twice = candidates, 0  # sets are counted as far as two: over inner offsets, then these over outer
             for offsets in (family.inner, family.outer):
                 part_once, part_twice = once, twice
                 for offset in offsets:

@@ -16,7 +16,6 @@ from hrm_puzzles.grid.puzzle import revealed_BT
 from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed
 from hrm_puzzles.sudoku import board as sudoku_board
 from hrm_puzzles.sudoku import solver
-from hrm_puzzles.sudoku.board import SudokuBoard
 
 BLANK = 1
 WELL_KNOWN = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
@@ -24,7 +23,7 @@ HASH_ROUNDS = 4  # after three, two puzzles drawn at random hardly ever agree; o
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sudoku(SudokuBoard):
+class Sudoku(sudoku_board.SudokuBoard):
     """A Sudoku; `puzzle.Puzzle` says what each method promises."""
 
     name: str
@@ -142,7 +141,7 @@ class Sudoku(SudokuBoard):
 # boxes are square.
 
 
-def _draw_BT(board: SudokuBoard, rng: np.random.Generator, *, batch: int) -> tuple[Int32Array, Int32Array]:
+def _draw_BT(board: sudoku_board.SudokuBoard, rng: np.random.Generator, *, batch: int) -> tuple[Int32Array, Int32Array]:
     """The source of each position [B, T] and the new token of each [B, V]."""
     row_BS = _lines_BS(rng, batch, num_blocks=board.box_cols, block_size=board.box_rows)
     col_BS = _lines_BS(rng, batch, num_blocks=board.box_rows, block_size=board.box_cols)
@@ -173,7 +172,6 @@ def _seen(colour_BT: UInt64Array, group_T: Int32Array, salt: int) -> UInt64Array
 
 
 def _seen_alike(colour_BT: UInt64Array, digit_order_BT: NDArray[np.intp], side: int) -> UInt64Array:
-    """The same over the cells that hold one digit."""
     by_digit_BSS = np.take_along_axis(colour_BT, digit_order_BT, axis=1).reshape(-1, side, side)
     sums_BT = np.repeat(mixed(by_digit_BSS.sum(axis=2), 5), side, axis=1)
     seen_BT = np.empty_like(colour_BT)
