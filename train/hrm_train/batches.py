@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Puzzle
@@ -34,10 +33,10 @@ class Batch(NamedTuple):
 class Offer(NamedTuple):
     """Rows for slots; `explore_draw_B` in [0, 1) decides which of them must think for a random number of segments."""
 
-    tokens_BT: Tensor
-    labels_BT: Tensor
-    puzzle_ids_B: Tensor
-    explore_draw_B: Tensor
+    tokens_BT: torch.Tensor
+    labels_BT: torch.Tensor
+    puzzle_ids_B: torch.Tensor
+    explore_draw_B: torch.Tensor
 
     def rows(self, part: slice) -> "Offer":
         return Offer(*(tensor[part] for tensor in self))

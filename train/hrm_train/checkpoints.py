@@ -14,23 +14,16 @@ import shutil
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
-from torch import Tensor
 
 from hrm_model import checkpoint
-from hrm_model.checkpoint import CheckpointError, read_json
-from hrm_model.hrm import HRM
-from hrm_train.batches import Progress
-from hrm_train.optim import AdamATan2
-from hrm_train.recipe import Recipe
 
 TENSORS, VALUES = "trainer.safetensors", "trainer.json"
-LOCK = "lock"
+SLOTS, LOCK = "slots.", "lock"
 
 
 class SaveError(OSError):
@@ -54,7 +47,7 @@ class Checkpoints:
         try:
             write(path)
             checkpoint.point(self.run / "latest", path)
-        except (OSError, SafetensorError) as error:
+        except (OSError, safetensors.SafetensorError) as error:
             self.sweep()
             latest, resume = self.named("latest"), f"continue with hrm-train --run {self.run} --resume"
             keeps = f"{latest.name} before it is whole" if latest else "there is none before it"
@@ -89,47 +82,34 @@ def _reason(error: Exception) -> str:
     return os.strerror(int(number[1])) if number else str(error)
 
 
-def write_trainer(
-    model: HRM, optimiser: AdamATan2, slots: Mapping[str, Tensor], recipe: Recipe, progress: Progress, directory: Path
-) -> None:
-    tensors = {**_named(model, optimiser), **{f"slots.{name}": tensor for name, tensor in slots.items()}}
+def write_trainer(tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any], directory: Path) -> None:
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     safetensors.torch.save_file(flat, directory / TENSORS)
-    (directory / VALUES).write_text(
-        json.dumps({"recipe": asdict(recipe), "progress": asdict(progress)}, indent=2) + "\n"
-    )
+    (directory / VALUES).write_text(json.dumps(values, indent=2) + "\n")
 
 
 @torch.no_grad()
 def read_trainer(
-    directory: Path, model: HRM, optimiser: AdamATan2, recipe: Recipe
-) -> tuple[dict[str, Tensor], Progress]:
-    """Restores weights and moments in place; returns the slots' tensors and the progress. Refuses another recipe."""
-    values = read_json(directory / VALUES)
-    saved, mine = values["recipe"], asdict(recipe)
+    directory: Path, targets: Mapping[str, torch.Tensor], mine: Mapping[str, Any]
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Restores `targets` in place; returns the slots and the progress. Refuses another recipe than `mine`."""
+    values = checkpoint.read_json(directory / VALUES)
+    saved = values["recipe"]
     different = sorted(key for key in {*saved, *mine} if saved.get(key) != mine.get(key))
     if different:
         key = different[0]
-        raise CheckpointError(
+        raise checkpoint.CheckpointError(
             f"{directory} was trained with {key}={saved.get(key)!r}, not {mine.get(key)!r}; resume with the run's own "
             "settings, or start a new run from its weights with --init"
         )
-    tensors = safetensors.torch.load_file(directory / TENSORS)
-    for name, target in _named(model, optimiser).items():
+    file = directory / TENSORS
+    tensors = safetensors.torch.load_file(file)
+    for name, target in targets.items():
         if name not in tensors or tensors[name].shape != target.shape:
-            raise CheckpointError(f"{directory / TENSORS} does not fit the model at {name}; the files are of two runs")
+            raise checkpoint.CheckpointError(f"{file} does not fit the model at {name}; the files are of two runs")
         target.copy_(tensors[name])
-    progress = Progress(**values["progress"])
-    optimiser.num_steps = progress.step
-    return {name[len("slots.") :]: tensor for name, tensor in tensors.items() if name.startswith("slots.")}, progress
-
-
-def _named(model: HRM, optimiser: AdamATan2) -> dict[str, Tensor]:
-    names = [name for name, _ in model.named_parameters()]
-    kinds = {"weights": optimiser.params, "exp_avg": optimiser.exp_avg, "exp_avg_sq": optimiser.exp_avg_sq}
-    return {
-        f"{kind}.{name}": tensor for kind, tensors in kinds.items() for name, tensor in zip(names, tensors, strict=True)
-    }
+    slots = {name[len(SLOTS) :]: tensor for name, tensor in tensors.items() if name.startswith(SLOTS)}
+    return slots, values["progress"]
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,7 @@ class Ranks:
         share = batch_size // self.world
         return range(self.rank * share, (self.rank + 1) * share)
 
-    def sum_(self, tensors: Sequence[Tensor]) -> None:
+    def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
         """Sums over the ranks, in place; one call for all tensors, which share a type."""
         if self.world == 1:
             return
@@ -45,7 +44,7 @@ class Ranks:
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
 
-    def everyones(self, tensor_B: Tensor) -> Tensor:
+    def everyones(self, tensor_B: torch.Tensor) -> torch.Tensor:
         """The rows of all ranks, in their order, on every rank."""
         if self.world == 1:
             return tensor_B
@@ -53,7 +52,7 @@ class Ranks:
         dist.all_gather(parts, tensor_B.contiguous())
         return torch.cat(parts)
 
-    def gathered(self, tensor_B: Tensor) -> Tensor:
+    def gathered(self, tensor_B: torch.Tensor) -> torch.Tensor:
         """The rows of all ranks, on the CPU of the first; the others get their own back."""
         if self.world == 1:
             return tensor_B.cpu()

@@ -3,7 +3,7 @@
 Shapes: B slots of a micro-batch, T tokens, E puzzle-vector width.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +13,9 @@ from torch import Tensor
 
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
-from hrm_train import checkpoints, distributed
+from hrm_train import checkpoints, distributed, memory
 from hrm_train.batches import INTERVAL, Feed, Offer, Prefetcher, Progress
 from hrm_train.hardware import Hardware, Say
-from hrm_train.memory import is_out_of_memory
 from hrm_train.meter import PhaseTimer
 from hrm_train.optim import AdamATan2, Average, clip_, step_puzzle_table
 from hrm_train.recipe import Recipe
@@ -135,7 +134,7 @@ class Trainer:
                 sums = torch.stack([torch.stack(sums) for sums, _ in results]).sum(0)
                 return StepSums(*sums), torch.cat([gradient for _, gradient in results])
             except RuntimeError as error:
-                if not is_out_of_memory(error):
+                if not memory.is_out_of_memory(error):
                     raise
             self._parts = before  # outside the handler: the error's traceback keeps the failed step's tensors alive
             self._shrink()
@@ -218,19 +217,28 @@ class Trainer:
         model.load_state_dict({**self.model.state_dict(), **self.average.state})
         return model.to(self.device).eval()
 
+    def _tensors(self) -> dict[str, Tensor]:
+        """Raw weights and moments, by their names in a checkpoint."""
+        names, optimiser = [name for name, _ in self.model.named_parameters()], self.optimiser
+        kinds = {"weights": optimiser.params, "exp_avg": optimiser.exp_avg, "exp_avg_sq": optimiser.exp_avg_sq}
+        return {f"{kind}.{name}": one for kind, of in kinds.items() for name, one in zip(names, of, strict=True)}
+
     def save(self, path: Path, meta: dict[str, Any]) -> None:
         """Writes a whole checkpoint of this instant, or nothing; every rank must call it, and the first one writes."""
         slots = {name: self.ranks.gathered(tensor) for name, tensor in self.slots.state().items()}
         self.progress.counted_solved, self.progress.counted_finished = map(int, self._counted.tolist())
-        more = partial(checkpoints.write_trainer, self.model, self.optimiser, slots, self.recipe, self.progress)
+        tensors = {**self._tensors(), **{checkpoints.SLOTS + name: tensor for name, tensor in slots.items()}}
+        values = {"recipe": asdict(self.recipe), "progress": asdict(self.progress)}
         if self.ranks.is_first:
-            checkpoint.save(path, self.averaged_model(), meta, more)
+            checkpoint.save(path, self.averaged_model(), meta, partial(checkpoints.write_trainer, tensors, values))
         self.ranks.wait()
 
     def restore(self, path: Path) -> None:
         """Continues exactly where the checkpoint `path` was written, on whatever number of ranks."""
         averaged, _ = checkpoint.load(path)
-        slots, self.progress = checkpoints.read_trainer(path, self.model, self.optimiser, self.recipe)
+        slots, progress = checkpoints.read_trainer(path, self._tensors(), asdict(self.recipe))
+        self.progress = Progress(**progress)
+        self.optimiser.num_steps = self.progress.step
         self.average.state = {name: p.detach().to(self.device) for name, p in averaged.named_parameters()}
         for name, buffer in averaged.named_buffers():
             self.model.get_buffer(name).copy_(buffer)

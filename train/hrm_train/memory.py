@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from hrm_host import memory
 from hrm_model.config import HRMConfig
@@ -93,9 +92,9 @@ def _kept_bytes(config: HRMConfig, recipe: Recipe, dtype: torch.dtype, rows: int
     slots = Slots.empty(model, rows, torch.device("cpu"), dtype)
     puzzle_vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
     existing = {_storage(tensor) for tensor in (*model.parameters(), *model.buffers(), *slots.state().values())}
-    kept: dict[int, Tensor] = {}
+    kept: dict[int, torch.Tensor] = {}
 
-    def keep(tensor: Tensor) -> Tensor:
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
         kept.setdefault(_storage(tensor), tensor)
         return tensor
 
@@ -104,7 +103,7 @@ def _kept_bytes(config: HRMConfig, recipe: Recipe, dtype: torch.dtype, rows: int
     return sum(tensor.untyped_storage().nbytes() for key, tensor in kept.items() if key not in existing)
 
 
-def _storage(tensor: Tensor) -> int:
+def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 

@@ -19,14 +19,11 @@ import typer
 from hrm_host.progress import Stages
 from hrm_model.hrm import HRM
 from hrm_puzzles.data import datasets
-from hrm_train import status
-from hrm_train.batches import Batch, open_source
-from hrm_train.checkpoints import Checkpoints
+from hrm_train import batches, checkpoints, status, telemetry
 from hrm_train.evaluate import Evaluation, HeldOut, Kind, evaluate, held_out
 from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
 from hrm_train.plan import RunPlan
-from hrm_train.telemetry import Telemetry, TensorBoard, WeightsAndBiases, Writer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +54,15 @@ class TrainingRun:
         held_out: HeldOut,
         intervals: Intervals,
         meta: Mapping[str, Any],
-        writers: Sequence[Writer],
+        writers: Sequence[telemetry.Writer],
         say: Say,
     ) -> None:
         self.path, self.trainer, self.held_out, self.intervals = path, trainer, held_out, intervals
         self.meta, self.say = meta, say
         self.stopped_by: str | None = None
-        self.checkpoints = Checkpoints(path, intervals.keep)
+        self.checkpoints = checkpoints.Checkpoints(path, intervals.keep)
         self.history = status.History(path)
-        self.telemetry = Telemetry(path, trainer, writers, say)
+        self.telemetry = telemetry.Telemetry(path, trainer, writers, say)
         self._saved_at = time.monotonic()
         self._latest_figures = ""
 
@@ -161,7 +158,7 @@ class TrainingRun:
                 self.checkpoints.choose(step)
         return evaluation
 
-    def _evaluated(self, model: HRM, kind: Kind, rows: Batch) -> tuple[Evaluation, bool]:
+    def _evaluated(self, model: HRM, kind: Kind, rows: batches.Batch) -> tuple[Evaluation, bool]:
         progress, recipe = self.trainer.progress, self.trainer.recipe
         before = self.history.best(kind, progress.step - 1)
 
@@ -203,7 +200,7 @@ class TrainingRun:
 
 def run_of(plan: RunPlan, trainer: Trainer, intervals: Intervals, say: Say, *, wandb: bool) -> TrainingRun:
     """The run of a plan; its checkpoints name the data, the machine and the commit."""
-    source = open_source(plan.data, "test", trainer.feed.puzzle)
+    source = batches.open_source(plan.data, "test", trainer.feed.puzzle)
     rows = held_out(source, intervals.validation_puzzles, trainer.recipe.seed)
     try:
         command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
@@ -217,9 +214,9 @@ def run_of(plan: RunPlan, trainer: Trainer, intervals: Intervals, say: Say, *, w
         "hardware": plan.hardware.name,
         "commit": commit,
     }
-    writers: list[Writer] = []
+    writers: list[telemetry.Writer] = []
     if trainer.ranks.is_first:
-        writers.append(TensorBoard(plan.run))
+        writers.append(telemetry.TensorBoard(plan.run))
         if wandb:
-            writers.append(WeightsAndBiases(plan.run, json.loads(plan.to_json())))
+            writers.append(telemetry.WeightsAndBiases(plan.run, json.loads(plan.to_json())))
     return TrainingRun(plan.run, trainer, rows, intervals, meta, writers, say)

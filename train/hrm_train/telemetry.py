@@ -18,16 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from hrm_train import meter
+from hrm_train import meter, status
 from hrm_train.evaluate import Evaluation
 from hrm_train.hardware import Say
 from hrm_train.loop import StepReport, Trainer
-from hrm_train.meter import Reading
-from hrm_train.status import METRICS
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricsRow(Reading):
+class MetricsRow(meter.Reading):
     """`train` holds means over the steps since the last row, `system` the GPU's figures."""
 
     time: float
@@ -157,7 +155,7 @@ class Telemetry:
             writer.close()
 
     def _write(self, row: MetricsRow) -> None:
-        with (self._run / METRICS).open("a", encoding="utf-8") as file:
+        with (self._run / status.METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(_rounded(asdict(row))) + "\n")
         figures = {f"train/{name}": value for name, value in row.train.items()}
         figures |= {f"system/{name}": value for name, value in row.system.items()}
@@ -194,7 +192,7 @@ class AnomalyMonitor:
         self._lasted: Counter[str] = Counter()
         self._said: set[str] = set()
 
-    def see(self, reading: Reading, losses: Sequence[float], throttled: Sequence[str]) -> list[str]:
+    def see(self, reading: meter.Reading, losses: Sequence[float], throttled: Sequence[str]) -> list[str]:
         """The warnings that are new after this reading; `throttled` holds keys of THROTTLED."""
         wait = reading.share("data")
         starved = (

@@ -3,8 +3,6 @@
 Shapes: B slots, T tokens, V vocabulary, N positions, D hidden, E puzzle-vector width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +19,7 @@ from hrm_train.recipe import LossKind, Recipe
 
 
 def window_loss(
-    model: HRM, slots: Slots, puzzle_vector_BE: Tensor, recipe: Recipe, max_segments: int
+    model: HRM, slots: "Slots", puzzle_vector_BE: Tensor, recipe: Recipe, max_segments: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Moves the slots on by the recipe's window of segments; gradients pass through all of it.
 
@@ -99,7 +97,7 @@ class Slots:
     halted_B: Tensor
 
     @classmethod
-    def empty(cls, model: HRM, num_rows: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Slots:
+    def empty(cls, model: HRM, num_rows: int, device: torch.device, dtype: torch.dtype = torch.float32) -> "Slots":
         """Rows that all wait for a puzzle; `dtype` is that of the state, and so of all activations."""
         config = model.config
 
@@ -147,14 +145,14 @@ class Slots:
         wants_B = (margin_B.detach() > 0) & (self.segments_B >= self.min_segments_B)
         self.halted_B = wants_B | (self.segments_B >= max_segments)
 
-    def split(self, num_parts: int) -> list[Slots]:
+    def split(self, num_parts: int) -> list["Slots"]:
         """Parts of (nearly) equal size, in order; `joined` undoes it."""
         sizes = [len(self) * (i + 1) // num_parts - len(self) * i // num_parts for i in range(num_parts)]
         named = {name: tensor.split(sizes) for name, tensor in self.state().items()}
         return [Slots.from_state({name: parts[i] for name, parts in named.items()}) for i in range(num_parts)]
 
     @staticmethod
-    def joined(parts: Sequence[Slots]) -> Slots:
+    def joined(parts: Sequence["Slots"]) -> "Slots":
         if len(parts) == 1:
             return replace(parts[0])
         states = [part.state() for part in parts]
@@ -165,7 +163,7 @@ class Slots:
         return {**named, **self.carry._asdict()}
 
     @classmethod
-    def from_state(cls, state: dict[str, Tensor]) -> Slots:
+    def from_state(cls, state: dict[str, Tensor]) -> "Slots":
         named = {name: tensor for name, tensor in state.items() if name not in Carry._fields}
         return cls(carry=Carry(*(state[name] for name in Carry._fields)), **named)
 
