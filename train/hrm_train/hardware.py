@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -81,6 +81,11 @@ class Hardware:
         model.think, model.halting = torch.compile(model.think), torch.compile(model.halting)
 
 
+def _rows(*rows: int) -> dict[str, Any]:
+    """In the order of the fields."""
+    return dict(zip(("rows_81", "rows_900", "small_rows_81", "small_rows_900"), rows, strict=True))
+
+
 PRESETS = {
     preset.name: preset
     for preset in (
@@ -91,10 +96,7 @@ PRESETS = {
             device="cpu",
             preset="small",
             precision="fp32",
-            rows_81=32,
-            rows_900=4,
-            small_rows_81=32,
-            small_rows_900=32,
+            **_rows(32, 4, 32, 32),
             target_batch=32,
             workers=0,
             prefetch=0,
@@ -114,15 +116,7 @@ PRESETS = {
         # rows of 81 tokens take 4 GiB, 16 of 900 tokens with the table of all ARC tasks 6 GiB of 8 GB, of which
         # Windows keeps one; no torch.compile, since Triton is no part of PyTorch on Windows
         Hardware(
-            name="rtx3070ti",
-            gpu="RTX 3070 Ti",
-            memory_gb=8,
-            target_batch=192,
-            rows_81=192,
-            rows_900=16,
-            small_rows_81=192,
-            small_rows_900=48,
-            compile=False,
+            name="rtx3070ti", gpu="RTX 3070 Ti", memory_gb=8, target_batch=192, compile=False, **_rows(192, 16, 192, 48)
         ),
         Hardware(
             name="jetson-orin",
@@ -137,11 +131,6 @@ PRESETS = {
 }
 """bf16 on all GPUs is the published precision. target_batch 768 is the published batch, by accumulation if need be.
 One thread draws rows ahead (a batch of 768 takes about 10 ms); two steps ahead hide its jitter."""
-
-SETTABLE = (  # by --set
-    *("precision", "rows_81", "rows_900", "small_rows_81", "small_rows_900", "micro_batch"),
-    *("workers", "prefetch", "compile", "recompute"),
-)
 
 
 def hardware_from_name(name: str) -> Hardware:

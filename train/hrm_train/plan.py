@@ -27,7 +27,7 @@ from hrm_puzzles.data.build import DataRecipe, build, usual_counts
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import distributed, memory
 from hrm_train.batches import Feed, open_source
-from hrm_train.hardware import PRESETS, SETTABLE, Hardware, Say, hardware_from_name, prepare
+from hrm_train.hardware import PRESETS, Hardware, Say, hardware_from_name, prepare
 from hrm_train.loop import Trainer
 from hrm_train.recipe import SIZES, Recipe, config_for, recipe_for, with_settings
 from hrm_train.status import SETTINGS
@@ -174,8 +174,10 @@ def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
 
 def _settings_by_record(settings: Sequence[str]) -> list[dict[str, str]]:
     """The key=value settings of the model, the recipe and the machine; refuses a key that none of them has."""
-    decided = {"vocab_size", "seq_len", "num_puzzle_ids", "puzzle"}  # by the puzzle and its data
-    known = [{field.name for field in fields(record)} - decided for record in (HRMConfig, Recipe)] + [set(SETTABLE)]
+    by_data = {"vocab_size", "seq_len", "num_puzzle_ids", "puzzle"}
+    by_machine = {"name", "device", "gpu", "memory_gb", "preset", "target_batch", "refusal"}
+    decided = by_data | by_machine
+    known = [{field.name for field in fields(record)} - decided for record in (HRMConfig, Recipe, Hardware)]
     pairs: dict[str, str] = {}
     for text in settings:
         key, found, pairs[key] = text.partition("=")
