@@ -55,10 +55,6 @@ class Checkpoints:
             raise SaveError(f"{path} could not be written ({_reason(error)}), {then}") from error
         self._prune()
 
-    def is_latest(self, step: int) -> bool:
-        """It is there already, and what a resume would read is never rewritten."""
-        return self.named("latest") == self.run / f"step_{step}"
-
     def choose(self, step: int) -> None:
         checkpoint.point(self.run / "best", self.run / f"step_{step}")
         self._prune()

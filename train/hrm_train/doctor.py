@@ -68,15 +68,14 @@ def software_findings(machine: Host, software: TrainingSoftware) -> Iterator[Fin
         yield architecture(software, capability[0])
     if software.torch is None:
         return
-    remedies = {
-        "triton": "pip install triton (Windows: triton-windows)",
-        "compiler": "sudo apt install build-essential (Windows: the Visual Studio build tools)",
-    }
-    has = {"triton": software.has_triton or driver_cuda is None, "compiler": software.compiler is not None}
-    needs = [name for name, found in has.items() if not found]
+    needs: dict[str, str] = {}
+    if driver_cuda and not software.has_triton:
+        needs["triton"] = "pip install triton (Windows: triton-windows)"
+    if software.compiler is None:
+        needs["compiler"] = "sudo apt install build-essential (Windows: the Visual Studio build tools)"
     if needs:
         text = f"{' and '.join(needs)} missing: training runs, but uncompiled and slower"
-        yield warn("torch.compile", text, "; ".join(remedies[need] for need in needs))
+        yield warn("torch.compile", text, "; ".join(needs.values()))
     else:
         yield ok("torch.compile", f"compiler{' and Triton' if software.has_triton else ''} found")
 

@@ -49,7 +49,6 @@ class Evaluation:
     segments: float
     halted_exact: float
     loss: float
-    proven_B: NDArray[np.bool_]
     pass_at: Mapping[int, float]
 
     @property
@@ -112,7 +111,6 @@ def evaluate(
         segments=float(halted_at_B.mean()) + 1,
         halted_exact=float(np.take_along_axis(found["exact"], halted_at_B[None], axis=0).mean()),
         loss=float(found["loss"].mean()),
-        proven_B=found["proven"][-1],
         pass_at=pass_at,
     )
 

@@ -25,12 +25,10 @@ from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.data.build import DataRecipe, build, usual_counts
 from hrm_puzzles.puzzle import Puzzle
-from hrm_train import distributed, memory
-from hrm_train.batches import Feed, open_source
+from hrm_train import batches, distributed, memory, status
 from hrm_train.hardware import PRESETS, Hardware, Say, hardware_from_name, prepare
 from hrm_train.loop import Trainer
 from hrm_train.recipe import SIZES, Recipe, config_for, recipe_for, with_settings
-from hrm_train.status import SETTINGS
 
 SMALL = 8_000_000  # parameters, below which the table's small_rows_* hold
 FACTORS = (0.5, 1, 2, 4)  # of the wanted micro-batch: what `fastest` tries, REPEATS times each
@@ -109,10 +107,10 @@ def open_plan(options: PlanOptions, say: Say = print, *, tune: bool = False) -> 
     """
     run, ranks = options.run or Path("runs") / options.puzzle, distributed.ranks()
     was_restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by torchrun, after a failure
-    if options.resume or (was_restarted and (run / SETTINGS).exists()):
+    if options.resume or (was_restarted and (run / status.SETTINGS).exists()):
         return read_plan(run, options.hw)
     if ranks.is_first:
-        if (run / SETTINGS).exists():
+        if (run / status.SETTINGS).exists():
             raise ValueError(f"{run} already holds a run; add --resume to continue it or choose another --run")
         kind, machine, init = registry.get(options.puzzle), hardware_from_name(options.hw or "auto"), options.init
         arch = [f"arch={options.arch}"] if options.arch else []
@@ -126,22 +124,22 @@ def open_plan(options: PlanOptions, say: Say = print, *, tune: bool = False) -> 
         config = with_settings(sizes, of_model)
         ranks.slots(recipe.batch_size)  # refuse before any work
         data = options.data or _usual_data(kind, say)
-        config = replace(config, num_puzzle_ids=open_source(data, "train", kind).num_puzzle_ids)
+        config = replace(config, num_puzzle_ids=batches.open_source(data, "train", kind).num_puzzle_ids)
         plan = RunPlan(run=run, data=data, hardware=hardware, config=config, recipe=recipe, init=init)
         if tune:
             rows = fastest(trainer_from(plan, say), plan.micro_batch, say)
             plan = replace(plan, hardware=replace(hardware, micro_batch=rows))
         run.mkdir(parents=True, exist_ok=True)
-        atomic.write_text(run / SETTINGS, plan.to_json())
+        atomic.write_text(run / status.SETTINGS, plan.to_json())
     ranks.wait()
     return read_plan(run)
 
 
 def read_plan(run: Path, hw: str | None = None) -> RunPlan:
     """The plan as it was written, on another machine where `hw` says so; refuses a machine without its device."""
-    if not (run / SETTINGS).exists():
+    if not (run / status.SETTINGS).exists():
         raise ValueError(f"{run} holds no run to resume; start it without --resume")
-    values = checkpoint.read_json(run / SETTINGS)
+    values = checkpoint.read_json(run / status.SETTINGS)
     values["hardware"].pop("why", None)  # a sentence that older versions wrote
     hardware = hardware_from_name(hw) if hw else Hardware(**values["hardware"])
     prepare(hardware)
@@ -158,7 +156,9 @@ def read_plan(run: Path, hw: str | None = None) -> RunPlan:
 def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
     """The trainer at its first step; `Trainer.restore` takes it further."""
     puzzle, recipe = registry.get(plan.recipe.puzzle), plan.recipe
-    feed = Feed(open_source(plan.data, "train", puzzle), puzzle, seed=recipe.seed, augment=recipe.augment)
+    feed = batches.Feed(
+        batches.open_source(plan.data, "train", puzzle), puzzle, seed=recipe.seed, augment=recipe.augment
+    )
     torch.manual_seed(recipe.seed)
     model = HRM(plan.config)
     if plan.init and not (plan.run / "latest").exists():  # a checkpoint of the run itself replaces the start anyway

@@ -111,7 +111,8 @@ class TrainingRun:
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
         with trainer.meter.aside():
-            if ranks.any(ranks.is_first and not self.checkpoints.is_latest(progress.step)):
+            written = self.checkpoints.named("latest")  # what a resume would read is never rewritten
+            if ranks.any(ranks.is_first and written != self.path / f"step_{progress.step}"):
                 write = partial(trainer.save, meta=meta)
                 self.checkpoints.save(progress.step, write) if ranks.is_first else write(self.path)
         self._saved_at = time.monotonic()
