@@ -23,7 +23,6 @@ from hrm_edge_runtime.engines.engine import CARRIES, Float32
 from hrm_host.progress import Stages
 from hrm_puzzles.data.held_out import Questions
 
-MIN_PUZZLES = 4
 Scales = Mapping[str, float]  # by call site
 
 
@@ -57,7 +56,7 @@ def calibrate(
     `cache` keeps a finished calibration for the next time; one of another graph, other puzzles or other settings is
     refused, as are too few puzzles and puzzles of tasks that the table does not hold.
     """
-    if len(questions) < MIN_PUZZLES:
+    if len(questions) < 4:
         raise ValueError(f"{len(questions)} puzzles are too few to calibrate, choose and judge by; give thousands.")
     questions.require_ids(len(served.puzzle_table))
     key = key_of(served, questions, settings)

@@ -20,13 +20,11 @@ from rich.console import Console
 from rich.table import Table
 
 from hrm_calibration.halting_curve import choose, learned_curve, roll_out
-from hrm_calibration.int8_report import Paired, paired
 from hrm_edge_runtime.bundle import GOLDEN_NAME, IDENTIFIERS_NAME, PUZZLE_TABLE_NAME, Bundle, Golden
-from hrm_edge_runtime.engines.engine import Float32, median_step_ms
+from hrm_edge_runtime.engines.engine import median_step_ms
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.manifest import write_manifest
 from hrm_edge_runtime.parity.gates import LOGIT_TOLERANCE, passes
-from hrm_edge_runtime.parity.report import ParityReport
 from hrm_edge_runtime.parity.walk import compare
 from hrm_export.contents import Contents, Options, bundle_name, contents_of, find_checkpoint, parse_loop
 from hrm_export.forms import Form, lower_precisions, unrolled_graph
@@ -35,7 +33,6 @@ from hrm_export.torch_engine import SIZES, golden_traces
 from hrm_host.atomic import new_directory
 from hrm_host.command import refusing, taking
 from hrm_host.progress import Stages, stages_on
-from hrm_puzzles.data.held_out import Questions
 
 CANDIDATES = 16
 """Puzzles tried for each golden trace, since not every trace survives rounding."""
@@ -84,13 +81,13 @@ def write_bundle(path: Path, contents: Contents, options: Options, stages: Stage
         np.savez_compressed(unfinished / GOLDEN_NAME, allow_pickle=False, **vars(golden))
         fp32.origin = {"tolerance": LOGIT_TOLERANCE, "num_candidates": num_candidates}
         _compare(unfinished, fp32, golden, contents)
-        _require_parity(fp32.on_cpu)
+        _require_parity(fp32)
         forms, served = [fp32], replace(contents.served, policy=fp32.policy)
         for form in lower_precisions(served, contents.calibration, options, stages):
             _write_and_measure(unfinished, form, contents, options, stages)
-            form.lost = losses(fp32, form)
+            form.lost = form.losses_against(fp32)
             _compare(unfinished, form, golden, contents)
-            _require_quality(form, form.lost["exact"], options.max_loss)
+            _require_quality(form, options.max_loss)
             forms.append(form)
         num_segments = parse_loop(options.loop)
         unrolled = {} if num_segments is None else _write_unrolled(unfinished, forms, num_segments)
@@ -120,7 +117,6 @@ def _write_and_measure(directory: Path, form: Form, contents: Contents, options:
 
 
 def _compare(directory: Path, form: Form, golden: Golden, contents: Contents) -> None:
-    """Every graph of the form against PyTorch's traces."""
     table, puzzle = contents.served.puzzle_table, contents.served.puzzle
     form.parity = {}
     for name in form.graphs:
@@ -128,8 +124,9 @@ def _compare(directory: Path, form: Form, golden: Golden, contents: Contents) ->
             form.parity[name] = compare(golden, engine, puzzle_table=table, puzzle=puzzle, policy=form.policy)
 
 
-def _require_parity(report: ParityReport) -> None:
+def _require_parity(form: Form) -> None:
     """Stricter than replaying elsewhere: PyTorch ran on this very processor, so no segment may differ by more."""
+    report = form.on_cpu
     if not passes(report) or report.max_logit_gap > LOGIT_TOLERANCE:
         raise ParityError(
             f"the graph differs from PyTorch over {report.num_puzzles} puzzles (largest gap of logits "
@@ -139,8 +136,10 @@ def _require_parity(report: ParityReport) -> None:
         )
 
 
-def _require_quality(form: Form, exact: Paired, max_loss: float) -> None:
+def _require_quality(form: Form, max_loss: float) -> None:
     """Refuses a precision that loses more exact solves than `max_loss` points or whose logits are not finite."""
+    assert form.lost is not None
+    exact = form.lost["exact"]
     if 100 * exact.loss > max_loss:
         raise ParityError(
             f"{form.precision} loses {100 * exact.loss:.2f} points of exact solves against fp32 over "
@@ -184,22 +183,12 @@ def _manifest_fields(contents: Contents, forms: Sequence[Form], unrolled: Mappin
     }
 
 
-def losses(reference: Form, ours: Form) -> dict[str, Paired]:
-    """Puzzle by puzzle, under the rule as served and after all segments, where no threshold plays a part."""
-    one, other = (form.rollout.under(form.policy) for form in (reference, ours))
-    return {
-        "exact": paired(one.exact_N, other.exact_N),
-        "proven": paired(one.proven_N, other.proven_N),
-        "exact_after_all_segments": paired(reference.rollout.exact_SN[-1], ours.rollout.exact_SN[-1]),
-    }
-
-
-def segment_ms(graph: Path, batch: int, questions: Questions, puzzle_table: Float32) -> float:
+def segment_ms(graph: Path, batch: int, contents: Contents) -> float:
     """The median time of a segment with every slot in use, all cores."""
     with closing(OnnxEngine(graph, num_slots=batch)) as engine:
         for slot in range(batch):
-            asked = questions[slot % len(questions)]
-            engine.load(slot, asked.tokens_T, puzzle_table[asked.puzzle_id])
+            asked = contents.held_out[slot % len(contents.held_out)]
+            engine.load(slot, asked.tokens_T, contents.served.puzzle_table[asked.puzzle_id])
         return median_step_ms(engine, batch, seconds=MEASURE_S, min_steps=5)
 
 
@@ -243,7 +232,7 @@ def _figures(bundle: Bundle, contents: Contents, form: Form) -> dict[str, Any]:
     """
     sizes = {name: entry.size_bytes for name, entry in bundle.manifest.files.items()}
     names, score = list(form.graphs), form.score
-    graph, table = bundle.graph_path(form.precision, device="cpu"), bundle.puzzle_table
+    graph = bundle.graph_path(form.precision, device="cpu")
     return {
         "precision": form.precision,
         "size_bytes": sizes[names[0]],
@@ -255,12 +244,11 @@ def _figures(bundle: Bundle, contents: Contents, form: Form) -> dict[str, Any]:
         "mean_segments": score.mean_segments,
         "threshold": form.policy.threshold,
         "lost": None if form.lost is None else form.lost["exact"].model_dump(),
-        "segment_ms": {batch: segment_ms(graph, batch, contents.held_out, table) for batch in MEASURED_BATCHES},
+        "segment_ms": {batch: segment_ms(graph, batch, contents) for batch in MEASURED_BATCHES},
     }
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, str]:
-    """What a reader is shown of the figures, by its title."""
     lost = row["lost"] and [100 * row["lost"][name] for name in ("loss", "low", "high")]
     return {
         "file": f"{row['size_bytes']:,} bytes",

@@ -1,11 +1,10 @@
 """The options of hrm-export, and what goes into the bundle; everything here is refused before anything is computed."""
 
-import dataclasses
 import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -128,7 +127,7 @@ def contents_of(options: Options, source: Path, out: Path, stages: Stages) -> Co
     data = data_of(options.data, source, config)
     identifiers = identifiers_of(data, config.num_puzzle_ids)
     calibration, held_out = find_puzzles(options, config, puzzle, data, stages)
-    model.config = dataclasses.replace(config, max_segments=min(limit, config.max_segments))  # what traces cover
+    model.config = replace(config, max_segments=min(limit, config.max_segments))  # what traces cover
     return Contents(
         name=options.name or out.stem,
         model=model,

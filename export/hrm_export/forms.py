@@ -18,7 +18,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 from hrm_calibration.halting_curve import PolicyScore, Rollout, Score
 from hrm_calibration.int8 import Int8Settings, calibrate
-from hrm_calibration.int8_report import Paired
+from hrm_calibration.int8_report import Paired, paired
 from hrm_calibration.quantise import unsigned, with_nodes, with_outputs
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy
@@ -82,6 +82,15 @@ class Form:
     @property
     def score(self) -> Score:
         return self.rollout.under(self.policy).score()
+
+    def losses_against(self, fp32: "Form") -> dict[str, Paired]:
+        """Puzzle by puzzle, under the rule as served and after all segments, where no threshold plays a part."""
+        one, other = (form.rollout.under(form.policy) for form in (fp32, self))
+        return {
+            "exact": paired(one.exact_N, other.exact_N),
+            "proven": paired(one.proven_N, other.proven_N),
+            "exact_after_all_segments": paired(fp32.rollout.exact_SN[-1], self.rollout.exact_SN[-1]),
+        }
 
     def halting_curve(self) -> dict[str, Any]:
         """As the manifest holds it."""
