@@ -21,7 +21,6 @@ from hrm_edge_runtime.solve.solvers import from_bundle
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
-SCRIPT = "script"
 SHARES = (0.5, 0.8, 0.95)
 PROMISED = ("sudoku", "sudoku-6x6 --engine cpu:int8")
 ATTEMPTS = (1, 4, 16, 64)
@@ -217,7 +216,7 @@ def load(
         segments=segments, step_ms=step_ms, cost=cost, slots=slots, queue_limit=queue_limit, puzzles=puzzles, seed=seed
     )
     with refusals_in_one_sentence():
-        if bundle == SCRIPT:
+        if bundle == "script":
             target = scripted_target(script)
         else:
             opened = Bundle.open(find_bundle(bundle))

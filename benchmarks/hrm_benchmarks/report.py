@@ -13,11 +13,11 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from hrm_host.board import Host
+from hrm_host.command import refusing
 
 PAPER_WIDTH = 160  # characters
 
@@ -87,10 +87,8 @@ def refusals_in_one_sentence() -> Generator[None]:
 
     before = signal.signal(signal.SIGTERM, leave)
     try:
-        yield
-    except ValueError as error:
-        print(f"hrm-bench: {error}", file=sys.stderr)
-        raise typer.Exit(1) from error
+        with refusing("hrm-bench"):
+            yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
