@@ -1,11 +1,4 @@
-"""`hrm-data`: build, import, inspect and show data sets.
-
-hrm-data build sudoku --out data/sudoku --train 20000 --test 1000 --workers 4
-hrm-data build arc --out data/arc --augment 1000 --workers 4
-hrm-data import boards.ndjson sudoku --out data/boards
-hrm-data inspect data/sudoku
-hrm-data show data/arc --count 6 --png arc.png
-"""
+"""`hrm-data`: build, import, inspect and show data sets."""
 
 import json
 import sys

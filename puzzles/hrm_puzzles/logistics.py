@@ -248,9 +248,6 @@ def _grids(city: _City, chosen_T: BoolArray) -> tuple[Grid, Grid]:
     return question_T.reshape(sides), answer_T.reshape(sides)
 
 
-# Streets
-
-
 def _city(shape: GridShape, draw: Random) -> _City:
     street_rows, street_cols = _streets(draw, shape.rows), _streets(draw, shape.cols)
     crossings = [[row * shape.cols + col] for row in street_rows for col in street_cols]

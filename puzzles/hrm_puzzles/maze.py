@@ -185,9 +185,6 @@ def _is_chain_B(shape: GridShape, answers_BT: IntArray) -> BoolArray:
     return has_ends_B & ((num_near_BT == wanted_BT) | ~(is_end_BT | is_marked_BT)).all(axis=1)
 
 
-# Fresh mazes
-
-
 def lengths(shape: GridShape, difficulty: str) -> range:
     """The numbers of moves of a difficulty: up to half of what "hard" passes, up to that, and beyond it."""
     require_difficulty(difficulty, DIFFICULTIES)
@@ -234,9 +231,6 @@ def _grid(shape: GridShape, free: int, placed: tuple[tuple[int, int], ...]) -> G
     for cells, value in placed:
         grid_T[flags_from(shape, cells)] = value
     return grid_T.reshape(shape.rows, shape.cols)
-
-
-# Layouts
 
 
 def _spanning_tree(shape: GridShape, draw: Random) -> int:

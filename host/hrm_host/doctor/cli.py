@@ -221,9 +221,6 @@ def heat(machine: Host) -> Iterator[Finding]:
         yield ok("temperature", said)
 
 
-# The command
-
-
 def _shipped_bundles() -> Path:
     """Where the serving room keeps its bundles, found without importing it."""
     spec = importlib.util.find_spec("hrm_edge_runtime")

@@ -35,9 +35,6 @@ IntpArray = NDArray[np.intp]
 Pair = tuple[Grid, Grid]
 
 
-# Grids on a canvas
-
-
 def canvas_T(grid: Grid, side: int, origin: tuple[int, int] = (0, 0)) -> Int32Array:
     """A grid on its canvas, [T]; the grid must fit there."""
     (top, left), (height, width) = origin, grid.shape
@@ -124,9 +121,6 @@ def _extent(has_colour_BS: BoolArray) -> tuple[IntpArray, IntpArray]:
     return first_B, has_colour_BS.shape[1] - has_colour_BS[:, ::-1].argmax(axis=1) - first_B
 
 
-# Variants
-
-
 @dataclass(frozen=True, kw_only=True)
 class Variant:
     """A turn, and for each colour the one that takes its place."""
@@ -190,9 +184,6 @@ def _drawn(rng: np.random.Generator, count: int) -> tuple[NDArray[np.int64], NDA
     turns_V = rng.integers(NUM_TURNS, size=count)
     others_VC = np.argsort(rng.random((count, NUM_COLOURS - 1)), axis=1) + 1
     return turns_V, np.concatenate([np.zeros((count, 1), dtype=np.int64), others_VC], axis=1)
-
-
-# Hashes
 
 
 def equivalence_hash_B(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Array:

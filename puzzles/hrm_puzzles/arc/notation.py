@@ -39,9 +39,6 @@ LARGEST = 30  # cells, of a side, by ARC's own rule
 HELD_OUT_FOLDER = "evaluation"
 
 
-# Questions
-
-
 def parsed(notation: object, side: int) -> Parsed:
     """Read a question; raises PuzzleError with a rule and, where one cell is to blame, its row and column."""
     values = _object(notation)
@@ -93,9 +90,6 @@ def _input(values: dict[str, Any]) -> object:
     return cast("dict[str, object]", pair)["input"]
 
 
-# Grids
-
-
 def grid_of(value: object, side: int) -> tuple[Grid, str]:
     """A grid and the form it is written in: "rows" of numbers, "lines" of digits, or one "text" of lines."""
     rows, kind = _rows(value)
@@ -135,9 +129,6 @@ def _rows(value: object) -> tuple[list[list[object]], str]:
 
 def _digits(line: str) -> list[object]:
     return [int(character) if character in "0123456789" else character for character in line if character not in " ,\t"]
-
-
-# Tasks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -132,9 +132,6 @@ def _with_copies(puzzle: Puzzle, rows: Examples, recipe: DataRecipe) -> Examples
     return copied
 
 
-# Exported puzzles
-
-
 def import_file(path: Path, puzzle: Puzzle, out: Path, *, split: str | None = None) -> datasets.BuiltSet:
     """Make a data set of the good objects of a file; all go to `split`, or the held-out classes to the test split.
 

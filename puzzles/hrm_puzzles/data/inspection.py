@@ -209,9 +209,6 @@ def _quantile_text(values: Quantiles) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-# Examples for people
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ShownExample:
     """A question and its label as grids; the title says where it is in the data set and what is known of it."""

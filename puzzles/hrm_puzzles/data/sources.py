@@ -38,9 +38,6 @@ def example_type(puzzle: Puzzle) -> np.dtype[np.void]:
     return np.dtype([("inputs", np.uint8, puzzle.seq_len), ("labels", np.uint8, puzzle.seq_len), ("rating", "<i4")])
 
 
-# Generators
-
-
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
     """`count` puzzles of a split; test splits take the held-out classes, training splits the others."""
@@ -112,9 +109,6 @@ def _make_chunk(chunk: Chunk, directory: Path) -> int:
     return chunk.count
 
 
-# CSV files
-
-
 def read_csv(path: Path, puzzle: Puzzle, *, least_rating: int = 0, greatest_rating: int | None = None) -> Examples:
     """The rows of a rating range; every answer is checked, and refusals name the line.
 
@@ -162,9 +156,6 @@ def _tokens(path: Path, line: int, puzzle: Puzzle, column: str, text: str) -> by
 
 def _csv_error(path: Path, line: int, problem: str, remedy: str) -> DatasetError:
     return DatasetError(f"{path}, line {line}: {problem}; {remedy}.")
-
-
-# The hub
 
 
 def downloaded(source: str) -> tuple[Path, Path]:

@@ -58,9 +58,6 @@ def num_neighbours_BT(shape: GridShape, is_set_BT: BoolArray) -> NDArray[np.int8
     return (along_BRC + across_BRC).reshape(is_set_BT.shape)
 
 
-# Sets of cells
-
-
 def bits_of(number: int) -> Iterator[int]:
     """The positions of the one-bits, rising."""
     while number:
@@ -115,9 +112,6 @@ def levels_from(shape: GridShape, free: int, start: int, goal: int = 0) -> list[
         seen |= level
         levels.append(level)
     return levels
-
-
-# Symmetries
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,9 +101,6 @@ def text_of(legend: Legend, grid: Grid) -> str:
     return "\n".join("".join(characters[value] for value in row) for row in grid.tolist())
 
 
-# Text and lists
-
-
 def _from_text(size: BoardSize, legend: Legend, text: str) -> Parsed:
     size.require_short(text)
     shape = size.shape
@@ -202,9 +199,6 @@ def cells_of(shape: GridShape, name: str, value: object) -> list[Cell]:
     if len(cells) > shape.num_cells:
         raise PuzzleError(f"{name} has {len(cells)} cells", "bad-cell", f"send at most {shape.num_cells}")
     return [cell_of(shape, f"{name}[{index}]", cell) for index, cell in enumerate(cells)]
-
-
-# Errors
 
 
 def error_at(cell: Cell, problem: str, rule: str, remedy: str) -> PuzzleError:

@@ -126,9 +126,6 @@ def _digits(text: str) -> Grid:
     return _DIGIT_OF_CHARACTER[np.frombuffer(text.encode("ascii", errors="replace"), dtype=np.uint8)]
 
 
-# Lists
-
-
 def _from_list(board: SudokuBoard, values: list[object]) -> Parsed:
     if any(isinstance(value, list) for value in values[: board.side]):
         return _from_values(board, list(chain.from_iterable(board.size.rows_of(values))), "rows")

@@ -158,9 +158,6 @@ class SudokuSolver:
         return (has_digit_ST.argmax(axis=0) + 1).astype(np.int8).reshape(side, side)
 
 
-# The rules as masks
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Family:
     """Sets of bits {b + i + j} for each bit b of `base`, each i of 0 and `inner`, each j of 0 and `outer`.
@@ -244,8 +241,6 @@ def _at(board: SudokuBoard, cell: int) -> str:
     row, col = board.cell_name(cell)
     return f"at row {row}, column {col}"
 
-
-# Fresh questions
 
 ANY = range(10**9)
 # Share of cells given (0: every given is needed) and ratings, on 9x9; the smaller boards have no question that needs
