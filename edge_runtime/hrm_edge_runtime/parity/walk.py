@@ -20,8 +20,6 @@ from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles.data.held_out import HeldOutPuzzle, Questions
 from hrm_puzzles.puzzle import RIGHT
 
-GOLDEN_NAME = "PyTorch (golden traces)"
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Side:
@@ -156,7 +154,8 @@ class GoldenEngine:
 def golden_side(golden: Golden, num_slots: int, policy: HaltingPolicy) -> Side:
     """The traces as the reference of a comparison."""
     ids_as_vectors = np.arange(golden.puzzle_ids_B.max() + 1, dtype=np.float32)[:, None]
-    return Side(name=GOLDEN_NAME, engine=GoldenEngine(golden, num_slots), puzzle_table=ids_as_vectors, policy=policy)
+    name = "PyTorch (golden traces)"
+    return Side(name=name, engine=GoldenEngine(golden, num_slots), puzzle_table=ids_as_vectors, policy=policy)
 
 
 def golden_questions(golden: Golden) -> Questions:
