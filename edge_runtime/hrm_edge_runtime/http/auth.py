@@ -15,7 +15,7 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import Scope
@@ -41,11 +41,11 @@ class Key(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    label: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    label: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     role: Literal["user", "admin"] = "user"
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    rate: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
-    burst: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    rate: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
+    burst: int = Field(default=10, ge=1, le=1_000_000)
 
     @property
     def is_admin(self) -> bool:

@@ -8,8 +8,6 @@ Uvicorn has no public hook for a connection's state, so GuardedProtocol extends 
 pyproject.toml bounds the version of uvicorn, and test_connections.py must pass before that bound is raised.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
@@ -39,7 +37,7 @@ class ConnectionLimits(Collector):
     unread_s: float = UNREAD_SECONDS
     fetch_s: float = FETCH_SECONDS
     num_open: int = 0
-    idle: dict[GuardedProtocol, None] = field(default_factory=dict["GuardedProtocol", None])
+    idle: dict["GuardedProtocol", None] = field(default_factory=dict["GuardedProtocol", None])
     dropped: Counter[Reason] = field(default_factory=Counter["Reason"])
 
     def make_room(self) -> bool:

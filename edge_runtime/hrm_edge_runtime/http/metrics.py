@@ -46,13 +46,18 @@ _LANE_FIGURES: tuple[tuple[type[_Gauge | _Counter], str, str, Callable[[LaneSnap
 )
 
 
-class Metrics:
-    """Everything behind `GET /metrics`."""
+class Metrics(Collector):
+    """Everything behind `GET /metrics`.
 
-    def __init__(self, engine_client: EngineClient, machine: Host | None = None) -> None:
+    Counters from a lane start at zero with every new engine process; Prometheus expects that of a restart.
+    """
+
+    def __init__(self, engine_client: EngineClient) -> None:
+        self._engine_client = engine_client
+        self._machine = Host()
+        self._energy = Energy(machine=self._machine)
         self._registry = CollectorRegistry()
-        self._registry.register(EngineCollector(engine_client))
-        self._registry.register(BoardCollector(machine or Host()))
+        self._registry.register(self)
         ProcessCollector(registry=self._registry)
         ProcessCollector(
             namespace="hrm_engine", pid=lambda: engine_client.process.pid or "none", registry=self._registry
@@ -88,17 +93,12 @@ class Metrics:
         """The text exposition format."""
         return generate_latest(self._registry)
 
-
-class EngineCollector(Collector):
-    """Turns the engine_client's view of the engine into metrics at the moment of a scrape.
-
-    Counters from the lane start at zero with every new engine process; Prometheus expects that of a restart.
-    """
-
-    def __init__(self, engine_client: EngineClient) -> None:
-        self._engine_client = engine_client
-
     def collect(self) -> Iterable[Metric]:
+        """The engine and the board at the moment of a scrape."""
+        yield from self._engine()
+        yield from self._board()
+
+    def _engine(self) -> Iterable[Metric]:
         client = self._engine_client
         losses_in_a_row = client.process.losses_in_a_row
         age_s = time.monotonic() - client.snapshot.taken_s if client.snapshot else None
@@ -132,15 +132,8 @@ class EngineCollector(Collector):
             memory.add_metric([model], report.memory_bytes)
         yield memory
 
-
-class BoardCollector(Collector):
-    """The machine beneath: families without a sample where it has no such sensor."""
-
-    def __init__(self, machine: Host) -> None:
-        self._machine = machine
-        self._energy = Energy(machine=machine)
-
-    def collect(self) -> Iterable[Metric]:
+    def _board(self) -> Iterable[Metric]:
+        """Families without a sample where the machine has no such sensor."""
         power = _Gauge("hrm_board_power_watts", "Power of a supply rail.", labels=["rail"])
         energy = _Counter("hrm_board_energy_joules", "Energy since the first scrape.", labels=["rail"])
         heat = _Gauge("hrm_board_temperature_celsius", "Of a thermal zone.", labels=["zone"])

@@ -1,6 +1,6 @@
 """What goes over HTTP, as pydantic models: the only place that says which fields a request and an answer have."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,71 +14,62 @@ class SolveRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, json_schema_extra={"title": "SolveRequest"})
 
-    puzzle: Annotated[
-        Any,
-        Field(
-            description="The puzzle in any notation of its kind: a line of text, several lines, rows, or a flat list. "
-            "The solution comes back in the same notation."
-        ),
-    ]
-    kind: Annotated[str | None, Field(max_length=100, description="The puzzle's name, as /models gives it.")] = None
-    model: Annotated[str | None, Field(max_length=200, description="The model's name, as /models gives it.")] = None
-    policy: Annotated[
-        PolicyKind | None,
-        Field(description="When to stop: at a proof, at the model's own wish, or after exactly max_segments."),
-    ] = None
-    max_segments: Annotated[
-        int | None,
-        Field(ge=1, le=1_000_000, description="At most this many segments; the model's own limit bounds it."),
-    ] = None
-    attempts: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=1_000_000,
-            description="Try this many copies of the puzzle under its symmetries; 1 where it is left out. "
-            "The first proven answer wins; where no proof exists they vote.",
-        ),
-    ] = None
-    deadline_ms: Annotated[
-        int | None, Field(ge=1, le=3_600_000, description="Answer within this many milliseconds, or with 504.")
-    ] = None
-    best_so_far: Annotated[
-        bool, Field(description="At the deadline answer with what the model has by then, instead of 504.")
-    ] = False
-    priority: Annotated[
-        int, Field(ge=-3, le=3, description="Greater goes first; one step is worth ten seconds of waiting.")
-    ] = 0
+    puzzle: Any = Field(
+        description="The puzzle in any notation of its kind: a line of text, several lines, rows, or a flat list. "
+        "The solution comes back in the same notation."
+    )
+    kind: str | None = Field(default=None, max_length=100, description="The puzzle's name, as /models gives it.")
+    model: str | None = Field(default=None, max_length=200, description="The model's name, as /models gives it.")
+    policy: PolicyKind | None = Field(
+        default=None, description="When to stop: at a proof, at the model's own wish, or after exactly max_segments."
+    )
+    max_segments: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="At most this many segments; the model's own limit bounds it."
+    )
+    attempts: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Try this many copies of the puzzle under its symmetries; 1 where it is left out. "
+        "The first proven answer wins; where no proof exists they vote.",
+    )
+    deadline_ms: int | None = Field(
+        default=None, ge=1, le=3_600_000, description="Answer within this many milliseconds, or with 504."
+    )
+    best_so_far: bool = Field(
+        default=False, description="At the deadline answer with what the model has by then, instead of 504."
+    )
+    priority: int = Field(
+        default=0, ge=-3, le=3, description="Greater goes first; one step is worth ten seconds of waiting."
+    )
 
 
 class SolveAnswer(BaseModel):
     """The model's answer, right or wrong: `solved` and `verified` say which."""
 
-    solution: Annotated[Any, Field(description="The model's last answer, in the notation of the puzzle.")]
-    solved: Annotated[
-        bool, Field(description="Proven right; where no proof exists: the model itself was content with its answer.")
-    ]
-    verified: Annotated[bool | None, Field(description="Proven right, proven wrong, or null where no proof exists.")]
-    segments: Annotated[int, Field(description="How many segments the attempt ran that gave this answer.")]
+    solution: Any = Field(description="The model's last answer, in the notation of the puzzle.")
+    solved: bool = Field(
+        description="Proven right; where no proof exists: the model itself was content with its answer."
+    )
+    verified: bool | None = Field(description="Proven right, proven wrong, or null where no proof exists.")
+    segments: int = Field(description="How many segments the attempt ran that gave this answer.")
     halted_by: Outcome
-    margin: Annotated[float, Field(description="The halting margin of the last segment; positive: content to stop.")]
+    margin: float = Field(description="The halting margin of the last segment; positive: content to stop.")
     queue_ms: float
     compute_ms: float
     model: str
-    attempts: Annotated[int, Field(description="How many attempts ran; a puzzle may have fewer than asked for.")]
-    total_segments: Annotated[int, Field(description="The segments of all attempts together: what the answer cost.")]
-    votes: Annotated[int | None, Field(description="How many attempts gave this answer, where no proof exists.")]
+    attempts: int = Field(description="How many attempts ran; a puzzle may have fewer than asked for.")
+    total_segments: int = Field(description="The segments of all attempts together: what the answer cost.")
+    votes: int | None = Field(description="How many attempts gave this answer, where no proof exists.")
 
 
 class SegmentView(BaseModel):
     """One attempt after one segment, as /solve/stream tells it; in the frame and notation of the question."""
 
     segment: int
-    attempt: Annotated[int, Field(description="Which attempt, from 0.")]
+    attempt: int = Field(description="Which attempt, from 0.")
     solution: Any
-    changed: Annotated[
-        list[int], Field(description="Cells, row by row from 0, that differ from this attempt's event before.")
-    ]
+    changed: list[int] = Field(description="Cells, row by row from 0, that differ from this attempt's event before.")
     margin: float
     verified: bool | None
 
@@ -111,8 +102,8 @@ class ModelView(BaseModel):
     """One served model."""
 
     name: str
-    kind: Annotated[str, Field(description="The puzzle it solves.")]
-    proof_exists: Annotated[bool, Field(description="Whether an answer to this puzzle can be proven right.")]
+    kind: str = Field(description="The puzzle it solves.")
+    proof_exists: bool = Field(description="Whether an answer to this puzzle can be proven right.")
     seq_len: int
     vocab_size: int
     hidden_size: int
@@ -120,20 +111,18 @@ class ModelView(BaseModel):
     halting: HaltingView
     precision: str
     slots: int
-    slots_rule: Annotated[
-        str | None, Field(description="Why so many slots: given, compute-bound or knee; null until the engine tells.")
-    ]
-    step_ms: Annotated[
-        dict[int, float], Field(description="Milliseconds of a segment over so many slots, as far as measured.")
-    ]
-    memory_bytes: Annotated[
-        int | None, Field(description="What its lane took of the engine's memory, measured when it was opened.")
-    ]
-    max_attempts: Annotated[int, Field(description="The largest `attempts` of a request.")]
-    rows: Annotated[int | None, Field(description="Rows of its (largest) board, null where it has none.")]
+    slots_rule: str | None = Field(
+        description="Why so many slots: given, compute-bound or knee; null until the engine tells."
+    )
+    step_ms: dict[int, float] = Field(description="Milliseconds of a segment over so many slots, as far as measured.")
+    memory_bytes: int | None = Field(
+        description="What its lane took of the engine's memory, measured when it was opened."
+    )
+    max_attempts: int = Field(description="The largest `attempts` of a request.")
+    rows: int | None = Field(description="Rows of its (largest) board, null where it has none.")
     cols: int | None
-    identifiers: Annotated[int, Field(description="Rows of its puzzle table: the tasks it has learned, and one blank.")]
-    sample: Annotated[Any, Field(description="A question as a person would send it.")]
+    identifiers: int = Field(description="Rows of its puzzle table: the tasks it has learned, and one blank.")
+    sample: Any = Field(description="A question as a person would send it.")
     provenance: dict[str, str | int | float]
 
 
@@ -146,22 +135,19 @@ class BundleRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, json_schema_extra={"title": "BundleRequest"})
 
-    bundle: Annotated[
-        str,
-        Field(
-            min_length=1,
-            max_length=1000,
-            description="A shipped bundle's name, one in a --bundle-dir, or a path below one.",
-        ),
-    ]
+    bundle: str = Field(
+        min_length=1,
+        max_length=1000,
+        description="A shipped bundle's name, one in a --bundle-dir, or a path below one.",
+    )
 
 
 class ChangeAnswer(BaseModel):
     """A model is served from this moment on."""
 
     model: ModelView
-    replaced: Annotated[bool, Field(description="It took the place of one of its name, which finishes its work.")]
-    evicted: Annotated[list[str], Field(description="Models that nobody used and that were removed to make room.")]
+    replaced: bool = Field(description="It took the place of one of its name, which finishes its work.")
+    evicted: list[str] = Field(description="Models that nobody used and that were removed to make room.")
 
 
 class RemovedAnswer(BaseModel):
@@ -183,17 +169,17 @@ class EngineView(BaseModel):
 class LaneView(BaseModel):
     """The slots of one model; `lane` is null until the engine has shown itself."""
 
-    name: Annotated[str, Field(description="The model's name.")]
+    name: str = Field(description="The model's name.")
     lane: LaneSnapshot | None
-    memory_bytes: Annotated[int | None, Field(description="What it took of the engine's memory when it was opened.")]
-    requests: Annotated[int, Field(description="Requests that hold a place of it.")]
+    memory_bytes: int | None = Field(description="What it took of the engine's memory when it was opened.")
+    requests: int = Field(description="Requests that hold a place of it.")
 
 
 class SlotsAnswer(BaseModel):
     """The engine's last picture of itself, at most a tenth of a second behind while it works."""
 
     engine: EngineView
-    waiting: Annotated[int, Field(description="Requests that wait for an answer.")]
+    waiting: int = Field(description="Requests that wait for an answer.")
     snapshot_age_ms: float | None
     lanes: list[LaneView]
 
@@ -202,7 +188,7 @@ class LiveAnswer(BaseModel):
     """The server answers, and the engine makes progress where there is work."""
 
     alive: Literal[True] = True
-    step_age_ms: Annotated[float, Field(description="Time since the last step while work waits; 0 where none waits.")]
+    step_age_ms: float = Field(description="Time since the last step while work waits; 0 where none waits.")
 
 
 class ReadyAnswer(BaseModel):

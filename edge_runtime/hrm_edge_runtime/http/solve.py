@@ -1,7 +1,5 @@
 """Where a request meets the engine: admit, parse, solve, write the answer. One service per application."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
@@ -55,10 +53,7 @@ class SolveService:
             self.model_manager.close()
 
     async def admit(self, request: SolveRequest, *, wait_s: float | None = None) -> Admission[ServedModel]:
-        """Admit a request to the likeliest of its models, or raise ServiceError or NoAnswerError.
-
-        With `wait_s` it waits so long for one of the places that batches may take.
-        """
+        """Admit a request to the likeliest of its models, or raise ServiceError or NoAnswerError; see the client."""
         return await self.engine_client.admit(partial(candidate_models, self.models.values(), request), wait_s=wait_s)
 
     async def solve(self, request: SolveRequest, *, arrival_s: float) -> SolveAnswer:

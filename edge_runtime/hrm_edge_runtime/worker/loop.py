@@ -48,9 +48,16 @@ _log = logging.getLogger("hrm_edge_runtime.engine")
 
 
 def process_main(make_lanes: MakeLanes, connection: Connection[Any, Any], log: logs.LogForm) -> None:
-    """What the spawned process runs; its log has the form of its parent's."""
+    """What the spawned process runs; it ends when its parent ends, even while native code runs or a driver hangs."""
     logs.configure(log)
-    _die_with_parent()
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "this is for a spawned process"
+
+    def die_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=die_with_parent, name="die-with-parent", daemon=True).start()
     run(make_lanes, connection)
 
 
@@ -81,18 +88,6 @@ def _work(make_lanes: MakeLanes, connection: Connection[Any, Any]) -> None:
     except Exception as error:  # the parent decides what follows; this process only reports why it leaves
         _log.exception("the engine process fails")
         connection.send(Failed(message=f"{type(error).__name__}: {error}"))
-
-
-def _die_with_parent() -> None:
-    """End this process when its parent ends, even while native code runs a segment or a driver hangs."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "this is for a spawned process"
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, name="die-with-parent", daemon=True).start()
 
 
 class EngineLoop:

@@ -1,7 +1,5 @@
 """Keeps one engine process running: starts it, exchanges messages with it, notices its death, and starts it again."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import contextlib

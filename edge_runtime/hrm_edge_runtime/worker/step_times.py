@@ -9,8 +9,6 @@ slow model only the first figures are known. Kept figures hold for one graph, en
 its power mode, and for nothing else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
