@@ -64,7 +64,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._expected: Reason | None = None
         self._fetching: asyncio.TimerHandle | None = None
-        self._header_bytes = 0
+        self._header_bytes = self._fault = 0
         self._is_body_due = False
         self._is_ignored = False  # whatever still comes from this client
 
@@ -102,22 +102,16 @@ class GuardedProtocol(HttpToolsProtocol):
             self._expect("slow-header", self._limits.header_s)
 
     def on_headers_complete(self) -> None:
-        if status := self._fault_of_header():
-            self._refuse(_bad_http(status))
-        if self._is_ignored:
-            return
+        self._fault = self._fault_of_header()
+        if self._fault:
+            raise ValueError(self._fault)  # ends the parsing: uvicorn calls send_400_response
         self._header_bytes = 0
         self._is_body_due = True
         super().on_headers_complete()
 
-    def on_body(self, body: bytes) -> None:
-        if not self._is_ignored:
-            super().on_body(body)
-
     def on_message_complete(self) -> None:
         self._is_body_due = False
-        if not self._is_ignored:
-            super().on_message_complete()
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -140,7 +134,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse what the parser does not take, in the shape of every refusal and without repeating it."""
         del msg
-        self._refuse(_bad_http(400))
+        self._refuse(_bad_http(self._fault or 400))
 
     def drop(self, reason: Reason) -> None:
         """End the connection now."""
@@ -157,16 +151,16 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _fault_of_header(self) -> int:
         """The status that refuses what llhttp lets pass, or 0."""
-        values: dict[bytes, list[bytes]] = {}
+        size, num_hosts = len(self.url), 0
         for name, value in self.headers:
-            values.setdefault(name, []).append(value)
-        size = len(self.url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
+            size += len(name) + len(value) + len(b": \r\n")
+            num_hosts += name == b"host"
+            if name == b"transfer-encoding" and value.lower() != b"chunked":
+                return 501
         if size > HEADER_BYTES:
             return 431
-        if values.get(b"transfer-encoding", [b"chunked"]) != [b"chunked"]:
-            return 501
         assert self.parser is not None  # as long as the connection lasts
-        version, num_hosts = self.parser.get_http_version(), len(values.get(b"host", []))
+        version = self.parser.get_http_version()
         is_fit = (version == "1.1" and num_hosts == 1) or (version == "1.0" and num_hosts < 2)
         return 0 if is_fit else 400
 
