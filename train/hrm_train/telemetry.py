@@ -81,13 +81,9 @@ class WeightsAndBiases:
         identity = run / "wandb.id"  # a resumed run goes on in the same W&B run
         if not identity.exists():
             identity.write_text(secrets.token_hex(8))
+        name, mode = identity.read_text(), os.environ.get("WANDB_MODE", "offline")
         self._run: Any = require_wandb().init(
-            dir=str(run),
-            name=run.name,
-            id=identity.read_text(),
-            resume="allow",
-            mode=os.environ.get("WANDB_MODE", "offline"),
-            config=dict(settings),
+            dir=str(run), name=run.name, id=name, resume="allow", mode=mode, config=dict(settings)
         )
 
     def write(self, figures: Mapping[str, float], samples: int) -> None:
