@@ -10,10 +10,9 @@ import typer
 from hrm_benchmarks import accuracy as accuracy_bench
 from hrm_benchmarks import load as load_bench
 from hrm_benchmarks import policies, processes, segments
-from hrm_benchmarks.report import Row, paper, print_json, print_table, refusals_in_one_sentence, tell
+from hrm_benchmarks.report import Rounds, Row, paper, print_json, print_table, refusals_in_one_sentence, tell
 from hrm_benchmarks.scripted import Cost, Scripted
 from hrm_benchmarks.server import bundle_target, running, scripted_target
-from hrm_benchmarks.turns import Rounds
 from hrm_edge_runtime.batching.halting import PolicyKind
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.factory import choose

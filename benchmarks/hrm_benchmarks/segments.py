@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from hrm_benchmarks import turns
+from hrm_benchmarks import report
 from hrm_benchmarks.report import Row, print_table, tell
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import INPUTS
@@ -26,14 +26,14 @@ PYTORCH = ("pytorch", "pytorch-compiled")
 PROFILED_STEPS = 50
 SHOWN_OPERATORS = 8
 CAPTION = "ratio: how many times as fast as the first engine of the batch, in the same round (median, quartiles)"
-COLUMNS = [("batch", "{batch}"), ("engine", "{engine}"), ("ms a segment", "{segment_ms:.2f}"), ("ratio", turns.RATIO)]
+COLUMNS = [("batch", "{batch}"), ("engine", "{engine}"), ("ms a segment", "{segment_ms:.2f}"), ("ratio", report.RATIO)]
 
 
 def measure(
     bundle: Bundle,
     engines: Sequence[str],
     batches: Sequence[int],
-    rounds: turns.Rounds,
+    rounds: report.Rounds,
     *,
     num_threads: int,
     checkpoint: Path | None,
@@ -49,7 +49,7 @@ def measure(
     for batch in dict.fromkeys(batches):
         tell(f"batch {batch}: {', '.join(names)}")
         contestants = [partial(_prepared, bundle.path, name, batch, num_threads, checkpoint) for name in names]
-        rows += rows_of(names, batch, turns.take_turns(contestants, rounds))
+        rows += rows_of(names, batch, report.take_turns(contestants, rounds))
     return rows
 
 
@@ -58,13 +58,13 @@ def rows_of(names: Sequence[str], batch: int, seconds_RC: NDArray[np.float64]) -
     medians_ms = (1e3 * np.median(seconds_RC, axis=0)).tolist()
     return [
         {"engine": name, "batch": batch, "segment_ms": ms, **ratio}
-        for name, ms, ratio in zip(names, medians_ms, turns.beside_first(1 / seconds_RC), strict=True)
+        for name, ms, ratio in zip(names, medians_ms, report.beside_first(1 / seconds_RC), strict=True)
     ]
 
 
 def _prepared(
     path: Path, engine: str, batch: int, num_threads: int, checkpoint: Path | None
-) -> tuple[None, turns.Step]:
+) -> tuple[None, report.Step]:
     """Runs in a child process: every slot holds a puzzle, and a step is one more segment of all."""
     bundle = Bundle.open(path)
     tokens_BT = np.resize(bundle.golden().tokens_BT, (batch, bundle.manifest.seq_len))

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hrm_benchmarks.cli import app
+from hrm_benchmarks.report import step_seconds
 from hrm_benchmarks.segments import rows_of
-from hrm_benchmarks.turns import step_seconds
 
 
 def test_a_ratio_says_how_many_times_as_fast_as_the_first_engine() -> None:

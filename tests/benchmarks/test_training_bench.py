@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from hrm_benchmarks.cli import app
 from hrm_benchmarks.desktop import training
-from hrm_benchmarks.turns import Rounds
+from hrm_benchmarks.report import Rounds
 
 TINY = {"hidden_size": 32, "num_heads": 2, "puzzle_vector_size": 32}
 

@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from hrm_benchmarks.desktop.plain import PlainHRM, PlainTrainer
-from hrm_benchmarks.report import Row, tell
-from hrm_benchmarks.turns import RATIO, Rounds, beside_first, take_turns
+from hrm_benchmarks.report import RATIO, Rounds, Row, beside_first, take_turns, tell
 from hrm_host import memory
 from hrm_model import checkpoint
 from hrm_model.config import HRMConfig

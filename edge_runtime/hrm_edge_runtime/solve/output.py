@@ -17,9 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hrm_edge_runtime.http.schema import ErrorDetail, SolveAnswer
-from hrm_edge_runtime.solve import reading
-from hrm_edge_runtime.solve.reading import Entry, SolvingError
-from hrm_edge_runtime.solve.solvers import Options, Reply, Solver, solve_in_order
+from hrm_edge_runtime.solve import solvers
+from hrm_edge_runtime.solve.solvers import Entry, Options, Reply, Solver, SolvingError, solve_in_order
 from hrm_host.progress import stages_on
 from hrm_puzzles.puzzle import Coloured, Grid, Puzzle, PuzzleError
 from hrm_puzzles.sudoku.sudoku import Sudoku
@@ -35,11 +34,11 @@ Record = Mapping[str, Any]
 
 def run(argument: str, solver: Solver, options: Options, *, out: Path | None, as_json: bool) -> int:
     """Solve the puzzles that an argument names; returns the exit status."""
-    many, tally, total = reading.is_many(argument), Tally(), None
+    many, tally, total = solvers.is_many(argument), Tally(), None
     if argument != "-":  # of standard input only reading it all would tell
-        with reading.opened(argument, solver.shortest) as entries:
+        with solvers.opened(argument, solver.shortest) as entries:
             total = sum(1 for _ in entries)
-    with reading.opened(argument, solver.shortest) as entries, contextlib.ExitStack() as stack:
+    with solvers.opened(argument, solver.shortest) as entries, contextlib.ExitStack() as stack:
         if out is None:
             file = None
             # progress would run through the answers on a terminal

@@ -4,12 +4,16 @@
 """
 
 import contextlib
+import csv
 import functools
 import itertools
 import json
+import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
 
 from pydantic import ValidationError
 
@@ -21,7 +25,6 @@ from hrm_edge_runtime.http.errors import ServiceError
 from hrm_edge_runtime.http.models import ParsedRequest, ServedModel, answer_from, parse_request
 from hrm_edge_runtime.http.schema import ErrorDetail, SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.client import NOT_NOW, Client, ServerError, UnreachableError
-from hrm_edge_runtime.solve.reading import Entry, SolvingError
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
 
@@ -30,6 +33,96 @@ SolveAll = Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Reply]]]
 Options = Mapping[str, object]
 
 MAX_ATTEMPTS = 1024  # nothing else waits for this engine
+
+
+MAX_FILE_NAME = 250  # longer is a board, and no file system would take it as a name
+HEAD_LINES = 100  # a board over several lines ends before this
+
+
+class SolvingError(ValueError):
+    """A run that cannot be begun or finished; the text is one sentence with the remedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One puzzle with the other fields of its request; `known` is its solution, None where the source has none.
+
+    `number` counts the puzzles of one source from 1.
+    """
+
+    number: int
+    fields: Mapping[str, object]
+    known: object | None = None
+
+    @property
+    def puzzle(self) -> object:
+        return self.fields["puzzle"]
+
+
+def is_many(argument: str) -> bool:
+    """Whether an argument names a file or standard input rather than being the puzzle itself."""
+    return argument == "-" or (len(argument) < MAX_FILE_NAME and Path(argument).is_file())
+
+
+@contextlib.contextmanager
+def opened(argument: str, shortest: int) -> Generator[Iterator[Entry]]:
+    """The puzzles that an argument names, read lazily: itself, a file's, or standard input's.
+
+    `shortest` is the length of the shortest whole puzzle: shorter lines together are one board.
+    """
+    try:
+        if argument == "-":
+            yield entries(sys.stdin, shortest)
+        elif is_many(argument):
+            with Path(argument).open(encoding="utf-8", newline="") as stream:
+                yield entries(stream, shortest)
+        else:
+            yield entries([argument], 0)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SolvingError(f"{argument!r} cannot be read ({error}): give a text file of puzzles.") from error
+
+
+def entries(lines: Iterable[str], shortest: int) -> Iterator[Entry]:
+    """The puzzles of some lines; the first lines show the form."""
+    rest = iter(lines)
+    head = list(itertools.islice(rest, HEAD_LINES))
+    first = next((line for line in head if not _is_idle(line)), "")
+    if "question" in first.strip().split(","):
+        rows = csv.DictReader(line for line in itertools.chain(head, rest) if line.strip())
+        for number, row in enumerate(rows, 1):
+            yield Entry(number=number, fields={"puzzle": row.get("question") or ""}, known=row.get("answer") or None)
+    elif any(len(line.strip()) >= shortest for line in head if not _is_idle(line)) or len(head) == HEAD_LINES:
+        yield from _numbered(line for line in itertools.chain(head, rest) if not _is_idle(line))
+    elif first:
+        yield from _numbered(["".join(head)])
+
+
+def _is_idle(line: str) -> bool:
+    """Blank, or a remark."""
+    return not line.strip() or line.startswith("# ")
+
+
+def _numbered(texts: Iterable[str]) -> Iterator[Entry]:
+    values = itertools.chain.from_iterable(map(_values, texts))
+    for number, value in enumerate(values, 1):
+        if isinstance(value, dict) and "puzzle" in value:
+            fields = cast("dict[str, object]", value)
+            known = fields.pop("solution", None)
+            yield Entry(number=number, fields=fields, known=known)
+        else:
+            yield Entry(number=number, fields={"puzzle": value})
+
+
+def _values(text: str) -> list[object]:
+    """What a text says: rows, flat lists and objects are written as JSON, and a list of requests is all of them."""
+    text = text.rstrip("\r\n")
+    try:
+        value: object = json.loads(text) if text.lstrip().startswith(("[", "{")) else text
+    except ValueError:
+        return [text]
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in cast("list[object]", value)):
+        return cast("list[object]", value)
+    return [value]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,9 @@ from attempt_tools import Course, NamedTens, Seer, Shift, Tens, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm_edge_runtime.batching.attempts import Attempts
+from hrm_edge_runtime.batching.attempts import Attempts, TaskVariants
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.scheduler import QueueFull
-from hrm_edge_runtime.batching.symmetries import TaskVariants
 from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
 from hrm_puzzles import registry
 from hrm_puzzles.arc.canvas import Variant, canvas_T, grid_at

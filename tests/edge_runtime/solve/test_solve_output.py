@@ -15,7 +15,7 @@ from solving_tools import OPEN, PUZZLE, SOLVED, answer
 from hrm_edge_runtime.http.schema import ErrorDetail
 from hrm_edge_runtime.solve.cli import read_key
 from hrm_edge_runtime.solve.output import Tally, board, record_of
-from hrm_edge_runtime.solve.reading import Entry
+from hrm_edge_runtime.solve.solvers import Entry
 from hrm_puzzles import registry
 
 
