@@ -18,9 +18,8 @@ from hrm_benchmarks import server as serving
 from hrm_benchmarks.report import Row, new_figure, paper, print_table, tell
 from hrm_benchmarks.scripted import VirtualClock
 from hrm_benchmarks.server import Exchange, RunningServer, Target
-from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.batching import halting, task
 from hrm_edge_runtime.batching.lane import Lane
-from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.engine import Int32
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.puzzle import UNKNOWN
@@ -266,11 +265,11 @@ def simulate(
         while next_one < len(arrivals_s_N) and reached_s_N[next_one] <= clock():
             if num_inside < max_inside:  # those that leave now were still there when these came
                 num_segments = int(segments_N[next_one])
-                attempt = Attempt(
+                attempt = task.Attempt(
                     attempt_id=next_one,
                     tokens_T=np.array([num_segments], np.int32),
                     puzzle_vector_E=np.zeros(1, np.float32),
-                    policy=HaltingPolicy(kind="learned", max_segments=num_segments),
+                    policy=halting.HaltingPolicy(kind="learned", max_segments=num_segments),
                     arrival_s=float(reached_s_N[next_one]),
                 )
                 lane.submit(attempt)

@@ -15,9 +15,8 @@ import numpy as np
 
 from hrm_benchmarks.report import Row, print_table, tell
 from hrm_benchmarks.scripted import MAX_SEGMENTS, Scripted, VirtualClock, draw_segments, made_up
-from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
+from hrm_edge_runtime.batching import halting, task
 from hrm_edge_runtime.batching.lane import Checker, Lane, run_all
-from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
@@ -73,7 +72,7 @@ class Bench:
     puzzle: Checker
     puzzle_vector_E: Float32
     questions: Questions
-    rule: HaltingPolicy
+    rule: halting.HaltingPolicy
     clock: Callable[[], float]
     title: str
 
@@ -88,7 +87,7 @@ def scripted_bench(one: Scripted, *, virtual: bool) -> Bench:
         puzzle=puzzle,
         puzzle_vector_E=np.zeros(1, np.float32),
         questions=asked,
-        rule=HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS),
+        rule=halting.HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS),
         clock=clock if virtual else time.perf_counter,
         title=f"{one.title}, mean {segments_N.mean():.2f} segments, {asked.title}",
     )
@@ -98,7 +97,7 @@ def bundle_bench(
     bundle: Bundle,
     asked: Questions,
     precision: str,
-    kind: PolicyKind | None,
+    kind: halting.PolicyKind | None,
     num_slots: int,
     num_threads: int,
     *,
@@ -147,11 +146,11 @@ def measure(bench: Bench, *, rounds: int) -> dict[str, Row]:
     }
 
 
-def serve(policy: Policy, bench: Bench) -> tuple[list[Attempt], Row]:
+def serve(policy: Policy, bench: Bench) -> tuple[list[task.Attempt], Row]:
     """Serve all puzzles, present from the start, in the same order under every policy; the figures say how it went."""
     rule = bench.rule if policy.early_exit else replace(bench.rule, kind="fixed")
     attempts = [
-        Attempt(
+        task.Attempt(
             attempt_id=asked.index,
             tokens_T=asked.tokens_T,
             puzzle_vector_E=bench.puzzle_vector_E,
@@ -164,14 +163,14 @@ def serve(policy: Policy, bench: Bench) -> tuple[list[Attempt], Row]:
     meter = _Meter(bench.engine, width=width, burns=policy.burns, num_puzzles=len(attempts))
     lane = Lane(meter, bench.puzzle, queue_limit=len(attempts), clock=bench.clock)
     size = width if policy.batches else len(attempts)
-    results: list[Attempt] = []
+    results: list[task.Attempt] = []
     began = bench.clock()
     for start in range(0, len(attempts), size):
         results += run_all(lane, attempts[start : start + size])
     return results, _figures(results, bench.clock() - began, lane, meter, bench.questions)
 
 
-def _figures(results: Sequence[Attempt], wall_s: float, lane: Lane, meter: "_Meter", asked: Questions) -> Row:
+def _figures(results: Sequence[task.Attempt], wall_s: float, lane: Lane, meter: "_Meter", asked: Questions) -> Row:
     seen, occupancy = lane.snapshot(), meter.backlog_rows_used / max(1, meter.backlog_rows_offered)
     exact = [
         result.answer_T is not None and np.array_equal(result.answer_T, asked[result.attempt_id].labels_T)

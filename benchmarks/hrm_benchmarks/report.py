@@ -1,6 +1,7 @@
-"""What every benchmark prints: the machine it ran on, JSON, tables, progress and refusals.
+"""What benchmarks share: what they print, and contestants in turns, each in a process (allocator, caches) of its own.
 
 A row of figures is a mapping with the keys of `--json`; a column is a heading and a format of such a row.
+Shapes: R rounds, C contestants.
 """
 
 import contextlib
@@ -13,17 +14,14 @@ import sys
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
 from importlib.metadata import version
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from hrm_host.board import Host
-from hrm_host.command import refusing
+from hrm_host import board, command
 
 PAPER_WIDTH = 160  # characters
 
@@ -36,7 +34,7 @@ def environment() -> dict[str, object]:
     return {
         "machine": platform.machine(),
         "system": platform.platform(),
-        "processor": Host().cpu_model or platform.processor(),
+        "processor": board.Host().cpu_model or platform.processor(),
         "cores": os.cpu_count(),
         "load_average": os.getloadavg(),
         "python": platform.python_version(),
@@ -93,7 +91,7 @@ def refusals_in_one_sentence() -> Generator[None]:
 
     before = signal.signal(signal.SIGTERM, leave)
     try:
-        with refusing("hrm-bench"):
+        with command.refusing("hrm-bench"):
             yield
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -135,10 +133,10 @@ class Rounds(NamedTuple):
 
 def take_turns(
     contestants: Sequence[Make], rounds: Rounds, greeted: Callable[[list[Any]], object] = lambda _: None
-) -> NDArray[np.float64]:
+) -> np.typing.NDArray[np.float64]:
     """Seconds of one step, [R, C]; `greeted` sees all greetings first, and what it raises ends the contest."""
     context = multiprocessing.get_context("spawn")
-    with ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(ProcessPoolExecutor(1, context)) for _ in contestants]
         begun = [worker.submit(_begin, make) for worker, make in zip(workers, contestants, strict=True)]
         greeted([one.result() for one in begun])
@@ -172,7 +170,7 @@ def step_seconds(step: Step, turn_s: float, *, cpu_clock: bool) -> float:
     return (clock() - began) / num_steps
 
 
-def beside_first(rates_RC: NDArray[np.float64]) -> list[Row]:
+def beside_first(rates_RC: np.typing.NDArray[np.float64]) -> list[Row]:
     """How many times as fast as the first contestant each is, in the same round: median and quartiles."""
     quartiles_3C = np.quantile(rates_RC / rates_RC[:, :1], (0.25, 0.5, 0.75), axis=0)
     return [{"ratio": middle, "ratio_low": low, "ratio_high": high} for low, middle, high in quartiles_3C.T.tolist()]

@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from numpy.typing import NDArray
 
 from hrm_benchmarks import report
-from hrm_benchmarks.report import Row, print_table, tell
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import INPUTS
 from hrm_edge_runtime.engines.factory import choose, engine_for
@@ -37,7 +35,7 @@ def measure(
     *,
     num_threads: int,
     checkpoint: Path | None,
-) -> list[Row]:
+) -> list[report.Row]:
     """A row for each engine (ENGINE[:PRECISION]) at each batch, compared with the first engine of its batch.
 
     With a checkpoint PyTorch takes turns too. Refuses (ValueError) engines the bundle cannot run.
@@ -45,15 +43,15 @@ def measure(
     for engine in engines:
         choose(bundle, engine)
     names = [*engines, *(PYTORCH if checkpoint else ())]
-    rows: list[Row] = []
+    rows: list[report.Row] = []
     for batch in dict.fromkeys(batches):
-        tell(f"batch {batch}: {', '.join(names)}")
+        report.tell(f"batch {batch}: {', '.join(names)}")
         contestants = [partial(_prepared, bundle.path, name, batch, num_threads, checkpoint) for name in names]
         rows += rows_of(names, batch, report.take_turns(contestants, rounds))
     return rows
 
 
-def rows_of(names: Sequence[str], batch: int, seconds_RC: NDArray[np.float64]) -> list[Row]:
+def rows_of(names: Sequence[str], batch: int, seconds_RC: np.typing.NDArray[np.float64]) -> list[report.Row]:
     """The figures of engines that took turns at one batch."""
     medians_ms = (1e3 * np.median(seconds_RC, axis=0)).tolist()
     return [
@@ -109,4 +107,4 @@ def print_operators(by_precision: Mapping[str, Mapping[str, float]]) -> None:
     texts = [[f"{op} {ms:.2f}" for op, ms in spent.items()][:SHOWN_OPERATORS] for spent in by_precision.values()]
     rows = [dict(zip(by_precision, line, strict=True)) for line in itertools.zip_longest(*texts, fillvalue="")]
     headings = [heading for heading, _ in columns]
-    print_table("where a segment's time goes, ms by operator", columns, rows, left=headings)
+    report.print_table("where a segment's time goes, ms by operator", columns, rows, left=headings)

@@ -22,8 +22,7 @@ from hrm_calibration.quantise import unsigned
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_host.atomic import new_directory, require_free
-from hrm_host.command import refusing
+from hrm_host import atomic, command
 from hrm_host.progress import stages_on
 from hrm_puzzles.data.held_out import Questions, find_questions, questions_from_csv, questions_from_data
 
@@ -38,7 +37,7 @@ def commands() -> None:
 
 
 @main.command(epilog="Example: hrm-calibrate halting sudoku.bundle --csv test.csv --markdown")
-@refusing("hrm-calibrate")
+@command.refusing("hrm-calibrate")
 def halting(
     bundle_name: BundleName,
     data: Annotated[Path | None, typer.Option(help="Data set whose test split gives the puzzles.")] = None,
@@ -69,7 +68,7 @@ def halting(
 
 
 @main.command(epilog="Example: hrm-calibrate int8 sudoku-6x6 --calib sudoku --out sudoku-int8 --budget 0.5")
-@refusing("hrm-calibrate")
+@command.refusing("hrm-calibrate")
 def int8(
     bundle_name: BundleName,
     calib: Annotated[str, typer.Option(help="sudoku, maze, arc or logistics for fresh puzzles, or a data set or CSV.")],
@@ -85,7 +84,7 @@ def int8(
     threads: Annotated[int, typer.Option(min=1, help="Threads of the engine.")] = 1,
 ) -> None:
     """The INT8 forms of a bundle's float32 graph, and what they lose."""
-    require_free(out)
+    atomic.require_free(out)
     bundle = Bundle.open(find_bundle(bundle_name))
     settings = Int8Settings(weight_bits=weight_bits, budget=budget / 100)
     with stages_on() as stages:
@@ -99,7 +98,7 @@ def int8(
             num_threads=threads,
         )
         signed, report = calibrate(served, questions, settings=settings, stages=stages, cache=cache)
-    with new_directory(out) as unfinished:
+    with atomic.new_directory(out) as unfinished:
         onnx.save(signed, unfinished / "step.int8.onnx")
         onnx.save(unsigned(signed), unfinished / "step.int8.cpu.onnx")
         report.save(unfinished)

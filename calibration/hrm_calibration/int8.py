@@ -16,7 +16,6 @@ from onnx import ModelProto
 
 from hrm_calibration import int8_report as found
 from hrm_calibration.halting_curve import Outcomes
-from hrm_calibration.int8_report import Int8Report, Paired, paired
 from hrm_calibration.quantise import METHODS, Histogram, Site, call_sites, quantise, scale_of, unsigned
 from hrm_calibration.rollouts import Recorder, ServedGraph, States, session_of, slots_for
 from hrm_edge_runtime.engines.engine import CARRIES, Float32
@@ -50,7 +49,7 @@ def calibrate(
     settings: Int8Settings,
     stages: Stages | None = None,
     cache: Path | None = None,
-) -> tuple[ModelProto, Int8Report]:
+) -> tuple[ModelProto, found.Int8Report]:
     """The signed INT8 form of a served graph, chosen and judged on `questions` under its halting rule.
 
     `cache` keeps a finished calibration for the next time; one of another graph, other puzzles or other settings is
@@ -60,7 +59,7 @@ def calibrate(
         raise ValueError(f"{len(questions)} puzzles are too few to calibrate, choose and judge by; give thousands.")
     questions.require_ids(len(served.puzzle_table))
     key = key_of(served, questions, settings)
-    report = None if cache is None else Int8Report.read(cache, key)
+    report = None if cache is None else found.Int8Report.read(cache, key)
     if report is None:
         report = Int8Trials(served=served, settings=settings, stages=stages or Stages()).report(questions, key)
         if cache is not None:
@@ -98,7 +97,7 @@ class Int8Trials:
     settings: Int8Settings
     stages: Stages
 
-    def report(self, questions: Questions, key: str) -> Int8Report:
+    def report(self, questions: Questions, key: str) -> found.Int8Report:
         """Record, try every method, keep the best, leave weight-only what the budget asks for, and judge."""
         graph, settings = self.served.graph, self.settings
         to_record, to_choose, to_judge = parts_of(questions, settings)
@@ -115,7 +114,7 @@ class Int8Trials:
         steps = self.budget_steps(scales_of[chosen], worst_first, to_choose, float32)
         weight_only = worst_first[: steps[-1].num_weight_only]
         final = self.quantised(scales_of[chosen], weight_only)
-        return Int8Report(
+        return found.Int8Report(
             key=key,
             weight_bits=settings.weight_bits,
             num_calibration=len(to_record),
@@ -152,7 +151,7 @@ class Int8Trials:
             graph = self.quantised(scales)
             moved = drift(carries_after(self.served, graph, states), reference)
             outcomes = self.outcomes(questions, f"trying {method}", graph)
-            exact = paired(float32.exact_N, outcomes.exact_N)
+            exact = found.paired(float32.exact_N, outcomes.exact_N)
             scores.append(found.MethodScore(method=method, solves=solves_of(outcomes), exact=exact, drift=moved))
         return scores
 
@@ -179,7 +178,7 @@ class Int8Trials:
         for count in range(len(ranking)):
             graph = self.quantised(scales, ranking[:count])
             outcomes = self.outcomes(questions, f"{count} matrices weight-only", graph)
-            steps.append(found.BudgetStep(num_weight_only=count, exact=paired(float32.exact_N, outcomes.exact_N)))
+            steps.append(found.BudgetStep(num_weight_only=count, exact=found.paired(float32.exact_N, outcomes.exact_N)))
             if is_kept(steps[-1].exact, self.settings.budget):
                 return steps
         raise ValueError(
@@ -193,8 +192,8 @@ class Int8Trials:
         return found.Judged(
             float32=solves_of(float32),
             int8=solves_of(int8),
-            exact=paired(float32.exact_N, int8.exact_N),
-            proven=paired(float32.proven_N, int8.proven_N),
+            exact=found.paired(float32.exact_N, int8.exact_N),
+            proven=found.paired(float32.proven_N, int8.proven_N),
         )
 
 
@@ -204,7 +203,7 @@ def best_of(scores: Sequence[found.MethodScore]) -> found.MethodScore:
     return min((score for score in scores if score.exact.low <= most.exact.loss), key=lambda score: score.drift)
 
 
-def is_kept(exact: Paired, budget: float) -> bool:
+def is_kept(exact: found.Paired, budget: float) -> bool:
     """Whether a loss keeps the budget, by a standard error where so many puzzles tell the budget from nothing.
 
     Or chance alone would end the search: of 1,024 Sudokus half a point is less than one standard error.

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from hrm_edge_runtime.parity.measures import Z_95, loss_interval
@@ -39,7 +38,7 @@ class Paired(BaseModel, extra="forbid", frozen=True):
         return (self.high - self.low) / (2 * Z_95)
 
 
-def paired(reference_N: NDArray[np.bool_], ours_N: NDArray[np.bool_]) -> Paired:
+def paired(reference_N: np.typing.NDArray[np.bool_], ours_N: np.typing.NDArray[np.bool_]) -> Paired:
     """Compare puzzle by puzzle; `loss_interval` says which interval this is."""
     num_puzzles = len(reference_N)
     num_lost, num_won = int((reference_N & ~ours_N).sum()), int((ours_N & ~reference_N).sum())

@@ -13,14 +13,12 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-from numpy.typing import NDArray
 from onnx import ModelProto
 
 from hrm_calibration.halting_curve import Outcomes
 from hrm_calibration.quantise import Histogram, call_sites, with_outputs
-from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.batching import halting, task
 from hrm_edge_runtime.batching.lane import Lane, run_all
-from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_host.progress import OnProgress, unheard
@@ -34,9 +32,9 @@ MEMORY_BYTES = 512 << 20
 """What the tensors shown may take at once; ONNX Runtime holds each of them twice while it hands them out."""
 MAX_SLOTS = 8
 
-States = dict[str, NDArray[Any]]
+States = dict[str, np.typing.NDArray[Any]]
 """The graph's inputs by name, one row for each state."""
-Observer = Callable[[Mapping[str, NDArray[Any]]], object]
+Observer = Callable[[Mapping[str, np.typing.NDArray[Any]]], object]
 """Called after each segment with the inputs and the tensors shown, by name; the next segment overwrites the arrays."""
 
 
@@ -47,7 +45,7 @@ class ServedGraph:
     graph: ModelProto
     puzzle: Puzzle
     puzzle_table: Float32
-    policy: HaltingPolicy
+    policy: halting.HaltingPolicy
     num_threads: int = 1
 
     def outcomes(
@@ -77,7 +75,7 @@ class ServedGraph:
         """Every puzzle once through a lane, which runs until the last has halted."""
         lane = Lane(engine, self.puzzle, queue_limit=engine.num_slots)
         attempts = (
-            Attempt(
+            task.Attempt(
                 attempt_id=index,
                 tokens_T=asked.tokens_T,
                 puzzle_vector_E=self.puzzle_table[asked.puzzle_id],
@@ -86,7 +84,7 @@ class ServedGraph:
             )
             for index, asked in enumerate(questions)
         )
-        results: list[Attempt] = []
+        results: list[task.Attempt] = []
         for result in run_all(lane, attempts):
             results.append(result)
             progress(len(results), len(questions))
@@ -113,10 +111,10 @@ class Recorder:
         self._by_tensor = {site.tensor: Histogram() for site in sites}
         self.histograms = {site.name: self._by_tensor[site.tensor] for site in sites}
         self._rng = np.random.default_rng(seed)
-        self._rows: list[dict[str, NDArray[Any]]] = []
+        self._rows: list[dict[str, np.typing.NDArray[Any]]] = []
         self._num_seen = 0
 
-    def observe(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def observe(self, arrays: Mapping[str, np.typing.NDArray[Any]]) -> None:
         for tensor, histogram in self._by_tensor.items():
             histogram.add(arrays[tensor])
         for index in range(len(arrays["fresh_B"])):

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, load, numpy_helper, shape_inference
 
-from hrm_calibration.quantise import with_nodes
-from hrm_calibration.rollouts import session_of
+from hrm_calibration import quantise, rollouts
 from hrm_edge_runtime.engines.engine import CARRIES, Float32, Int32
 from hrm_edge_runtime.parity.measures import relative_error
 from hrm_export.onnx_graph import element_types
@@ -37,7 +35,7 @@ STEP = 0.6
 LARGEST = 127
 HALF = {"tensor(float16)": np.float16}
 
-Values = dict[str, NDArray[Any]]
+Values = dict[str, np.typing.NDArray[Any]]
 Shape = tuple[int | str, ...]
 
 
@@ -138,7 +136,7 @@ class Cut:
         """The reference with all that the pieces make and read as its outputs."""
         names = {name: None for piece in pieces for name in (*piece.reads, piece.value) if name in self.shared}
         graph = self.reference.graph
-        return with_nodes(self.reference, graph.node, graph.initializer, outputs=names)
+        return quantise.with_nodes(self.reference, graph.node, graph.initializer, outputs=names)
 
     def candidate_part(self, pieces: list[Piece]) -> ModelProto:
         """The candidate's pieces, each fed with what it reads; a piece's value leaves it under another name."""
@@ -149,7 +147,7 @@ class Cut:
         reads = {name: None for piece in pieces for name in piece.reads}
         fed = [helper.make_tensor_value_info(name, self.types[name], None) for name in reads]
         own = [f"{piece.value}{OWN}" for piece in pieces]
-        return with_nodes(self.candidate, nodes, self.candidate.graph.initializer, inputs=fed, outputs=own)
+        return quantise.with_nodes(self.candidate, nodes, self.candidate.graph.initializer, inputs=fed, outputs=own)
 
     def wrong_weights(self, piece: Piece) -> list[str]:
         """A sentence for each weight of a piece that is not the reference's, in the number it is kept in.
@@ -183,7 +181,7 @@ class Cut:
                 sentences.append(f"the scale {scale:.3g} of its input {reach} and clips {(size > 1).mean():.1%} of all")
         return sentences
 
-    def _kept_by(self, piece: Piece) -> Iterator[tuple[str, NDArray[Any], NDArray[Any] | None]]:
+    def _kept_by(self, piece: Piece) -> Iterator[tuple[str, np.typing.NDArray[Any], np.typing.NDArray[Any] | None]]:
         """Each weight by its name in the reference, with the scale of its grid where it is an INT8 one."""
         for node in piece.nodes:
             for name in node.input:
@@ -214,7 +212,7 @@ def _inputs(graph: ModelProto, tokens_T: Int32, puzzle_vector_E: Float32, segmen
     shapes = {value.name: [size.dim_value for size in value.type.tensor_type.shape.dim] for value in graph.graph.input}
     fed: Values = {name: np.zeros((1, *shapes[name][1:]), np.float32) for name in CARRIES}
     fed |= {"tokens_BT": tokens_T[None], "puzzle_vector_BE": np.array(puzzle_vector_E)[None]}
-    session = session_of(graph)
+    session = rollouts.session_of(graph)
     for step in range(1, segment):
         fed["fresh_B"] = np.array([step == 1])
         carry = session.run([f"{name}_next" for name in CARRIES], fed)
@@ -223,7 +221,7 @@ def _inputs(graph: ModelProto, tokens_T: Int32, puzzle_vector_E: Float32, segmen
 
 
 def _run(graph: ModelProto, fed: Values) -> Values:
-    session = session_of(graph)
+    session = rollouts.session_of(graph)
     names = [value.name for value in session.get_outputs()]
     with np.errstate(over="ignore"):
         inputs = {value.name: np.asarray(fed[value.name], HALF.get(value.type)) for value in session.get_inputs()}

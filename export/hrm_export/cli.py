@@ -24,14 +24,12 @@ from hrm_edge_runtime.bundle import GOLDEN_NAME, IDENTIFIERS_NAME, PUZZLE_TABLE_
 from hrm_edge_runtime.engines.engine import median_step_ms
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.manifest import write_manifest
-from hrm_edge_runtime.parity.gates import LOGIT_TOLERANCE, passes
-from hrm_edge_runtime.parity.walk import compare
+from hrm_edge_runtime.parity import gates, walk
 from hrm_export.contents import Contents, Options, bundle_name, contents_of, find_checkpoint, parse_loop
 from hrm_export.forms import Form, lower_precisions, unrolled_graph
 from hrm_export.onnx_graph import check_graph, stored_sizes
 from hrm_export.torch_engine import SIZES, golden_traces
-from hrm_host.atomic import new_directory
-from hrm_host.command import refusing, taking
+from hrm_host import atomic, command
 from hrm_host.progress import Stages, stages_on
 
 CANDIDATES = 16
@@ -50,8 +48,8 @@ class ParityError(ValueError):
 
 
 @main.command(epilog="Example: hrm-export runs/sudoku/best --fp16 --int8 --calib sudoku --data data/sudoku")
-@refusing("hrm-export")
-@taking(Options)
+@command.refusing("hrm-export")
+@command.taking(Options)
 def export(options: Options) -> None:
     """Make a bundle: step graphs, puzzle table and golden traces, measured and compared with PyTorch first."""
     source = find_checkpoint(options.source, options.calib)
@@ -71,7 +69,7 @@ def write_bundle(path: Path, contents: Contents, options: Options, stages: Stage
     Refuses a path that is taken (FileExistsError), a float32 graph that differs from PyTorch on the golden traces, and
     another precision that loses more exact solves than `max_loss` (ParityError).
     """
-    with new_directory(path) as unfinished:
+    with atomic.new_directory(path) as unfinished:
         np.save(unfinished / PUZZLE_TABLE_NAME, contents.served.puzzle_table)
         (unfinished / IDENTIFIERS_NAME).write_text(json.dumps(list(contents.identifiers)) + "\n")
         fp32 = Form(precision="fp32", portable=contents.served.graph)
@@ -79,7 +77,7 @@ def write_bundle(path: Path, contents: Contents, options: Options, stages: Stage
         candidates = contents.held_out.at(np.arange(min(CANDIDATES * options.puzzles, len(contents.held_out))))
         golden, num_candidates = golden_traces(contents.model, candidates, fp32.policy.threshold, options.puzzles)
         np.savez_compressed(unfinished / GOLDEN_NAME, allow_pickle=False, **vars(golden))
-        fp32.origin = {"tolerance": LOGIT_TOLERANCE, "num_candidates": num_candidates}
+        fp32.origin = {"tolerance": gates.LOGIT_TOLERANCE, "num_candidates": num_candidates}
         _compare(unfinished, fp32, golden, contents)
         _require_parity(fp32)
         forms, served = [fp32], replace(contents.served, policy=fp32.policy)
@@ -121,17 +119,18 @@ def _compare(directory: Path, form: Form, golden: Golden, contents: Contents) ->
     form.parity = {}
     for name in form.graphs:
         with closing(OnnxEngine(directory / name, num_slots=len(golden.tokens_BT), want_logits=True)) as engine:
-            form.parity[name] = compare(golden, engine, puzzle_table=table, puzzle=puzzle, policy=form.policy)
+            form.parity[name] = walk.compare(golden, engine, puzzle_table=table, puzzle=puzzle, policy=form.policy)
 
 
 def _require_parity(form: Form) -> None:
     """Stricter than replaying elsewhere: PyTorch ran on this very processor, so no segment may differ by more."""
     report = form.on_cpu
-    if not passes(report) or report.max_logit_gap > LOGIT_TOLERANCE:
+    if not gates.passes(report) or report.max_logit_gap > gates.LOGIT_TOLERANCE:
         raise ParityError(
             f"the graph differs from PyTorch over {report.num_puzzles} puzzles (largest gap of logits "
-            f"{report.max_logit_gap:.1e} and of halting values {report.max_halting_gap:.1e} where {LOGIT_TOLERANCE} is "
-            f"allowed, {report.num_different_answers} other answers, {report.num_different_halts} other halts), so "
+            f"{report.max_logit_gap:.1e} and of halting values {report.max_halting_gap:.1e} where "
+            f"{gates.LOGIT_TOLERANCE} is allowed, {report.num_different_answers} other answers, "
+            f"{report.num_different_halts} other halts), so "
             "nothing was written; report the checkpoint's config.json as a fault"
         )
 

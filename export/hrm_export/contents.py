@@ -19,11 +19,9 @@ from hrm_calibration.int8 import Int8Settings
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
 from hrm_export.segment import segment_graph
-from hrm_host.atomic import require_free
-from hrm_host.progress import Stages
-from hrm_model import checkpoint
+from hrm_host import atomic, progress
+from hrm_model import checkpoint, hrm
 from hrm_model.config import HRMConfig
-from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import BLANK_IDENTIFIER
 from hrm_puzzles.data.held_out import Questions, find_questions
@@ -90,7 +88,7 @@ class Contents:
     """
 
     name: str
-    model: HRM
+    model: hrm.HRM
     served: ServedGraph
     calibration: Questions
     held_out: Questions
@@ -114,9 +112,9 @@ class Contents:
         return {**plain, "num_parameters": self.num_parameters, **versions}
 
 
-def contents_of(options: Options, source: Path, out: Path, stages: Stages) -> Contents:
+def contents_of(options: Options, source: Path, out: Path, stages: progress.Stages) -> Contents:
     """Load, find or make all that goes from the checkpoint `source` to `out`; refuses what does not fit together."""
-    require_free(out)
+    atomic.require_free(out)
     model, meta = checkpoint.load(checkpoint.resolve(source))
     config, puzzle = model.config, puzzle_of(model.config, meta.get("puzzle"), source)
     limit = options.max_segments or config.max_segments
@@ -139,7 +137,7 @@ def contents_of(options: Options, source: Path, out: Path, stages: Stages) -> Co
     )
 
 
-def served_graph(model: HRM, puzzle: Puzzle, policy: HaltingPolicy) -> ServedGraph:
+def served_graph(model: hrm.HRM, puzzle: Puzzle, policy: HaltingPolicy) -> ServedGraph:
     table_PE = model.puzzle_table.float().numpy()
     return ServedGraph(graph=segment_graph(model), puzzle=puzzle, puzzle_table=table_PE, policy=policy)
 
@@ -208,7 +206,7 @@ def identifiers_of(data: Path | None, num_puzzle_ids: int) -> list[str]:
 
 
 def find_puzzles(
-    options: Options, config: HRMConfig, puzzle: Puzzle, data: Path | None, stages: Stages
+    options: Options, config: HRMConfig, puzzle: Puzzle, data: Path | None, stages: progress.Stages
 ) -> tuple[Questions, Questions]:
     """Puzzles to calibrate with, and others to measure on; fresh ones where no data set or file is named."""
     reserved = min(NUM_CALIBRATION, 4 * options.held_out) if options.fp16 or options.int8 else 0

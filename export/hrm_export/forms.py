@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from hrm_calibration.halting_curve import PolicyScore, Rollout, Score
@@ -159,7 +158,7 @@ def record_ranges(served: ServedGraph, questions: Questions, *, progress: OnProg
     shown = with_nodes(served.graph, nodes, served.graph.graph.initializer)
     shown = with_outputs(shown, (f"{name}/{end}" for name in values for _, end, _ in ends))
 
-    def observe(arrays: Mapping[str, NDArray[Any]]) -> None:
+    def observe(arrays: Mapping[str, np.typing.NDArray[Any]]) -> None:
         for name in values:
             low[name] = min(low[name], float(arrays[f"{name}/low"]))
             high[name] = max(high[name], float(arrays[f"{name}/high"]))

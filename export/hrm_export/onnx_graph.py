@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
 from hrm_calibration.quantise import INT8, SCALE
@@ -59,7 +58,7 @@ class GraphWriter:
         self._nodes.append(helper.make_node("Split", [value, self.ints(*sizes)], parts, name=name, axis=axis))
         return parts
 
-    def tensor(self, name: str, array: NDArray[Any]) -> str:
+    def tensor(self, name: str, array: np.typing.NDArray[Any]) -> str:
         """The initialiser of that name, stored once however often it is used."""
         if name not in self._tensors:
             self._tensors[name] = numpy_helper.from_array(np.array(array, order="C"), name)

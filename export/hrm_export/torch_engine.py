@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hrm_edge_runtime.bundle import Golden
 from hrm_edge_runtime.engines.engine import Float32, Int32, StepOutput
@@ -82,7 +81,7 @@ def record(model: HRM, questions: Questions, num_segments: int | None = None) ->
     )
 
 
-def survives_rounding_SB(golden: Golden, other: Golden, threshold: float) -> NDArray[np.bool_]:
+def survives_rounding_SB(golden: Golden, other: Golden, threshold: float) -> np.typing.NDArray[np.bool_]:
     """Up to which segment rounding stays far below the parity tolerance and far from changing an answer or a halt."""
     logit_gap_SB = np.abs(golden.logits_SBTV - other.logits_SBTV).max(axis=(2, 3))
     runner_up_SBT, best_SBT = np.moveaxis(np.partition(golden.logits_SBTV, -2, axis=-1)[..., -2:], -1, 0)

@@ -19,15 +19,13 @@ import numpy as np
 
 from hrm_puzzles.grid import board as grid_board
 from hrm_puzzles.grid import notation as grid_notation
-from hrm_puzzles.grid.board import BoolArray, GridShape, bits_of, flags_from, levels_from, neighbours
-from hrm_puzzles.grid.notation import Cell, Legend
 from hrm_puzzles.grid.puzzle import GridPuzzle
 from hrm_puzzles.puzzle import Example, Grid, IntArray, PuzzleError, require_difficulty
 
 OPEN, WALL, START, GOAL, PATH = range(5)  # values in grids
 WALL_TOKEN, OPEN_TOKEN, START_TOKEN, GOAL_TOKEN, PATH_TOKEN = range(1, 6)
 
-LEGEND = Legend(
+LEGEND = grid_notation.Legend(
     values={"#": WALL, "█": WALL, " ": OPEN, ".": OPEN, "S": START, "G": GOAL, "o": PATH},
     characters={WALL: "#", OPEN: " ", START: "S", GOAL: "G", PATH: "o"},
     open_value=OPEN,
@@ -75,7 +73,7 @@ class Maze(GridPuzzle):
         if num_moves(self.shape, tokens_T) is None:
             raise PuzzleError("no way leads from S to G", "no-path", "open a wall between them")
 
-    def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
+    def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> grid_board.BoolArray:
         """Where the answer keeps walls, start and goal, and its marked cells are one chain of the shortest length."""
         is_marked_BT = answers_BT == PATH_TOKEN
         keeps_B = ((answers_BT == inputs_BT) | ((inputs_BT == OPEN_TOKEN) & is_marked_BT)).all(axis=1)
@@ -92,12 +90,12 @@ class Maze(GridPuzzle):
         while True:
             layout = draw.choice(LAYOUTS)
             free = layout(shape, draw)
-            levels = levels_from(shape, free, _any_of(draw, free))
+            levels = grid_board.levels_from(shape, free, _any_of(draw, free))
             if len(levels) <= wanted.start:  # from a cell far from the random one
-                levels = levels_from(shape, free, _any_of(draw, levels[-1]))
+                levels = grid_board.levels_from(shape, free, _any_of(draw, levels[-1]))
             if len(levels) <= wanted.start and layout is _random_walls:  # hardly any layout of 30x30 has 111 moves
                 free = _lengthened(shape, draw, free, levels[0], _any_of(draw, levels[-1]), wanted.start)
-                levels = levels_from(shape, free, levels[0])
+                levels = grid_board.levels_from(shape, free, levels[0])
             if len(levels) > wanted.start:
                 length = draw.randrange(wanted.start, min(len(levels), wanted.stop))
                 return _example(shape, draw, free, levels[0], _any_of(draw, levels[length]))
@@ -133,13 +131,13 @@ class Maze(GridPuzzle):
     def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
         """The marked cells in walking order, strays last."""
         start, goal = tuple(question["start"]), tuple(question["goal"])
-        marked = {cast(Cell, tuple(cell)) for cell in np.argwhere(grid == PATH).tolist()} - {start, goal}
+        marked = {cast(grid_notation.Cell, tuple(cell)) for cell in np.argwhere(grid == PATH).tolist()} - {start, goal}
         return {**question, "path": [list(cell) for cell in (start, *_walked(start, marked), goal)]}
 
 
-def _walked(start: Cell, marked: set[Cell]) -> list[Cell]:
+def _walked(start: grid_notation.Cell, marked: set[grid_notation.Cell]) -> list[grid_notation.Cell]:
     """The marked cells by their distance from the start along marked cells; those out of reach follow."""
-    order, waiting, left = list[Cell](), deque([start]), set(marked)
+    order, waiting, left = list[grid_notation.Cell](), deque([start]), set(marked)
     while waiting:
         row, col = waiting.popleft()
         near = [(row + down, col + right) for down, right in grid_board.NEIGHBOURS if (row + down, col + right) in left]
@@ -152,26 +150,26 @@ def _walked(start: Cell, marked: set[Cell]) -> list[Cell]:
 # Paths are exact: they generate, rate and check mazes, and never answer for the model.
 
 
-def cells_between(shape: GridShape, free: int, start: int, goal: int) -> list[int]:
+def cells_between(shape: grid_board.GridShape, free: int, start: int, goal: int) -> list[int]:
     """The cells on any shortest path, by their distance from `start`; empty if there is no path."""
-    levels = levels_from(shape, free, start, goal)
+    levels = grid_board.levels_from(shape, free, start, goal)
     if not levels[-1] & goal:
         return []
     levels[-1] = goal
     for distance in range(len(levels) - 2, -1, -1):
-        levels[distance] &= neighbours(shape, levels[distance + 1])
+        levels[distance] &= grid_board.neighbours(shape, levels[distance + 1])
     return levels
 
 
-def num_moves(shape: GridShape, tokens_T: IntArray) -> int | None:
+def num_moves(shape: grid_board.GridShape, tokens_T: IntArray) -> int | None:
     """Length of a shortest path, or None if there is none."""
     sets = (tokens_T != WALL_TOKEN, tokens_T == START_TOKEN, tokens_T == GOAL_TOKEN)
     free, start, goal = (grid_board.bits_from(shape, is_set_T[None]) for is_set_T in sets)
-    levels = levels_from(shape, free, start, goal)
+    levels = grid_board.levels_from(shape, free, start, goal)
     return len(levels) - 1 if levels[-1] & goal else None
 
 
-def _is_chain_B(shape: GridShape, answers_BT: IntArray) -> BoolArray:
+def _is_chain_B(shape: grid_board.GridShape, answers_BT: IntArray) -> grid_board.BoolArray:
     """Where one start and one goal have one neighbour each on the path, and marked cells have two.
 
     Then a path leads from start to goal, and any other marks are closed rings. When the number of marks is that of a
@@ -185,7 +183,7 @@ def _is_chain_B(shape: GridShape, answers_BT: IntArray) -> BoolArray:
     return has_ends_B & ((num_near_BT == wanted_BT) | ~(is_end_BT | is_marked_BT)).all(axis=1)
 
 
-def lengths(shape: GridShape, difficulty: str) -> range:
+def lengths(shape: grid_board.GridShape, difficulty: str) -> range:
     """The numbers of moves of a difficulty: up to half of what "hard" passes, up to that, and beyond it."""
     require_difficulty(difficulty, DIFFICULTIES)
     across = (shape.num_cells**0.5 - 1) / (30 - 1)
@@ -195,7 +193,7 @@ def lengths(shape: GridShape, difficulty: str) -> range:
     return range(least, greatest + 1)
 
 
-def _lengthened(shape: GridShape, draw: Random, free: int, start: int, goal: int, least: int) -> int:
+def _lengthened(shape: grid_board.GridShape, draw: Random, free: int, start: int, goal: int, least: int) -> int:
     """The open cells after random cells of shortest paths became walls, until these are long enough or stuck."""
     needed, between = start | goal, cells_between(shape, free, start, goal)
     while len(between) <= least and (spare := sum(between) & ~needed):  # levels have no cell in common
@@ -208,11 +206,11 @@ def _lengthened(shape: GridShape, draw: Random, free: int, start: int, goal: int
     return free
 
 
-def _example(shape: GridShape, draw: Random, free: int, start: int, goal: int) -> Example:
+def _example(shape: grid_board.GridShape, draw: Random, free: int, start: int, goal: int) -> Example:
     between = cells_between(shape, free, start, goal)
     path = cell = start
     for level in between[1:]:  # a random one of the shortest paths
-        cell = _any_of(draw, level & neighbours(shape, cell))
+        cell = _any_of(draw, level & grid_board.neighbours(shape, cell))
         path |= cell
     while others := sum(between) & ~path:
         free &= ~_any_of(draw, others)
@@ -223,17 +221,17 @@ def _example(shape: GridShape, draw: Random, free: int, start: int, goal: int) -
 
 
 def _any_of(draw: Random, cells: int) -> int:
-    return 1 << draw.choice(list(bits_of(cells)))
+    return 1 << draw.choice(list(grid_board.bits_of(cells)))
 
 
-def _grid(shape: GridShape, free: int, placed: tuple[tuple[int, int], ...]) -> Grid:
-    grid_T = np.where(flags_from(shape, free), OPEN, WALL).astype(np.int8)
+def _grid(shape: grid_board.GridShape, free: int, placed: tuple[tuple[int, int], ...]) -> Grid:
+    grid_T = np.where(grid_board.flags_from(shape, free), OPEN, WALL).astype(np.int8)
     for cells, value in placed:
-        grid_T[flags_from(shape, cells)] = value
+        grid_T[grid_board.flags_from(shape, cells)] = value
     return grid_T.reshape(shape.rows, shape.cols)
 
 
-def _spanning_tree(shape: GridShape, draw: Random) -> int:
+def _spanning_tree(shape: grid_board.GridShape, draw: Random) -> int:
     """One way between any two open cells. Branches grow from the newest place or from any, at a drawn rate."""
     steps = (2, -2, 2 * (shape.cols + 1), -2 * (shape.cols + 1))
     # The places: every second cell, starting at the first line or, where that fits too, the second.
@@ -259,7 +257,7 @@ def _spanning_tree(shape: GridShape, draw: Random) -> int:
     return open_cells
 
 
-def _braided(shape: GridShape, draw: Random) -> int:
+def _braided(shape: grid_board.GridShape, draw: Random) -> int:
     open_cells = _spanning_tree(shape, draw)
     stride = shape.cols + 1
     across = open_cells << 1 & open_cells >> 1  # closed cells between two open ones, side by side or above each other
@@ -271,13 +269,13 @@ def _braided(shape: GridShape, draw: Random) -> int:
     return open_cells
 
 
-def _random_walls(shape: GridShape, draw: Random) -> int:
+def _random_walls(shape: grid_board.GridShape, draw: Random) -> int:
     cells = _cells(shape)
     num_open = shape.num_cells - round(shape.num_cells * draw.uniform(*WALL_SHARES))
     return sum(1 << bit for bit in draw.sample(cells, num_open))
 
 
-def _cells(shape: GridShape) -> list[int]:
+def _cells(shape: grid_board.GridShape) -> list[int]:
     return [row * (shape.cols + 1) + col for row in range(shape.rows) for col in range(shape.cols)]
 
 

@@ -10,10 +10,8 @@ from collections import deque
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hrm_puzzles.grid import board as grid_board
-from hrm_puzzles.grid.board import BoolArray, GridShape, Int32Array, num_neighbours_BT
 from hrm_puzzles.puzzle import IntArray
 
 COSTS = (1, 2, 4)
@@ -28,7 +26,7 @@ FAR = 10**6  # the distance where there is no way; sums of a few fit into 32 bit
 Leg = tuple[int, int]  # from one stop to another
 
 
-def distances_BPT(shape: GridShape, costs_BT: IntArray, stops_BP: IntArray) -> Int32Array:
+def distances_BPT(shape: grid_board.GridShape, costs_BT: IntArray, stops_BP: IntArray) -> grid_board.Int32Array:
     """Least cost from each stop to each cell, FAR where there is no way.
 
     All cities and stops go forward together, one unit of cost at a time: reached at time t are the cells of cost c
@@ -53,7 +51,7 @@ def distances_BPT(shape: GridShape, costs_BT: IntArray, stops_BP: IntArray) -> I
     return distance_NT.reshape(*stops_BP.shape, shape.num_cells)
 
 
-def optimum_B(shape: GridShape, costs_BT: IntArray, tokens_BT: IntArray) -> Int32Array:
+def optimum_B(shape: grid_board.GridShape, costs_BT: IntArray, tokens_BT: IntArray) -> grid_board.Int32Array:
     """Cost of the cheapest closed tour through the stops in the tokens, FAR where there is none."""
     optimum_B = np.full(len(costs_BT), FAR, dtype=np.int32)
     num_customers_B = (tokens_BT == CUSTOMER_TOKEN).sum(axis=1)
@@ -71,7 +69,7 @@ def optimum_B(shape: GridShape, costs_BT: IntArray, tokens_BT: IntArray) -> Int3
     return optimum_B
 
 
-def _table_BMC(distance_BPP: Int32Array) -> Int32Array:
+def _table_BMC(distance_BPP: grid_board.Int32Array) -> grid_board.Int32Array:
     """table[mask, c]: the least cost to leave the depot, visit the customers in `mask` and end at its member c."""
     batch, num_customers = len(distance_BPP), distance_BPP.shape[1] - 1
     between_B1CC = distance_BPP[:, None, 1:, 1:].swapaxes(2, 3)  # to each (first) from each (second)
@@ -84,7 +82,7 @@ def _table_BMC(distance_BPP: Int32Array) -> Int32Array:
 
 
 @cache
-def _layers(num_customers: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+def _layers(num_customers: int) -> list[tuple[np.typing.NDArray[np.intp], np.typing.NDArray[np.intp]]]:
     """Sets of 2, 3, ... customers, and each without each of its members; the empty set for those not in it."""
     masks_M = np.arange(1 << num_customers)
     is_member_MC = masks_M[:, None] >> np.arange(num_customers) & 1 == 1
@@ -97,7 +95,7 @@ def _layers(num_customers: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]
 class CheapestTours:
     """All cheapest tours through the stops of one city, of which a state (customers visited, stop) is a part."""
 
-    def __init__(self, distance_PP: Int32Array) -> None:
+    def __init__(self, distance_PP: grid_board.Int32Array) -> None:
         self._distance: list[list[int]] = distance_PP.tolist()
         self._table: list[list[int]] = _table_BMC(distance_PP[None])[0].tolist()
         self._end = (len(self._table) - 1, 0)
@@ -138,7 +136,7 @@ class CheapestTours:
         return least, [(rest, other) for other, cost in zip(members, costs, strict=True) if cost == least]
 
 
-def is_minimal_B(shape: GridShape, answers_BT: IntArray, best_B: IntArray) -> BoolArray:
+def is_minimal_B(shape: grid_board.GridShape, answers_BT: IntArray, best_B: IntArray) -> grid_board.BoolArray:
     """Where closing any one of the marked roads makes every tour on the others dearer than `best_B`."""
     rows_K, cells_K = np.nonzero(_corridor_heads_BT(shape, answers_BT))
     closed_KT = marked_costs_BT(answers_BT)[rows_K]
@@ -149,13 +147,13 @@ def is_minimal_B(shape: GridShape, answers_BT: IntArray, best_B: IntArray) -> Bo
     return is_minimal_B
 
 
-def _corridor_heads_BT(shape: GridShape, answers_BT: IntArray) -> BoolArray:
+def _corridor_heads_BT(shape: grid_board.GridShape, answers_BT: IntArray) -> grid_board.BoolArray:
     """The marked roads that need a closing test: closing any cell of a corridor closes all of it.
 
     Left out are cells with two ways whose upper or left neighbour has two ways as well.
     """
     is_marked_BT = answers_BT > CUSTOMER_TOKEN
-    has_two_ways_BT = is_marked_BT & (num_neighbours_BT(shape, answers_BT >= DEPOT_TOKEN) == 2)
+    has_two_ways_BT = is_marked_BT & (grid_board.num_neighbours_BT(shape, answers_BT >= DEPOT_TOKEN) == 2)
     corridor_BRC = np.pad(has_two_ways_BT.reshape(-1, shape.rows, shape.cols), ((0, 0), (1, 0), (1, 0)))
     goes_on_BT = (corridor_BRC[:, :-1, 1:] | corridor_BRC[:, 1:, :-1]).reshape(is_marked_BT.shape)
     return is_marked_BT & ~(has_two_ways_BT & goes_on_BT)

@@ -17,14 +17,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hrm_host import memory, progress
-from hrm_host.command import taking
+from hrm_host import command, memory, progress
 from hrm_model import checkpoint
-from hrm_train import checkpoints, distributed, meter
+from hrm_train import checkpoints, distributed, meter, telemetry
 from hrm_train import status as run_status
 from hrm_train.plan import PlanOptions, open_plan, trainer_from
 from hrm_train.run import Intervals, TrainingRun, run_of
-from hrm_train.telemetry import require_wandb
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 console = Console(stderr=True)
@@ -44,14 +42,14 @@ class TrainOptions(Intervals, PlanOptions):
     invoke_without_command=True,
     epilog="Example: hrm-train --puzzle sudoku --data data/sudoku --hw cpu --run runs/sudoku",
 )
-@taking(TrainOptions)
+@command.taking(TrainOptions)
 def train(options: TrainOptions) -> None:
     """Train an HRM on a puzzle, from a data set directory to a run directory with checkpoints."""
     if options.context.invoked_subcommand is not None:
         return
     console.quiet = not distributed.ranks().is_first
     if options.wandb:
-        require_wandb()
+        telemetry.require_wandb()
     plan = open_plan(options, _say, tune=options.tune)
     if not options.resume:
         _say(plan.memory().summary())

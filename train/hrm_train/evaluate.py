@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from hrm_model.hrm import HRM
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_puzzles.puzzle import RIGHT, Puzzle, Voting
+from hrm_train import recipe, window
 from hrm_train.batches import Batch, SplitSource
-from hrm_train.recipe import LossKind
-from hrm_train.window import answer_loss_B
 
 _Figures = dict[str, NDArray[Any]]
 SHOWN_TRIALS = 2  # ARC allows two attempts; scores with more, as published, are in the record only
@@ -79,7 +78,7 @@ def evaluate(
     rows: Batch,
     *,
     batch_size: int = 128,
-    loss: LossKind = "softmax",
+    loss: recipe.LossKind = "softmax",
     identifiers: Sequence[str] = (),
     between_batches: Callable[[], None] = lambda: None,
 ) -> Evaluation:
@@ -115,7 +114,7 @@ def evaluate(
     )
 
 
-def _rollout(model: HRM, puzzle: Puzzle, rows: Batch, loss: LossKind) -> _Figures:
+def _rollout(model: HRM, puzzle: Puzzle, rows: Batch, loss: recipe.LossKind) -> _Figures:
     """What every row did: figures [S, B], and of the last segment alone the loss [1, B] and the answers [1, B, T]."""
     device = model.high_init.device
     tokens_BT, labels_BT, ids_B = (torch.from_numpy(part).to(device) for part in rows)
@@ -133,7 +132,7 @@ def _rollout(model: HRM, puzzle: Puzzle, rows: Batch, loss: LossKind) -> _Figure
         seen["answers"].append(answers_BT)
         seen["proven"].append(proven_B.copy())
         figures = {"margin": model.margin(output), "q_halt": output.q_halt_B}
-        figures["loss"] = answer_loss_B(output.logits_BTV, labels_BT, loss)
+        figures["loss"] = window.answer_loss_B(output.logits_BTV, labels_BT, loss)
         for name, values_B in figures.items():
             seen[name].append(values_B.double().cpu().numpy())
     found = {name: np.stack(values) for name, values in seen.items()}

@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hrm_host.progress import duration
-from hrm_train.checkpoints import writer_of
-from hrm_train.evaluate import CURVES, FIGURES, Evaluation, Kind
+from hrm_train import checkpoints, evaluate
 
 SETTINGS, METRICS, VALIDATIONS = "run.json", "metrics.ndjson", "validation.ndjson"
 PROGRESS, SEGMENTS = "curve.png", "segments.png"
@@ -44,21 +43,21 @@ class History:
     def __init__(self, run: Path) -> None:
         self._file = run / VALIDATIONS
 
-    def add(self, kind: Kind, step: int, samples: int, evaluation: Evaluation, **more: float) -> None:
-        curves = {name: [round(value, 5) for value in getattr(evaluation, name)] for name in CURVES}
-        figures = {name: getattr(evaluation, name) for name in FIGURES}
+    def add(self, kind: evaluate.Kind, step: int, samples: int, evaluation: evaluate.Evaluation, **more: float) -> None:
+        curves = {name: [round(value, 5) for value in getattr(evaluation, name)] for name in evaluate.CURVES}
+        figures = {name: getattr(evaluation, name) for name in evaluate.FIGURES}
         more |= {f"pass_at_{k}": round(share, 5) for k, share in evaluation.pass_at.items()}
         where = {"time": time.time(), "kind": kind, "step": step, "samples": samples}
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps({**where, **more, **figures, **curves}) + "\n")
 
-    def rows(self, kind: Kind | None = None, until_step: float = float("inf")) -> list[Row]:
+    def rows(self, kind: evaluate.Kind | None = None, until_step: float = float("inf")) -> list[Row]:
         """In the order of their steps, the latest of each step and kind."""
         found = {(row["step"], row["kind"]): row for row in read_lines(self._file)}
         return [row for (step, of), row in sorted(found.items()) if step <= until_step and (kind is None or of == kind)]
 
     def best(
-        self, kind: Kind, until_step: float, worth: Callable[[Row], float] = lambda row: row["score"]
+        self, kind: evaluate.Kind, until_step: float, worth: Callable[[Row], float] = lambda row: row["score"]
     ) -> Row | None:
         """The first row that is worth most."""
         return max(self.rows(kind, until_step), key=worth, default=None)
@@ -80,7 +79,7 @@ def read_status(run: Path) -> Row:
     return {
         "run": str(run),
         "puzzle": recipe["puzzle"],
-        "process": writer_of(run),
+        "process": checkpoints.writer_of(run),
         "step": row.get("step", 0),
         "samples": samples,
         "total_samples": recipe["total_samples"],

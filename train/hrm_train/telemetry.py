@@ -18,10 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hrm_train import meter, status
-from hrm_train.evaluate import Evaluation
-from hrm_train.hardware import Say
-from hrm_train.loop import StepReport, Trainer
+from hrm_train import evaluate, hardware, loop, meter, status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,13 +96,13 @@ Writer = TensorBoard | WeightsAndBiases
 class Telemetry:
     """Reads what the steps left on the device, warns, and passes it on."""
 
-    def __init__(self, run: Path, trainer: Trainer, writers: Sequence[Writer], say: Say) -> None:
+    def __init__(self, run: Path, trainer: loop.Trainer, writers: Sequence[Writer], say: hardware.Say) -> None:
         self._run, self._trainer, self._writers, self._say = run, trainer, writers, say
         self._gpu = meter.open_gpu(trainer.device, say)
         self._monitor = AnomalyMonitor()
-        self._reports: list[StepReport] = []
+        self._reports: list[loop.StepReport] = []
 
-    def add(self, report: StepReport) -> None:
+    def add(self, report: loop.StepReport) -> None:
         self._reports.append(report)
 
     def flush(self) -> MetricsRow | None:
@@ -139,7 +136,7 @@ class Telemetry:
             self._write(row)
         return row
 
-    def validated(self, kind: str, evaluation: Evaluation) -> None:
+    def validated(self, kind: str, evaluation: evaluate.Evaluation) -> None:
         figures = {"segments": evaluation.segments, "halted_exact": evaluation.halted_exact, "loss": evaluation.loss}
         for segments in sorted({1, 4, len(evaluation.exact)}):
             figures |= {f"{name}_at_{segments}": value for name, value in evaluation.at(segments).items()}

@@ -12,15 +12,12 @@ import math
 from collections.abc import Iterable
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM, Carry
-from hrm_train.batches import Feed
-from hrm_train.optim import step_puzzle_table
+from hrm_train import batches, optim, window
 from hrm_train.recipe import Recipe
-from hrm_train.window import segment_loss
 
 EXPLORE = 0.1
 
@@ -75,7 +72,7 @@ class PlainAttention(nn.Module):
             cos, sin = rotation
             q = q * cos + rotate_half(q) * sin
             k = k * cos + rotate_half(k) * sin
-        out = F.scaled_dot_product_attention(q, k, v)
+        out = nn.functional.scaled_dot_product_attention(q, k, v)
         return self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
 
 
@@ -87,7 +84,7 @@ class PlainSwiGLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        return self.down_proj(F.silu(gate) * up)
+        return self.down_proj(nn.functional.silu(gate) * up)
 
 
 def rms_norm(x: Tensor, eps: float) -> Tensor:
@@ -123,7 +120,7 @@ class PlainAdamATan2:
 class PlainTrainer:
     """The published loop over a whole batch of fresh rows each step, of which only halted slots take theirs."""
 
-    def __init__(self, model: PlainHRM, feed: Feed, recipe: Recipe) -> None:
+    def __init__(self, model: PlainHRM, feed: batches.Feed, recipe: Recipe) -> None:
         self.model, self.feed, self.recipe = model, feed, recipe
         self.optimiser = PlainAdamATan2(model.parameters(), recipe)
         self.random = torch.Generator().manual_seed(recipe.seed)
@@ -156,7 +153,7 @@ class PlainTrainer:
         rate = recipe.rate_at(self.num_steps * recipe.batch_size)
         if puzzle_vector_BE.grad is not None:
             lr = rate * recipe.scaled(recipe.puzzle_lr)
-            step_puzzle_table(table, ids_B, puzzle_vector_BE.grad, lr, recipe.puzzle_weight_decay)
+            optim.step_puzzle_table(table, ids_B, puzzle_vector_BE.grad, lr, recipe.puzzle_weight_decay)
         self.optimiser.step(rate * recipe.scaled(recipe.lr), self.num_steps)
         return float(loss.detach())
 
@@ -174,4 +171,4 @@ class PlainTrainer:
             self.halted_B = (last_B | (output.q_halt_B > output.q_continue_B)) & (self.steps_B >= minimum_B)
             after = model.think(self.carry, inputs_BT, puzzle_vector_BE)
             best_B = torch.where(last_B, after.q_halt_B, torch.maximum(after.q_halt_B, after.q_continue_B))
-        return segment_loss(output, labels_BT, torch.sigmoid(best_B), self.recipe.loss)[0]
+        return window.segment_loss(output, labels_BT, torch.sigmoid(best_B), self.recipe.loss)[0]

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from hrm_benchmarks.desktop.plain import PlainHRM, PlainTrainer
 from hrm_benchmarks.report import RATIO, Rounds, Row, beside_first, take_turns, tell
 from hrm_host import memory
-from hrm_model import checkpoint
+from hrm_model import checkpoint, hrm
 from hrm_model.config import HRMConfig
-from hrm_model.hrm import HRM, Carry
 from hrm_puzzles import registry
 from hrm_puzzles.data.held_out import Questions, questions_made
 from hrm_train import batches, hardware, loop
@@ -144,9 +143,9 @@ def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
 
 
 @torch.no_grad()
-def _start(config: HRMConfig) -> HRM:
+def _start(config: HRMConfig) -> hrm.HRM:
     torch.manual_seed(0)
-    model = HRM(config)
+    model = hrm.HRM(config)
     for level in (model.low_level, model.high_level):
         for weights in level.parameters():
             weights *= GAIN
@@ -174,13 +173,13 @@ def segment_step(path: Path, tokens_BT: NDArray[np.int32], num_threads: int, *, 
     model, _ = checkpoint.load(checkpoint.resolve(path))
     model.eval()
 
-    def run(carry: Carry) -> tuple[Carry, torch.Tensor, torch.Tensor]:
+    def run(carry: hrm.Carry) -> tuple[hrm.Carry, torch.Tensor, torch.Tensor]:
         output = model.think(carry, tokens, vector_BE)
         return output.carry, output.logits_BTV.argmax(-1), model.margin(output)
 
     segment = torch.compile(run) if compiled else run
     tokens, vector_BE = torch.from_numpy(tokens_BT), model.puzzle_table[torch.zeros(len(tokens_BT), dtype=torch.long)]
-    carry = Carry(*(state.clone() for state in model.start(len(tokens_BT))))
+    carry = hrm.Carry(*(state.clone() for state in model.start(len(tokens_BT))))
 
     @torch.no_grad()
     def step() -> object:

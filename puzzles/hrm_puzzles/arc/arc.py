@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hrm_puzzles.arc import canvas as arc_canvas
 from hrm_puzzles.arc import notation as arc_notation
-from hrm_puzzles.arc.canvas import Variant, boxes_of_B, moved_BT
 from hrm_puzzles.grid.board import BoolArray, GridShape, Int32Array, UInt64Array
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, UNKNOWN, Geometry, Grid, IntArray, Notation, Parsed, PuzzleError
 from hrm_puzzles.voting import TRIALS, Ballot
@@ -67,17 +65,17 @@ class Arc:
 
     def decode(self, tokens_T: IntArray) -> Grid:
         """The grid that begins at the first row and column with a colour; 0 x 0 if there is none."""
-        box = boxes_of_B(np.asarray(tokens_T)[None], self.side)
+        box = arc_canvas.boxes_of_B(np.asarray(tokens_T)[None], self.side)
         return arc_canvas.grid_at(tokens_T, self.side, (int(box.top_B[0]), int(box.left_B[0])))
 
     def is_well_formed_B(self, tokens_BT: IntArray) -> BoolArray:
         """Whether each row is exactly one grid with its end marks, the one thing that can be said of an answer."""
-        boxes, is_colour_BT = boxes_of_B(tokens_BT, self.side), arc_canvas.is_colour(np.asarray(tokens_BT))
+        boxes, is_colour_BT = arc_canvas.boxes_of_B(tokens_BT, self.side), arc_canvas.is_colour(np.asarray(tokens_BT))
         expected_BT = np.where(is_colour_BT, tokens_BT, boxes.marks_BT(self.side))
         is_full_B = is_colour_BT.sum(axis=1) == boxes.height_B * boxes.width_B
         return is_full_B & (expected_BT == tokens_BT).all(axis=1)
 
-    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:  # noqa: ARG002
+    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> np.typing.NDArray[np.int8]:  # noqa: ARG002
         """UNKNOWN, always: what a task asks for is not written anywhere."""
         return np.full(len(inputs_BT), UNKNOWN, dtype=np.int8)
 
@@ -100,14 +98,14 @@ class Arc:
 
         A pair whose answer shows no pad stays where it is: in labels another value may take the place of pad.
         """
-        asked, answered = boxes_of_B(inputs_BT, self.side), boxes_of_B(labels_BT, self.side)
+        asked, answered = arc_canvas.boxes_of_B(inputs_BT, self.side), arc_canvas.boxes_of_B(labels_BT, self.side)
         top_B = rng.integers(self.side - np.maximum(asked.height_B, answered.height_B) + 1)
         left_B = rng.integers(self.side - np.maximum(asked.width_B, answered.width_B) + 1)
         stays_B = np.asarray(labels_BT).min(axis=1) > arc_canvas.PAD
         top_B, left_B = np.where(stays_B, asked.top_B, top_B), np.where(stays_B, asked.left_B, left_B)
         return (
-            moved_BT(inputs_BT, asked, top_B, left_B, self.side),
-            moved_BT(labels_BT, answered, top_B, left_B, self.side),
+            arc_canvas.moved_BT(inputs_BT, asked, top_B, left_B, self.side),
+            arc_canvas.moved_BT(labels_BT, answered, top_B, left_B, self.side),
         )
 
     def reveal_BT(
@@ -129,7 +127,7 @@ class Arc:
         inputs_NT: IntArray,
         labels_NT: IntArray,
         answers_NT: IntArray,
-        q_halt_N: NDArray[np.floating],
+        q_halt_N: np.typing.NDArray[np.floating],
     ) -> dict[int, float]:
         """The published score: a task counts where the answer to each of its test inputs is among the first k grids.
 
@@ -163,7 +161,7 @@ class ArcSymmetry:
     """A variant applied to each canvas's grid, which keeps its place (row and column exchanged with its sides)."""
 
     side: int
-    variant: Variant
+    variant: arc_canvas.Variant
 
     def apply(self, tokens_BT: IntArray) -> Int32Array:
         return self._each(tokens_BT, self.variant.apply, self.variant.turn)
@@ -172,7 +170,7 @@ class ArcSymmetry:
         return self._each(tokens_BT, self.variant.invert, arc_canvas.INVERSE_TURN[self.variant.turn])
 
     def _each(self, tokens_BT: IntArray, change: Callable[[Grid], Grid], turn: int) -> Int32Array:
-        boxes, order = boxes_of_B(tokens_BT, self.side), -1 if turn in arc_canvas.TRANSPOSING else 1
+        boxes, order = arc_canvas.boxes_of_B(tokens_BT, self.side), -1 if turn in arc_canvas.TRANSPOSING else 1
         changed: list[Int32Array] = []
         for tokens_T, top, left in zip(tokens_BT, boxes.top_B.tolist(), boxes.left_B.tolist(), strict=True):
             grid = change(arc_canvas.grid_at(tokens_T, self.side, (top, left)))

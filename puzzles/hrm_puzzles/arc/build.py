@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hrm_host.atomic import publish, require_free
 from hrm_host.progress import OnProgress, unheard
@@ -30,8 +29,8 @@ from hrm_puzzles.puzzle import Grid
 SPLITS = ("train", "test")
 BLOCK = 256  # variants drawn at a time: a few megabytes
 
-UInt8Array = NDArray[np.uint8]
-IntpArray = NDArray[np.intp]
+UInt8Array = np.typing.NDArray[np.uint8]
+IntpArray = np.typing.NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hrm_puzzles.grid.board import BoolArray, Int32Array, UInt64Array, mixed
 from hrm_puzzles.puzzle import Grid, IntArray
@@ -31,7 +30,7 @@ FLIPS_OF_TURN = (0, 6, 3, 5, 2, 1, 4, 7)  # each turn as rows reversed (1), colu
 TRIES = 5  # draws for each variant wanted, as published: few colours and symmetric grids have few variants
 _NAME = re.compile(r"(?P<task>.+?)(?:_|\|\|\|)t(?P<turn>[0-7])(?:_|\|\|\|)(?P<colours>[0-9]{10})")
 
-IntpArray = NDArray[np.intp]
+IntpArray = np.typing.NDArray[np.intp]
 Pair = tuple[Grid, Grid]
 
 
@@ -180,7 +179,7 @@ def variants_of(pairs: Sequence[Pair], count: int, rng: np.random.Generator) -> 
     ]
 
 
-def _drawn(rng: np.random.Generator, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _drawn(rng: np.random.Generator, count: int) -> tuple[np.typing.NDArray[np.int64], np.typing.NDArray[np.int64]]:
     turns_V = rng.integers(NUM_TURNS, size=count)
     others_VC = np.argsort(rng.random((count, NUM_COLOURS - 1)), axis=1) + 1
     return turns_V, np.concatenate([np.zeros((count, 1), dtype=np.int64), others_VC], axis=1)
@@ -220,7 +219,7 @@ def _sums_TBC(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Arra
 
 
 @cache
-def _place_numbers() -> NDArray[np.float64]:
+def _place_numbers() -> np.typing.NDArray[np.float64]:
     """A random number below 2 ** 42 for each place of a question [0] and of an answer [1], up to 64 x 64."""
     places = np.arange(64 * 64, dtype=np.uint64)
     numbers = np.stack([mixed(places, salt=3 + part) >> np.uint64(22) for part in range(2)])

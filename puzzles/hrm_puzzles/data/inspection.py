@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError, DatasetMeta, Split, named_in_recipe, open_split
@@ -25,7 +24,7 @@ INCHES = 2.2  # the side of one board
 LINES = "#888888"
 
 Quantiles = dict[str, int]
-Facts = dict[str, NDArray[Any]]
+Facts = dict[str, np.typing.NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)

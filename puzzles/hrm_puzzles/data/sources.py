@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host import atomic
+from hrm_host import atomic, workers
 from hrm_host.progress import OnProgress, unheard
-from hrm_host.workers import results_of
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import RIGHT, CsvForm, Puzzle, PuzzleError
@@ -69,7 +68,7 @@ def generated(
     total = sum(chunk.count for chunk in chunks)
     done = total - sum(chunk.count for chunk in missing)
     progress(done, total)
-    for count in results_of(partial(_make_chunk, directory=directory), missing, num_workers=num_workers):
+    for count in workers.results_of(partial(_make_chunk, directory=directory), missing, num_workers=num_workers):
         done += count
         progress(done, total)
     return [np.load(directory / chunk.file_name, allow_pickle=False) for chunk in chunks]

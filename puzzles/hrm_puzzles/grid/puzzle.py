@@ -11,19 +11,9 @@ from functools import cached_property
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hrm_puzzles.grid import board as grid_board
 from hrm_puzzles.grid import notation as grid_notation
-from hrm_puzzles.grid.board import (
-    BoolArray,
-    GridShape,
-    GridSymmetry,
-    Int32Array,
-    UInt64Array,
-    dihedral_hash_B,
-    dihedral_sources_KT,
-)
-from hrm_puzzles.grid.notation import Legend
 from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed, PuzzleError
 
 BROKEN = "✗ "
@@ -31,7 +21,7 @@ BROKEN = "✗ "
 
 def revealed_BT(
     rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray, num_revealed_B: IntArray
-) -> Int32Array:
+) -> grid_board.Int32Array:
     """Questions with that many random cells of each row, among those its label changes, already as in the label."""
     is_open_BT = inputs_BT != labels_BT
     order_BT = np.argsort(np.where(is_open_BT, rng.random(inputs_BT.shape), 2.0), axis=1)  # open cells come first
@@ -57,9 +47,9 @@ class GridPuzzle(ABC):
     sides: ClassVar[range]
     vocab_size: ClassVar[int]
     difficulties: ClassVar[tuple[str, ...]]
-    legend: ClassVar[Legend]
-    token_of_value: ClassVar[Int32Array]
-    value_of_token: ClassVar[NDArray[np.int8]]
+    legend: ClassVar[grid_notation.Legend]
+    token_of_value: ClassVar[grid_board.Int32Array]
+    value_of_token: ClassVar[np.typing.NDArray[np.int8]]
     """[V + 1]; the last is for tokens beyond the vocabulary."""
     marks: ClassVar[Mapping[int, int]]
     """What an answer may turn each value of a question into."""
@@ -78,7 +68,7 @@ class GridPuzzle(ABC):
         """Refuse tokens that make no sense as a question."""
 
     @abstractmethod
-    def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
+    def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> grid_board.BoolArray:
         """Where answers to questions are proven."""
 
     @abstractmethod
@@ -98,8 +88,8 @@ class GridPuzzle(ABC):
         """The object of a question with its answer."""
 
     @cached_property
-    def shape(self) -> GridShape:
-        return GridShape(rows=self.rows, cols=self.cols)
+    def shape(self) -> grid_board.GridShape:
+        return grid_board.GridShape(rows=self.rows, cols=self.cols)
 
     @property
     def seq_len(self) -> int:
@@ -150,29 +140,29 @@ class GridPuzzle(ABC):
     def _picture(self, asked: int, answered: int) -> str:
         return self.pictures[answered] if answered in (asked, self.marks.get(asked)) else BROKEN
 
-    def encode(self, grid: Grid) -> Int32Array:
+    def encode(self, grid: Grid) -> grid_board.Int32Array:
         return self.token_of_value[grid.reshape(-1)]
 
     def decode(self, tokens_T: IntArray) -> Grid:
         return self.value_of_token[np.clip(tokens_T, 0, self.vocab_size)].reshape(self.rows, self.cols)
 
-    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
+    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> np.typing.NDArray[np.int8]:
         """RIGHT where `is_right_B`, else WRONG."""
         return np.where(self.is_right_B(inputs_BT, answers_BT), RIGHT, WRONG).astype(np.int8)
 
-    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:  # noqa: ARG002
+    def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> grid_board.UInt64Array:  # noqa: ARG002
         """The question decides, whatever is revealed of its answer."""
-        return dihedral_hash_B(self.shape, self.bare(inputs_BT))
+        return grid_board.dihedral_hash_B(self.shape, self.bare(inputs_BT))
 
-    def symmetry(self, rng: np.random.Generator) -> GridSymmetry:
-        sources_KT = dihedral_sources_KT(self.shape)
+    def symmetry(self, rng: np.random.Generator) -> grid_board.GridSymmetry:
+        sources_KT = grid_board.dihedral_sources_KT(self.shape)
         unchanged_V = np.arange(self.vocab_size, dtype=np.int32)
-        return GridSymmetry(source_T=sources_KT[rng.integers(len(sources_KT))], relabel_V=unchanged_V)
+        return grid_board.GridSymmetry(source_T=sources_KT[rng.integers(len(sources_KT))], relabel_V=unchanged_V)
 
     def augment_BT(
         self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
-    ) -> tuple[Int32Array, Int32Array]:
-        sources_KT = dihedral_sources_KT(self.shape)
+    ) -> tuple[grid_board.Int32Array, grid_board.Int32Array]:
+        sources_KT = grid_board.dihedral_sources_KT(self.shape)
         source_BT = sources_KT[rng.integers(len(sources_KT), size=len(inputs_BT))]
         turned = (np.take_along_axis(tokens_BT, source_BT, axis=1) for tokens_BT in (inputs_BT, labels_BT))
         return next(turned).astype(np.int32), next(turned).astype(np.int32)

@@ -11,7 +11,6 @@ from itertools import chain
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hrm_puzzles.grid.board import GridShape, Int32Array
 from hrm_puzzles.grid.notation import BoardSize, Cell, bad_character, shown
@@ -51,7 +50,7 @@ class SudokuBoard:
         return np.stack([row_T, col_T, box_T]).astype(np.int32)
 
     @cached_property
-    def units_US(self) -> NDArray[np.intp]:
+    def units_US(self) -> np.typing.NDArray[np.intp]:
         """The cells of each row, column and box, [3 * S, S], in reading order within a unit."""
         order_GT = np.argsort(self.groups_GT, axis=1, kind="stable")
         return order_GT.reshape(3 * self.side, self.side)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hrm_puzzles.grid.board import GridSymmetry, Int32Array, UInt64Array, mixed
 from hrm_puzzles.grid.puzzle import revealed_BT
@@ -87,7 +86,7 @@ class Sudoku(sudoku_board.SudokuBoard):
         digits_T = tokens_T - BLANK
         return np.where((digits_T > 0) & (digits_T <= side), digits_T, 0).astype(np.int8).reshape(side, side)
 
-    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> NDArray[np.int8]:
+    def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> np.typing.NDArray[np.int8]:
         """RIGHT where every row, column and box holds each digit once and the givens are kept, else WRONG."""
         keeps_given_BT = (inputs_BT == BLANK) | (inputs_BT == answers_BT)
         bits_BT = self._bit_of_token_V.take(answers_BT, mode="clip") * keeps_given_BT  # a lost given fills no unit
@@ -171,7 +170,7 @@ def _seen(colour_BT: UInt64Array, group_T: Int32Array, salt: int) -> UInt64Array
     return mixed(colour_BT @ members_GT.T, salt)[:, group_T]
 
 
-def _seen_alike(colour_BT: UInt64Array, digit_order_BT: NDArray[np.intp], side: int) -> UInt64Array:
+def _seen_alike(colour_BT: UInt64Array, digit_order_BT: np.typing.NDArray[np.intp], side: int) -> UInt64Array:
     by_digit_BSS = np.take_along_axis(colour_BT, digit_order_BT, axis=1).reshape(-1, side, side)
     sums_BT = np.repeat(mixed(by_digit_BSS.sum(axis=2), 5), side, axis=1)
     seen_BT = np.empty_like(colour_BT)
