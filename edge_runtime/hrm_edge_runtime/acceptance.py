@@ -2,9 +2,8 @@
 
     python3 -m hrm_edge_runtime.acceptance model.bundle --soak-minutes 30 --out acceptance.json
 
-Made for a Jetson (`make check-jetson`), where it has not been run yet; it runs on any engine. It fails where parity
-breaks its gates, where a puzzle comes back without an answer, and where the process grows while it soaks. The power
-mode, clocks and temperature are recorded beside the times, since they decide them.
+Made for a Jetson (`make check-jetson`), where it has not been run yet; it runs on any engine. The power mode, clocks
+and temperature are recorded beside the times, since they decide them.
 """
 
 import itertools
@@ -20,17 +19,13 @@ from typing import Annotated, Any
 
 import typer
 
-from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle, Golden, find_bundle
 from hrm_edge_runtime.engines.engine import Engine, median_step_ms
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.trt.cache import buckets_for
-from hrm_host import atomic
-from hrm_host.board import Host
-from hrm_host.command import refusing
-from hrm_host.memory import MIB, read_memory, resident_bytes
+from hrm_host import atomic, board, command, memory
 
 MEASURE_S, MIN_STEPS = 2.0, 20
 SAMPLE_EVERY_S = 5.0
@@ -40,7 +35,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command(epilog="Example: python3 -m hrm_edge_runtime.acceptance model.bundle --engine tensorrt:fp16")
-@refusing("acceptance")
+@command.refusing("acceptance")
 def accept_command(
     bundle: Annotated[
         str | None, typer.Argument(help="Bundle directory or the name of a shipped one; without it the default.")
@@ -56,7 +51,7 @@ def accept_command(
     choice = prepare(opened, engine, num_slots=slots)
     findings = accept(opened, choice, num_slots=slots, num_threads=threads, soak_s=60 * soak_minutes)
     atomic.write_text(out, json.dumps(findings, indent=1) + "\n")
-    _tell(f"{'passed' if findings['passed'] else 'FAILED: ' + '; '.join(findings['faults'])}: {out}")
+    typer.echo(f"{'passed' if findings['passed'] else 'FAILED: ' + '; '.join(findings['faults'])}: {out}", err=True)
     raise typer.Exit(0 if findings["passed"] else 1)
 
 
@@ -64,15 +59,12 @@ def accept(bundle: Bundle, choice: Choice, *, num_slots: int, num_threads: int |
     """Run parity, bench and soak; the findings list what is wrong under `faults`."""
     from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
 
-    _tell(f"{bundle.manifest.name} on {choice}: parity with PyTorch's golden traces")
+    typer.echo(f"{bundle.manifest.name} on {choice}: parity with PyTorch's golden traces", err=True)
     parity = compare_engines(bundle, ParityOptions(engine=str(choice), slots=num_slots, threads=num_threads)).as_json()
-    opened = engine_for(
-        bundle, engine=choice.engine, precision=choice.precision, num_slots=num_slots, num_threads=num_threads
-    )
-    with closing(opened) as engine:
-        _tell("bench")
+    with closing(engine_for(bundle, engine=str(choice), num_slots=num_slots, num_threads=num_threads)) as engine:
+        typer.echo("bench", err=True)
         bench = _bench(bundle, engine)
-        _tell(f"soak of {soak_s:.0f} s")
+        typer.echo(f"soak of {soak_s:.0f} s", err=True)
         soak = _soak(bundle, choice, engine, soak_s)
     # none is loaded to find its version
     loaded = ((name, sys.modules.get(name)) for name in ("numpy", "onnxruntime", "tensorrt", "pycuda"))
@@ -83,15 +75,11 @@ def accept(bundle: Bundle, choice: Choice, *, num_slots: int, num_threads: int |
         "faults": faults,
         "bundle": {"name": bundle.manifest.name, "provenance": bundle.manifest.provenance},
         "engine": {"choice": str(choice), "slots": num_slots, "versions": versions},
-        "device": {**Host().facts(), "machine": platform.machine(), "python": platform.python_version()},
+        "device": {**board.Host().facts(), "machine": platform.machine(), "python": platform.python_version()},
         "parity": parity,
         "bench": bench,
         "soak": soak,
     }
-
-
-def _tell(text: str) -> None:
-    typer.echo(text, err=True)
 
 
 def _bench(bundle: Bundle, engine: Engine) -> dict[str, Any]:
@@ -115,10 +103,10 @@ def _soak(bundle: Bundle, choice: Choice, engine: Engine, soak_s: float) -> dict
     """
     lane = Lane(engine, bundle.puzzle, queue_limit=engine.num_slots)
     counts, first, samples = Counter[str](), dict[int, bytes](), list[dict[str, Any]]()
-    golden, policy = bundle.golden(), bundle.manifest.halting_policy(choice.precision)
+    golden = bundle.golden()
     num_puzzles = len(golden.tokens_BT)
     began_s = sampled_s = time.monotonic()
-    for result in run_all(lane, _attempts(bundle, golden, policy, until_s=began_s + soak_s)):
+    for result in run_all(lane, _attempts(bundle, golden, choice.precision, until_s=began_s + soak_s)):
         answer = b"" if result.answer_T is None else result.answer_T.tobytes()
         counts["puzzles"] += 1
         counts["changed"] += first.setdefault(result.attempt_id % num_puzzles, answer) != answer
@@ -146,8 +134,8 @@ def _soak(bundle: Bundle, choice: Choice, engine: Engine, soak_s: float) -> dict
     }
 
 
-def _attempts(bundle: Bundle, golden: Golden, policy: HaltingPolicy, *, until_s: float) -> Iterator[Attempt]:
-    num_puzzles = len(golden.tokens_BT)
+def _attempts(bundle: Bundle, golden: Golden, precision: str, *, until_s: float) -> Iterator[Attempt]:
+    num_puzzles, policy = len(golden.tokens_BT), bundle.manifest.halting_policy(precision)
     for number in itertools.takewhile(lambda n: n < num_puzzles or time.monotonic() < until_s, itertools.count()):
         yield Attempt(
             attempt_id=number,
@@ -160,14 +148,14 @@ def _attempts(bundle: Bundle, golden: Golden, policy: HaltingPolicy, *, until_s:
 
 def _sample(at_s: float, lane: Lane) -> dict[str, Any]:
     """The machine at one moment; None where it does not say."""
-    memory = read_memory()
-    clocks = [str(clock.now_hz // 10**6) for clock in Host().gpu_clocks()]
+    machine = memory.read_memory()
+    clocks = [str(clock.now_hz // 10**6) for clock in board.Host().gpu_clocks()]
     return {
         "at_s": round(at_s, 1),
         "step_ms": round(1e3 * lane.mean_step_s, 3),
-        "rss_mb": resident_bytes() // MIB or None,
-        "available_mb": None if memory is None else memory.available_mb,
-        "temperature_c": Host().hottest_c(),
+        "rss_mb": memory.resident_bytes() // memory.MIB or None,
+        "available_mb": None if machine is None else machine.available_mb,
+        "temperature_c": board.Host().hottest_c(),
         "gpu_mhz": clocks[-1] if clocks else None,
     }
 

@@ -66,11 +66,8 @@ def serve_command(
     ] = None,
 ) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
-    from hrm_edge_runtime.bundle import Bundle, find_bundle
-    from hrm_edge_runtime.http.auth import KeyRing, bind_warnings
-    from hrm_edge_runtime.http.model_manager import models_and_library
-    from hrm_edge_runtime.http.server import ServerOptions, run_server
-    from hrm_edge_runtime.logs import configure
+    from hrm_edge_runtime import bundle, logs
+    from hrm_edge_runtime.http import auth, model_manager, server
     from hrm_edge_runtime.worker.lanes import LaneDefaults, MemoryBudget
 
     defaults = LaneDefaults(
@@ -81,10 +78,12 @@ def serve_command(
         max_attempts=max_attempts,
         budget=MemoryBudget(limit_bytes=bytes_from(memory_budget) if memory_budget else None),
     )
-    opened = [Bundle.open(find_bundle(name)) for name in bundles or [None]]
-    models, library = models_and_library(opened, defaults, bundle_dir or ())
-    ring = KeyRing(keys) if keys else None
-    warnings = bind_warnings(host, with_keys=ring is not None, tls_cert=tls_cert, tls_key=tls_key, insecure=insecure)
+    opened = [bundle.Bundle.open(bundle.find_bundle(name)) for name in bundles or [None]]
+    models, library = model_manager.models_and_library(opened, defaults, bundle_dir or ())
+    ring = auth.KeyRing(keys) if keys else None
+    warnings = auth.bind_warnings(
+        host, with_keys=ring is not None, tls_cert=tls_cert, tls_key=tls_key, insecure=insecure
+    )
     trace = None
     if otlp_endpoint:
         try:
@@ -92,12 +91,12 @@ def serve_command(
         except ModuleNotFoundError as error:
             raise ValueError(f"--otlp-endpoint needs {error.name}: run pip install 'hrm-edge[otel]'.") from error
         trace = tracer_to(otlp_endpoint)
-    configure(log)
+    logs.configure(log)
     for warning in warnings:
         logging.warning(warning)
     served = ", ".join(f"{model.name} ({model.puzzle.name})" for model in models)
     logging.info("serving %s on %s://%s:%d", served, "https" if tls_cert else "http", host, port)
-    options = ServerOptions(
+    options = server.ServerOptions(
         host=host,
         port=port,
         queue_limit=queue_limit,
@@ -110,7 +109,7 @@ def serve_command(
         log=log,
         trace=trace,
     )
-    run_server(library, models, options)
+    server.run_server(library, models, options)
 
 
 def slots_from(text: str) -> int | None:

@@ -24,7 +24,8 @@ from hrm_edge_runtime.bundle import GOLDEN_NAME, IDENTIFIERS_NAME, PUZZLE_TABLE_
 from hrm_edge_runtime.engines.engine import median_step_ms
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.manifest import write_manifest
-from hrm_edge_runtime.parity import gates, walk
+from hrm_edge_runtime.parity import walk
+from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE, passes
 from hrm_export.contents import Contents, Options, bundle_name, contents_of, find_checkpoint, parse_loop
 from hrm_export.forms import Form, lower_precisions, unrolled_graph
 from hrm_export.onnx_graph import check_graph, stored_sizes
@@ -77,7 +78,7 @@ def write_bundle(path: Path, contents: Contents, options: Options, stages: Stage
         candidates = contents.held_out.at(np.arange(min(CANDIDATES * options.puzzles, len(contents.held_out))))
         golden, num_candidates = golden_traces(contents.model, candidates, fp32.policy.threshold, options.puzzles)
         np.savez_compressed(unfinished / GOLDEN_NAME, allow_pickle=False, **vars(golden))
-        fp32.origin = {"tolerance": gates.LOGIT_TOLERANCE, "num_candidates": num_candidates}
+        fp32.origin = {"tolerance": LOGIT_TOLERANCE, "num_candidates": num_candidates}
         _compare(unfinished, fp32, golden, contents)
         _require_parity(fp32)
         forms, served = [fp32], replace(contents.served, policy=fp32.policy)
@@ -125,11 +126,11 @@ def _compare(directory: Path, form: Form, golden: Golden, contents: Contents) ->
 def _require_parity(form: Form) -> None:
     """Stricter than replaying elsewhere: PyTorch ran on this very processor, so no segment may differ by more."""
     report = form.on_cpu
-    if not gates.passes(report) or report.max_logit_gap > gates.LOGIT_TOLERANCE:
+    if not passes(report) or report.max_logit_gap > LOGIT_TOLERANCE:
         raise ParityError(
             f"the graph differs from PyTorch over {report.num_puzzles} puzzles (largest gap of logits "
             f"{report.max_logit_gap:.1e} and of halting values {report.max_halting_gap:.1e} where "
-            f"{gates.LOGIT_TOLERANCE} is allowed, {report.num_different_answers} other answers, "
+            f"{LOGIT_TOLERANCE} is allowed, {report.num_different_answers} other answers, "
             f"{report.num_different_halts} other halts), so "
             "nothing was written; report the checkpoint's config.json as a fault"
         )

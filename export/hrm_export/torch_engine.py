@@ -15,7 +15,7 @@ import torch
 from hrm_edge_runtime.bundle import Golden
 from hrm_edge_runtime.engines.engine import Float32, Int32, StepOutput
 from hrm_edge_runtime.manifest import Manifest
-from hrm_edge_runtime.parity.gates import LOGIT_TOLERANCE
+from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM, Carry
 from hrm_puzzles.data.held_out import Questions

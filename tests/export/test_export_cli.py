@@ -17,7 +17,7 @@ from hrm_edge_runtime.batching.lane import Lane
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_edge_runtime.parity.gates import passes
+from hrm_edge_runtime.parity.report import passes
 from hrm_export.cli import main as app
 from hrm_export.contents import Options, bundle_name, data_of, find_puzzles, parse_loop
 from hrm_export.torch_engine import record

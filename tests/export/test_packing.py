@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.parity.gates import passes
+from hrm_edge_runtime.parity.report import passes
 from hrm_export.cli import ParityError, write_bundle
 from hrm_export.contents import Contents, Options, served_graph
 from hrm_export.forms import Form

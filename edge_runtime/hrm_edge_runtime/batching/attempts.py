@@ -1,13 +1,8 @@
 """Tasks tried as several attempts over one lane: copies under the puzzle's symmetries, each in a slot of its own.
 
-The first proven answer wins. Where no proof exists the attempts vote, and the vote is closed as soon as the attempts
-still running cannot change it. Either way the attempts that remain are dropped before the very next segment. Every task
-ends exactly once.
-
+The first proven answer wins; without proofs the attempts vote, until those still running cannot change the outcome.
 Attempts after a task's first rank behind the first attempts of all other tasks, so trying harder only takes slots that
-would be idle.
-
-Shapes: T tokens, P rows of the puzzle table.
+would be idle. Every task ends exactly once. Shapes: T tokens, P rows of the puzzle table.
 """
 
 import time
@@ -18,9 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from hrm_edge_runtime.batching.lane import Lane
-from hrm_edge_runtime.batching.scheduler import QueueFull
-from hrm_edge_runtime.batching.stats import LaneSnapshot, Outcome
+from hrm_edge_runtime.batching import lane, scheduler, stats
 from hrm_edge_runtime.batching.task import Attempt, Result, SegmentEvent, Task
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
 from hrm_puzzles.puzzle import RIGHT, Puzzle, Symmetry
@@ -136,7 +129,7 @@ class Attempts:
         self._max_tasks = engine.num_slots + queue_limit
         self._max_attempts = max_attempts
         self._variants = TaskVariants(puzzle, identifiers)
-        self._lane = Lane(engine, puzzle, queue_limit=self._max_tasks * max_attempts, clock=clock)
+        self._lane = lane.Lane(engine, puzzle, queue_limit=self._max_tasks * max_attempts, clock=clock)
         self._attempt_ids = count()
         self._clock = clock
         self._interval_s = 0.0
@@ -164,7 +157,7 @@ class Attempts:
                 f"id and 1 to {self._max_attempts} attempts."
             )
         if len(self._groups) >= self._max_tasks:
-            raise QueueFull(self.queue_limit)
+            raise scheduler.QueueFull(self.queue_limit)
         group = _Group(task=task, variants=[TaskVariant(tokens_T=task.tokens_T, puzzle_id=task.puzzle_id)])
         if task.num_attempts > 1:
             self._lane.check_tokens(task.tokens_T)  # before a symmetry meets them
@@ -230,7 +223,7 @@ class Attempts:
         results, self._results = self._results, []
         return results, events
 
-    def snapshot(self) -> LaneSnapshot:
+    def snapshot(self) -> stats.LaneSnapshot:
         """The lane's figures; their queue counts attempts, their limit tasks."""
         return self._lane.snapshot(self.queue_limit)
 
@@ -248,7 +241,7 @@ class Attempts:
             assert choice is not None, "no attempt is left that could change it"
             self._finish(group, *choice)
 
-    def _drop_living(self, group: _Group, outcome: Outcome) -> list[Attempt]:
+    def _drop_living(self, group: _Group, outcome: stats.Outcome) -> list[Attempt]:
         dropped = [self._lane.drop(attempt_id, outcome) for attempt_id in group.living]
         for attempt_id in group.living:
             del self._group_of[attempt_id]

@@ -1,13 +1,9 @@
 """Which attempt holds which slot: pure logic, with no thread, no I/O and no clock (time is passed in).
 
-The scheduler is the one owner of slots. A slot's generation rises with every attempt it gets, so a stale reference to a
-slot can be recognised. A slot is emptied in one place (`release`) and state is reset at admission, never at release:
-between them a slot may hold anything. `admit` makes the occupied slots a dense prefix: freed slots take the first
-attempts in line, then the last running attempts move into what is left, so a step never computes an idle row.
-
-The line is ordered by priority with ageing, then deadline, then arrival. Time is cut into periods of `ageing_s`; the
-rank of an attempt is its arrival period less its priority, a number that never changes. So no attempt is overtaken by
-one of `k` higher priority that arrives more than `k + 1` periods later, none starves, and the line stays a sorted list.
+A slot is emptied in one place (`release`) and its state is reset at admission, never at release: between them it may
+hold anything. The line is ordered by priority with ageing: the rank of an attempt is its arrival period of `ageing_s`
+less its priority, a number that never changes. So no attempt is overtaken by one of `k` higher priority that arrives
+more than `k + 1` periods later, none starves, and the line stays a sorted list.
 """
 
 import math

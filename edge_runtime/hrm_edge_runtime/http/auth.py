@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from starlette.types import Scope
 
 from hrm_host import atomic
@@ -36,10 +36,8 @@ class BindError(ValueError):
     """Options that would open the server to others by mistake."""
 
 
-class Key(BaseModel):
+class Key(BaseModel, extra="forbid", frozen=True):
     """One line of the file; `rate` bounds the puzzles per second, `burst` how many may come at once."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     label: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     role: Literal["user", "admin"] = "user"

@@ -14,14 +14,13 @@ from prometheus_client.core import GaugeMetricFamily as _Gauge
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hrm_edge_runtime.batching.stats import LaneSnapshot
-from hrm_edge_runtime.batching.task import Result
+from hrm_edge_runtime.batching import stats, task
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_host.board import Energy, Host
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
-_LANE_FIGURES: tuple[tuple[type[_Gauge | _Counter], str, str, Callable[[LaneSnapshot], float]], ...] = (
+_LANE_FIGURES: tuple[tuple[type[_Gauge | _Counter], str, str, Callable[[stats.LaneSnapshot], float]], ...] = (
     (_Gauge, "hrm_slots", "Slots of the lane.", lambda lane: lane.num_slots),
     (_Gauge, "hrm_slots_active", "Slots with an attempt in them.", lambda lane: lane.num_active),
     (_Gauge, "hrm_queue_length", "Attempts that wait for a slot.", lambda lane: lane.num_queued),
@@ -84,7 +83,7 @@ class Metrics(Collector):
         if key is not None:
             self._key_requests.labels(key, str(status)).inc()
 
-    def note_solved(self, model: str, result: Result) -> None:
+    def note_solved(self, model: str, result: task.Result) -> None:
         self._queue_seconds.labels(model).observe(result.queue_s)
         self._compute_seconds.labels(model).observe(result.compute_s)
         self._answers.labels(model, result.halted_by).inc()

@@ -8,15 +8,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
-from hrm_edge_runtime.engines.engine import EngineUnavailableError
-from hrm_edge_runtime.engines.factory import prepare
+from hrm_edge_runtime.engines import engine, factory
 from hrm_edge_runtime.http.errors import ServiceError, invalid, no_answer
 from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.schema import ChangeAnswer
 from hrm_edge_runtime.manifest import BundleError
-from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lane_manager import LaneNotOpenedError
-from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneOptions, MakeLanes, open_lane, open_lanes
+from hrm_edge_runtime.worker import client, lane_manager, lanes
 
 MAX_SLOTS_CPU = 8  # how many slots are tried where their number is measured
 MAX_SLOTS_GPU = 16
@@ -32,11 +29,11 @@ class Library:
     `lanes` says how those served now are opened, by their keys; `ModelManager` keeps it up to date.
     """
 
-    def __init__(self, bundles: Sequence[Bundle], defaults: LaneDefaults, folders: Iterable[Path] = ()) -> None:
+    def __init__(self, bundles: Sequence[Bundle], defaults: lanes.LaneDefaults, folders: Iterable[Path] = ()) -> None:
         self._defaults = defaults
         self._named = {bundle.path.resolve() for bundle in bundles}
         self._folders = [folder.resolve() for folder in (SHIPPED_BUNDLES, *folders)]
-        self.lanes: dict[str, LaneOptions] = {}
+        self.lanes: dict[str, lanes.LaneOptions] = {}
 
     def find(self, text: str) -> Path:
         """The bundle directory of a name or a path; refuses every path that was not allowed at the start.
@@ -56,11 +53,11 @@ class Library:
             "--bundle-dir of its command line."
         )
 
-    def open(self, bundle: Bundle, key: str) -> tuple[ServedModel, LaneOptions]:
+    def open(self, bundle: Bundle, key: str) -> tuple[ServedModel, lanes.LaneOptions]:
         """The model, and how to open it as the lane `key`; builds what its engine needs, which can take minutes."""
         defaults = self._defaults
         max_slots = MAX_SLOTS_CPU if bundle.manifest.seq_len > LONG_SEQUENCE else MAX_SLOTS_GPU
-        choice = prepare(bundle, defaults.engine, num_slots=defaults.num_slots or max_slots)
+        choice = factory.prepare(bundle, defaults.engine, num_slots=defaults.num_slots or max_slots)
         if choice.engine == "cpu":
             max_slots = MAX_SLOTS_CPU
         model = ServedModel.of(
@@ -70,17 +67,17 @@ class Library:
             num_slots=defaults.num_slots or max_slots,
             max_attempts=defaults.max_attempts,
         )
-        return model, LaneOptions(
+        return model, lanes.LaneOptions(
             key=key, bundle_path=bundle.path, choice=choice, max_slots=max_slots, defaults=defaults
         )
 
-    def make_lanes(self) -> MakeLanes:
+    def make_lanes(self) -> lanes.MakeLanes:
         """How a new engine process opens what is served now."""
-        return functools.partial(open_lanes, tuple(self.lanes.values()))
+        return functools.partial(lanes.open_lanes, tuple(self.lanes.values()))
 
 
 def models_and_library(
-    bundles: Sequence[Bundle], defaults: LaneDefaults, folders: Iterable[Path] = ()
+    bundles: Sequence[Bundle], defaults: lanes.LaneDefaults, folders: Iterable[Path] = ()
 ) -> tuple[list[ServedModel], Library]:
     """The models to serve at the start, and the library that says how the engine process opens them.
 
@@ -106,7 +103,7 @@ class ModelManager:
     only if they are enough; a reload never takes another model's room.
     """
 
-    def __init__(self, models: dict[str, ServedModel], engine_client: EngineClient, library: Library) -> None:
+    def __init__(self, models: dict[str, ServedModel], engine_client: client.EngineClient, library: Library) -> None:
         self._models = models
         self._engine_client = engine_client
         self._library = library
@@ -152,7 +149,7 @@ class ModelManager:
         if (state := self._engine_client.state) != "ready":
             raise no_answer(state)
 
-    def _read(self, name: str, text: str) -> tuple[ServedModel, LaneOptions]:
+    def _read(self, name: str, text: str) -> tuple[ServedModel, lanes.LaneOptions]:
         try:
             bundle = Bundle.open(self._library.find(text))
             if bundle.manifest.name != name:
@@ -165,15 +162,15 @@ class ModelManager:
             keys = itertools.chain([name], (f"{name}#{number}" for number in self._numbers))
             key = next(key for key in keys if key not in self._engine_client.limits)
             return self._library.open(bundle, key)
-        except (BundleError, EngineUnavailableError) as error:
+        except (BundleError, engine.EngineUnavailableError) as error:
             raise _refusal(422, "bad-bundle", error) from None
 
-    async def _open_with_room(self, model: ServedModel, lane: LaneOptions) -> list[str]:
+    async def _open_with_room(self, model: ServedModel, lane: lanes.LaneOptions) -> list[str]:
         """Open the lane; returns the names of the models that made room for it."""
         try:
             await self._open(model, lane)
             return []
-        except LaneNotOpenedError as error:
+        except lane_manager.LaneNotOpenedError as error:
             if error.lacking_bytes is None:
                 raise _refusal(422, "bad-bundle", error) from None
             victims = [] if model.name in self._models else self._victims(error.lacking_bytes)
@@ -186,15 +183,15 @@ class ModelManager:
             await self._engine_client.lane_manager.retire(victim.lane)
         try:
             await self._open(model, lane)
-        except LaneNotOpenedError as error:
+        except lane_manager.LaneNotOpenedError as error:
             raise _refusal(507, "over-budget", error) from None
         return [victim.name for victim in victims]
 
-    async def _open(self, model: ServedModel, lane: LaneOptions) -> None:
+    async def _open(self, model: ServedModel, lane: lanes.LaneOptions) -> None:
         await self._engine_client.lane_manager.load(
             lane.key,
             model.name,
-            functools.partial(open_lane, lane, keeps_figures=False),
+            functools.partial(lanes.open_lane, lane, keeps_figures=False),
             beside=lane.choice.engine != OPENED_WHERE_USED,
         )
 

@@ -3,8 +3,6 @@
 Shapes: T tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -42,7 +40,7 @@ class ServedModel:
     @classmethod
     def of(
         cls, bundle: Bundle, *, precision: str, num_slots: int, max_attempts: int, lane: str | None = None
-    ) -> ServedModel:
+    ) -> "ServedModel":
         return cls(
             manifest=bundle.manifest,
             lane=lane or bundle.manifest.name,
@@ -104,6 +102,9 @@ class ParsedRequest:
     model: ServedModel
     parsed: Parsed
     task: Task
+
+    def solution_of(self, answer_T: NDArray[np.int32]) -> object:
+        return self.model.puzzle.write(self.model.puzzle.decode(answer_T), self.parsed.notation)
 
 
 def candidate_models(models: Iterable[ServedModel], request: SolveRequest) -> list[ServedModel]:
@@ -175,7 +176,7 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
         raise no_answer("engine-failed")
     model = parsed.model
     return SolveAnswer(
-        solution=solution_of(parsed, result.answer_T),
+        solution=parsed.solution_of(result.answer_T),
         solved=result.verified is True if model.puzzle.proof_exists else result.halted_by == "learned",
         verified=result.verified,
         segments=result.segments,
@@ -188,11 +189,6 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
         total_segments=result.total_segments,
         votes=result.votes,
     )
-
-
-def solution_of(parsed: ParsedRequest, answer_T: NDArray[np.int32]) -> object:
-    puzzle = parsed.model.puzzle
-    return puzzle.write(puzzle.decode(answer_T), parsed.parsed.notation)
 
 
 def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | None) -> None:

@@ -10,19 +10,11 @@ from functools import partial
 import numpy as np
 
 from hrm_edge_runtime import logs
-from hrm_edge_runtime.batching.stats import LaneSnapshot
-from hrm_edge_runtime.batching.task import SegmentEvent
+from hrm_edge_runtime.batching import stats, task
 from hrm_edge_runtime.http import schema
 from hrm_edge_runtime.http.metrics import Metrics
 from hrm_edge_runtime.http.model_manager import Library, ModelManager
-from hrm_edge_runtime.http.models import (
-    ParsedRequest,
-    ServedModel,
-    answer_from,
-    candidate_models,
-    parse_request,
-    solution_of,
-)
+from hrm_edge_runtime.http.models import ParsedRequest, ServedModel, answer_from, candidate_models, parse_request
 from hrm_edge_runtime.http.schema import SegmentView, SlotsAnswer, SolveAnswer, SolveRequest
 from hrm_edge_runtime.worker.client import Admission, EngineClient, OnEvent
 from hrm_puzzles.puzzle import Grid
@@ -109,7 +101,7 @@ class SolveService:
             lanes=[self._lane(model, lanes.get(model.name)) for model in self.models.values()],
         )
 
-    def _lane(self, model: ServedModel, lane: LaneSnapshot | None) -> schema.LaneView:
+    def _lane(self, model: ServedModel, lane: stats.LaneSnapshot | None) -> schema.LaneView:
         report = self.engine_client.lane_manager.reports.get(model.lane)
         return schema.LaneView(
             name=model.name,
@@ -202,20 +194,20 @@ def _set_outcomes(outcomes: list[tuple[asyncio.Future[ParsedRequest], ParsedRequ
             future.set_result(outcome)
 
 
-class EventBuffer(asyncio.Queue["SegmentEvent | None"]):
+class EventBuffer(asyncio.Queue["task.SegmentEvent | None"]):
     """Segment events on their way to one reader, up to None; where it is too slow the oldest are left out."""
 
-    def push(self, event: SegmentEvent | None) -> None:
+    def push(self, event: task.SegmentEvent | None) -> None:
         if self.full():
             self.get_nowait()
         self.put_nowait(event)
 
-    async def __aiter__(self) -> AsyncIterator[SegmentEvent]:
+    async def __aiter__(self) -> AsyncIterator[task.SegmentEvent]:
         while (event := await self.get()) is not None:
             yield event
 
 
-def _segment_view(parsed: ParsedRequest, event: SegmentEvent, shown: dict[int, Grid]) -> SegmentView:
+def _segment_view(parsed: ParsedRequest, event: task.SegmentEvent, shown: dict[int, Grid]) -> SegmentView:
     """A segment in the notation of its request; `shown` holds the last grid of each attempt.
 
     All cells count as changed where the board has another shape than before.
@@ -227,7 +219,7 @@ def _segment_view(parsed: ParsedRequest, event: SegmentEvent, shown: dict[int, G
     return SegmentView(
         segment=event.segment,
         attempt=event.attempt,
-        solution=solution_of(parsed, event.answer_T),
+        solution=parsed.solution_of(event.answer_T),
         changed=np.flatnonzero(is_changed).tolist(),
         margin=event.margin,
         verified=event.verified,

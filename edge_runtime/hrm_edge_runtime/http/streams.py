@@ -16,12 +16,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from hrm_edge_runtime.http.auth import key_of
+from hrm_edge_runtime.http import auth, models, solve
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES, ClientGoneError, unless_client_leaves, validated
 from hrm_edge_runtime.http.errors import ServiceError, as_json, no_answer, refusal_from
-from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.schema import SegmentView, SolveAnswer, SolveRequest
-from hrm_edge_runtime.http.solve import SolveService
 from hrm_edge_runtime.worker.client import Admission, NoAnswerError
 
 BatchOrder = Literal["as-finished", "kept"]
@@ -90,10 +88,10 @@ class BatchStream(GrowingAnswer):
     requests.
     """
 
-    def __init__(self, service: SolveService, request: Request, order: BatchOrder) -> None:
+    def __init__(self, service: solve.SolveService, request: Request, order: BatchOrder) -> None:
         super().__init__(BATCH_TYPE)
         self._service = service
-        key = key_of(request.scope)
+        key = auth.key_of(request.scope)
         self._bucket = key.bucket if key else None
         self._keeps_order = order == "kept"
         limits = service.engine_client.limits
@@ -153,7 +151,7 @@ class BatchStream(GrowingAnswer):
         return answer
 
     async def _answer(
-        self, number: int, admission: Admission[ServedModel], request: SolveRequest, arrival_s: float
+        self, number: int, admission: Admission[models.ServedModel], request: SolveRequest, arrival_s: float
     ) -> bytes:
         try:
             answer = await self._service.solve_admitted(
@@ -163,7 +161,7 @@ class BatchStream(GrowingAnswer):
             return _refusal(number, error)
         return _line({"line": number, "answer": answer.model_dump(mode="json")})
 
-    async def _admitted(self, request: SolveRequest, arrival_s: float) -> Admission[ServedModel]:
+    async def _admitted(self, request: SolveRequest, arrival_s: float) -> Admission[models.ServedModel]:
         wait_s = ADMISSION_WAIT_S
         if request.deadline_ms is not None:
             wait_s = min(wait_s, max(0.0, arrival_s + request.deadline_ms / 1000 - time.monotonic()))

@@ -16,20 +16,19 @@ from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import EngineLostError
 from hrm_edge_runtime.parity.comparison import Comparison, ParityOptions, compare_engines, write_comparison
 from hrm_edge_runtime.parity.report import segment_rows, summary_rows
-from hrm_host.command import refusing, taking
-from hrm_host.progress import stages_on
+from hrm_host import command, progress
 
 main = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 """Entry point of `hrm-parity`."""
 
 
 @main.command(epilog="Example: hrm-parity sudoku.bundle --engine cpu:int8 --against cpu:fp32 --data data/sudoku")
-@refusing("hrm-parity", EngineLostError)
-@taking(ParityOptions)
+@command.refusing("hrm-parity", EngineLostError)
+@command.taking(ParityOptions)
 def parity(options: ParityOptions) -> None:
     """Compare two engines of a bundle; exits with 1 and the first thing that broke where a gate does not hold."""
     bundle = Bundle.open(find_bundle(options.bundle))
-    with stages_on(Console(stderr=True)) as stages:
+    with progress.stages_on(Console(stderr=True)) as stages:
         comparison = compare_engines(bundle, options, stages)
     if options.html is not None:
         options.html.write_text(_page(bundle, comparison), encoding="utf-8")

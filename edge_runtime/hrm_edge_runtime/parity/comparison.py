@@ -19,12 +19,10 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Float32
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.manifest import MANIFEST_NAME, BundleError, FileEntry, sha256_of
-from hrm_edge_runtime.parity.gates import DEFAULT_FILE, Break, Gates, breaks, not_judged, read_gates
 from hrm_edge_runtime.parity.measures import relative_error
-from hrm_edge_runtime.parity.report import ParityReport
+from hrm_edge_runtime.parity.report import DEFAULT_FILE, Break, Gates, ParityReport, breaks, not_judged, read_gates
 from hrm_edge_runtime.parity.walk import Side, golden_questions, golden_side, walk
-from hrm_host import atomic
-from hrm_host.progress import Stages
+from hrm_host import atomic, progress
 from hrm_puzzles.data.held_out import HeldOutPuzzle, Questions, questions_from_data, questions_made
 
 NUM_PUZZLES = 256
@@ -94,14 +92,14 @@ class Comparison:
         }
 
 
-def compare_engines(bundle: Bundle, options: ParityOptions, stages: Stages | None = None) -> Comparison:
+def compare_engines(bundle: Bundle, options: ParityOptions, stages: progress.Stages | None = None) -> Comparison:
     """Run the comparison, judge it, and where it breaks look for the reason.
 
     Without `data` and `puzzles` the golden puzzles run as far as their traces, others run until both sides have halted.
     Without `against` and `checkpoint` the reference is the golden traces, or cpu:fp32 on other puzzles. Refuses options
     that contradict each other (ValueError).
     """
-    stages = stages or Stages()
+    stages = stages or progress.Stages()
     is_golden = options.data is None and options.puzzles is None
     choice, source = _choices(bundle, options, is_golden=is_golden)
     questions = golden_questions(bundle.golden()) if is_golden else _held_out(bundle, options, stages)
@@ -140,7 +138,7 @@ def _choices(bundle: Bundle, options: ParityOptions, *, is_golden: bool) -> tupl
     return candidate, source
 
 
-def _held_out(bundle: Bundle, options: ParityOptions, stages: Stages) -> Questions:
+def _held_out(bundle: Bundle, options: ParityOptions, stages: progress.Stages) -> Questions:
     count, making = options.puzzles or NUM_PUZZLES, partial(stages.show, "making puzzles")
     if options.data is None:
         num_workers = os.cpu_count() or 1
@@ -157,14 +155,7 @@ def _side(bundle: Bundle, source: Choice | Path | None, num_slots: int, num_thre
     if isinstance(source, Path):
         engine, table = _plugin("checkpoint")(source, bundle.manifest, num_slots)
         return Side(name=f"PyTorch ({source.name})", engine=engine, puzzle_table=table, policy=policy)
-    engine = engine_for(
-        bundle,
-        engine=source.engine,
-        precision=source.precision,
-        num_slots=num_slots,
-        num_threads=num_threads,
-        want_logits=True,
-    )
+    engine = engine_for(bundle, engine=str(source), num_slots=num_slots, num_threads=num_threads, want_logits=True)
     policy = bundle.manifest.halting_policy(source.precision)
     return Side(name=str(source), engine=engine, puzzle_table=bundle.puzzle_table, policy=policy)
 

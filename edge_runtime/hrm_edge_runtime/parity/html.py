@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.parity.comparison import Comparison
-from hrm_edge_runtime.parity.gates import Gates
 from hrm_edge_runtime.parity.measures import MEASURES, Float64, How, Measure
-from hrm_edge_runtime.parity.report import ParityReport, segment_rows, summary_rows
+from hrm_edge_runtime.parity.report import Gates, ParityReport, segment_rows, summary_rows
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #1c1c1c; }

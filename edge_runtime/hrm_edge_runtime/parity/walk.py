@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.batching.halting import HaltingPolicy, stops_B
-from hrm_edge_runtime.batching.lane import Checker
+from hrm_edge_runtime.batching import halting, lane
 from hrm_edge_runtime.bundle import Golden
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.parity.measures import carry_measures, output_measures
@@ -28,7 +27,7 @@ class Side:
     name: str
     engine: Engine
     puzzle_table: Float32
-    policy: HaltingPolicy
+    policy: halting.HaltingPolicy
 
 
 @dataclass(eq=False)
@@ -45,7 +44,7 @@ def walk(
     reference: Side,
     candidate: Side,
     questions: Questions,
-    puzzle: Checker,
+    puzzle: lane.Checker,
     *,
     num_segments: int,
     to_the_end: bool,
@@ -81,7 +80,7 @@ def walk(
     return report.finished()
 
 
-def _step(sides: tuple[Side, Side], rows: list[_Row], puzzle: Checker, report: ParityReport) -> None:
+def _step(sides: tuple[Side, Side], rows: list[_Row], puzzle: lane.Checker, report: ParityReport) -> None:
     """One segment of both sides, measured."""
     for row in rows:
         row.segment += 1
@@ -100,7 +99,7 @@ def _step(sides: tuple[Side, Side], rows: list[_Row], puzzle: Checker, report: P
 
 
 def _step_side(
-    side: Side, rows: list[_Row], puzzle: Checker, num_segments: int
+    side: Side, rows: list[_Row], puzzle: lane.Checker, num_segments: int
 ) -> tuple[StepOutput, NDArray[np.bool_]]:
     """One segment of one side; also which rows would stop now."""
     tokens_BT = np.stack([row.asked.tokens_T for row in rows])
@@ -110,7 +109,7 @@ def _step_side(
     policy = replace(side.policy, max_segments=limit)
     output = side.engine.step(len(rows))
     verdict_B = puzzle.check_BT(tokens_BT, output.answer_BT)
-    stopping_B = stops_B(output.halt_margin_B, segment_B, verdict_B, policy)
+    stopping_B = halting.stops_B(output.halt_margin_B, segment_B, verdict_B, policy)
     is_exact_B = ((output.answer_BT == labels_BT) | (labels_BT < 0)).all(axis=1)
     for slot in np.flatnonzero(stopping_B).tolist():
         end = End(rows[slot].segment, bool(is_exact_B[slot]), bool(verdict_B[slot] == RIGHT))
@@ -151,7 +150,7 @@ class GoldenEngine:
         """Nothing to release."""
 
 
-def golden_side(golden: Golden, num_slots: int, policy: HaltingPolicy) -> Side:
+def golden_side(golden: Golden, num_slots: int, policy: halting.HaltingPolicy) -> Side:
     """The traces as the reference of a comparison."""
     ids_as_vectors = np.arange(golden.puzzle_ids_B.max() + 1, dtype=np.float32)[:, None]
     name = "PyTorch (golden traces)"
@@ -169,7 +168,7 @@ def golden_questions(golden: Golden) -> Questions:
 
 
 def compare(
-    golden: Golden, engine: Engine, *, puzzle_table: Float32, puzzle: Checker, policy: HaltingPolicy
+    golden: Golden, engine: Engine, *, puzzle_table: Float32, puzzle: lane.Checker, policy: halting.HaltingPolicy
 ) -> ParityReport:
     """Compare an engine with golden traces, which need not be in a bundle yet, through every segment they cover."""
     reference = golden_side(golden, engine.num_slots, policy)

@@ -1,6 +1,7 @@
-"""What solves the puzzles of `hrm-solve`: a server over HTTP, or a bundle opened in this process.
+"""The puzzles of `hrm-solve` as people keep them, and what solves them: a server, or a bundle opened in this process.
 
-`solve_in_order` gives a solver the requests and hands back its replies in the order of the puzzles.
+A line of NDJSON is a request of `/solve` or a puzzle written as JSON. The `solution` beside a puzzle, as in what the
+web page exports, and the `answer` of a CSV are kept as the known solution and never sent anywhere.
 """
 
 import contextlib
@@ -20,9 +21,8 @@ from pydantic import ValidationError
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.factory import Choice, engine_for
-from hrm_edge_runtime.http.body import validated
+from hrm_edge_runtime.http import body, models
 from hrm_edge_runtime.http.errors import ServiceError
-from hrm_edge_runtime.http.models import ParsedRequest, ServedModel, answer_from, parse_request
 from hrm_edge_runtime.http.schema import ErrorDetail, SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.client import NOT_NOW, Client, ServerError, UnreachableError
 from hrm_puzzles import registry
@@ -33,8 +33,6 @@ SolveAll = Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Reply]]]
 Options = Mapping[str, object]
 
 MAX_ATTEMPTS = 1024  # nothing else waits for this engine
-
-
 MAX_FILE_NAME = 250  # longer is a board, and no file system would take it as a name
 HEAD_LINES = 100  # a board over several lines ends before this
 
@@ -177,10 +175,8 @@ def from_bundle(bundle: Bundle, choice: Choice, *, num_slots: int = 4, num_threa
 def _solve_offline(
     bundle: Bundle, choice: Choice, num_slots: int, num_threads: int | None, requests: Iterable[SolveRequest]
 ) -> Iterator[tuple[int, Reply]]:
-    model = ServedModel.of(bundle, precision=choice.precision, num_slots=num_slots, max_attempts=MAX_ATTEMPTS)
-    engine = engine_for(
-        bundle, engine=choice.engine, precision=choice.precision, num_slots=num_slots, num_threads=num_threads
-    )
+    model = models.ServedModel.of(bundle, precision=choice.precision, num_slots=num_slots, max_attempts=MAX_ATTEMPTS)
+    engine = engine_for(bundle, engine=str(choice), num_slots=num_slots, num_threads=num_threads)
     lane = Attempts(
         engine,
         bundle.puzzle,
@@ -189,13 +185,13 @@ def _solve_offline(
         max_attempts=MAX_ATTEMPTS,
         identifiers=bundle.identifiers,
     )
-    asked: dict[int, ParsedRequest] = {}
+    asked: dict[int, models.ParsedRequest] = {}
     with contextlib.closing(engine):
         for position, request in enumerate(requests):
             while len(asked) >= 2 * num_slots:  # a full lane with its successors in line
                 yield from _step(lane, asked)
             try:
-                parsed = parse_request([model], request, task_id=position, arrival_s=time.monotonic())
+                parsed = models.parse_request([model], request, task_id=position, arrival_s=time.monotonic())
             except ServiceError as refusal:
                 yield position, refusal.detail
             else:
@@ -205,11 +201,11 @@ def _solve_offline(
             yield from _step(lane, asked)
 
 
-def _step(lane: Attempts, asked: dict[int, ParsedRequest]) -> Iterator[tuple[int, Reply]]:
+def _step(lane: Attempts, asked: dict[int, models.ParsedRequest]) -> Iterator[tuple[int, Reply]]:
     results, _ = lane.step()
     for result in results:
         try:
-            yield result.task_id, answer_from(asked.pop(result.task_id), result)
+            yield result.task_id, models.answer_from(asked.pop(result.task_id), result)
         except ServiceError as failure:
             yield result.task_id, failure.detail
 
@@ -238,7 +234,7 @@ def solve_in_order(solver: Solver, entries: Iterator[Entry], options: Options) -
         for place, entry in enumerate(entries):
             waiting[place] = entry
             try:
-                request = validated(SolveRequest, json.dumps({**options, **entry.fields}).encode())
+                request = body.validated(SolveRequest, json.dumps({**options, **entry.fields}).encode())
             except ServiceError as refusal:
                 replies[place] = refusal.detail
                 continue

@@ -4,8 +4,6 @@ Everything here runs in the event loop. A request is admitted (bounded, before a
 waits for one future. Whatever ends the wait early, a task whose answer is no longer wanted is cancelled.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -19,9 +17,7 @@ from hrm_edge_runtime import logs
 from hrm_edge_runtime.batching.scheduler import Key, rank
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
-from hrm_edge_runtime.worker.lane_manager import AdmissionLimits, LaneManager
-from hrm_edge_runtime.worker.messages import Cancel, FromEngine, LaneChanged, Ready, Rejected, Snapshot, Solve, Stepped
-from hrm_edge_runtime.worker.process import EngineHandle, EngineProcess
+from hrm_edge_runtime.worker import lane_manager, messages, process
 
 LOOK_AGAIN_S = 0.05  # how often a waiting admission looks again where no place is given back
 GRACE_S = 0.1  # how much later than its deadline, beside a segment, a best-effort answer may come
@@ -56,7 +52,7 @@ Model = TypeVar("Model", bound=HasLane)
 class Admission(Generic[Model]):
     """A request's place in a lane, held until it is closed: that of the first candidate, until one is chosen."""
 
-    client: EngineClient
+    client: "EngineClient"
     candidates: Sequence[Model]
     lane: str
 
@@ -93,19 +89,19 @@ class EngineClient:
     """
 
     def __init__(
-        self, start_engine: Callable[[], EngineHandle], limits: Mapping[str, int], *, stall_s: float = 60.0
+        self, start_engine: Callable[[], process.EngineHandle], limits: Mapping[str, int], *, stall_s: float = 60.0
     ) -> None:
         self._stall_s = stall_s
         self._pending: dict[int, _Pending] = {}
         self._progress_s = 0.0
         self._is_draining = self._is_drained = False
         self.task_ids = itertools.count(1)
-        self.process = EngineProcess(start_engine, on_message=self._deliver, on_lost=self._note_loss)
-        self.limits = AdmissionLimits(limits)
-        self.lane_manager = LaneManager(self.process.send, self.limits)
-        self.snapshot: Snapshot | None = None
+        self.process = process.EngineProcess(start_engine, on_message=self._deliver, on_lost=self._note_loss)
+        self.limits = lane_manager.AdmissionLimits(limits)
+        self.lane_manager = lane_manager.LaneManager(self.process.send, self.limits)
+        self.snapshot: messages.Snapshot | None = None
 
-    async def __aenter__(self) -> EngineClient:
+    async def __aenter__(self) -> "EngineClient":
         self.process.start()
         self._watchdog = asyncio.create_task(self._kill_when_stalled(), name="engine-watchdog")
         return self
@@ -195,7 +191,7 @@ class EngineClient:
         future = asyncio.get_running_loop().create_future()
         self._pending[task.task_id] = _Pending(future=future, lane=lane, task=task, on_event=on_event)
         context = logs.request.get()
-        link.send(Solve(lane=lane, task=task, request=context.request_id if context else ""))
+        link.send(messages.Solve(lane=lane, task=task, request=context.request_id if context else ""))
         timeout_s = None if task.deadline_s is None else self._timeout_s(lane, task, task.deadline_s)
         try:
             result = await asyncio.wait_for(future, timeout_s)
@@ -203,7 +199,7 @@ class EngineClient:
             raise NoAnswerError("deadline-missed") from None
         finally:
             if self._pending.pop(task.task_id, None) is not None:
-                link.send(Cancel(lane=lane, task_id=task.task_id))
+                link.send(messages.Cancel(lane=lane, task_id=task.task_id))
         if result.halted_by == "deadline" and not (task.best_effort and result.answer_T is not None):
             raise NoAnswerError("deadline-missed")
         if result.answer_T is None:
@@ -243,8 +239,8 @@ class EngineClient:
         self._refuse_all(reason)
         self.lane_manager.note_loss(NoAnswerError("engine-lost", self.process.retry_after_s))
 
-    def _deliver(self, message: FromEngine) -> None:
-        if isinstance(message, Stepped):
+    def _deliver(self, message: messages.FromEngine) -> None:
+        if isinstance(message, messages.Stepped):
             self._progress_s = time.monotonic()
             for event in message.events:
                 pending = self._pending.get(event.task_id)
@@ -254,16 +250,16 @@ class EngineClient:
                 pending = self._pending.pop(result.task_id, None)
                 if pending is not None and not pending.future.done():  # else its client has left
                     pending.future.set_result(result)
-        elif isinstance(message, Snapshot):
+        elif isinstance(message, messages.Snapshot):
             self._progress_s = time.monotonic()
             self.snapshot = replace(message, lanes=self.lane_manager.by_model(message.lanes))
-        elif isinstance(message, Rejected):
+        elif isinstance(message, messages.Rejected):
             _log.warning("the engine refuses a request: %s", message.message)
             if (pending := self._pending.get(message.task_id)) is not None:
                 self._refuse(message.task_id, self._full(pending.lane))
-        elif isinstance(message, Ready):
+        elif isinstance(message, messages.Ready):
             self.lane_manager.note_ready(message.reports)
-        elif isinstance(message, LaneChanged):
+        elif isinstance(message, messages.LaneChanged):
             self.lane_manager.take(message)
 
     def _refuse(self, task_id: int, error: NoAnswerError) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.factory import Choice, engine_for
 from hrm_edge_runtime.worker.step_times import Sizing, StepTimes, StepTimesFile, measure, sizing_from, warm_up
 from hrm_host.memory import MIB, available_bytes, give_back_freed_memory, read_memory, resident_bytes
@@ -154,7 +153,8 @@ def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane
 
 def _measured(bundle: Bundle, options: LaneOptions) -> StepTimes:
     """The step times of an engine that is closed again, so that a lane holds no more than its own slots need."""
-    engine = _engine(bundle, options, options.max_slots)
+    num_slots, num_threads = options.max_slots, options.defaults.num_threads
+    engine = engine_for(bundle, engine=str(options.choice), num_slots=num_slots, num_threads=num_threads)
     try:
         return measure(engine, bundle.puzzle_table[0])
     finally:
@@ -165,8 +165,9 @@ def _measured(bundle: Bundle, options: LaneOptions) -> StepTimes:
 
 def _opened_lane(bundle: Bundle, options: LaneOptions, num_slots: int) -> Attempts:
     """The lane, warm and within the budget; where that fails nothing of it stays."""
+    num_threads = options.defaults.num_threads
     lane = Attempts(
-        _engine(bundle, options, num_slots),
+        engine_for(bundle, engine=str(options.choice), num_slots=num_slots, num_threads=num_threads),
         bundle.puzzle,
         bundle.puzzle_table,
         queue_limit=options.defaults.queue_limit,
@@ -182,16 +183,6 @@ def _opened_lane(bundle: Bundle, options: LaneOptions, num_slots: int) -> Attemp
         _release()
         raise
     return lane
-
-
-def _engine(bundle: Bundle, options: LaneOptions, num_slots: int) -> Engine:
-    return engine_for(
-        bundle,
-        engine=options.choice.engine,
-        precision=options.choice.precision,
-        num_slots=num_slots,
-        num_threads=options.defaults.num_threads,
-    )
 
 
 def _release() -> None:

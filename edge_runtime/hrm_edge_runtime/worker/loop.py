@@ -5,8 +5,6 @@ next segment, and publishes a snapshot of itself at most ten times a second, so 
 leaves when it is told to, when its pipe closes, and when its parent dies in whatever way, even inside a long segment.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import multiprocessing
@@ -19,24 +17,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from hrm_edge_runtime import logs
-from hrm_edge_runtime.batching.attempts import Attempts
-from hrm_edge_runtime.batching.scheduler import QueueFull
-from hrm_edge_runtime.batching.stats import LaneSnapshot
+from hrm_edge_runtime.batching import attempts, scheduler, stats
+from hrm_edge_runtime.worker import messages
 from hrm_edge_runtime.worker.lanes import MakeLanes, OpenedLane, OverBudgetError
-from hrm_edge_runtime.worker.messages import (
-    Cancel,
-    Failed,
-    LaneChanged,
-    Load,
-    Ready,
-    Rejected,
-    Retire,
-    Snapshot,
-    Solve,
-    Stepped,
-    Stop,
-    ToEngine,
-)
 from hrm_host import memory
 
 PUBLISH_EVERY_S = 0.1
@@ -47,7 +30,7 @@ _LEAST_S = 1e-6  # a step that costs nothing would make rounds of no length
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
 
-def process_main(make_lanes: MakeLanes, connection: Connection[Any, Any], log: logs.LogForm) -> None:
+def process_main(make_lanes: MakeLanes, connection: "Connection[Any, Any]", log: logs.LogForm) -> None:
     """What the spawned process runs; it ends when its parent ends, even while native code runs or a driver hangs."""
     logs.configure(log)
     parent = multiprocessing.parent_process()
@@ -61,7 +44,7 @@ def process_main(make_lanes: MakeLanes, connection: Connection[Any, Any], log: l
     run(make_lanes, connection)
 
 
-def run(make_lanes: MakeLanes, connection: Connection[Any, Any]) -> None:
+def run(make_lanes: MakeLanes, connection: "Connection[Any, Any]") -> None:
     """Load, warm up, report and loop; whatever goes wrong is reported through the pipe before it closes."""
     try:
         with connection:
@@ -70,16 +53,16 @@ def run(make_lanes: MakeLanes, connection: Connection[Any, Any]) -> None:
         _log.info("the HTTP process has gone, so the engine leaves too")
 
 
-def _work(make_lanes: MakeLanes, connection: Connection[Any, Any]) -> None:
+def _work(make_lanes: MakeLanes, connection: "Connection[Any, Any]") -> None:
     try:
         began = time.monotonic()
         try:
             lanes = make_lanes()
         except ValueError as refusal:
-            connection.send(Failed(message=str(refusal), is_refusal=True))
+            connection.send(messages.Failed(message=str(refusal), is_refusal=True))
             return
         reports = {key: lane.report for key, lane in lanes.items()}
-        connection.send(Ready(load_s=time.monotonic() - began, reports=reports))
+        connection.send(messages.Ready(load_s=time.monotonic() - began, reports=reports))
         loop = EngineLoop(lanes, connection)
         loop.run()
         loop.close()
@@ -87,17 +70,17 @@ def _work(make_lanes: MakeLanes, connection: Connection[Any, Any]) -> None:
         raise
     except Exception as error:  # the parent decides what follows; this process only reports why it leaves
         _log.exception("the engine process fails")
-        connection.send(Failed(message=f"{type(error).__name__}: {error}"))
+        connection.send(messages.Failed(message=f"{type(error).__name__}: {error}"))
 
 
 class EngineLoop:
     """The loop and what it remembers between two turns."""
 
-    def __init__(self, lanes: Mapping[str, OpenedLane], connection: Connection[Any, Any]) -> None:
+    def __init__(self, lanes: Mapping[str, OpenedLane], connection: "Connection[Any, Any]") -> None:
         self._lanes = {key: opened.lane for key, opened in lanes.items()}
         self._turns = DeficitRoundRobin(self._lanes)
         self._num_loading = 0
-        self._loaded: queue.SimpleQueue[tuple[LaneChanged, Attempts | None]] = queue.SimpleQueue()
+        self._loaded: queue.SimpleQueue[tuple[messages.LaneChanged, attempts.Attempts | None]] = queue.SimpleQueue()
         self._connection = connection
         self._publish_at_s = 0.0
         self._is_stale = True
@@ -130,7 +113,7 @@ class EngineLoop:
             self._turns.charge(key, time.monotonic() - began_s)
         self._is_stale = True
         if results or events:
-            self._connection.send(Stepped(results=results, events=events))
+            self._connection.send(messages.Stepped(results=results, events=events))
         for result in results:
             request = self._request_of.pop(result.task_id, "")
             if result.halted_by == "failed":
@@ -144,45 +127,41 @@ class EngineLoop:
         elif may_sleep:
             timeout_s = max(0.0, self._publish_at_s - time.monotonic()) if self._is_stale else None
         while self._connection.poll(timeout_s):
-            messages: list[ToEngine] = self._connection.recv()
-            for message in messages:
-                if isinstance(message, Stop):
+            received: list[messages.ToEngine] = self._connection.recv()
+            for message in received:
+                if isinstance(message, messages.Stop):
                     return False
                 self._take(message)
             timeout_s = 0.0
         return True
 
-    def _take(self, message: Solve | Cancel | Load | Retire) -> None:
-        if isinstance(message, Solve):
+    def _take(self, message: messages.Solve | messages.Cancel | messages.Load | messages.Retire) -> None:
+        if isinstance(message, messages.Solve):
             try:
                 self._lanes[message.lane].submit(message.task)
                 self._request_of[message.task.task_id] = message.request
-            except (QueueFull, ValueError) as refusal:
-                self._connection.send(Rejected(task_id=message.task.task_id, message=str(refusal)))
-        elif isinstance(message, Cancel):
+            except (scheduler.QueueFull, ValueError) as refusal:
+                self._connection.send(messages.Rejected(task_id=message.task.task_id, message=str(refusal)))
+        elif isinstance(message, messages.Cancel):
             self._lanes[message.lane].cancel(message.task_id)
-        elif isinstance(message, Load):
-            self._load(message)
+        elif isinstance(message, messages.Load):
+            self._num_loading += 1
+            if message.beside:
+                threading.Thread(target=self._open, args=(message,), name="lane-loader", daemon=True).start()
+            else:  # its engine must be opened in the thread that uses it
+                self._open(message)
         else:
             self._retire(message.lane)
 
-    def _load(self, message: Load) -> None:
-        """Open a lane in a thread of its own, or before this returns where its engine must be opened here."""
-        self._num_loading += 1
-        if message.beside:
-            threading.Thread(target=self._open, args=(message,), name="lane-loader", daemon=True).start()
-        else:
-            self._open(message)
-
-    def _open(self, message: Load) -> None:
+    def _open(self, message: messages.Load) -> None:
         key, lane = message.lane, None
         try:
             opened = message.make_lane()
-            change, lane = LaneChanged(lane=key, report=opened.report), opened.lane
+            change, lane = messages.LaneChanged(lane=key, report=opened.report), opened.lane
         except Exception as error:  # whatever a bundle does wrong, the lanes that run must not notice
             _log.warning("the lane %s is not opened: %s", key, error)
             lacking_bytes = error.lacking_bytes if isinstance(error, OverBudgetError) else None
-            change = LaneChanged(lane=key, refusal=str(error), lacking_bytes=lacking_bytes)
+            change = messages.LaneChanged(lane=key, refusal=str(error), lacking_bytes=lacking_bytes)
         self._loaded.put((change, lane))
 
     def _take_lanes(self) -> None:
@@ -202,14 +181,14 @@ class EngineLoop:
         lane.engine.close()
         del lane
         memory.give_back_freed_memory()
-        self._connection.send(LaneChanged(lane=key))
+        self._connection.send(messages.LaneChanged(lane=key))
         self._is_stale = True
 
     def _publish(self) -> None:
-        now, lanes = time.monotonic(), dict[str, LaneSnapshot]()
+        now, lanes = time.monotonic(), dict[str, stats.LaneSnapshot]()
         for key, lane in self._lanes.items():
             lanes[key] = lane.snapshot()
-        self._connection.send(Snapshot(lanes=lanes, taken_s=now))
+        self._connection.send(messages.Snapshot(lanes=lanes, taken_s=now))
         self._publish_at_s, self._is_stale = now + PUBLISH_EVERY_S, False
 
 

@@ -16,9 +16,7 @@ from multiprocessing import resource_tracker
 from typing import Any
 
 from hrm_edge_runtime.logs import LogForm
-from hrm_edge_runtime.worker import loop
-from hrm_edge_runtime.worker.lanes import MakeLanes
-from hrm_edge_runtime.worker.messages import Failed, FromEngine, Ready, Stop, ToEngine
+from hrm_edge_runtime.worker import lanes, loop, messages
 
 STOP_S = 5.0  # how long an engine may take to leave when asked, before it is killed
 FIRST_BACKOFF_S = 0.1
@@ -38,7 +36,7 @@ class SpawnedEngine:
     pipe or by SIGKILL.
     """
 
-    def __init__(self, make_lanes: MakeLanes, log: LogForm = "text") -> None:
+    def __init__(self, make_lanes: lanes.MakeLanes, log: LogForm = "text") -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=loop.process_main, args=(make_lanes, theirs, log), name="hrm-engine")
@@ -68,7 +66,7 @@ class ThreadEngine:
 
     pid: int | None = None
 
-    def __init__(self, make_lanes: MakeLanes) -> None:
+    def __init__(self, make_lanes: lanes.MakeLanes) -> None:
         self.connection, self._theirs = multiprocessing.Pipe()
         self._thread = threading.Thread(
             target=loop.run, args=(make_lanes, self._theirs), name="hrm-engine", daemon=True
@@ -102,27 +100,27 @@ class EngineLink:
     """
 
     def __init__(
-        self, handle: EngineHandle, *, on_message: Callable[[FromEngine], None], on_lost: Callable[[], None]
+        self, handle: EngineHandle, *, on_message: Callable[[messages.FromEngine], None], on_lost: Callable[[], None]
     ) -> None:
         self._connection = handle.connection
         self._loop = asyncio.get_running_loop()
         self._on_message = on_message
         self._on_lost = on_lost
-        self._unsent: list[ToEngine] = []
-        self._outbox: queue.SimpleQueue[list[ToEngine] | None] = queue.SimpleQueue()
+        self._unsent: list[messages.ToEngine] = []
+        self._outbox: queue.SimpleQueue[list[messages.ToEngine] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="engine-writer", daemon=True)
         self._writer.start()
         threading.Thread(target=self._read, name="engine-reader", daemon=True).start()
 
-    def send(self, message: ToEngine) -> None:
+    def send(self, message: messages.ToEngine) -> None:
         """Send a message; one to an engine that has gone is dropped."""
         self._unsent.append(message)
         if len(self._unsent) == 1:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        messages, self._unsent = self._unsent, []
-        self._outbox.put(messages)
+        unsent, self._unsent = self._unsent, []
+        self._outbox.put(unsent)
 
     def _read(self) -> None:
         try:
@@ -139,8 +137,8 @@ class EngineLink:
 
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # the reading thread notices the same and tells the loop
-            while (messages := self._outbox.get()) is not None:
-                self._connection.send(messages)
+            while (unsent := self._outbox.get()) is not None:
+                self._connection.send(unsent)
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop has closed
@@ -159,7 +157,7 @@ class EngineProcess:
         self,
         start_engine: Callable[[], EngineHandle],
         *,
-        on_message: Callable[[FromEngine], None],
+        on_message: Callable[[messages.FromEngine], None],
         on_lost: Callable[[], None],
     ) -> None:
         self._start_engine = start_engine
@@ -187,7 +185,7 @@ class EngineProcess:
         """Stop the engine for good: by asking, or by killing it where it does not leave in time."""
         self._closing.set()
         if self.link is not None:
-            self.link.send(Stop())
+            self.link.send(messages.Stop())
             await asyncio.wait({self._runner}, timeout=STOP_S)
         self.kill()
         await asyncio.wait({self._runner}, timeout=STOP_S)
@@ -196,7 +194,7 @@ class EngineProcess:
         if self._handle is not None:
             self._handle.kill()
 
-    def send(self, message: ToEngine) -> None:
+    def send(self, message: messages.ToEngine) -> None:
         """Send a message to the engine that is ready; without one it is dropped."""
         if self.link is not None:
             self.link.send(message)
@@ -239,11 +237,11 @@ class EngineProcess:
             await asyncio.to_thread(handle.join, STOP_S)
         return ready_s
 
-    def _deliver(self, message: FromEngine) -> None:
-        if isinstance(message, Ready):
+    def _deliver(self, message: messages.FromEngine) -> None:
+        if isinstance(message, messages.Ready):
             self.link, self._ready_at_s, self._was_ready = self._link, time.monotonic(), True
             _log.info("engine ready after %.1f s", message.load_s)
-        elif isinstance(message, Failed):
+        elif isinstance(message, messages.Failed):
             self.last_error = message.message
             _log.error("engine: %s", message.message)
             if message.is_refusal and not self._was_ready:

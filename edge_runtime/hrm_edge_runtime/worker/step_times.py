@@ -1,12 +1,8 @@
 """How many slots a lane gets, from the time of a segment over 1, 2, 4 ... slots: measured when it opens, then kept.
 
-Where a segment over B slots takes nearly B times as long as over one, batching gives no throughput; a few slots still
-keep easy puzzles from waiting behind hard ones. Where it takes less, throughput grows with B up to a knee, and past the
-knee only the latency grows.
-
-Measuring takes about a second at most, and stops where the next step would take longer than what is left of it; so of a
-slow model only the first figures are known. Kept figures hold for one graph, engine, number of threads and machine in
-its power mode, and for nothing else.
+Throughput grows with the slots up to a knee; without one, a few slots still keep easy puzzles from waiting behind hard
+ones. Measuring takes about a second, so of a slow model only the first figures are known. Kept figures hold for one
+graph, engine, number of threads and machine in its power mode, and for nothing else.
 """
 
 import contextlib
@@ -23,8 +19,7 @@ from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, Float32, load_blanks, step_seconds
 from hrm_edge_runtime.engines.factory import Choice
-from hrm_host import atomic
-from hrm_host.board import Host, num_cores
+from hrm_host import atomic, board
 
 MEASURING_S = 1.0
 MAX_ROUNDS = 8
@@ -134,11 +129,11 @@ class StepTimesFile:
 
 def is_calm() -> bool:
     """Whether the machine's cores were enough for what wanted to run in the last minute."""
-    return os.getloadavg()[0] <= num_cores()
+    return os.getloadavg()[0] <= board.num_cores()
 
 
 def _key(bundle: Bundle, choice: Choice, num_threads: int | None) -> str:
     graph = bundle.graph_path(choice.precision, device="cpu" if choice.engine == "cpu" else "any").name
-    host, cores = Host(), num_cores()
+    host, cores = board.Host(), board.num_cores()
     machine = f"{platform.machine()} {host.cpu_model or ''}, {cores} cores, power mode {host.power_mode()}"
     return f"{bundle.manifest.files[graph].sha256[:16]} {choice}, {num_threads or cores} threads, {machine}"

@@ -20,7 +20,6 @@ from scripted_server import NAME, scripted_model
 from service_tools import Server, command, wait_for
 
 from hrm_edge_runtime.bundle import Bundle, find_bundle
-from hrm_edge_runtime.http import model_manager
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_keys
 from hrm_edge_runtime.http.model_manager import Library, models_and_library
@@ -177,7 +176,7 @@ async def scripted_house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lackin
     def bench() -> Lanes:
         return {name: replace(QUICK()[NAME], report=lucky_lanes.REPORT) for name in names}
 
-    monkeypatch.setattr(model_manager, "open_lane", lucky_lanes.open_with_luck)
+    monkeypatch.setattr("hrm_edge_runtime.worker.lanes.open_lane", lucky_lanes.open_with_luck)
     monkeypatch.setattr(lucky_lanes, "lacking_bytes", lacking)
     engine_client = EngineClient(lambda: ThreadEngine(bench), dict.fromkeys(names, 10))
     app = create_app(engine_client, models, keys=ring(tmp_path), library=Library([], DEFAULTS))

@@ -11,9 +11,8 @@ from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.parity.comparison import reasons_of
-from hrm_edge_runtime.parity.gates import GOLDEN_FP32, Break, breaks, passes
 from hrm_edge_runtime.parity.measures import Column, SolveCounts
-from hrm_edge_runtime.parity.report import ParityReport
+from hrm_edge_runtime.parity.report import GOLDEN_FP32, Break, ParityReport, breaks, passes
 from hrm_edge_runtime.parity.walk import Side, compare, golden_questions, golden_side, walk
 from hrm_puzzles.data.held_out import Questions, questions_made
 
