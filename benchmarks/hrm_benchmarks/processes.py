@@ -5,7 +5,6 @@ CPU seconds are those of the server's two processes; this client's own do not co
 
 import asyncio
 import itertools
-import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -123,7 +122,7 @@ def start(arguments: Sequence[str], *, rounds: int) -> Row:
     return {
         "server": " ".join(arguments),
         "ready_s": counted_s,
-        "median_s": statistics.median(counted_s),
+        "median_s": float(np.median(counted_s)),
         "best_s": min(counted_s),
         "cpu_s": cpu_s,
         **used_mb,

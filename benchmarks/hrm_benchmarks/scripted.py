@@ -9,10 +9,9 @@ import argparse
 import functools
 import json
 import logging
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -146,11 +145,6 @@ class Scripted:
             step_s=lambda num_rows: self.step_ms / 1e3 * (of_step + of_row * num_rows),
             sleep=sleep,
         )
-
-
-def server_command(one: Scripted) -> list[str]:
-    """How to start the server over it, less the port."""
-    return [sys.executable, "-m", "hrm_benchmarks.scripted", json.dumps(asdict(one))]
 
 
 def scripted_lanes(one: Scripted) -> Lanes:

@@ -86,7 +86,7 @@ def scripted_target(one: scripted.Scripted) -> Target:
     asked = one.questions()
     return Target(
         title=f"{one.title}, {one.puzzle}, {asked.title}",
-        command=scripted.server_command(one),
+        command=[sys.executable, "-m", "hrm_benchmarks.scripted", json.dumps(vars(one))],
         puzzle=registry.get(one.puzzle),
         questions=asked,
         num_slots=one.slots,

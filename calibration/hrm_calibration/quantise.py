@@ -10,7 +10,6 @@ import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -283,7 +282,7 @@ def mean_squared(histogram: Histogram) -> float:
 
 
 METHODS: Mapping[str, Callable[[Histogram], float]] = {
-    "min-max": attrgetter("largest"),  # nothing is clipped
+    "min-max": lambda histogram: histogram.largest,  # nothing is clipped
     "percentile-99.99": partial(percentile, 0.9999),
     "percentile-99.999": partial(percentile, 0.99999),
     "entropy": entropy,

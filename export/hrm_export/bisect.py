@@ -6,7 +6,6 @@ or cast belong to the piece they serve. Shapes: T tokens, E puzzle-vector width;
 """
 
 import copy
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +125,7 @@ class Cut:
             names = {name for one in (*batch, piece) for name in (*one.reads, one.value)}
             shapes = [[size for size in self._shapes.get(name, ()) if isinstance(size, int)] for name in names]
             # the reference's and the candidate's, four bytes each
-            if batch and 8 * sum(map(math.prod, shapes)) > MAX_BYTES:
+            if batch and 8 * sum(int(np.prod(shape)) for shape in shapes) > MAX_BYTES:
                 yield batch
                 batch = []
             batch.append(piece)

@@ -4,7 +4,6 @@ The bundle is written beside its name, measured through the real engine, and ren
 """
 
 import json
-import math
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -131,8 +130,8 @@ def _require_parity(form: Form) -> None:
             f"the graph differs from PyTorch over {report.num_puzzles} puzzles (largest gap of logits "
             f"{report.max_logit_gap:.1e} and of halting values {report.max_halting_gap:.1e} where "
             f"{LOGIT_TOLERANCE} is allowed, {report.num_different_answers} other answers, "
-            f"{report.num_different_halts} other halts), so "
-            "nothing was written; report the checkpoint's config.json as a fault"
+            f"{report.num_different_halts} other halts), so nothing was written; report the checkpoint's config.json "
+            "as a fault"
         )
 
 
@@ -149,7 +148,7 @@ def _require_quality(form: Form, max_loss: float) -> None:
         )
 
     for name, report in form.parity.items():
-        if not math.isfinite(report.max_logit_gap):
+        if not np.isfinite(report.max_logit_gap):
             raise ParityError(
                 f"{name} gives logits that are not finite, so nothing was written; leave {form.precision} out and "
                 "report the checkpoint's config.json as a fault"

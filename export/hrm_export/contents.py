@@ -1,8 +1,6 @@
 """The options of hrm-export, and what goes into the bundle; everything here is refused before anything is computed."""
 
 import json
-import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +17,7 @@ from hrm_calibration.int8 import Int8Settings
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
 from hrm_export.segment import segment_graph
-from hrm_host import atomic, progress
+from hrm_host import atomic, board, progress
 from hrm_model import checkpoint, hrm
 from hrm_model.config import HRMConfig
 from hrm_puzzles import registry
@@ -104,7 +102,7 @@ class Contents:
         """The plain values of the checkpoint's `meta`, and versions; no path and no time of this machine."""
         plain: dict[str, str | int | float] = {}
         for key, value in self.meta.items():
-            is_finite_float = isinstance(value, float) and math.isfinite(value)
+            is_finite_float = isinstance(value, float) and np.isfinite(value)
             if is_finite_float or (isinstance(value, str | int) and not isinstance(value, bool)):
                 plain[key] = value
         modules = (torch, onnx, onnxruntime)
@@ -215,7 +213,7 @@ def find_puzzles(
         puzzle,
         count=options.held_out + reserved,
         data=data,
-        num_workers=os.cpu_count() or 1,
+        num_workers=board.num_cores(),
         progress=partial(stages.show, "making puzzles"),
     )
     questions.require_ids(config.num_puzzle_ids)

@@ -26,11 +26,11 @@ def results_of(function: Callable[[Job], Result], jobs: Sequence[Job], *, num_wo
 
 def _end_with_parent() -> None:
     """A worker whose parent was killed would wait for its next job for ever."""
-    threading.Thread(target=_watch_parent, daemon=True).start()
-
-
-def _watch_parent() -> None:
     parent = parent_process()
     assert parent is not None
-    parent.join()
-    os._exit(1)
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

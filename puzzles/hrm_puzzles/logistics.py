@@ -2,13 +2,10 @@
 
 A move goes to one of the four neighbours and costs what the entered cell costs: 1 for roads, 2 or 4 for congested
 ones, 1 for the depot and the customers. A cell may be driven over more than once and is paid each time.
-Text and lists are read as in `grid.notation`, and an object with the stops apart from the grid:
-
-    {"grid": [[0, 1, 2, ...], ...], "depot": [row, column], "customers": [[row, column], ...]}
-
-0 is a building and 1, 2 and 4 are what it costs to enter a road cell; rows and columns count from 0, so that a cell is
-grid[row][column]. A stop costs 1 to enter whatever the grid has there. The answer is the same object with "tour": the
-cells the tour drives over, stops included, in reading order.
+Text and lists are read as in `grid.notation`, and an object with the stops apart from the grid of entry costs (0 is a
+building): {"grid": [[0, 1, 2, ...], ...], "depot": [row, column], "customers": [[row, column], ...]}. Rows and columns
+count from 0. A stop costs 1 to enter whatever the grid has there. The answer is the same object with "tour": the cells
+the tour drives over, stops included, in reading order.
 Grid values: 0 building, a road's cost (1, or congested 2 and 4), 5 depot, 6 customer; 11, 12 and 14 are roads of cost
 1, 2 and 4 on the tour. Tokens: see `tours`. Shapes: B batch, P stops, T cells.
 """

@@ -1,16 +1,12 @@
 """Mazes of 4x4 to 30x30: the answer marks a shortest path from S to G.
 
-Text and lists are read as in `grid.notation`, and an object with start and goal apart from the grid:
-
-    {"grid": [[0, 1, ...], ...], "start": [row, column], "goal": [row, column]}
-
-1 is a wall and 0 an open cell; rows and columns count from 0, so that a cell is grid[row][column]. The answer is the
-same object with "path": the cells from start to goal in walking order.
+Text and lists are read as in `grid.notation`, and an object with start and goal apart from the grid, where 1 is a wall:
+{"grid": [[0, 1, ...], ...], "start": [row, column], "goal": [row, column]}. Rows and columns count from 0. The answer is
+the same object with "path": the cells from start to goal in walking order.
 Tokens as in the published HRM data: 0 pad, 1 wall, 2 open, 3 start, 4 goal, 5 path. Sets of cells are bits of one
 integer, see `grid.board`. Shapes: B batch, T cells.
 """
 
-from collections import deque
 from dataclasses import dataclass
 from random import Random
 from typing import Any, cast
@@ -137,14 +133,12 @@ class Maze(GridPuzzle):
 
 def _walked(start: grid_notation.Cell, marked: set[grid_notation.Cell]) -> list[grid_notation.Cell]:
     """The marked cells by their distance from the start along marked cells; those out of reach follow."""
-    order, waiting, left = list[grid_notation.Cell](), deque([start]), set(marked)
-    while waiting:
-        row, col = waiting.popleft()
+    order, left = [start], set(marked)
+    for row, col in order:  # which grows meanwhile
         near = [(row + down, col + right) for down, right in grid_board.NEIGHBOURS if (row + down, col + right) in left]
         left -= set(near)
         order += near
-        waiting += near
-    return order + sorted(left)
+    return order[1:] + sorted(left)
 
 
 # Paths are exact: they generate, rate and check mazes, and never answer for the model.

@@ -1,7 +1,6 @@
 """The checkpoints of a run: `step_N` directories, `latest` and `best` that name one each, and the lock of its writer.
 
-Beside the model, a checkpoint holds everything that an exact continuation needs. There are no random states: what is
-drawn follows from the seed and the step.
+Beside the model it holds what an exact continuation needs; no random states, since draws follow from seed and step.
 
     trainer.safetensors   raw weights (weights.*), optimiser moments (exp_avg.*, exp_avg_sq.*), slots (slots.*)
     trainer.json          recipe, step, samples, curriculum

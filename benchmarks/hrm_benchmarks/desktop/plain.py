@@ -1,9 +1,8 @@
 """The published training step, written again from its formulas as plain PyTorch: the baseline.
 
 A step is a segment for every row, a whole second one for q_continue, the loss and both optimisers. The blocks and the
-optimiser, where the time goes, share no code with ours; around them stand the model's own embedding, cycles and heads,
-and the trainer's loss. Metrics are left out, in the baseline's favour. Float32, eager, SDPA.
-
+optimiser, where the time goes, share no code with ours; embedding, cycles, heads and loss are ours. Metrics are left
+out, in the baseline's favour. Float32, eager, SDPA.
 Shapes: B batch, T tokens, N = prefix + T positions, D hidden, E puzzle-vector width.
 Source: the published HRM (sapientinc/HRM at 42410da): network, ACT wrapper, loss head, `train_batch`; adam-atan2 0.0.3.
 """

@@ -1,11 +1,7 @@
 """Building a data set: from generated puzzles and CSV rows, or from puzzles that a page or a tool has exported.
 
-Splits are kept apart, and a data set is written whole or not at all. Exported puzzles are JSON objects; each side is
-written in any notation the puzzle reads:
-
-    [{"puzzle": ..., "solution": ...}, ...]        one list, or one object a line
-
-Shapes: N examples, T tokens.
+Splits are kept apart, and a data set is written whole or not at all. Exported puzzles are JSON objects, in one list or
+one a line: {"puzzle": ..., "solution": ...}, each in any notation the puzzle reads. Shapes: N examples, T tokens.
 """
 
 import hashlib
