@@ -16,7 +16,7 @@ from hrm_benchmarks.report import Row, new_figure
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.solvers import Reply, SolveAll, opened
-from hrm_puzzles.data.held_out import questions_made
+from hrm_puzzles.data.sources import questions_made
 from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError
 from hrm_puzzles.sudoku import solver as sudoku_solver
 from hrm_puzzles.sudoku.sudoku import Sudoku

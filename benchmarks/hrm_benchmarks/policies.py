@@ -21,7 +21,7 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_puzzles import registry
-from hrm_puzzles.data.held_out import Questions, questions_from_csv, questions_made
+from hrm_puzzles.data.sources import Questions, questions_from_csv, questions_made
 
 COLUMNS = [
     ("policy", "{policy}"),

@@ -24,7 +24,7 @@ from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.manifest import Halting, Manifest
 from hrm_edge_runtime.worker.lanes import Lanes, ready_lane
 from hrm_puzzles import registry
-from hrm_puzzles.data.held_out import Questions
+from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
 
 NAME = "scripted"

@@ -26,7 +26,7 @@ from hrm_benchmarks import scripted
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Int32
 from hrm_puzzles import registry
-from hrm_puzzles.data.held_out import Questions
+from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
 
 READY_S = 120.0

@@ -24,7 +24,7 @@ from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_host import atomic, command
 from hrm_host.progress import stages_on
-from hrm_puzzles.data.held_out import Questions, find_questions, questions_from_csv, questions_from_data
+from hrm_puzzles.data.sources import Questions, find_questions, questions_from_csv, questions_from_data
 
 BundleName = Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle directory, or the name of a shipped one.")]
 main = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)

@@ -15,7 +15,7 @@ from hrm_edge_runtime.batching.halting import HaltingPolicy, stops_B
 from hrm_edge_runtime.batching.lane import Checker
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_host.progress import OnProgress, unheard
-from hrm_puzzles.data.held_out import Questions
+from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN
 
 RATING_CLASSES = {"0": (0, 0), "1-9": (1, 9), "10-19": (10, 19), "20-49": (20, 49), "50+": (50, np.inf)}

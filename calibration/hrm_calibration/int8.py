@@ -20,7 +20,7 @@ from hrm_calibration.quantise import METHODS, Histogram, Site, call_sites, quant
 from hrm_calibration.rollouts import Recorder, ServedGraph, States, session_of, slots_for
 from hrm_edge_runtime.engines.engine import CARRIES, Float32
 from hrm_host.progress import Stages
-from hrm_puzzles.data.held_out import Questions
+from hrm_puzzles.data.sources import Questions
 
 Scales = Mapping[str, float]  # by call site
 

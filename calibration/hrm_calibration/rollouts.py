@@ -22,7 +22,7 @@ from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_host.progress import OnProgress, unheard
-from hrm_puzzles.data.held_out import Questions
+from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
 
 MAX_STATES = 64

@@ -22,7 +22,7 @@ from hrm_model import checkpoint, hrm
 from hrm_model.config import HRMConfig
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import BLANK_IDENTIFIER
-from hrm_puzzles.data.held_out import Questions, find_questions
+from hrm_puzzles.data.sources import Questions, find_questions
 from hrm_puzzles.puzzle import Puzzle
 
 RUNS, BEST = Path("runs"), "best"

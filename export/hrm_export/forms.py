@@ -26,7 +26,7 @@ from hrm_edge_runtime.parity.report import ParityReport
 from hrm_export.contents import Options
 from hrm_export.onnx_graph import GraphWriter, check_graph, element_types, stored_sizes
 from hrm_host.progress import OnProgress, Stages, unheard
-from hrm_puzzles.data.held_out import Questions
+from hrm_puzzles.data.sources import Questions
 
 NUM_RANGE_PUZZLES = 64
 HALF, SINGLE = TensorProto.FLOAT16, TensorProto.FLOAT

@@ -18,7 +18,7 @@ from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM, Carry
-from hrm_puzzles.data.held_out import Questions
+from hrm_puzzles.data.sources import Questions
 
 SIZES = ("seq_len", "vocab_size", "num_positions", "hidden_size", "puzzle_vector_size", "num_puzzle_ids")
 """Of a model, by their names in its configuration and in the manifest."""

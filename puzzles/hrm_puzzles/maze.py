@@ -1,8 +1,8 @@
 """Mazes of 4x4 to 30x30: the answer marks a shortest path from S to G.
 
-Text and lists are read as in `grid.notation`, and an object with start and goal apart from the grid, where 1 is a wall:
-{"grid": [[0, 1, ...], ...], "start": [row, column], "goal": [row, column]}. Rows and columns count from 0. The answer is
-the same object with "path": the cells from start to goal in walking order.
+Text and lists are read as in `grid.notation`, and an object with start and goal apart from the grid (1 is a wall):
+{"grid": [[0, 1, ...], ...], "start": [row, column], "goal": [row, column]}. Rows and columns count from 0. The answer
+is the same object with "path": the cells from start to goal in walking order.
 Tokens as in the published HRM data: 0 pad, 1 wall, 2 open, 3 start, 4 goal, 5 path. Sets of cells are bits of one
 integer, see `grid.board`. Shapes: B batch, T cells.
 """

@@ -4,8 +4,9 @@ A verdict says what is known about an answer: RIGHT (proven), WRONG (disproven),
 Shapes: B batch, N examples, T tokens (cells), G partitions of the positions.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -218,3 +219,39 @@ def require_difficulty(difficulty: str, known: Collection[str]) -> None:
     if difficulty not in known:
         remedy = f"use one of {', '.join(known)}"
         raise PuzzleError(f"there is no difficulty {difficulty[:40]!r}", "unknown-difficulty", remedy)
+
+
+@dataclass(kw_only=True)
+class Ballot:
+    """Votes where no answer can be proven, ranked as ARC is scored: by number, then by the voters' mean trust.
+
+    A trust is the sigmoid of a halting value.
+    """
+
+    _trusts: dict[Hashable, list[float]] = field(default_factory=dict[Hashable, list[float]])
+
+    def cast(self, candidate: Hashable, q_halt: float) -> None:
+        trust = 0.5 * (1 + math.tanh(q_halt / 2))  # a sigmoid that cannot overflow
+        self._trusts.setdefault(candidate, []).append(trust)
+
+    def votes(self, candidate: Hashable) -> int:
+        return len(self._trusts.get(candidate, ()))
+
+    def ranked(self) -> list[Hashable]:
+        """All candidates, the best first; equals in the order in which they were first named."""
+        return sorted(self._trusts, key=self.rank, reverse=True)
+
+    def leader(self) -> Hashable | None:
+        """Who would win now; None before the first vote."""
+        return max(self._trusts, key=self.rank, default=None)
+
+    def is_decided(self, num_to_come: int) -> bool:
+        """Whether no number of votes to come can overtake the leader."""
+        counts = sorted((len(trusts) for trusts in self._trusts.values()), reverse=True)
+        first, second = (*counts, 0, 0)[:2]
+        return first > second + num_to_come
+
+    def rank(self, candidate: Hashable) -> tuple[int, float]:
+        """Number of votes, and the mean trust of those who gave them."""
+        trusts = self._trusts[candidate]
+        return len(trusts), sum(trusts) / len(trusts)

@@ -18,7 +18,7 @@ from hrm_calibration.halting_curve import (
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles import registry
-from hrm_puzzles.data.held_out import Questions
+from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN, WRONG
 
 SUDOKU = registry.get("sudoku-4x4")

@@ -18,7 +18,7 @@ from hrm_calibration.quantise import call_sites, quantise, unsigned
 from hrm_calibration.rollouts import ServedGraph, slots_for
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_host.progress import Stages
-from hrm_puzzles.data.held_out import Questions
+from hrm_puzzles.data.sources import Questions
 
 GRAPH = small_graph(high_cycles=1, low_cycles=1)
 POLICY = HaltingPolicy(kind="verified", max_segments=3)

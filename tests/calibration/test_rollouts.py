@@ -118,7 +118,7 @@ import resource, sys
 import numpy as np, onnx
 from hrm_calibration.int8 import Int8Settings, calibrate
 from hrm_calibration.rollouts import ServedGraph
-from hrm_puzzles.data.held_out import questions_made
+from hrm_puzzles.data.sources import questions_made
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_puzzles import registry
 puzzle = registry.get("maze")

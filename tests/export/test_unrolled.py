@@ -25,7 +25,7 @@ from hrm_export.forms import half_graph, unrolled_graph
 from hrm_export.onnx_graph import check_graph, stored_sizes
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import record
-from hrm_puzzles.data.held_out import Questions
+from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import UNKNOWN
 
 Outputs = dict[str, np.ndarray]

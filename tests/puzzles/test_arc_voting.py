@@ -4,10 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.arc.arc import TRIALS, Arc
 from hrm_puzzles.arc.canvas import Variant, random_variant
 from hrm_puzzles.puzzle import Grid
-from hrm_puzzles.voting import TRIALS
 
 PUZZLE = Arc(name="arc-10x10", side=10)
 QUESTION = np.array([[1, 2], [3, 0]], dtype=np.int8)

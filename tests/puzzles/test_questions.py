@@ -9,8 +9,7 @@ import pytest
 from hrm_host.progress import unheard
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
-from hrm_puzzles.data.held_out import Questions, find_questions, questions_made
-from hrm_puzzles.data.sources import is_held_out_N
+from hrm_puzzles.data.sources import Questions, find_questions, is_held_out_N, questions_made
 from hrm_puzzles.puzzle import Puzzle
 from hrm_puzzles.sudoku.sudoku import Sudoku
 

@@ -12,7 +12,7 @@ from export_tools import run_once, small_model
 
 from hrm_export.segment import segment_graph
 from hrm_puzzles import registry
-from hrm_puzzles.data.held_out import Questions
+from hrm_puzzles.data.sources import Questions
 
 SUDOKU = registry.get("sudoku-4x4")
 

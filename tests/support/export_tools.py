@@ -18,7 +18,7 @@ from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
 from hrm_edge_runtime.parity.report import ParityReport
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
-from hrm_puzzles.data.held_out import Questions, questions_made
+from hrm_puzzles.data.sources import Questions, questions_made
 from hrm_puzzles.puzzle import Puzzle
 
 GAIN = 0.7

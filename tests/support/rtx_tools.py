@@ -36,7 +36,7 @@ from hrm_host.progress import Stages
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
-from hrm_puzzles.data.held_out import Questions
+from hrm_puzzles.data.sources import Questions
 
 REQUIREMENTS = ("tensorrt-rtx-cu13-bindings==1.7.1.116", "onnxruntime-ep-nv-tensorrt-rtx-cu13==0.5.0")
 STUBS = "tensorrt-stubs==10.13.0.35.1"

@@ -1,8 +1,8 @@
 """Several processes training one model: each holds a slice of the slots, and all hold the same weights.
 
 `torchrun --nproc-per-node 2 -m -- hrm_train --hw auto --run runs/arc`: the two dashes keep torchrun from taking `--run`
-for an option of its own. With `--max-restarts N` it starts all ranks
-again when one has died, and they go on from the latest checkpoint. Without torchrun none of this acts.
+for an option of its own. With `--max-restarts N` it starts all ranks again when one has died, and they go on from the
+latest checkpoint. Without torchrun none of this acts.
 """
 
 import os

@@ -18,7 +18,7 @@ from hrm_host import memory
 from hrm_model import checkpoint, hrm
 from hrm_model.config import HRMConfig
 from hrm_puzzles import registry
-from hrm_puzzles.data.held_out import Questions, questions_made
+from hrm_puzzles.data.sources import Questions, questions_made
 from hrm_train import batches, hardware, loop
 from hrm_train.recipe import Recipe, config_for, recipe_for
 

@@ -16,8 +16,7 @@ import numpy as np
 from hrm_edge_runtime.batching import lane, scheduler, stats
 from hrm_edge_runtime.batching.task import Attempt, Result, SegmentEvent, Task
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
-from hrm_puzzles.puzzle import RIGHT, Puzzle, Symmetry
-from hrm_puzzles.voting import Ballot
+from hrm_puzzles.puzzle import RIGHT, Ballot, Puzzle, Symmetry
 
 _PACE_MEMORY = 1 / 8  # weight of the newest interval in the mean time between two steps
 

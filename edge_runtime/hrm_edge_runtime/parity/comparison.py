@@ -23,7 +23,7 @@ from hrm_edge_runtime.parity.measures import relative_error
 from hrm_edge_runtime.parity.report import DEFAULT_FILE, Break, Gates, ParityReport, breaks, not_judged, read_gates
 from hrm_edge_runtime.parity.walk import Side, golden_questions, golden_side, walk
 from hrm_host import atomic, progress
-from hrm_puzzles.data.held_out import HeldOutPuzzle, Questions, questions_from_data, questions_made
+from hrm_puzzles.data.sources import HeldOutPuzzle, Questions, questions_from_data, questions_made
 
 NUM_PUZZLES = 256
 """Held-out puzzles where none are asked for: minutes on a CPU."""

@@ -16,7 +16,7 @@ from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.parity.measures import carry_measures, output_measures
 from hrm_edge_runtime.parity.report import End, ParityReport
 from hrm_host.progress import OnProgress, unheard
-from hrm_puzzles.data.held_out import HeldOutPuzzle, Questions
+from hrm_puzzles.data.sources import HeldOutPuzzle, Questions
 from hrm_puzzles.puzzle import RIGHT
 
 

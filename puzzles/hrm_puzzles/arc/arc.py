@@ -14,8 +14,9 @@ import numpy as np
 from hrm_puzzles.arc import canvas as arc_canvas
 from hrm_puzzles.arc import notation as arc_notation
 from hrm_puzzles.grid.board import BoolArray, GridShape, Int32Array, UInt64Array
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, UNKNOWN, Geometry, Grid, IntArray, Notation, Parsed, PuzzleError
-from hrm_puzzles.voting import TRIALS, Ballot
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, UNKNOWN, Ballot, Geometry, Grid, IntArray, Parsed, PuzzleError
+
+TRIALS = (1, 2, 10, 100, 1000)  # the published values of k; ARC itself allows two attempts
 
 _COLOURS = "#000000 #0074D9 #FF4136 #2ECC40 #FFDC00 #AAAAAA #F012BE #FF851B #7FDBFF #870C25"  # of ARC's own pages
 PALETTE = dict(enumerate(_COLOURS.split()))
@@ -56,7 +57,7 @@ class Arc:
         task, variant = arc_canvas.variant_of(identifier)
         return {"task": task, "input": variant.invert(grid).tolist()}
 
-    def write(self, grid: Grid, notation: Notation) -> object:
+    def write(self, grid: Grid, notation: arc_notation.Notation) -> object:
         return arc_notation.written(grid, notation)
 
     def encode(self, grid: Grid) -> Int32Array:

@@ -14,7 +14,7 @@ from hrm_edge_runtime.parity.comparison import reasons_of
 from hrm_edge_runtime.parity.measures import Column, SolveCounts
 from hrm_edge_runtime.parity.report import GOLDEN_FP32, Break, ParityReport, breaks, passes
 from hrm_edge_runtime.parity.walk import Side, compare, golden_questions, golden_side, walk
-from hrm_puzzles.data.held_out import Questions, questions_made
+from hrm_puzzles.data.sources import Questions, questions_made
 
 MAX_SEGMENTS = 6
 
