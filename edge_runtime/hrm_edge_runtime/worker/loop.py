@@ -97,8 +97,12 @@ class EngineLoop:
                     busy.append(key)
             if busy:
                 self._step(busy)
-            if self._is_stale and time.monotonic() >= self._publish_at_s:
-                self._publish()
+            if self._is_stale and (now_s := time.monotonic()) >= self._publish_at_s:
+                lanes: dict[str, stats.LaneSnapshot] = {}
+                for key, lane in self._lanes.items():
+                    lanes[key] = lane.snapshot()
+                self._connection.send(messages.Snapshot(lanes=lanes, taken_s=now_s))
+                self._publish_at_s, self._is_stale = now_s + PUBLISH_EVERY_S, False
 
     def close(self) -> None:
         for lane in self._lanes.values():
@@ -183,13 +187,6 @@ class EngineLoop:
         memory.give_back_freed_memory()
         self._connection.send(messages.LaneChanged(lane=key))
         self._is_stale = True
-
-    def _publish(self) -> None:
-        now, lanes = time.monotonic(), dict[str, stats.LaneSnapshot]()
-        for key, lane in self._lanes.items():
-            lanes[key] = lane.snapshot()
-        self._connection.send(messages.Snapshot(lanes=lanes, taken_s=now))
-        self._publish_at_s, self._is_stale = now + PUBLISH_EVERY_S, False
 
 
 class DeficitRoundRobin:
