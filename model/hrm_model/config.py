@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 Arch = Literal["hrm", "transformer"]
+Blocks = Literal["attention", "relational"]
 Positions = Literal["rope", "learned"]
 HaltRule = Literal["difference", "q_halt"]
 
@@ -19,11 +21,18 @@ class HRMConfig:
     not matter, its carry passes through and it has a single segment. `puzzle_vector_size` is the width of a
     puzzle-embedding row; 0 leaves the prefix out. `halt_rule` says what a positive margin means: q_halt - q_continue as
     published, or q_halt alone for models trained without q_continue.
+    `blocks` "relational" are those of `relational.py`: `board` is the geometry's, either (rows, columns) or (bands,
+    rows, stacks, columns), and a position holds a vector for each of the last `num_symbols` tokens. In training the low
+    level also learns `num_hints` kinds of hints.
     """
 
     vocab_size: int
     seq_len: int
     arch: Arch = "hrm"
+    blocks: Blocks = "attention"
+    board: tuple[int, ...] = ()
+    num_symbols: int = 1
+    num_hints: int = 0
     num_puzzle_ids: int = 1
     puzzle_vector_size: int = 512
     hidden_size: int = 512
@@ -40,10 +49,10 @@ class HRMConfig:
     halt_rule: HaltRule = "difference"
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "seq_len", "num_puzzle_ids", "hidden_size", "num_heads", "max_segments")
+        sizes = ("vocab_size", "seq_len", "num_puzzle_ids", "hidden_size", "num_heads", "num_symbols", "max_segments")
         for name in (*sizes, "high_cycles", "low_cycles", "high_layers", "low_layers"):
             _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}, but must be at least 1")
-        for name, kind in (("arch", Arch), ("positions", Positions), ("halt_rule", HaltRule)):
+        for name, kind in (("arch", Arch), ("blocks", Blocks), ("positions", Positions), ("halt_rule", HaltRule)):
             value, choices = getattr(self, name), get_args(kind)
             _require(value in choices, f"{name} is {value!r}; choose {' or '.join(map(repr, choices))}")
         _require(
@@ -55,8 +64,38 @@ class HRMConfig:
             self.arch == "hrm" or self.max_segments == 1,
             f"max_segments is {self.max_segments}, but a transformer answers in a single segment; set max_segments=1",
         )
+        if self.blocks == "relational":
+            self._check_relations()
         size = self.puzzle_vector_size
         _require(size >= 0, f"puzzle_vector_size is {size}, but must not be negative")
+
+    def _check_relations(self) -> None:
+        board, symbols = self.board, self.num_symbols
+        _require(
+            len(board) in (2, 4) and math.prod(board) == self.seq_len,
+            f"board {board} does not give {self.seq_len} positions as rows and columns, or as bands, rows, stacks and "
+            "columns; take the puzzle's own geometry",
+        )
+        _require(
+            self.hidden_size % symbols == 0 and symbols <= self.vocab_size and (symbols == 1 or len(board) == 4),
+            f"hidden_size {self.hidden_size} does not share out among {symbols} symbols of a board {board}; choose a "
+            "multiple, and one symbol where the board has no units",
+        )
+        _require(
+            self.arch == "hrm" and self.positions == "rope" and self.puzzle_vector_size == 0,
+            "relational blocks know no puzzle vector, learned positions or transformer; set puzzle_vector_size=0 and "
+            "leave arch and positions as they are",
+        )
+
+    @property
+    def num_channels(self) -> int:
+        """Width of one vector: of a candidate where symbols can be exchanged, else of a position."""
+        return self.hidden_size // self.num_symbols
+
+    @property
+    def inner_size(self) -> int:
+        """Width inside a relational block."""
+        return round(self.expansion * self.num_channels)
 
     @property
     def prefix_len(self) -> int:
@@ -89,7 +128,8 @@ class HRMConfig:
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(values) - known)
         _require(not unknown, f"the model configuration has unknown keys {unknown}; known keys are {sorted(known)}")
-        return cls(**values)
+        read: dict[str, Any] = {**values, "board": tuple(values.get("board", ()))}  # a list in JSON
+        return cls(**read)
 
 
 def _require(condition: bool, message: str) -> None:

@@ -10,13 +10,14 @@ Shapes: T tokens, D hidden, K head width, R groups of one partition.
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
-from hrm_puzzles.puzzle import Geometry
+from hrm_puzzles.puzzle import Geometry, Puzzle
 
 CODE_SIZE = 4.0  # length of a group's code in the segment's input; the other entries' is near sqrt(D / 2)
 CODE_SIZE_HIGH = 2.0  # what is left of it after a normalised low level, where the high level reads it
@@ -50,8 +51,32 @@ def start_from_geometry(model: HRM, geometry: Geometry) -> None:
                 _look(queries_DD[rows], keys_DD[rows], frames_RD, conditions, code_size)
 
 
+def config_on(config: HRMConfig, puzzle: Puzzle) -> HRMConfig:
+    """The sizes of a relational model on the board of that puzzle: its weights do not know one."""
+    geometry = puzzle.geometry
+    return replace(
+        config,
+        vocab_size=puzzle.vocab_size,
+        seq_len=puzzle.seq_len,
+        board=geometry.board,
+        num_symbols=geometry.num_symbols,
+        hidden_size=config.num_channels * geometry.num_symbols,
+    )
+
+
+def on_board(model: HRM, puzzle: Puzzle) -> HRM:
+    """The model, or where its blocks are relational one of the same weights for the board of that puzzle."""
+    if model.config.blocks == "attention":
+        return model
+    other = HRM(config_on(model.config, puzzle))
+    other.load_state_dict(model.state_dict())
+    return other.train(model.training)
+
+
 def misfit(config: HRMConfig, geometry: Geometry) -> str | None:
     """Why a model of these sizes cannot start from the geometry, in one sentence; None where it can."""
+    if config.blocks == "relational":
+        return "relational blocks know the geometry from the start; set geometric_start=false"
     if config.positions != "learned":
         return "positions is 'rope', but a geometric start needs a table; choose positions='learned'"
     sizes = _sizes(geometry)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hrm_model.config import HRMConfig
 from hrm_model.layers import Level, Linear, Rotation, rotary_table, truncated_normal_
+from hrm_model.relational import block_of, matrix_of_symbols, table_of_symbols
 
 
 class Carry(NamedTuple):
@@ -54,14 +55,17 @@ class HRM(nn.Module):
     def __init__(self, config: HRMConfig) -> None:
         super().__init__()
         self.config = config
-        width = config.hidden_size
-        spread = 1 / math.sqrt(width)
-        self.embed_tokens = nn.Parameter(truncated_normal_(torch.empty(config.vocab_size, width), spread))
+        width, has_symbols = config.num_channels, config.num_symbols > 1
+        num_parts = 3 if has_symbols else config.vocab_size
+        self.embed_tokens = nn.Parameter(truncated_normal_(torch.empty(num_parts, width), 1 / math.sqrt(width)))
         if config.positions == "learned":
-            self.embed_positions = nn.Parameter(truncated_normal_(torch.empty(config.num_positions, width), spread))
-        self.high_level = Level(config, config.high_layers)
-        self.low_level = Level(config, config.low_layers)
-        self.lm_head = Linear(width, config.vocab_size)
+            self.embed_positions = nn.Parameter(
+                truncated_normal_(torch.empty(config.num_positions, width), 1 / math.sqrt(width))
+            )
+        self.high_level = Level(config, config.high_layers, block_of(config))
+        self.low_level = Level(config, config.low_layers, block_of(config))
+        self.lm_head = Linear(width, 1 if has_symbols else config.vocab_size)
+        self.hint_head = Linear(config.hidden_size, config.num_hints) if config.num_hints else None
         self.q_head = nn.Linear(width, 2)
         nn.init.zeros_(self.q_head.weight)
         nn.init.constant_(self.q_head.bias, -5.0)
@@ -75,7 +79,8 @@ class HRM(nn.Module):
     def start(self, num_rows: int) -> Carry:
         """The state every puzzle begins with, as broadcast views [B, N, D]."""
         shape = (num_rows, self.config.num_positions, self.config.hidden_size)
-        return Carry(self.high_init.expand(shape), self.low_init.expand(shape))
+        symbols = self.config.num_symbols
+        return Carry(self.high_init.repeat(symbols).expand(shape), self.low_init.repeat(symbols).expand(shape))
 
     def segment(self, carry: Carry, tokens_BT: Tensor, puzzle_ids_B: Tensor) -> SegmentOutput:
         """One ACT segment. tokens_BT int [B, T], puzzle_ids_B int [B]; the new carry is detached."""
@@ -94,7 +99,7 @@ class HRM(nn.Module):
         else:
             carry = self._recur(carry, x_BND)
             state_BND = carry.z_high_BND
-        logits_BTV = self.lm_head(state_BND)[:, self.config.prefix_len :]
+        logits_BTV = F.linear(state_BND, self.answer_matrix().to(state_BND.dtype))[:, self.config.prefix_len :]
         return SegmentOutput(carry, logits_BTV, *self._halting(state_BND))
 
     @torch.no_grad()
@@ -103,13 +108,17 @@ class HRM(nn.Module):
         x_BND = self.embed(tokens_BT, puzzle_vector_BE).to(carry.z_high_BND.dtype)
         if self.config.arch == "transformer":
             return self._halting(self._one_pass(x_BND, num_read=1))
-        return self._halting(self._recur(carry, x_BND, num_read=1).z_high_BND)
+        num_read = None if self.config.blocks == "relational" else 1
+        return self._halting(self._recur(carry, x_BND, num_read).z_high_BND)
 
     def _recur(self, carry: Carry, x_BND: Tensor, num_read: int | None = None) -> Carry:
-        """All cycles; of the last high call only the first `num_read` positions where given."""
+        """All cycles; of the last high call only the first `num_read` positions where given.
+
+        Gradients pass the last cycle alone, as published; of relational blocks all, where a cycle is a single step.
+        """
         config, rotation = self.config, self._rotation()
         z_high, z_low = carry
-        with torch.no_grad():
+        with torch.set_grad_enabled(torch.is_grad_enabled() and config.blocks == "relational"):
             for step in range(config.high_cycles * config.low_cycles - 1):
                 z_low = self.low_level(z_low + (z_high + x_BND), rotation)
                 if (step + 1) % config.low_cycles == 0:
@@ -123,7 +132,11 @@ class HRM(nn.Module):
         return self.high_level(self.low_level(x_BND, rotation), rotation, num_read)
 
     def _halting(self, state_BND: Tensor) -> tuple[Tensor, Tensor]:
-        q_B2 = F.linear(state_BND[:, 0].float(), self.q_head.weight.float(), self.q_head.bias.float())
+        """Of the first position; where every position (and symbol) is like any other, the least of all."""
+        is_relational = self.config.blocks == "relational"
+        read = state_BND.reshape(len(state_BND), -1, self.config.num_channels) if is_relational else state_BND[:, 0]
+        q = F.linear(read.float(), self.q_head.weight.float(), self.q_head.bias.float())
+        q_B2 = q.amin(1) if is_relational else q
         return q_B2[:, 0], q_B2[:, 1]
 
     def margin(self, output: SegmentOutput) -> Tensor:
@@ -133,14 +146,24 @@ class HRM(nn.Module):
     def embed(self, tokens_BT: Tensor, puzzle_vector_BE: Tensor) -> Tensor:
         """Puzzle prefix, then tokens, plus learned positions where configured; scaled by sqrt(D) last."""
         config = self.config
-        x_BND = F.embedding(tokens_BT, self.embed_tokens)
+        x_BND = F.embedding(tokens_BT, self.token_table())
         if config.prefix_len:
             padding = config.prefix_len * config.hidden_size - config.puzzle_vector_size
             prefix = F.pad(puzzle_vector_BE, (0, padding)).view(-1, config.prefix_len, config.hidden_size)
             x_BND = torch.cat((prefix.to(x_BND.dtype), x_BND), dim=1)
         if config.positions == "learned":
             x_BND = math.sqrt(0.5) * (x_BND + self.embed_positions)
-        return math.sqrt(config.hidden_size) * x_BND
+        return math.sqrt(config.num_channels) * x_BND
+
+    def token_table(self) -> Tensor:
+        """What each token is embedded as [V, D]."""
+        return table_of_symbols(self.embed_tokens, self.config) if self.config.num_symbols > 1 else self.embed_tokens
+
+    def answer_matrix(self) -> Tensor:
+        """From a position's state to its logits [V, D]."""
+        weight = self.lm_head.weight
+        return matrix_of_symbols(weight, self.config) if self.config.num_symbols > 1 else weight
 
     def _rotation(self) -> Rotation | None:
-        return (self._cos, self._sin) if self.config.positions == "rope" else None
+        is_rotary = self.config.positions == "rope" and self.config.blocks == "attention"
+        return (self._cos, self._sin) if is_rotary else None

@@ -5,6 +5,7 @@ Matrices are stored [out, in] as in published checkpoints and have no biases.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the field's usual alias)
@@ -121,9 +122,9 @@ class Block(nn.Module):
 class Level(nn.Module):
     """One of HRM's two recurrent levels: blocks in a row, on a state to which the caller has added the injection."""
 
-    def __init__(self, config: HRMConfig, num_layers: int) -> None:
+    def __init__(self, config: HRMConfig, num_layers: int, block: Callable[[HRMConfig], nn.Module] = Block) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Block(config) for _ in range(num_layers))
+        self.layers = nn.ModuleList(block(config) for _ in range(num_layers))
 
     def compute_as_int8(self) -> None:
         """From now on every product is that of an INT8 engine, but for the order of summation."""

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hrm_puzzles.grid import board as grid_board
 from hrm_puzzles.grid import notation as grid_notation
@@ -78,6 +79,30 @@ class Maze(GridPuzzle):
         for row in kept[_is_chain_B(self.shape, answers_BT[kept])].tolist():
             is_right_B[row] = num_moves(self.shape, answers_BT[row]) == is_marked_BT[row].sum() + 1
         return is_right_B
+
+    @property
+    def num_hints(self) -> int:
+        return 1 + 3 * len(grid_board.NEIGHBOURS)
+
+    def hints_BT(self, inputs_BT: IntArray) -> NDArray[np.int32]:
+        """0 is the goal; else the distance to it modulo 3, and the first of up, down, left, right that is nearer.
+
+        Directions alone stay consistent where they are wrong: two waves that met let a cell point to one farther away.
+        """
+        board = (-1, self.rows, self.cols)
+        tokens_BRC = np.pad(inputs_BT.reshape(board), ((0, 0), (1, 1), (1, 1)), constant_values=WALL_TOKEN)
+        moves_BRC, wave_BRC = np.full(tokens_BRC.shape, -1, np.int32), tokens_BRC == GOAL_TOKEN
+        for moves in range(self.seq_len):
+            moves_BRC[wave_BRC] = moves
+            near_BRC = np.logical_or.reduce([np.roll(wave_BRC, step, axis=(1, 2)) for step in grid_board.NEIGHBOURS])
+            wave_BRC = near_BRC & (moves_BRC < 0) & (tokens_BRC != WALL_TOKEN)
+            if not wave_BRC.any():
+                break
+        hints_BRC = np.where(moves_BRC == 0, 0, -1)
+        for way, (down, right) in reversed([*enumerate(grid_board.NEIGHBOURS)]):
+            is_nearer_BRC = np.roll(moves_BRC, (-down, -right), axis=(1, 2)) == moves_BRC - 1
+            hints_BRC = np.where(is_nearer_BRC & (moves_BRC > 0), 1 + 3 * way + moves_BRC % 3, hints_BRC)
+        return hints_BRC[:, 1:-1, 1:-1].reshape(inputs_BT.shape).astype(np.int32)
 
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
         """A maze, its only shortest path and the length of it in moves."""

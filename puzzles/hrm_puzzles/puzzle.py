@@ -68,10 +68,14 @@ class Geometry:
 
     A head is a tuple of (partition, shift): from a position in group g it looks at those of group g + shift in
     every partition it names. ((0, 0),) is the own row where partition 0 numbers rows; ((0, 1), (1, 0)) the cell below.
+    `board` are the lengths of the axes that the positions lie along: (rows, columns) of a grid, or (bands, rows,
+    stacks, columns) of a board in boxes. The last `num_symbols` tokens can be exchanged for one another.
     """
 
     groups_GT: NDArray[np.int32]
     heads: tuple[tuple[tuple[int, int], ...], ...]
+    board: tuple[int, ...]
+    num_symbols: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +192,18 @@ class CsvForm(Protocol):
 
     def board_of(self, text: str) -> Grid:
         """The cells of a question or an answer, one character a cell; raises PuzzleError, does not judge the board."""
+        ...
+
+
+@runtime_checkable
+class Hinted(Protocol):
+    """What each position can know before the answer is: a further thing to learn, which is never served."""
+
+    @property
+    def num_hints(self) -> int: ...
+
+    def hints_BT(self, inputs_BT: IntArray) -> NDArray[np.int32]:
+        """Below `num_hints`, and -1 where there is nothing to know."""
         ...
 
 

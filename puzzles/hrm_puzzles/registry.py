@@ -17,6 +17,7 @@ _BUILT_IN: dict[str, Puzzle] = {
     "sudoku-6x6": Sudoku(name="sudoku-6x6", box_rows=2, box_cols=3),
     "sudoku-4x4": Sudoku(name="sudoku-4x4", box_rows=2, box_cols=2),
     "maze": Maze(name="maze", rows=30, cols=30),
+    "maze-14x14": Maze(name="maze-14x14", rows=14, cols=14),
     "maze-10x10": Maze(name="maze-10x10", rows=10, cols=10),
     "maze-8x8": Maze(name="maze-8x8", rows=8, cols=8),
     "logistics": Logistics(name="logistics", rows=10, cols=10),

@@ -73,7 +73,8 @@ def test_a_geometric_start_needs_room(change: dict[str, object], sentence: str) 
 
 def test_a_geometric_start_looks_at_the_neighbour_a_head_names() -> None:
     rows, cols = np.divmod(np.arange(16, dtype=np.int32), 4)
-    geometry = Geometry(groups_GT=np.stack([rows, cols]), heads=(((0, 1), (1, 0)), ((0, 0), (1, -1))))  # below, left
+    heads = (((0, 1), (1, 0)), ((0, 0), (1, -1)))  # below, left
+    geometry = Geometry(groups_GT=np.stack([rows, cols]), heads=heads, board=(4, 4))
     model = fresh_model()
     start_from_geometry(model, geometry)
     looked_at = first_scores(model)[:2, 1:, 1:].argmax(-1)

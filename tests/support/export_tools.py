@@ -18,6 +18,7 @@ from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
 from hrm_edge_runtime.parity.report import ParityReport
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
+from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions, questions_made
 from hrm_puzzles.puzzle import Puzzle
 
@@ -37,6 +38,24 @@ def small_model(*, seed: int = 0, gain: float = GAIN, **changes: Any) -> HRM:
         model.q_head.weight.normal_()
         model.puzzle_table.normal_()
     return model.eval()
+
+
+def relational_sizes(puzzle: str, channels: int = 16) -> dict[str, Any]:
+    """What makes `small_model` one of the puzzle's own relations."""
+    kind = registry.get(puzzle)
+    geometry = kind.geometry
+    return {
+        "blocks": "relational",
+        "board": geometry.board,
+        "num_symbols": geometry.num_symbols,
+        "hidden_size": channels * geometry.num_symbols,
+        "num_heads": 1,
+        "expansion": 2.0,
+        "puzzle_vector_size": 0,
+        "vocab_size": kind.vocab_size,
+        "seq_len": kind.seq_len,
+        "halt_rule": "q_halt",
+    }
 
 
 def random_questions(model: HRM, count: int, seed: int = 0) -> Questions:

@@ -43,7 +43,8 @@ class GridShape:
         """Partitions into rows and columns; four heads that start by looking one cell up, down, left and right."""
         row_T, col_T = np.divmod(np.arange(self.num_cells, dtype=np.int32), np.int32(self.cols))
         heads = tuple(((ROW, down), (COLUMN, right)) for down, right in NEIGHBOURS)
-        return Geometry(groups_GT=np.stack([row_T, col_T]).astype(np.int32), heads=heads)
+        groups_GT = np.stack([row_T, col_T]).astype(np.int32)
+        return Geometry(groups_GT=groups_GT, heads=heads, board=(self.rows, self.cols))
 
     def cell_name(self, cell: int) -> tuple[int, int]:
         """(row, column), counted from 1, of a cell index."""

@@ -41,7 +41,13 @@ class Sudoku(sudoku_board.SudokuBoard):
 
     @property
     def geometry(self) -> Geometry:
-        return Geometry(groups_GT=self.groups_GT, heads=(((0, 0),), ((1, 0),), ((2, 0),)))
+        side, rows, cols = self.side, self.box_rows, self.box_cols
+        return Geometry(
+            groups_GT=self.groups_GT,
+            heads=(((0, 0),), ((1, 0),), ((2, 0),)),
+            board=(side // rows, rows, side // cols, cols),
+            num_symbols=side,
+        )
 
     @property
     def difficulties(self) -> tuple[str, ...]:
