@@ -18,7 +18,7 @@ from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
 from hrm_export.segment import segment_graph
 from hrm_host import atomic, board, progress
-from hrm_model import checkpoint, hrm
+from hrm_model import checkpoint, geometry, hrm
 from hrm_model.config import HRMConfig
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import BLANK_IDENTIFIER
@@ -40,6 +40,9 @@ class Options:
     ] = None
     out: Annotated[Path | None, typer.Option(help="Bundle directory to make, not there yet; else RUN.bundle.")] = None
     name: Annotated[str | None, typer.Option(help="Name of the model; without it, that of the directory.")] = None
+    board: Annotated[
+        str | None, typer.Option(help="Puzzle of another size for relational weights; else that of the checkpoint.")
+    ] = None
     fp16: Annotated[bool, typer.Option("--fp16", help="Add a float16 graph.")] = False
     int8: Annotated[bool, typer.Option("--int8", help="Calibrate; add an INT8 graph and its CPU form.")] = False
     calib: Annotated[
@@ -114,6 +117,8 @@ def contents_of(options: Options, source: Path, out: Path, stages: progress.Stag
     """Load, find or make all that goes from the checkpoint `source` to `out`; refuses what does not fit together."""
     atomic.require_free(out)
     model, meta = checkpoint.load(checkpoint.resolve(source))
+    if options.board is not None:
+        model, meta = geometry.on_board(model, registry.get(options.board)), {**meta, "puzzle": options.board}
     config, puzzle = model.config, puzzle_of(model.config, meta.get("puzzle"), source)
     limit = options.max_segments or config.max_segments
     if config.arch == "transformer" and limit > 1:

@@ -21,7 +21,9 @@ TENSORRT_OPERATORS: Mapping[str, frozenset[int]] = {
     **dict.fromkeys(("Div", "Mul", "Pow", "Sub"), FLOATS),
     "Add": FLOATS | {TensorProto.INT32},
     **dict.fromkeys(("And", "Greater", "Not"), frozenset({TensorProto.BOOL})),
-    **dict.fromkeys(("MatMul", "Pad", "ReduceMean", "Sigmoid", "Softmax", "Sqrt"), FLOATS),
+    **dict.fromkeys(
+        ("MatMul", "Pad", "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Sigmoid", "Softmax", "Sqrt"), FLOATS
+    ),
     **dict.fromkeys(("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Split"), _PLAIN),
     **dict.fromkeys(("Transpose", "Unsqueeze", "Where"), _PLAIN),
     "ArgMax": frozenset({TensorProto.INT64}),

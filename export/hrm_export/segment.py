@@ -7,6 +7,7 @@ Shapes: B batch, T tokens, N positions (prefix and tokens), D hidden, K head wid
 
 import math
 from collections.abc import Iterable
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,10 @@ from hrm_export.onnx_graph import GraphWriter, check_graph
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_model.layers import rotary_table
+from hrm_model.relational import BAND, COLUMN, ROW, STACK, SYMBOL
+
+UNUSED = ("puzzle_table", "hint_head.weight")
+"""The table is an input, hints are for training."""
 
 
 def segment_graph(model: HRM) -> ModelProto:
@@ -37,13 +42,16 @@ class _Segment:
     def __init__(self, model: HRM) -> None:
         self.config = model.config
         self.graph = GraphWriter()
+        symbols, tensors = self.config.num_symbols, model.state_dict()  # what symbols share is written out for each
+        tensors |= {"embed_tokens": model.token_table(), "lm_head.weight": model.answer_matrix()}
+        tensors |= {name: tensors[name].repeat(symbols) for name in ("high_init", "low_init")}
         self.weights: dict[str, NDArray[np.float32]] = {
-            name: tensor.detach().float().cpu().numpy()
-            for name, tensor in model.state_dict().items()
-            if name != "puzzle_table"
+            name: tensor.detach().float().cpu().numpy() for name, tensor in tensors.items() if name not in UNUSED
         }
         self.tables: dict[str, NDArray[np.float32]] = {}
-        if self.config.positions == "rope":  # [N, K]; the first half's sines are negative: `rotated` only swaps halves
+        if (
+            self.config.blocks == "attention" and self.config.positions == "rope"
+        ):  # [N, K]; the first half's sines are negative: `rotated` only swaps halves
             tables = rotary_table(self.config.num_positions, self.config.head_size, self.config.rope_theta)
             cos, sin = (table.numpy() for table in tables)
             sign_K = np.repeat(np.array([-1, 1], np.float32), self.config.head_size // 2)
@@ -89,12 +97,15 @@ class _Segment:
             x = graph.node("embed/input", "Concat", graph.node("embed/prefix", "Reshape", vector, shape), x, axis=1)
         if config.positions == "learned":
             x = graph.node("embed/positioned", "Add", x, self.weight("embed_positions"))
-        scale = math.sqrt(config.hidden_size * (0.5 if config.positions == "learned" else 1.0))
+        scale = math.sqrt(config.num_channels * (0.5 if config.positions == "learned" else 1.0))
         return graph.node("embed/scaled", "Mul", x, graph.number(scale))
 
     def level(self, scope: str, weights: str, num_layers: int, x: str) -> str:
         for layer in range(num_layers):
             inner, module = f"{scope}/layer_{layer}", f"{weights}.layers.{layer}"
+            if self.config.blocks == "relational":
+                x = self.units(inner, module, x) if len(self.config.board) == 4 else self.near(inner, module, x)
+                continue
             x = self.residual(f"{inner}/attention", x, self.attention(f"{inner}/attention", f"{module}.self_attn", x))
             x = self.residual(f"{inner}/mlp", x, self.swiglu(f"{inner}/mlp", f"{module}.mlp", x))
         return x
@@ -150,6 +161,62 @@ class _Segment:
         silu = graph.node(f"{scope}/silu", "Mul", gate, graph.node(f"{scope}/sigmoid", "Sigmoid", gate))
         return self.linear(f"{scope}/down", f"{module}.down_proj", graph.node(f"{scope}/gated", "Mul", silu, up))
 
+    def units(self, scope: str, module: str, x: str) -> str:
+        """`UnitBlock.forward`, over candidates [B, b, r, s, c, S, C]."""
+        graph, config = self.graph, self.config
+        shape = (0, *config.board, config.num_symbols, config.num_channels)
+        h = graph.node(f"{scope}/candidates", "Reshape", x, graph.ints(*shape))
+        m = graph.node(f"{scope}/message", "Relu", self.biased(f"{scope}/message", f"{module}.message", h))
+        across, down = self.total(f"{scope}/across", m, COLUMN), self.total(f"{scope}/down", m, ROW)
+        heard = {
+            "own": (m, "own"),
+            "cell": (self.total(f"{scope}/cell", m, SYMBOL), "cell"),
+            "across": (across, "mini"),
+            "row": (self.total(f"{scope}/row", across, STACK), "line"),
+            "box": (self.total(f"{scope}/box", across, ROW), "box"),
+            "down": (down, "mini"),
+            "column": (self.total(f"{scope}/column", down, BAND), "line"),
+        }
+        said = {
+            name: self.linear(f"{scope}/{name}_said", f"{module}.{matrix}_proj", value)
+            for name, (value, matrix) in heard.items()
+        }
+        rows = self.sum(f"{scope}/rows", said["across"], said["row"], said["box"])
+        columns = self.sum(f"{scope}/columns", said["down"], said["column"])
+        state = self.biased(f"{scope}/state", f"{module}.state", h)
+        known = self.sum(f"{scope}/known", state, said["own"], said["cell"], rows, columns)
+        change = self.linear(f"{scope}/out", f"{module}.out_proj", graph.node(f"{scope}/kept", "Relu", known))
+        h = self.residual(scope, h, change)
+        return graph.node(f"{scope}/positions", "Reshape", h, graph.ints(0, config.num_positions, config.hidden_size))
+
+    def near(self, scope: str, module: str, x: str) -> str:
+        """`GridBlock.forward`; a product over the nine cells side by side, which every precision knows."""
+        graph, config = self.graph, self.config
+        rows, cols = config.board
+        cells = graph.node(f"{scope}/cells", "Reshape", x, graph.ints(0, rows, cols, config.hidden_size))
+        padded = graph.node(f"{scope}/padded", "Pad", cells, graph.ints(0, 1, 1, 0, 0, 1, 1, 0))
+        nine: list[str] = []
+        for down, right in product(range(3), range(3)):
+            bounds = graph.ints(down, right), graph.ints(down + rows, right + cols), graph.ints(1, 2)
+            nine.append(graph.node(f"{scope}/cells_{down}_{right}", "Slice", padded, *bounds))
+        around = graph.node(f"{scope}/around", "Concat", *nine, axis=3)
+        around = graph.node(f"{scope}/flat", "Reshape", around, graph.ints(0, rows * cols, 9 * config.hidden_size))
+        kept = graph.node(f"{scope}/kept", "Relu", self.biased(f"{scope}/near", f"{module}.near", around))
+        return self.residual(scope, x, self.linear(f"{scope}/out", f"{module}.out_proj", kept))
+
+    def biased(self, name: str, module: str, x: str) -> str:
+        weighed = self.linear(f"{name}_weighed", f"{module}_proj", x)
+        return self.graph.node(f"{name}_biased", "Add", weighed, self.weight(f"{module}_bias"))
+
+    def total(self, name: str, x: str, axis: int) -> str:
+        return self.graph.node(name, "ReduceSum", x, self.graph.ints(axis), keepdims=1)
+
+    def sum(self, name: str, *values: str) -> str:
+        total = values[0]
+        for place, value in enumerate(values[1:]):
+            total = self.graph.node(f"{name}_{place}", "Add", total, value)
+        return total
+
     def answer(self, state: str) -> None:
         """The answer with its logits, and the halting margin by the model's own rule."""
         graph, config = self.graph, self.config
@@ -160,9 +227,15 @@ class _Segment:
         logits = self.linear("logits_BTV", "lm_head", tokens)
         best = graph.node("answer/best", "ArgMax", logits, axis=-1, keepdims=0)
         graph.node("answer_BT", "Cast", best, to=TensorProto.INT32)
-        summary = graph.node("halting/first", "Gather", state, graph.index(0), axis=1)
-        product = self.linear("halting/product", "q_head", summary)
-        q = graph.node("halting/q", "Add", product, self.weight("q_head.bias"))
+        if config.blocks == "relational":
+            summary = graph.node("halting/vectors", "Reshape", state, graph.ints(0, -1, config.num_channels))
+        else:
+            summary = graph.node("halting/first", "Gather", state, graph.index(0), axis=1)
+        q = graph.node(
+            "halting/q", "Add", self.linear("halting/product", "q_head", summary), self.weight("q_head.bias")
+        )
+        if config.blocks == "relational":
+            q = graph.node("halting/least", "ReduceMin", q, graph.ints(1), keepdims=0)
         q_halt = graph.node("q_halt_B", "Gather", q, graph.index(0), axis=1)
         if config.halt_rule == "q_halt":
             graph.node("halt_margin_B", "Identity", q_halt)

@@ -17,7 +17,9 @@ from hrm_edge_runtime.engines.engine import Float32, Int32, StepOutput
 from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE
 from hrm_model import checkpoint
+from hrm_model.geometry import on_board
 from hrm_model.hrm import HRM, Carry
+from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions
 
 SIZES = ("seq_len", "vocab_size", "num_positions", "hidden_size", "puzzle_vector_size", "num_puzzle_ids")
@@ -143,7 +145,7 @@ class TorchEngine:
 
 def open_checkpoint(path: Path, manifest: Manifest, num_slots: int) -> tuple[TorchEngine, Float32]:
     """A checkpoint, or a run's file latest or best; refuses one whose sizes are not the bundle's (ValueError)."""
-    model, _ = checkpoint.load(checkpoint.resolve(path))
+    model = on_board(checkpoint.load(checkpoint.resolve(path))[0], registry.get(manifest.puzzle))
     for name in SIZES:
         found, expected = getattr(model.config, name), getattr(manifest, name)
         if found != expected:

@@ -13,7 +13,15 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from export_tools import engine_of, made_questions, random_inputs, random_questions, run_once, small_model
+from export_tools import (
+    engine_of,
+    made_questions,
+    random_inputs,
+    random_questions,
+    relational_sizes,
+    run_once,
+    small_model,
+)
 from onnx import numpy_helper
 
 from hrm_calibration.quantise import call_sites, quantise
@@ -106,9 +114,12 @@ def as_int8(graph: onnx.ModelProto) -> onnx.ModelProto:
     return quantise(graph, {site.name: 0.05 for site in call_sites(graph)})
 
 
+@pytest.mark.parametrize("changes", [{}, relational_sizes("sudoku-4x4"), relational_sizes("maze-8x8")])
 @pytest.mark.parametrize("form", [as_half, as_int8])
-def test_other_precisions_unroll_as_well(form: Callable[[onnx.ModelProto], onnx.ModelProto], tmp_path: Path) -> None:
-    model = small_model(max_segments=4)
+def test_other_precisions_unroll_as_well(
+    form: Callable[[onnx.ModelProto], onnx.ModelProto], changes: dict[str, Any], tmp_path: Path
+) -> None:
+    model = small_model(max_segments=4, **changes)
     questions, graph = random_questions(model, 6), segment_graph(model)
     policy = HaltingPolicy(kind="fixed", max_segments=2)
     inputs = inputs_of(questions, model.puzzle_table.numpy())
