@@ -8,12 +8,14 @@ import pytest
 import rank_program
 import torch
 
+from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
+from hrm_puzzles.data.datasets import DatasetError
 from hrm_train.hardware import PRESETS, hardware_from_name, preset_for_gpu
 from hrm_train.memory import estimate
 from hrm_train.plan import PlanOptions, RunPlan, fastest, open_plan, read_plan, trainer_from
-from hrm_train.recipe import SIZES, config_for, recipe_for
+from hrm_train.recipe import NAMED, SIZES, config_for, recipe_for
 
 TRAINING_GPUS = [preset for preset in PRESETS.values() if preset.gpu and not preset.refusal]
 ALL_ARC_TASKS = 876_000  # published puzzle ids: 960 tasks in 1,000 variants, less those that fall together
@@ -57,7 +59,12 @@ def test_presets_have_the_sizes_they_state() -> None:
     kind = registry.get("arc")
     with torch.device("meta"):
         sizes = {name: sum(p.numel() for p in HRM(config_for(name, kind, 1)).parameters()) for name in SIZES}
-    assert sizes == {"published": 27_276_290, "log": 5_970_434, "small": pytest.approx(0.34e6, rel=0.5)}
+    assert sizes == {
+        "published": 27_276_290,
+        "log": 5_970_434,
+        "small": pytest.approx(0.34e6, rel=0.5),
+        "relational": 23_762,
+    }
 
 
 def test_the_learning_rate_grows_with_the_real_batch() -> None:
@@ -100,6 +107,43 @@ def test_a_usual_data_set_is_built_where_it_is_absent(tmp_path: Path, monkeypatc
     assert (tmp_path / "data/sudoku-4x4/train/dataset.json").exists()
     assert said[0].startswith("data/sudoku-4x4 is absent: building it")
     assert (tmp_path / "runs/sudoku-4x4/run.json").exists()
+
+
+def test_a_named_recipe_gives_what_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = {"puzzle": "sudoku-4x4", "preset": "relational", "data": {"num_train": 40, "num_test": 20}}
+    monkeypatch.setitem(NAMED, "tiny", {**small, "lr": 0.5, "explore": 0.25, "precision": "fp32", "compile": "false"})
+    said: list[str] = []
+    plan = open_plan(PlanOptions(recipe="tiny", hw="cpu", settings=["explore=0.75"]), said.append)
+    assert said[0].endswith("as 'hrm-data build sudoku-4x4 --out data/sudoku-4x4 --train 40 --test 20' does")
+    assert (plan.config.blocks, plan.config.board, plan.config.num_symbols) == ("relational", (2, 2, 2, 2), 4)
+    assert (plan.recipe.puzzle, plan.recipe.lr, plan.recipe.explore) == ("sudoku-4x4", 0.5, 0.75)
+    trainer = trainer_from(plan)
+    assert torch.isfinite(trainer.step().loss)
+    with pytest.raises(ValueError, match="--recipe 'huge' is unknown; choose sudoku-small"):
+        open_plan(PlanOptions(recipe="huge"))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_named_recipe_fits_its_puzzle(name: str, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="holds 6 tokens at 16 positions"):  # the last thing to be refused
+        open_plan(PlanOptions(run=tmp_path / "run", recipe=name, hw="cpu", data=data))
+
+
+def test_relational_weights_train_on_from_another_board(data: Path, tmp_path: Path) -> None:
+    larger = HRM(config_for("relational", registry.get("sudoku"), 1))
+    checkpoint.save(tmp_path / "step_1", larger, {})
+    options = PlanOptions(
+        run=tmp_path / "run",
+        puzzle="sudoku-4x4",
+        hw="cpu",
+        data=data,
+        init=tmp_path / "step_1",
+        settings=["precision=fp32", "compile=false"],
+    )
+    model = trainer_from(open_plan(options)).model
+    assert (model.config.num_symbols, model.config.seq_len) == (4, 16)
+    assert all(torch.equal(larger.get_parameter(name), p.cpu()) for name, p in model.named_parameters())
 
 
 def test_the_transformer_needs_no_other_setting(data: Path, tmp_path: Path) -> None:

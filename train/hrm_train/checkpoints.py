@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import safetensors.torch
 import torch
 
 from hrm_model import checkpoint
+from hrm_train.recipe import Recipe
 
 TENSORS, VALUES = "trainer.safetensors", "trainer.json"
 SLOTS, LOCK = "slots.", "lock"
@@ -89,7 +91,7 @@ def read_trainer(
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Restores `targets` in place; returns the slots and the progress. Refuses another recipe than `mine`."""
     values = checkpoint.read_json(directory / VALUES)
-    saved = values["recipe"]
+    saved = {**asdict(Recipe()), **values["recipe"]}  # a setting it does not know had no effect then
     different = sorted(key for key in {*saved, *mine} if saved.get(key) != mine.get(key))
     if different:
         key = different[0]

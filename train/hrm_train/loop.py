@@ -13,6 +13,8 @@ from torch import Tensor
 
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
+from hrm_puzzles.data.datasets import IGNORE
+from hrm_puzzles.puzzle import Hinted
 from hrm_train import checkpoints, distributed, memory
 from hrm_train.batches import INTERVAL, Feed, Offer, Prefetcher, Progress
 from hrm_train.hardware import Hardware, Say
@@ -142,8 +144,9 @@ class Trainer:
     def _learn_part(self, slots: Slots) -> tuple[StepSums, Tensor]:
         recipe, model = self.recipe, self.model
         with self.meter.phase("forward"):
+            hints_BT = self._hints_BT(slots)
             puzzle_vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
-            total, exact_B, margin_B = window_loss(model, slots, puzzle_vector_BE, recipe, self.max_segments)
+            total, exact_B, margin_B = window_loss(model, slots, puzzle_vector_BE, recipe, self.max_segments, hints_BT)
             total = total / (recipe.batch_size * recipe.window)
         with self.meter.phase("backward"):
             total.backward()
@@ -151,6 +154,14 @@ class Trainer:
         sums = StepSums(total.detach(), exact_B.sum(), (exact_B & slots.halted_B).sum(), slots.halted_B.sum())
         gradient_BE = puzzle_vector_BE.grad
         return sums, torch.zeros_like(puzzle_vector_BE) if gradient_BE is None else gradient_BE
+
+    def _hints_BT(self, slots: Slots) -> Tensor | None:
+        """What the positions may know before the answer, where the model learns that too."""
+        puzzle = self.feed.puzzle
+        if not (self.model.config.num_hints and isinstance(puzzle, Hinted)):
+            return None
+        hints_BT = torch.from_numpy(puzzle.hints_BT(slots.tokens_BT.cpu().numpy()))
+        return hints_BT.masked_fill(hints_BT < 0, IGNORE).to(self.device)
 
     def rehearse(self) -> None:
         """Learns from the first micro-batch as if all its rows were fresh, which costs the most; trains nothing."""

@@ -60,7 +60,8 @@ def estimate(
         model = HRM(config)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     slot_bytes = 2 * config.num_positions * config.hidden_size * dtype.itemsize + 8 * config.seq_len
-    short = replace(config, seq_len=min(config.seq_len, PROBE_LEN), num_puzzle_ids=1)
+    length = config.seq_len if config.board else min(config.seq_len, PROBE_LEN)
+    short = replace(config, seq_len=length, num_puzzle_ids=1)
     probed = Recipe(window=recipe.window, loss=recipe.loss, label_smoothing=recipe.label_smoothing)
     one, two = (_kept_bytes(short, probed, dtype, count) for count in (1, 2))
     positions, width = micro_batch * config.num_positions, config.hidden_size * dtype.itemsize

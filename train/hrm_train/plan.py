@@ -28,7 +28,7 @@ from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches, distributed, memory, status
 from hrm_train.hardware import PRESETS, Hardware, Say, hardware_from_name, prepare
 from hrm_train.loop import Trainer
-from hrm_train.recipe import SIZES, Recipe, config_for, recipe_for, with_settings
+from hrm_train.recipe import NAMED, SIZES, Recipe, Values, config_for, named, recipe_for, with_settings
 
 SMALL = 8_000_000  # parameters, below which the table's small_rows_* hold
 FACTORS = (0.5, 1, 2, 4)  # of the wanted micro-batch: what `fastest` tries, REPEATS times each
@@ -44,7 +44,10 @@ class PlanOptions:
     data: Annotated[Path | None, typer.Option(help="Data set directory. [default: data/PUZZLE, built if absent]")] = (
         None
     )
-    puzzle: Annotated[str, typer.Option(help="Which puzzle.")] = "arc"
+    recipe: Annotated[
+        str | None, typer.Option(help=f"Named settings, which the other options change: {', '.join(NAMED)}.")
+    ] = None
+    puzzle: Annotated[str | None, typer.Option(help="Which puzzle. [default: arc, or the recipe's]")] = None
     hw: Annotated[str | None, typer.Option(help=f"Machine: auto or {', '.join(PRESETS)}. [default: auto]")] = None
     preset: Annotated[
         str | None, typer.Option(help=f"Model: {', '.join(SIZES)}. [default: published on a GPU, small on a CPU]")
@@ -102,28 +105,34 @@ class RunPlan:
 def open_plan(options: PlanOptions, say: Say = print, *, tune: bool = False) -> RunPlan:
     """The plan of a new run, or with `resume` that of an old one; a process that torchrun restarts resumes.
 
-    Builds the puzzle's usual data set where its usual place is empty. `tune` tries how many rows at once are fastest;
-    the batch of an update stays what it is. With several ranks the first one plans and the others read its plan.
+    Builds the usual data set of the puzzle, or of the recipe, where there is none. `tune` tries how many rows at once
+    are fastest; the batch of an update stays what it is. With several ranks the first one plans for all.
     """
-    run, ranks = options.run or Path("runs") / options.puzzle, distributed.ranks()
+    given: Values = named(NAMED, "recipe", options.recipe) if options.recipe else {}
+    puzzle = options.puzzle or str(given.get("puzzle", "arc"))
+    run, ranks = options.run or Path("runs") / puzzle, distributed.ranks()
     was_restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by torchrun, after a failure
     if options.resume or (was_restarted and (run / status.SETTINGS).exists()):
         return read_plan(run, options.hw)
     if ranks.is_first:
         if (run / status.SETTINGS).exists():
             raise ValueError(f"{run} already holds a run; add --resume to continue it or choose another --run")
-        kind, machine, init = registry.get(options.puzzle), hardware_from_name(options.hw or "auto"), options.init
+        kind, machine, init = registry.get(puzzle), hardware_from_name(options.hw or "auto"), options.init
         arch = [f"arch={options.arch}"] if options.arch else []
-        of_model, of_recipe, of_machine = _settings_by_record([*(options.settings or []), *arch])
+        of_model, of_recipe, of_machine = _settings_by_record(
+            [f"{key}={value}" for key, value in given.items() if key not in ("puzzle", "preset", "data")]
+            + [*(options.settings or []), *arch]
+        )
         hardware = with_settings(machine, of_machine)
-        preset = options.preset or machine.preset
+        preset = options.preset or given.get("preset") or machine.preset
         recipe = with_settings(recipe_for(preset, kind, machine.target_batch), of_recipe)
         if of_model.get("arch") == "transformer":
             of_model = {"max_segments": "1", **of_model}
         sizes = checkpoint.load_config(checkpoint.resolve(init)) if init else config_for(preset, kind, 1)
+        sizes = geometry.config_on(sizes, kind) if sizes.blocks == "relational" else sizes
         config = with_settings(sizes, of_model)
         ranks.slots(recipe.batch_size)  # refuse before any work
-        data = options.data or _usual_data(kind, say)
+        data = options.data or _usual_data(kind, given.get("data", {}), say)
         config = replace(config, num_puzzle_ids=batches.open_source(data, "train", kind).num_puzzle_ids)
         plan = RunPlan(run=run, data=data, hardware=hardware, config=config, recipe=recipe, init=init)
         if tune:
@@ -174,7 +183,7 @@ def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
 
 def _settings_by_record(settings: Sequence[str]) -> list[dict[str, str]]:
     """The key=value settings of the model, the recipe and the machine; refuses a key that none of them has."""
-    by_data = {"vocab_size", "seq_len", "num_puzzle_ids", "puzzle"}
+    by_data = {"vocab_size", "seq_len", "num_puzzle_ids", "puzzle", "board", "num_symbols"}
     by_machine = {"name", "device", "gpu", "memory_gb", "preset", "target_batch", "refusal"}
     decided = by_data | by_machine
     known = [{field.name for field in fields(record)} - decided for record in (HRMConfig, Recipe, Hardware)]
@@ -189,18 +198,20 @@ def _settings_by_record(settings: Sequence[str]) -> list[dict[str, str]]:
     return [{key: value for key, value in pairs.items() if key in keys} for keys in known]
 
 
-def _usual_data(kind: Puzzle, say: Say) -> Path:
+def _usual_data(kind: Puzzle, examples: Values, say: Say) -> Path:
     """data/<puzzle>, built with the usual settings of `hrm-data build` where it is absent."""
     path = Path("data") / kind.name
     if path.exists():
         return path
-    say(f"{path} is absent: building it as 'hrm-data build {kind.name} --out {path}' does")
+    told = "".join(f" --{key.removeprefix('num_')} {value}" for key, value in examples.items())
+    say(f"{path} is absent: building it as 'hrm-data build {kind.name} --out {path}{told}' does")
     workers = os.cpu_count() or 1
     if isinstance(kind, Arc):
         build_arc(ArcRecipe(puzzle=kind.name), kind, path, num_workers=workers)
     else:
         num_train, num_test = usual_counts(kind)
-        build(DataRecipe(puzzle=kind.name, num_train=num_train, num_test=num_test), path, num_workers=workers)
+        usual: Values = {"num_train": num_train, "num_test": num_test}
+        build(DataRecipe(puzzle=kind.name, **(usual | examples)), path, num_workers=workers)
     return path
 
 

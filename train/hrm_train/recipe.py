@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from hrm_model.config import HRMConfig
 from hrm_model.geometry import misfit
-from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.puzzle import Hinted, Puzzle
 
 LossKind = Literal["softmax", "stablemax"]
 Values = dict[str, Any]
@@ -47,6 +47,7 @@ class Recipe:
     loss: LossKind = "softmax"
     label_smoothing: float = 0.0
     continue_loss: bool = False
+    halt_weight: float = 0.5
     explore: float = 0.1
     augment: bool = True
     curriculum: int = 0
@@ -124,6 +125,17 @@ SIZES: dict[str, Values] = {
         "halt_rule": "q_halt",
         "max_segments": 24,
     },
+    "relational": {
+        "blocks": "relational",
+        "num_heads": 1,
+        "puzzle_vector_size": 0,
+        "expansion": 2.0,
+        "high_layers": 1,
+        "low_layers": 1,
+        "low_cycles": 1,
+        "halt_rule": "q_halt",
+        "max_segments": 32,
+    },
 }
 """`published`: 27 M parameters as in the paper. `log`: 5.97 M, half its width and one low layer less, for cards of 8
 GB (rounding the SwiGLU width to 256 makes it larger than the 5.7 M it was planned with). `small`: 0.34 M, for a CPU."""
@@ -139,10 +151,25 @@ _PUBLISHED: Values = {
     "warmup_samples": 2000 * 768,
 }  # as the published trainer, but for the average, which is TRM's
 
+CHANNELS_OF_CANDIDATE, CHANNELS_OF_CELL = 32, 24
+STEPS_OF_WAVE = 8  # of a segment on a grid, where each brings a cell news from one cell farther
+
 RECIPES: dict[str, Values] = {
     "published": _PUBLISHED,
     "log": _PUBLISHED,
     "small": {"base_batch": 32, "lr": 1e-3, "beta2": 0.98, "window": 4},
+    "relational": {
+        "batch_size": 16,
+        "window": 8,
+        "lr": 3e-3,
+        "lr_min_ratio": 0.02,
+        "warmup_samples": 12_800,
+        "weight_decay": 0.01,
+        "halt_weight": 0.05,
+        "explore": 0.3,
+        "augment": False,
+        "total_samples": 100_000,
+    },
 }
 
 _SINGLE: Values = {"weight_decay": 1.0, "puzzle_lr": 1e-4, "puzzle_weight_decay": 1.0, "total_samples": 20_000_000}
@@ -157,22 +184,45 @@ _STARTS: dict[str, Values] = {
 }  # how a small model gets off the plateau, where it was measured to help (docs/log.md)
 
 
+_EAGER: Values = {"precision": "fp32", "compile": "false"}  # as quick for a model so small, and a carry that goes deep
+
+NAMED: dict[str, Values] = {
+    "sudoku-small": {
+        "puzzle": "sudoku",
+        "preset": "relational",
+        "data": {"num_train": 6000, "num_test": 200, "difficulty": "minimal,hard"},
+        "total_samples": 120_000,
+        **_EAGER,
+    },
+}
+"""What `--recipe` stands for: a puzzle, a preset, what to build where data/PUZZLE is absent, and settings."""
+
+
 def config_for(preset: str, puzzle: Puzzle, num_puzzle_ids: int) -> HRMConfig:
-    sizes = _named(SIZES, preset)
+    sizes: Values = dict(named(SIZES, "preset", preset))
+    if preset == "relational":
+        geometry, hints = puzzle.geometry, puzzle.num_hints if isinstance(puzzle, Hinted) else 0
+        sizes |= {"board": geometry.board, "num_symbols": geometry.num_symbols, "num_hints": hints}
+        sizes["hidden_size"] = geometry.num_symbols * (
+            CHANNELS_OF_CANDIDATE if geometry.num_symbols > 1 else CHANNELS_OF_CELL
+        )
+        sizes["high_cycles"] = 1 if geometry.num_symbols > 1 else STEPS_OF_WAVE
     return HRMConfig(vocab_size=puzzle.vocab_size, seq_len=puzzle.seq_len, num_puzzle_ids=num_puzzle_ids, **sizes)
 
 
 def recipe_for(preset: str, puzzle: Puzzle, batch_size: int) -> Recipe:
     """The preset's recipe at that batch; the small model starts from the puzzle's geometry where it can hold it."""
     family = puzzle.name.partition("-")[0]
-    values: Values = {"puzzle": puzzle.name, "batch_size": batch_size, **_named(RECIPES, preset)}
+    values: Values = {"puzzle": puzzle.name, "batch_size": batch_size, **named(RECIPES, "preset", preset)}
     if preset == "small":
         fits = misfit(config_for(preset, puzzle, 1), puzzle.geometry) is None
         return Recipe(**{**values, **_STARTS.get(family, {})}, geometric_start=fits)
+    if preset == "relational":
+        return Recipe(**values)
     return Recipe(**values, **(_ARC if family == "arc" else _SINGLE))
 
 
-def _named(table: dict[str, Values], preset: str) -> dict[str, Any]:
-    if preset not in table:
-        raise ValueError(f"--preset {preset!r} is unknown; choose {', '.join(table)}")
-    return table[preset]
+def named(table: dict[str, Values], option: str, name: str) -> Values:
+    if name not in table:
+        raise ValueError(f"--{option} {name!r} is unknown; choose {', '.join(table)}")
+    return table[name]

@@ -19,7 +19,12 @@ from hrm_train.recipe import LossKind, Recipe
 
 
 def window_loss(
-    model: HRM, slots: "Slots", puzzle_vector_BE: Tensor, recipe: Recipe, max_segments: int
+    model: HRM,
+    slots: "Slots",
+    puzzle_vector_BE: Tensor,
+    recipe: Recipe,
+    max_segments: int,
+    hints_BT: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Moves the slots on by the recipe's window of segments; gradients pass through all of it.
 
@@ -33,27 +38,29 @@ def window_loss(
             q_halt_B, q_continue_B = model.halting(output.carry, slots.tokens_BT, puzzle_vector_BE)
             best_B = torch.maximum(q_halt_B, q_continue_B)
             target_B = torch.where(slots.segments_B + 1 >= max_segments, q_halt_B, best_B).sigmoid()
-        loss, exact_B = segment_loss(output, slots.labels_BT, target_B, recipe.loss, recipe.label_smoothing)
+        loss, exact_B = segment_loss(output, slots.labels_BT, target_B, recipe)
+        if hints_BT is not None and model.hint_head is not None:
+            loss = loss + answer_loss_B(model.hint_head(output.carry.z_low_BND), hints_BT, "softmax").sum()
         losses.append(loss)
         slots.carry, slots.segments_B = output.carry, slots.segments_B + 1
     return torch.stack(losses).sum(), exact_B, model.margin(output)  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def segment_loss(
-    output: SegmentOutput, labels_BT: Tensor, target_continue_B: Tensor | None, kind: LossKind, smoothing: float = 0.0
+    output: SegmentOutput, labels_BT: Tensor, target_continue_B: Tensor | None, recipe: Recipe
 ) -> tuple[Tensor, Tensor]:
-    """Answer loss plus half the halting losses, summed over rows (the trainer divides by the batch), as published.
+    """Answer loss plus a share of the halting losses, summed over rows (the trainer divides by the batch).
 
     q_halt learns whether the answer is exact now; q_continue learns `target_continue_B`, the value of going on.
     Also returns whether every counted cell of a row is right.
     """
     q_halt_B, counted_BT = output.q_halt_B, labels_BT != IGNORE
     exact_B = ((output.logits_BTV.argmax(-1) == labels_BT) | ~counted_BT).all(-1)
-    answer = answer_loss_B(output.logits_BTV, labels_BT, kind, smoothing).sum()
+    answer = answer_loss_B(output.logits_BTV, labels_BT, recipe.loss, recipe.label_smoothing).sum()
     halt = F.binary_cross_entropy_with_logits(q_halt_B, exact_B.to(q_halt_B.dtype), reduction="sum")
     if target_continue_B is not None:
         halt = halt + F.binary_cross_entropy_with_logits(output.q_continue_B, target_continue_B, reduction="sum")
-    return answer + 0.5 * halt, exact_B
+    return answer + recipe.halt_weight * halt, exact_B
 
 
 def answer_loss_B(logits_BTV: Tensor, labels_BT: Tensor, kind: LossKind, smoothing: float = 0.0) -> Tensor:
