@@ -42,9 +42,9 @@ class _Segment:
     def __init__(self, model: HRM) -> None:
         self.config = model.config
         self.graph = GraphWriter()
-        symbols, tensors = self.config.num_symbols, model.state_dict()  # what symbols share is written out for each
+        tensors, start = model.state_dict(), model.start(1)  # what symbols share is written out for each
         tensors |= {"embed_tokens": model.token_table(), "lm_head.weight": model.answer_matrix()}
-        tensors |= {name: tensors[name].repeat(symbols) for name in ("high_init", "low_init")}
+        tensors |= {"high_init": start.z_high_BND[0], "low_init": start.z_low_BND[0]}
         self.weights: dict[str, NDArray[np.float32]] = {
             name: tensor.detach().float().cpu().numpy() for name, tensor in tensors.items() if name not in UNUSED
         }

@@ -23,7 +23,8 @@ class HRMConfig:
     published, or q_halt alone for models trained without q_continue.
     `blocks` "relational" are those of `relational.py`: `board` is the geometry's, either (rows, columns) or (bands,
     rows, stacks, columns), and a position holds a vector for each of the last `num_symbols` tokens. In training the low
-    level also learns `num_hints` kinds of hints.
+    level also learns `num_hints` kinds of hints. With `random_start` each of them begins from a random vector of its own,
+    so that those that the relations cannot tell apart are told apart, and a symmetric copy is another attempt.
     """
 
     vocab_size: int
@@ -33,6 +34,7 @@ class HRMConfig:
     board: tuple[int, ...] = ()
     num_symbols: int = 1
     num_hints: int = 0
+    random_start: bool = False
     num_puzzle_ids: int = 1
     puzzle_vector_size: int = 512
     hidden_size: int = 512

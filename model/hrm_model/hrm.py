@@ -69,8 +69,9 @@ class HRM(nn.Module):
         self.q_head = nn.Linear(width, 2)
         nn.init.zeros_(self.q_head.weight)
         nn.init.constant_(self.q_head.bias, -5.0)
-        self.register_buffer("high_init", truncated_normal_(torch.empty(width), 1.0))
-        self.register_buffer("low_init", truncated_normal_(torch.empty(width), 1.0))
+        start = (config.num_positions, config.hidden_size) if config.random_start else (width,)
+        self.register_buffer("high_init", truncated_normal_(torch.empty(start), 1.0))
+        self.register_buffer("low_init", truncated_normal_(torch.empty(start), 1.0))
         self.register_buffer("puzzle_table", torch.zeros(config.num_puzzle_ids, config.puzzle_vector_size))
         cos, sin = rotary_table(config.num_positions, config.head_size, config.rope_theta)
         self.register_buffer("_cos", cos, persistent=False)
@@ -79,8 +80,8 @@ class HRM(nn.Module):
     def start(self, num_rows: int) -> Carry:
         """The state every puzzle begins with, as broadcast views [B, N, D]."""
         shape = (num_rows, self.config.num_positions, self.config.hidden_size)
-        symbols = self.config.num_symbols
-        return Carry(self.high_init.repeat(symbols).expand(shape), self.low_init.repeat(symbols).expand(shape))
+        copies = shape[-1] // self.high_init.shape[-1]
+        return Carry(*(init.tile(copies).expand(shape) for init in (self.high_init, self.low_init)))
 
     def segment(self, carry: Carry, tokens_BT: Tensor, puzzle_ids_B: Tensor) -> SegmentOutput:
         """One ACT segment. tokens_BT int [B, T], puzzle_ids_B int [B]; the new carry is detached."""
