@@ -42,9 +42,10 @@ class _Segment:
     def __init__(self, model: HRM) -> None:
         self.config = model.config
         self.graph = GraphWriter()
-        tensors, start = model.state_dict(), model.start(1)  # what symbols share is written out for each
+        width, tensors = self.config.hidden_size, model.state_dict()  # what symbols share is written out for each
         tensors |= {"embed_tokens": model.token_table(), "lm_head.weight": model.answer_matrix()}
-        tensors |= {"high_init": start.z_high_BND[0], "low_init": start.z_low_BND[0]}
+        starts = {name: tensors[name] for name in ("high_init", "low_init")}
+        tensors |= {name: start.tile(width // start.shape[-1]) for name, start in starts.items()}
         self.weights: dict[str, NDArray[np.float32]] = {
             name: tensor.detach().float().cpu().numpy() for name, tensor in tensors.items() if name not in UNUSED
         }
