@@ -23,8 +23,8 @@ class HRMConfig:
     published, or q_halt alone for models trained without q_continue.
     `blocks` "relational" are those of `relational.py`: `board` is the geometry's, either (rows, columns) or (bands,
     rows, stacks, columns), and a position holds a vector for each of the last `num_symbols` tokens. In training the low
-    level also learns `num_hints` kinds of hints. With `random_start` each of them begins from a random vector of its own,
-    so that those that the relations cannot tell apart are told apart, and a symmetric copy is another attempt.
+    level also learns `num_hints` kinds of hints. With `random_start` each vector has a random start of its
+    own: what the relations cannot tell apart can be told apart, and a symmetric copy is another attempt.
     """
 
     vocab_size: int

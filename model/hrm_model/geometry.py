@@ -65,11 +65,25 @@ def config_on(config: HRMConfig, puzzle: Puzzle) -> HRMConfig:
 
 
 def on_board(model: HRM, puzzle: Puzzle) -> HRM:
-    """The model, or where its blocks are relational one of the same weights for the board of that puzzle."""
-    if model.config.blocks == "attention":
+    """The model, or where its blocks are relational one of the same weights for the board of that puzzle.
+
+    Random starts belong to a board: those of another are drawn anew, always the same.
+    """
+    config = model.config
+    if config.blocks == "attention":
         return model
-    other = HRM(config_on(model.config, puzzle))
-    other.load_state_dict(model.state_dict())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        other = HRM(config_on(config, puzzle))
+    weights = model.state_dict()
+    if config.random_start and other.config.board != config.board:
+        weights |= {name: other.get_buffer(name) for name in ("high_init", "low_init")}
+    for name, own in other.state_dict().items():
+        if own.shape != weights[name].shape:
+            raise ValueError(
+                f"weights for a board {config.board} have no {name} for {puzzle.name}; choose its own kind"
+            )
+    other.load_state_dict(weights)
     return other.train(model.training)
 
 

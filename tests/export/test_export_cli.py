@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from export_tools import made_questions, replayed, small_model
+from export_tools import made_questions, relational_sizes, replayed, small_model
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.batching.lane import Lane
@@ -94,6 +94,20 @@ def test_a_transformer_answers_from_its_bundle_in_one_segment(tmp_path: Path) ->
     assert passes(replayed(bundle))
     assert_lane_answers_as_pytorch_does(bundle, model)
     refused(source, tmp_path / "longer.bundle", "--max-segments", "2", saying="leave the option away")
+
+
+def test_relational_weights_serve_a_board_they_were_not_trained_on(tmp_path: Path) -> None:
+    sizes = {"low_cycles": 1, "num_puzzle_ids": 1, "max_segments": 4}
+    model = small_model(**relational_sizes("maze-8x8"), **sizes)
+    source = saved(tmp_path / "step_12", puzzle="maze-8x8", model=model)
+    result = exported(source, tmp_path / "larger.bundle", "--board", "maze-10x10")
+    assert result.exit_code == 0, result.output
+    bundle = Bundle.open(tmp_path / "larger.bundle")
+    assert (bundle.manifest.puzzle, bundle.manifest.seq_len) == ("maze-10x10", 100)
+    assert passes(replayed(bundle))
+    refused(source, tmp_path / "other.bundle", "--board", "sudoku-4x4", saying="choose its own kind")
+    attention = saved(tmp_path / "step_13")
+    refused(attention, tmp_path / "other.bundle", "--board", "sudoku", saying="leave the option away")
 
 
 @pytest.mark.parametrize(("limit", "traced"), [(9, 4), (2, 2)])

@@ -9,6 +9,7 @@ import torch
 from export_tools import relational_sizes
 
 from hrm_model.config import HRMConfig
+from hrm_model.geometry import on_board
 from hrm_model.hrm import HRM, SegmentOutput
 from hrm_puzzles import registry
 from hrm_puzzles.grid.board import GridSymmetry
@@ -62,6 +63,56 @@ def test_weights_of_a_grid_do_not_know_its_size() -> None:
     inside = 8 - 2 * NUM_SEGMENTS
     assert torch.allclose(wide[:, :inside, :inside], narrow[:, :inside, :inside], atol=EXACT)
     assert not torch.allclose(wide[:, 7, 7], narrow[:, 7, 7], atol=0.01)
+
+
+def test_a_block_of_units_sums_what_the_candidates_of_each_unit_say() -> None:
+    """Against the formula in float64, candidate by candidate, unit by unit."""
+    puzzle = registry.get("sudoku-6x6")
+    model = fresh_model("sudoku-6x6")
+    block, w = model.high_level.layers[0], as_float64(model.high_level.layers[0])
+    h_NSC = np.random.default_rng(0).standard_normal((36, 6, 16))
+    m_NSC = np.maximum(h_NSC @ w["message_proj.weight"].T + w["message_bias"], 0)
+    row_N, column_N, box_N = puzzle.geometry.groups_GT
+    heard_NSF = h_NSC @ w["state_proj.weight"].T + w["state_bias"] + m_NSC @ w["own_proj.weight"].T
+    heard_NSF += m_NSC.sum(1, keepdims=True) @ w["cell_proj.weight"].T
+    for cell in range(36):
+        row, column, box = row_N == row_N[cell], column_N == column_N[cell], box_N == box_N[cell]
+        lines = m_NSC[row].sum(0) + m_NSC[column].sum(0)
+        minis = m_NSC[row & box].sum(0) + m_NSC[column & box].sum(0)
+        for said, matrix in ((lines, "line"), (minis, "mini"), (m_NSC[box].sum(0), "box")):
+            heard_NSF[cell] += said @ w[f"{matrix}_proj.weight"].T
+    wide = h_NSC + np.maximum(heard_NSF, 0) @ w["out_proj.weight"].T
+    expected = wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + model.config.rms_norm_eps)
+    computed = block(torch.from_numpy(h_NSC.reshape(1, 36, 96)).float())
+    assert computed.detach().numpy() == pytest.approx(expected.reshape(1, 36, 96), abs=EXACT)
+
+
+def test_a_block_of_a_grid_weighs_each_cell_and_its_eight_neighbours() -> None:
+    """Against the formula in float64; cells beyond the edge are zeros."""
+    block = fresh_model("maze-8x8").high_level.layers[0]
+    w, h_RCD = as_float64(block), np.random.default_rng(0).standard_normal((8, 8, 16))
+    padded = np.pad(h_RCD, ((1, 1), (1, 1), (0, 0)))
+    around = np.stack([padded[row : row + 3, col : col + 3].ravel() for row, col in np.ndindex(8, 8)])
+    change = np.maximum(around @ w["near_proj.weight"].T + w["near_bias"], 0) @ w["out_proj.weight"].T
+    wide = h_RCD.reshape(64, 16) + change
+    expected = wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5)
+    computed = block(torch.from_numpy(h_RCD.reshape(1, 64, 16)).float())
+    assert computed.detach().numpy()[0] == pytest.approx(expected, abs=EXACT)
+
+
+def as_float64(block: torch.nn.Module) -> dict[str, np.ndarray]:
+    return {name: weight.detach().double().numpy() for name, weight in block.named_parameters()}
+
+
+def test_with_a_random_start_a_symmetric_copy_is_another_attempt() -> None:
+    """Also on another board, where the starts are drawn anew, always the same."""
+    model, puzzle = fresh_model("sudoku-4x4", random_start=True), registry.get("sudoku-6x6")
+    tokens_BT = torch.ones((1, 16), dtype=torch.int64)
+    assert thought(model, tokens_BT).logits_BTV[0, :, 2:].std(0).min() > 0.01
+    once, twice = on_board(model, puzzle), on_board(model, puzzle)
+    assert torch.equal(once.high_init, twice.high_init)
+    assert once.start(2).z_low_BND.shape == (2, 36, 96)
+    assert torch.equal(on_board(model, registry.get("sudoku-4x4")).low_init, model.low_init)
 
 
 def test_gradients_pass_every_cycle() -> None:

@@ -50,6 +50,16 @@ def simple_paths(question: Grid) -> list[frozenset[tuple[int, int]]]:
     return found
 
 
+def all_moves_left(question: Grid) -> dict[tuple[int, int], int]:
+    """Of every cell that reaches the goal, one ring of cells after the other."""
+    ring = {tuple(cell) for cell in np.argwhere(question == GOAL).tolist()}
+    found, free = dict.fromkeys(ring, 0), {tuple(cell) for cell in np.argwhere(question != WALL).tolist()}
+    for moves in range(1, question.size):
+        ring = {(row + down, col + right) for row, col in ring for down, right in NEIGHBOURS} & free - found.keys()
+        found |= dict.fromkeys(ring, moves)
+    return found
+
+
 def marked(question: Grid, cells: frozenset[tuple[int, int]]) -> Grid:
     answer = question.copy()
     for cell in cells:
@@ -159,6 +169,20 @@ def test_heads_look_at_the_four_neighbours() -> None:
         wanted = {partition: geometry.groups_GT[partition][14] + shift for partition, shift in head}
         seen.append(np.flatnonzero((row_T == wanted[0]) & (col_T == wanted[1])).tolist())
     assert seen == [[5], [23], [13], [15]]
+
+
+@given(seed=seeds)
+@quick
+def test_hints_name_the_first_way_that_is_nearer_and_the_moves_left(seed: int) -> None:
+    maze = MAZES[seed % 3]
+    question = maze.generate(np.random.default_rng(seed), "easy").question
+    hints = maze.hints_BT(maze.encode(question)[None])[0].reshape(question.shape)
+    moves_left = all_moves_left(question)
+    for (row, col), moves in moves_left.items():
+        near = [moves_left.get((row + down, col + right)) for down, right in NEIGHBOURS]
+        assert hints[row, col] == (1 + 3 * near.index(moves - 1) + moves % 3 if moves else 0)
+    assert (hints >= 0).sum() == len(moves_left)
+    assert hints.max() < maze.num_hints
 
 
 def test_rendered_answer_shows_the_path_and_crosses_out_what_is_broken() -> None:

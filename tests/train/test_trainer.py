@@ -31,6 +31,20 @@ def test_resumed_training_has_the_losses_of_the_uninterrupted_one(data: Path, tm
     assert [float(second.step().loss) for _ in range(17)] == expected[13:]
 
 
+def test_a_checkpoint_older_than_a_setting_resumes_with_what_held_then(data: Path, tmp_path: Path) -> None:
+    trainer = trainer_on(data)
+    trainer.step()
+    trainer.save(tmp_path / "step_1", {})
+    values = json.loads((tmp_path / "step_1" / "trainer.json").read_text())
+    del values["recipe"]["halt_weight"]
+    (tmp_path / "step_1" / "trainer.json").write_text(json.dumps(values))
+    resumed = trainer_on(data)
+    resumed.restore(tmp_path / "step_1")
+    assert float(resumed.step().loss) == float(trainer.step().loss)
+    with pytest.raises(CheckpointError, match=r"was trained with halt_weight=0\.5, not 0\.05"):
+        trainer_on(data, halt_weight=0.05).restore(tmp_path / "step_1")
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 def test_a_gpu_trains_as_the_cpu_does(data: Path) -> None:
