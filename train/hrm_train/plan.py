@@ -172,7 +172,7 @@ def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
     model = HRM(plan.config)
     if plan.init and not (plan.run / "latest").exists():  # a checkpoint of the run itself replaces the start anyway
         source = checkpoint.resolve(plan.init)
-        state = checkpoint.load(source)[0].state_dict()
+        state = geometry.on_board(checkpoint.load(source)[0], puzzle).state_dict()
         if len(state["puzzle_table"]) != plan.config.num_puzzle_ids:  # other puzzles: all begin as the mean of the old
             state["puzzle_table"] = state["puzzle_table"].mean(0).expand_as(model.puzzle_table)
         checkpoint.load_state(model, state, source)

@@ -151,8 +151,9 @@ _PUBLISHED: Values = {
     "warmup_samples": 2000 * 768,
 }  # as the published trainer, but for the average, which is TRM's
 
-CHANNELS_OF_CANDIDATE, CHANNELS_OF_CELL = 32, 24
-STEPS_OF_WAVE = 8  # of a segment on a grid, where each brings a cell news from one cell farther
+OF_CANDIDATES: Values = {"hidden_size": 32, "high_cycles": 1, "random_start": True}
+OF_CELLS: Values = {"hidden_size": 24, "high_cycles": 8}  # each cycle brings a cell news from one cell farther
+"""Sizes of a relational model, by what one vector of its state stands for; `hidden_size` is that of one vector."""
 
 RECIPES: dict[str, Values] = {
     "published": _PUBLISHED,
@@ -167,7 +168,6 @@ RECIPES: dict[str, Values] = {
         "weight_decay": 0.01,
         "halt_weight": 0.05,
         "explore": 0.3,
-        "augment": False,
         "total_samples": 100_000,
     },
 }
@@ -201,12 +201,10 @@ NAMED: dict[str, Values] = {
 def config_for(preset: str, puzzle: Puzzle, num_puzzle_ids: int) -> HRMConfig:
     sizes: Values = dict(named(SIZES, "preset", preset))
     if preset == "relational":
-        geometry, hints = puzzle.geometry, puzzle.num_hints if isinstance(puzzle, Hinted) else 0
-        sizes |= {"board": geometry.board, "num_symbols": geometry.num_symbols, "num_hints": hints}
-        sizes["hidden_size"] = geometry.num_symbols * (
-            CHANNELS_OF_CANDIDATE if geometry.num_symbols > 1 else CHANNELS_OF_CELL
-        )
-        sizes["high_cycles"] = 1 if geometry.num_symbols > 1 else STEPS_OF_WAVE
+        symbols, hints = puzzle.geometry.num_symbols, puzzle.num_hints if isinstance(puzzle, Hinted) else 0
+        sizes |= {"board": puzzle.geometry.board, "num_symbols": symbols, "num_hints": hints}
+        of_kind = OF_CANDIDATES if symbols > 1 else OF_CELLS
+        sizes |= {**of_kind, "hidden_size": symbols * of_kind["hidden_size"]}
     return HRMConfig(vocab_size=puzzle.vocab_size, seq_len=puzzle.seq_len, num_puzzle_ids=num_puzzle_ids, **sizes)
 
 
