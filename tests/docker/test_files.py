@@ -50,6 +50,37 @@ def test_systemd_takes_the_units_and_finds_them_closed(tmp_path: Path, drop_in: 
     assert float(found[1]) < 2.5
 
 
+def settings(*names: str) -> dict[str, list[str]]:
+    """What systemd reads from a unit and its drop-ins, in this order."""
+    lines = (line for name in names for line in (FOLDER / name).read_text().splitlines() if line[:1] not in "#[")
+    found: dict[str, list[str]] = {}
+    for setting, _, value in (line.partition("=") for line in lines):
+        found.setdefault(setting, []).append(value)
+    return found
+
+
+LISTS_DEVICES_BEFORE_252 = {"PrivateDevices": "yes", "ProtectClock": "yes", "DeviceAllow": "", "DevicePolicy": ""}
+SINCE_250 = {"ExitType", "RestrictFileSystems", "ExtensionDirectories", "MemoryZSwapMax", "ImportCredential"}
+
+
+def test_a_jetsons_unit_leaves_the_gpu_and_the_swap_open_under_systemd_249() -> None:
+    found = settings("hrm-serve.service", "hrm-serve-jetson.conf")
+    assert SINCE_250.isdisjoint(found)
+    for setting, value in LISTS_DEVICES_BEFORE_252.items():
+        assert found.get(setting, ["no"])[-1] == "no", f"{setting}={value} keeps /dev/nvmap away"
+    assert found["MemorySwapMax"][-1] == "infinity"
+    assert {"video render", "hrm"} <= set(found["SupplementaryGroups"])
+    assert "~@privileged" in found["SystemCallFilter"]  # holds @clock, so that no clock is set
+
+
+def test_jetson_image_asks_for_the_gpu_and_for_no_compiler() -> None:
+    lines = [line for line in (FOLDER / "Dockerfile.jetson").read_text().splitlines() if not line.startswith("#")]
+    last_stage = "\n".join(lines).rpartition("FROM board\n")[2]
+    assert "NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=all" in last_stage
+    assert not re.search(r"build-essential|python3-dev|-dev-\$|libcurand", "\n".join(lines))
+    assert "--only-binary :all:" in "\n".join(lines)
+
+
 def test_composed_container_is_closed() -> None:
     yaml = pytest.importorskip("yaml")
     service: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]["hrm"]
