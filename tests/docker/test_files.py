@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 from service_tools import Server, command
 
 pytestmark = pytest.mark.process
@@ -79,6 +80,24 @@ def test_jetson_image_asks_for_the_gpu_and_for_no_compiler() -> None:
     assert "NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=all" in last_stage
     assert not re.search(r"build-essential|python3-dev|-dev-\$|libcurand", "\n".join(lines))
     assert "--only-binary :all:" in "\n".join(lines)
+
+
+@pytest.mark.parametrize(("python", "cuda"), [("3.10", "12."), ("3.12", "13.")])
+def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: str) -> None:
+    board = {"python_version": python, "python_full_version": f"{python}.12", "platform_machine": "aarch64"}
+    board |= {"sys_platform": "linux", "extra": "jetson"}
+    pins = {
+        pin.name: str(pin.specifier).removeprefix("==")
+        for line in (FOLDER.parent / "constraints.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+        if (pin := Requirement(line)).marker is None or pin.marker.evaluate(board)
+    }
+    project = pytest.importorskip("tomllib").loads((FOLDER.parent / "pyproject.toml").read_text())["project"]
+    asked = [Requirement(text) for text in project["optional-dependencies"]["jetson"]]
+    wanted = [one for one in asked if one.marker is None or one.marker.evaluate(board)]
+    assert pins["cuda-bindings"].startswith(cuda)
+    assert [one.name for one in wanted if not one.specifier.contains(pins[one.name])] == []
+    assert not {"pycuda", "onnxruntime", "tensorrt"} & {one.name for one in wanted}
 
 
 def test_composed_container_is_closed() -> None:

@@ -110,7 +110,9 @@ def num_gpus() -> int:
 def _first_that_runs() -> str:
     if num_gpus() == 0:
         return "cpu"
-    if importlib.util.find_spec("tensorrt") and importlib.util.find_spec("pycuda"):
+    from hrm_edge_runtime.engines.trt.drivers import is_installed
+
+    if is_installed("tensorrt") and (is_installed("cuda.bindings") or is_installed("pycuda")):
         return "tensorrt"
     if importlib.util.find_spec("onnxruntime") is None:
         return "cpu"

@@ -27,20 +27,26 @@ from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import Engine, EngineLostError, EngineUnavailableError
+from hrm_edge_runtime.engines.factory import num_gpus
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 from hrm_edge_runtime.engines.trt import api, cache
 from hrm_edge_runtime.engines.trt import build as tensorrt_build
+from hrm_edge_runtime.engines.trt.api import BuildSettings
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey, Machine
-from hrm_edge_runtime.engines.trt.cuda import PycudaGpu
+from hrm_edge_runtime.engines.trt.cuda import Gpu, look
+from hrm_edge_runtime.engines.trt.drivers import BindingsDriver, Driver, PycudaDriver
 from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
 from hrm_edge_runtime.worker.loop import run
 from hrm_edge_runtime.worker.messages import Failed
 from hrm_host import memory
+from hrm_host.progress import Stages
 
 SUPPORT = Path(__file__).parents[2] / "support"
 FAKES = SUPPORT / "fakes"
 VERSIONS = sorted(file.stem for file in (SUPPORT / "tensorrt_api").glob("*.txt"))
-FAKE_MODULES = ("tensorrt", "pycuda", "pycuda.driver")
+FAKE_MODULES = (
+    "tensorrt", "fake_gpu", "pycuda", "pycuda.driver", "cuda", "cuda.bindings", "cuda.bindings.driver",
+)  # fmt: skip
 SLOTS = 3
 
 SetUp = Callable[..., None]
@@ -50,7 +56,7 @@ SetUp = Callable[..., None]
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SetUp]:
     """Sets up the stand-ins: `device(version="11.4.0.106", FAKE_CUDA_INTEGRATED="0")`."""
     monkeypatch.syspath_prepend(str(FAKES))
-    monkeypatch.setenv("PYTHONPATH", str(FAKES))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setattr(tensorrt_build, "MEASURE_S", 0.0)
 
     def set_up(version: str = "10.3.0", **settings: str) -> None:
@@ -74,15 +80,27 @@ def build(bundle: Bundle, *more: str) -> Any:
     return CliRunner().invoke(tensorrt_build.app, [str(bundle.path), "--slots", str(SLOTS), *more])
 
 
-def fake_driver() -> ModuleType:
+def gpu_state() -> ModuleType:
+    import fake_gpu
+
+    return fake_gpu
+
+
+def bindings() -> Driver:
+    return BindingsDriver()
+
+
+def pycuda() -> Driver:
     import pycuda.driver
 
-    return pycuda.driver
+    return PycudaDriver(library=pycuda.driver.Library())
 
 
-def opened(bundle: Bundle, library: Any = None) -> TensorRTEngine:
-    gpu = PycudaGpu(library=library or fake_driver().Library())
-    return cache.open_engine(bundle, precision="fp32", num_slots=SLOTS, want_logits=True, gpu=gpu)
+both_drivers = pytest.mark.parametrize("driver", [bindings, pycuda])
+
+
+def opened(bundle: Bundle, driver: Callable[[], Driver] = bindings) -> TensorRTEngine:
+    return cache.open_engine(bundle, precision="fp32", num_slots=SLOTS, want_logits=True, gpu=Gpu(driver()))
 
 
 def same_course(ours: TensorRTEngine, theirs: OnnxEngine, bundle: Bundle) -> None:
@@ -128,19 +146,26 @@ def lane_answers(engine: Engine, bundle: Bundle) -> dict[int, tuple[object, ...]
     return {one.attempt_id: (one.segments, one.margin, np.asarray(one.answer_T).tobytes()) for one in results}
 
 
+@both_drivers
 @pytest.mark.parametrize("is_integrated", ["1", "0"])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_version_builds_and_answers_as_onnx_runtime_does(
-    bundle: Bundle, device: SetUp, version: str, is_integrated: str
+    bundle: Bundle, device: SetUp, version: str, is_integrated: str, driver: Callable[[], Driver]
 ) -> None:
     device(version, FAKE_CUDA_INTEGRATED=is_integrated)
     assert build(bundle).exit_code == 0
-    library = fake_driver().Library()
-    engine = opened(bundle, library)
+    launches = gpu_state().launches
+    engine = opened(bundle, driver)
     same_course(engine, engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1), bundle)
-    assert library.launches == 14
+    assert gpu_state().launches - launches == 14
     engine.close()
-    assert fake_driver().Context.depth == 0
+    nothing_is_held()
+
+
+def nothing_is_held() -> None:
+    gpu = gpu_state()
+    assert gpu.depth == 0
+    assert {**gpu.memory, **gpu.pinned, **gpu.executables} == {}
 
 
 def test_a_lane_over_it_gives_every_puzzle_the_answer_it_gets_alone(bundle: Bundle, device: SetUp) -> None:
@@ -151,12 +176,72 @@ def test_a_lane_over_it_gives_every_puzzle_the_answer_it_gets_alone(bundle: Bund
     assert ours == lane_answers(engine_from_bundle(bundle, num_slots=1, num_threads=1), bundle)
 
 
-@pytest.mark.parametrize("call", ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate"])
-def test_without_a_cuda_graph_the_answers_are_the_same(bundle: Bundle, device: SetUp, call: str) -> None:
+NO_GRAPHS = [
+    {"FAKE_CUDA_FAILS": "cuStreamBeginCapture"},
+    {"FAKE_CUDA_FAILS": "cuStreamEndCapture"},
+    {"FAKE_CUDA_FAILS": "cuGraphInstantiate"},
+    {"FAKE_CUDA_FAILS": "capture", "FAKE_CUDA_INTEGRATED": "0"},
+    {"FAKE_TENSORRT_FAILS": "capture"},
+]
+
+
+@both_drivers
+@pytest.mark.parametrize("setting", NO_GRAPHS)
+def test_without_a_cuda_graph_the_answers_are_the_same(
+    bundle: Bundle, device: SetUp, setting: dict[str, str], driver: Callable[[], Driver]
+) -> None:
+    device(**setting)
+    build(bundle)
+    engine = opened(bundle, driver)
+    same_course(engine, engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1), bundle)
+    assert gpu_state().launches == 0
+
+
+@both_drivers
+@pytest.mark.parametrize("call", ["init", "cuStreamCreate"])
+def test_a_driver_that_does_not_start_is_one_sentence_and_leaves_no_context(
+    device: SetUp, call: str, driver: Callable[[], Driver]
+) -> None:
+    device(FAKE_CUDA_FAILS=call)
+    with pytest.raises(EngineUnavailableError, match=r"CUDA does not start here \(.*\): install hrm-edge"):
+        Gpu(driver())
+    assert gpu_state().depth == 0
+
+
+@pytest.mark.parametrize("call", ["init", "library"])
+def test_looking_for_a_gpu_that_is_not_there_is_one_sentence(device: SetUp, call: str) -> None:
+    device(FAKE_CUDA_FAILS=call)
+    with pytest.raises(EngineUnavailableError, match="CUDA does not start here"):
+        look()
+
+
+def test_a_profile_that_tensorrt_refuses_is_one_sentence(bundle: Bundle, device: SetUp) -> None:
     device()
     build(bundle)
-    engine = opened(bundle, fake_driver().Library(fails=call))
-    same_course(engine, engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1), bundle)
+    device(FAKE_TENSORRT_FAILS="profile")
+    with pytest.raises(EngineUnavailableError, match=r"refuses profile 0 \(Error in set optimization profile async"):
+        opened(bundle)
+    assert gpu_state().depth == 0
+
+
+def test_a_shape_that_tensorrt_refuses_is_one_sentence(device: SetUp, bundle: Bundle) -> None:
+    device()
+    shapes = {"tokens_BT": (0, 16)}
+    with pytest.raises(ValueError, match=r"takes no tokens_BT of shape \(0, 16\) \(Shape provided"):
+        api.plan_from_onnx(
+            bundle.graph_path("fp32"), [shapes], settings=BuildSettings(), stages=Stages(), timing_cache=None
+        )
+
+
+def test_a_tensorrt_that_does_not_load_is_one_sentence(
+    device: SetUp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device()
+    missing = "libnvdla_compiler.so: cannot open shared object file: No such file or directory"
+    (tmp_path / "tensorrt.py").write_text(f"raise ImportError({missing!r})")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(EngineUnavailableError, match=r"TensorRT does not load \(libnvdla.* nvidia-l4t-dla-compiler"):
+        api.version()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -261,15 +346,17 @@ def test_a_node_the_parser_refuses_is_named(device: SetUp, tmp_path: Path, bundl
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("FAKE_TENSORRT_FAILS", "step"), ("FAKE_CUDA_FAILS", "wait"), ("LIBRARY", "cuGraphLaunch")]
+    ("setting", "value"),
+    [("FAKE_TENSORRT_FAILS", "step"), ("FAKE_CUDA_FAILS", "wait"), ("FAKE_CUDA_FAILS", "cuGraphLaunch")],
 )
 def test_a_device_that_fails_ends_the_engine_process(
     bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch, setting: str, value: str
 ) -> None:
     device()
     build(bundle)
-    library = fake_driver().Library(fails=value if setting == "LIBRARY" else "cuStreamBeginCapture")
-    engine = opened(bundle, library)
+    if value == "step":  # a graph that was recorded does not ask TensorRT again
+        monkeypatch.setenv("FAKE_CUDA_FAILS", "cuStreamBeginCapture")
+    engine = opened(bundle)
     monkeypatch.setenv(setting, value)
     with pytest.raises(EngineLostError):
         engine.step(1)
@@ -297,7 +384,7 @@ def test_too_little_device_memory_is_told_before_anything_runs(bundle: Bundle, d
     device(FAKE_CUDA_BYTES="100")
     with pytest.raises(EngineUnavailableError, match=r"the GPU gives no .* fewer --slots"):
         opened(bundle)
-    assert fake_driver().Context.depth == 0
+    nothing_is_held()
 
 
 @pytest.mark.parametrize("version", ["8.6.1", "10.0.1", "12.0.0"])
@@ -310,11 +397,12 @@ def test_a_version_out_of_range_is_refused(device: SetUp, version: str, monkeypa
         api.version()
 
 
-def test_without_tensorrt_or_pycuda_the_remedy_is_named(bundle: Bundle) -> None:
+def test_without_tensorrt_or_a_driver_the_remedy_is_named(bundle: Bundle) -> None:
     with pytest.raises(EngineUnavailableError, match="TensorRT is not installed for this Python"):
         factory.engine_for(bundle, engine="tensorrt:fp32", num_slots=1)
-    with pytest.raises(EngineUnavailableError, match="PyCUDA is not installed"):
-        PycudaGpu()
+    if num_gpus() == 0:  # torch brings cuda-bindings where it was built for CUDA
+        with pytest.raises(EngineUnavailableError, match=r"hrm-edge\[jetson"):
+            Gpu()
 
 
 MEMINFO = """MemTotal:        7802880 kB

@@ -16,8 +16,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+import fake_gpu
 import onnxruntime as ort
-import pycuda.driver as cuda
 
 __version__ = os.environ.get("FAKE_TENSORRT_VERSION", "10.3.0")
 LISTS = Path(__file__).parents[1] / "tensorrt_api"
@@ -130,7 +130,8 @@ class _Profile:
         self.shapes: dict[str, list[int]] = {}
 
     def set_shape(self, name: str, low: Any, best: Any, high: Any) -> None:
-        assert tuple(low) <= tuple(best) <= tuple(high)
+        if not tuple(low) <= tuple(best) <= tuple(high) or 0 in high:
+            raise RuntimeError("Shape provided for min is inconsistent with other shapes.")
         self.shapes[name] = list(high)
 
 
@@ -284,13 +285,20 @@ class _Context:
         self._profile: dict[str, list[int]] = {}
         self._has_memory = False
 
+    def update_device_memory_size_for_shapes(self) -> int:
+        assert set(self._shapes) == set(self._profile), "the size is known once every input has a shape"
+        return SCRATCH_BYTES
+
     def set_device_memory(self, address: int, num_bytes: int) -> None:
         assert address
+        assert self._shapes, "memory is given after the profile and the shapes"
         assert num_bytes >= SCRATCH_BYTES
         self._has_memory = True
 
     def set_optimization_profile_async(self, profile: int, stream: int) -> bool:
         assert stream
+        if os.environ.get("FAKE_TENSORRT_FAILS") == "profile":  # the binding raises where the C++ API returns false
+            raise RuntimeError("Error in set optimization profile async.")
         self._profile = self._engine.profiles[profile]
         return True
 
@@ -305,20 +313,24 @@ class _Context:
 
     def execute_async_v3(self, stream: int) -> bool:
         assert self._has_memory
+        recorded = fake_gpu.streams[stream]
         if os.environ.get("FAKE_TENSORRT_FAILS") == "step":
+            return False
+        if os.environ.get("FAKE_TENSORRT_FAILS") == "capture" and recorded.recording is not None:
+            recorded.is_broken = True
             return False
         assert set(self._addresses) == set(self._engine._names), "every tensor needs an address"
         addresses = dict(self._addresses)
-        cuda.enqueue(stream, lambda: self._run(addresses))
+        recorded.put(lambda: self._run(addresses))
         return True
 
     def _run(self, addresses: dict[str, int]) -> None:
         num_rows = self._shapes["tokens_BT"][0]
         binding = self._engine.session.io_binding()
         for node in self._engine.session.get_inputs():
-            dtype = cuda.NUMPY_OF[node.type]
+            dtype = fake_gpu.NUMPY_OF[node.type]
             binding.bind_input(node.name, "cpu", 0, dtype, [num_rows, *node.shape[1:]], addresses[node.name])
         for node in self._engine.session.get_outputs():
-            dtype = cuda.NUMPY_OF[node.type]
+            dtype = fake_gpu.NUMPY_OF[node.type]
             binding.bind_output(node.name, "cpu", 0, dtype, [num_rows, *node.shape[1:]], addresses[node.name])
         self._engine.session.run_with_iobinding(binding)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 OLDEST = (10, 3)
 NEWEST_MAJOR = 11
 INSTALL = "use the one of JetPack 6.1 or newer (apt install python3-libnvinfer), or choose --engine cpu"
+LIBRARIES = "sudo apt-get install nvidia-l4t-dla-compiler on a Jetson, then sudo ldconfig; or choose --engine cpu"
 HEADLESS = "stop the desktop (sudo systemctl isolate multi-user.target), add swap, or lower --workspace-mb"
 
 _log = logging.getLogger("hrm_edge_runtime.tensorrt")
@@ -36,7 +37,10 @@ def version() -> str:
     """TensorRT's version; raises EngineUnavailableError where it is not installed or out of range."""
     if importlib.util.find_spec("tensorrt") is None:
         raise EngineUnavailableError(f"TensorRT is not installed for this Python: {INSTALL}.")
-    import tensorrt as trt
+    try:
+        import tensorrt as trt
+    except (ImportError, OSError) as error:
+        raise EngineUnavailableError(f"TensorRT does not load ({error}): {LIBRARIES}.") from error
 
     major, minor = (int(part) for part in trt.__version__.split(".")[:2])
     if (major, minor) < OLDEST or major > NEWEST_MAJOR:
@@ -147,7 +151,12 @@ def _config(builder: tensorrt.Builder, settings: BuildSettings) -> tensorrt.IBui
 def _profile(builder: tensorrt.Builder, shapes: Mapping[str, Shape]) -> tensorrt.IOptimizationProfile:
     profile = builder.create_optimization_profile()
     for name, shape in shapes.items():
-        profile.set_shape(name, shape, shape, shape)  # pyright: ignore[reportArgumentType] (a tuple is taken for Dims)
+        try:
+            profile.set_shape(name, shape, shape, shape)  # pyright: ignore[reportArgumentType] (a tuple does for Dims)
+        except RuntimeError as error:
+            raise ValueError(
+                f"TensorRT takes no {name} of shape {shape} ({error}): export the bundle again."
+            ) from error
     return profile
 
 
@@ -189,16 +198,28 @@ def engine_from_plan(logger: tensorrt.ILogger, plan: bytes) -> tensorrt.ICudaEng
     return runtime.deserialize_cuda_engine(plan)
 
 
-def context_for(engine: tensorrt.ICudaEngine, *, profile: int, scratch: int, stream: int) -> tensorrt.IExecutionContext:
-    """An execution context on one profile whose scratch memory the caller owns, so that contexts can share it."""
+def context_for(
+    engine: tensorrt.ICudaEngine, *, profile: int, shapes: Mapping[str, Shape], scratch: int, stream: int
+) -> tensorrt.IExecutionContext:
+    """An execution context on one profile and its shapes; the caller owns its scratch memory, so contexts can share it.
+
+    The memory comes last: what a context needs is known only then.
+    """
     import tensorrt as trt
 
     context = engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
     if context is None:
         raise EngineUnavailableError("TensorRT makes no execution context: use fewer --slots, or free memory.")
+    try:
+        taken = context.set_optimization_profile_async(profile, stream)
+        refused = [name for name, shape in shapes.items() if not context.set_input_shape(name, shape)]
+    except RuntimeError as error:  # the binding raises where the C++ function returns false
+        raise EngineUnavailableError(
+            f"TensorRT refuses profile {profile} ({error}): build the engine again."
+        ) from error
+    if refused or not taken:
+        raise EngineUnavailableError(f"TensorRT refuses {refused} in profile {profile}: build the engine again.")
     context.set_device_memory(scratch, engine.device_memory_size_v2)
-    if not context.set_optimization_profile_async(profile, stream):
-        raise EngineUnavailableError(f"TensorRT refuses its profile {profile}: build the engine again.")
     return context
 
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.trt import api
-from hrm_edge_runtime.engines.trt.cuda import PycudaGpu
+from hrm_edge_runtime.engines.trt.cuda import Gpu, look
 from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
 from hrm_edge_runtime.manifest import sha256_of
 from hrm_host import atomic
@@ -83,21 +83,21 @@ class Built(BaseModel):
     step_ms: dict[int, float] | None = None
 
 
-def this_machine(gpu: PycudaGpu | None = None) -> Machine:
+def this_machine(gpu: Gpu | None = None) -> Machine:
     """What engines are bound to here; opens the GPU for a moment where none is given."""
     version = api.version()
-    info = PycudaGpu.look() if gpu is None else gpu.info
+    info = look() if gpu is None else gpu.info
     return Machine(
         gpu=info.name, compute_capability=info.compute_capability, tensorrt=version, power_mode=Host().power_mode()
     )
 
 
 def open_engine(
-    bundle: Bundle, *, precision: str, num_slots: int, want_logits: bool = False, gpu: PycudaGpu | None = None
+    bundle: Bundle, *, precision: str, num_slots: int, want_logits: bool = False, gpu: Gpu | None = None
 ) -> TensorRTEngine:
     """Open the built engine; raises EngineUnavailableError with the command that builds it where there is none."""
     api.version()
-    gpu = gpu or PycudaGpu()
+    gpu = gpu or Gpu()
     try:
         key = EngineKey.of(bundle, this_machine(gpu), precision=precision, num_slots=num_slots)
         built, plan = read_plan(bundle, key)

@@ -21,7 +21,7 @@ import numpy as np
 from hrm_edge_runtime.engines import engine as contract
 from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.trt import api
-from hrm_edge_runtime.engines.trt.cuda import CaptureError, PycudaGpu
+from hrm_edge_runtime.engines.trt.cuda import CaptureError, Gpu
 from hrm_edge_runtime.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class TensorRTEngine:
         *,
         num_slots: int,
         buckets: tuple[int, ...],
-        gpu: PycudaGpu,
+        gpu: Gpu,
         want_logits: bool = False,
     ) -> None:
         self.num_slots = num_slots
@@ -98,8 +98,8 @@ class TensorRTEngine:
         return api.layer_names(self._engine)
 
     def close(self) -> None:
-        self._launches.clear()
-        self._contexts.clear()
+        for holder in (self._launches, self._contexts, self._fed, self._read):
+            holder.clear()
         del self._engine
         self._gpu.close()
 
@@ -133,11 +133,9 @@ class TensorRTEngine:
         self._scratch = self._gpu.allocate(self._engine.device_memory_size_v2)
 
     def _context(self, profile: int, bucket: int) -> tensorrt.IExecutionContext:
-        context = api.context_for(self._engine, profile=profile, scratch=self._scratch, stream=self._gpu.stream)
-        for name, shape in contract.shapes_of(contract.INPUTS, self._manifest, bucket).items():
-            if not context.set_input_shape(name, shape):
-                raise EngineUnavailableError(f"the engine takes no {name} of shape {shape}: build it again.")
-        return context
+        shapes = contract.shapes_of(contract.INPUTS, self._manifest, bucket)
+        scratch, stream = self._scratch, self._gpu.stream
+        return api.context_for(self._engine, profile=profile, shapes=shapes, scratch=scratch, stream=stream)
 
     def _recorded(self, bucket: int, parity: int) -> Callable[[], None]:
         """The launch of a bucket's segment from one carry to the other, recorded where the driver can."""

@@ -1,0 +1,138 @@
+"""A GPU without a GPU, under both stand-ins for the driver's Python modules.
+
+Device memory is host memory at real addresses, full of garbage. Work put on a stream waits there until somebody
+synchronises, so a missing wait shows; while a stream is recorded, nothing runs and the work goes into the graph.
+FAKE_CUDA_INTEGRATED=0 makes it a card with memory of its own: pinned arrays and device memory are then different
+places, and a missing copy shows. FAKE_CUDA_FAILS names what gives an error: init, wait, capture (a copy in a recorded
+stream), or a driver function. What is released twice or never made is an assertion.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+NUMPY_OF: dict[str, Any] = {"tensor(int32)": np.int32, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
+GARBAGE, THREAD_LOCAL, MAPPED = 0xA5, 1, 2
+NO_DEVICE, OUT_OF_MEMORY, ILLEGAL_ADDRESS, CAPTURE_INVALIDATED, UNSUPPORTED = 100, 2, 700, 901, 900
+ATTRIBUTES = {75: 8, 76: 7, 16: 8}
+MEMORY_BYTES = 8 << 30
+
+depth = 0  # contexts on this thread's stack
+launches = 0
+streams: dict[int, Stream] = {}
+memory: dict[int, np.ndarray] = {}
+pinned: dict[int, np.ndarray] = {}
+graphs: dict[int, list[Callable[[], None]]] = {}
+executables: dict[int, list[Callable[[], None]]] = {}
+
+
+class RefusedError(Exception):
+    """A driver function's status that is not success."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+def is_set_to_fail(call: str) -> bool:
+    return os.environ.get("FAKE_CUDA_FAILS") == call
+
+
+def refuse(call: str, status: int) -> None:
+    if is_set_to_fail(call):
+        raise RefusedError(status)
+
+
+def name() -> str:
+    return os.environ.get("FAKE_CUDA_NAME", "Orin")
+
+
+def attribute(number: int) -> int:
+    return int(os.environ.get("FAKE_CUDA_INTEGRATED", "1")) if number == 18 else ATTRIBUTES[number]
+
+
+def push() -> None:
+    global depth
+    depth += 1
+
+
+def pop() -> None:
+    global depth
+    depth -= 1
+
+
+class Stream:
+    def __init__(self) -> None:
+        refuse("cuStreamCreate", OUT_OF_MEMORY)
+        self.handle = 1000 + len(streams)
+        self.waiting: list[Callable[[], None]] = []
+        self.recording: list[Callable[[], None]] | None = None
+        self.is_broken = False
+        streams[self.handle] = self
+
+    def put(self, work: Callable[[], None]) -> None:
+        (self.waiting if self.recording is None else self.recording).append(work)
+
+    def put_copy(self, target: int, source: int, num_bytes: int) -> None:
+        if self.recording is not None and is_set_to_fail("capture"):
+            self.is_broken = True
+            raise RefusedError(UNSUPPORTED)
+        self.put(lambda: ctypes.memmove(target, source, num_bytes))
+
+    def synchronize(self) -> None:
+        assert self.recording is None, "a recorded stream cannot be waited for"
+        refuse("wait", ILLEGAL_ADDRESS)
+        work, self.waiting = self.waiting, []
+        for one in work:
+            one()
+
+
+def allocate(num_bytes: int) -> int:
+    if num_bytes > int(os.environ.get("FAKE_CUDA_BYTES", str(1 << 30))):
+        raise RefusedError(OUT_OF_MEMORY)
+    array = np.full(num_bytes, GARBAGE, np.uint8)
+    memory[array.ctypes.data] = array
+    return array.ctypes.data
+
+
+def pin(num_bytes: int) -> int:
+    array = np.full(num_bytes, GARBAGE, np.uint8)
+    pinned[array.ctypes.data] = array
+    return array.ctypes.data
+
+
+def begin_capture(stream: int, mode: int) -> None:
+    assert mode == THREAD_LOCAL
+    refuse("cuStreamBeginCapture", UNSUPPORTED)
+    streams[stream].recording, streams[stream].is_broken = [], False
+
+
+def end_capture(stream: int) -> int:
+    recorded, streams[stream].recording = streams[stream].recording, None
+    assert recorded is not None
+    if streams[stream].is_broken:
+        raise RefusedError(CAPTURE_INVALIDATED)
+    refuse("cuStreamEndCapture", CAPTURE_INVALIDATED)
+    graphs[len(graphs) + 1] = recorded
+    return len(graphs)
+
+
+def instantiate(graph: int, flags: int) -> int:
+    assert flags == 0
+    refuse("cuGraphInstantiate", OUT_OF_MEMORY)
+    number = 5000 + len(executables)
+    executables[number] = graphs[graph]
+    return number
+
+
+def launch(executable: int, stream: int) -> None:
+    global launches
+    refuse("cuGraphLaunch", ILLEGAL_ADDRESS)
+    launches += 1
+    for work in executables[executable]:
+        streams[stream].put(work)
