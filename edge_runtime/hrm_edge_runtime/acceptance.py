@@ -48,7 +48,7 @@ def accept_command(
 ) -> None:
     """Check parity, speed and endurance on this device; exits with 1 where one fails."""
     opened = Bundle.open(find_bundle(bundle))
-    choice = prepare(opened, engine, num_slots=slots)
+    choice = prepare(opened, engine, num_slots=slots, to_judge=True)
     findings = accept(opened, choice, num_slots=slots, num_threads=threads, soak_s=60 * soak_minutes)
     atomic.write_text(out, json.dumps(findings, indent=1) + "\n")
     typer.echo(f"{'passed' if findings['passed'] else 'FAILED: ' + '; '.join(findings['faults'])}: {out}", err=True)

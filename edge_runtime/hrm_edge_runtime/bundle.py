@@ -8,6 +8,7 @@ the manifest states.
 import contextlib
 import json
 import os
+import re
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
@@ -80,12 +81,11 @@ class Bundle:
 
     @property
     def engine_dir(self) -> Path:
-        """Where engines built for this machine are kept: in the bundle, or in the user cache where it is read-only."""
+        """Where figures measured here are kept: in the bundle, or in the user's cache where it is read-only."""
         beside = self.path / "engines"
         if os.access(beside if beside.exists() else self.path, os.W_OK):
             return beside
-        user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return user_cache / "hrm-edge" / "engines" / self.manifest.name
+        return user_cache() / "engines" / re.sub(r"\W", "-", self.manifest.name)
 
     def graph_path(self, precision: str, *, device: Literal["any", "cpu"] = "any") -> Path:
         """The step graph of a precision, in its CPU form where asked for; raises BundleError for one not held."""
@@ -124,6 +124,11 @@ class Bundle:
                 yield arrays
         except (KeyError, IndexError, ValueError, OSError, EOFError, BadZipFile) as error:
             raise BundleError(f"the golden traces of {self.path} do not read ({error}): export it again.") from error
+
+
+def user_cache() -> Path:
+    """What this user's programs made on this machine; plans lie here alone, since a bundle may come from a stranger."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hrm-edge"
 
 
 SHIPPED_BUNDLES = Path(__file__).parent / "bundles"

@@ -4,6 +4,7 @@ Shapes: T tokens.
 """
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,11 +77,12 @@ def test_engines_are_built_on_request_and_the_bundle_stands_where_they_cannot_be
 ) -> None:
     """Over the stand-in for TensorRT and PyCUDA; the second time without either."""
     source = saved(tmp_path / "step_12")
-    monkeypatch.setenv("PYTHONPATH", str(FAKES))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     result = exported(source, tmp_path / "built.bundle", "--engine")
     assert result.exit_code == 0, capfd.readouterr().err
-    assert ["-fp32-" in plan.name for plan in (tmp_path / "built.bundle" / "engines").glob("*.plan")] == [True]
-    monkeypatch.delenv("PYTHONPATH")
+    assert ["-fp32-" in plan.name for plan in tmp_path.glob("cache/**/*.plan")] == [True]
+    monkeypatch.setenv("PYTHONPATH", os.environ["PYTHONPATH"].removeprefix(str(FAKES)))
     assert exported(source, tmp_path / "plain.bundle", "--engine").exit_code == 1
     assert "python3-libnvinfer" in capfd.readouterr().err
     assert Bundle.open(tmp_path / "plain.bundle").manifest.name == "plain"

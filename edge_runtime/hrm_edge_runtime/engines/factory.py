@@ -13,6 +13,8 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, EngineUnavailableError
 
 ENGINES = ("auto", "cpu", "cuda", "ort-tensorrt", "tensorrt")
+MAX_SLOTS_CPU, MAX_SLOTS_GPU = 8, 16
+LONG_SEQUENCE = 256  # tokens; with more of them each slot holds much, and even a GPU has enough to do with few
 PREFERRED = {"cpu": ("fp32",), "cuda": ("fp16", "fp32"), "ort-tensorrt": ("fp16", "fp32")}
 
 
@@ -48,8 +50,18 @@ def choose(bundle: Bundle, engine: str = "auto", precision: str | None = None, *
     return Choice(engine=named, precision=precision)
 
 
-def prepare(bundle: Bundle, engine: str = "auto", *, num_slots: int) -> Choice:
-    """Like `choose`, but builds every TensorRT engine this needs first; that takes minutes the first time."""
+def max_slots(bundle: Bundle, engine: str = "tensorrt") -> int:
+    """How many slots are tried where their number is measured."""
+    return MAX_SLOTS_GPU if engine != "cpu" and bundle.manifest.seq_len <= LONG_SEQUENCE else MAX_SLOTS_CPU
+
+
+def prepare(bundle: Bundle, engine: str = "auto", *, num_slots: int | None, to_judge: bool = False) -> Choice:
+    """Like `choose`, but builds every TensorRT engine this needs first; that takes minutes the first time.
+
+    Without `num_slots` for as many as may be tried. A TensorRT engine that breaks the golden traces is refused, unless
+    it is opened `to_judge` it.
+    """
+    num_slots = num_slots or max_slots(bundle)
     named, precision = parse_choice(engine)
     named = _first_that_runs() if named == "auto" else named
     if named != "tensorrt":
@@ -58,7 +70,7 @@ def prepare(bundle: Bundle, engine: str = "auto", *, num_slots: int) -> Choice:
         bundle.graph_path(precision)
     from hrm_edge_runtime.engines.trt import build
 
-    built = build.prepare(bundle, precision=precision, num_slots=num_slots)
+    built = build.prepare(bundle, precision=precision, num_slots=num_slots, to_judge=to_judge)
     return Choice(engine=named, precision=built)
 
 

@@ -15,9 +15,6 @@ from hrm_edge_runtime.http.schema import ChangeAnswer
 from hrm_edge_runtime.manifest import BundleError
 from hrm_edge_runtime.worker import client, lane_manager, lanes
 
-MAX_SLOTS_CPU = 8  # how many slots are tried where their number is measured
-MAX_SLOTS_GPU = 16
-LONG_SEQUENCE = 256  # tokens; with more of them each slot holds much, and even a GPU has enough to do with few
 OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread
 
 _log = logging.getLogger("hrm_edge_runtime.models")
@@ -56,19 +53,17 @@ class Library:
     def open(self, bundle: Bundle, key: str) -> tuple[ServedModel, lanes.LaneOptions]:
         """The model, and how to open it as the lane `key`; builds what its engine needs, which can take minutes."""
         defaults = self._defaults
-        max_slots = MAX_SLOTS_CPU if bundle.manifest.seq_len > LONG_SEQUENCE else MAX_SLOTS_GPU
-        choice = factory.prepare(bundle, defaults.engine, num_slots=defaults.num_slots or max_slots)
-        if choice.engine == "cpu":
-            max_slots = MAX_SLOTS_CPU
+        choice = factory.prepare(bundle, defaults.engine, num_slots=defaults.num_slots)
+        most = factory.max_slots(bundle, choice.engine)
         model = ServedModel.of(
             bundle,
             lane=key,
             precision=choice.precision,
-            num_slots=defaults.num_slots or max_slots,
+            num_slots=defaults.num_slots or most,
             max_attempts=defaults.max_attempts,
         )
         return model, lanes.LaneOptions(
-            key=key, bundle_path=bundle.path, choice=choice, max_slots=max_slots, defaults=defaults
+            key=key, bundle_path=bundle.path, choice=choice, max_slots=most, defaults=defaults
         )
 
     def make_lanes(self) -> lanes.MakeLanes:

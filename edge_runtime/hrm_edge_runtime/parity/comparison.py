@@ -130,9 +130,9 @@ def _choices(bundle: Bundle, options: ParityOptions, *, is_golden: bool) -> tupl
     against, source = options.against, options.checkpoint
     if against is not None and source is not None:
         raise ValueError("a comparison has one reference; give either --against or --checkpoint.")
-    candidate = prepare(bundle, options.engine, num_slots=options.slots)
+    candidate = prepare(bundle, options.engine, num_slots=options.slots, to_judge=True)
     if source is None and (against is not None or not is_golden):
-        source = prepare(bundle, against or "cpu:fp32", num_slots=options.slots)
+        source = prepare(bundle, against or "cpu:fp32", num_slots=options.slots, to_judge=True)
     if source == candidate:
         raise ValueError(f"{candidate} would be compared with itself; give --against or --checkpoint.")
     return candidate, source

@@ -19,7 +19,7 @@ import numpy as np
 NUMPY_OF: dict[str, Any] = {"tensor(int32)": np.int32, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
 GARBAGE, THREAD_LOCAL, MAPPED = 0xA5, 1, 2
 NO_DEVICE, OUT_OF_MEMORY, ILLEGAL_ADDRESS, CAPTURE_INVALIDATED, UNSUPPORTED = 100, 2, 700, 901, 900
-ATTRIBUTES = {75: 8, 76: 7, 16: 8}
+ATTRIBUTES = {75: 8, 76: 7, 16: int(os.environ.get("FAKE_CUDA_SMS", "8"))}
 MEMORY_BYTES = 8 << 30
 
 depth = 0  # contexts on this thread's stack

@@ -77,9 +77,13 @@ def logger_for(last_error: LastError) -> tensorrt.ILogger:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings:
-    """How hard the builder tries; level 3 and half a gigabyte are meant for a board of 8 GB."""
+    """How hard the builder tries; level 3 and these sizes are meant for a board of 8 GB.
+
+    `tactic_mb` bounds what trying one kernel may take, which is all of the GPU's memory by default.
+    """
 
     workspace_mb: int = 512
+    tactic_mb: int = 2048
     optimization_level: int = 3
 
 
@@ -110,7 +114,9 @@ def plan_from_onnx(
         config.add_optimization_profile(_profile(builder, shapes))
     if timing_cache is not None:
         kept = timing_cache.read_bytes() if timing_cache.is_file() else b""
-        config.set_timing_cache(config.create_timing_cache(kept), False)
+        if not config.set_timing_cache(config.create_timing_cache(kept), False):
+            _log.warning("TensorRT does not take %s, so kernels are timed anew", timing_cache)
+            config.set_timing_cache(config.create_timing_cache(b""), False)
     if adjust is not None:
         adjust(config)
     plan = builder.build_serialized_network(network, config)
@@ -142,6 +148,7 @@ def _config(builder: tensorrt.Builder, settings: BuildSettings) -> tensorrt.IBui
 
     config = builder.create_builder_config()
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb << 20)
+    config.set_memory_pool_limit(trt.MemoryPoolType.TACTIC_DRAM, settings.tactic_mb << 20)
     config.builder_optimization_level = settings.optimization_level
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # the fused attention kernels are counted by name
     config.clear_flag(trt.BuilderFlag.TF32)  # on by default; float32 would keep ten bits of each factor

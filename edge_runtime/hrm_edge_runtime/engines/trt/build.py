@@ -14,22 +14,33 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from hrm_edge_runtime.bundle import Bundle, find_bundle
-from hrm_edge_runtime.engines.engine import INPUTS, EngineUnavailableError, load_blanks, median_step_ms, shapes_of
+from hrm_edge_runtime.bundle import GOLDEN_NAME, Bundle, find_bundle
+from hrm_edge_runtime.engines.engine import (
+    INPUTS,
+    EngineLostError,
+    EngineUnavailableError,
+    load_blanks,
+    median_step_ms,
+    shapes_of,
+)
+from hrm_edge_runtime.engines.factory import max_slots
 from hrm_edge_runtime.engines.trt import api, cache
 from hrm_edge_runtime.engines.trt.api import BuildSettings
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
+from hrm_edge_runtime.parity.gates import DEFAULT_FILE, breaks, read_gates
+from hrm_edge_runtime.parity.walk import compare
 from hrm_host import memory
 from hrm_host.progress import Stages, stages_on
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-WORTH_A_TRY = ("int8", "fp16", "fp32")
+WORTH_A_TRY = ("fp16", "int8", "fp32")  # a device that INT8 loses has FP16 measured already
 FUSED_ATTENTION = re.compile(r"_gemm_mha_v2_0x[0-9a-f]+")
 MEASURE_S, MIN_STEPS = 0.5, 10
 MAX_GROWTH = 1.3  # a plan much larger than its graph holds some weights more than once
@@ -40,16 +51,25 @@ BUILDER_MB = 2000
 COPIES_OF_GRAPH = 4
 
 
-def prepare(bundle: Bundle, *, precision: str | None, num_slots: int) -> str:
+def prepare(bundle: Bundle, *, precision: str | None, num_slots: int, to_judge: bool = False) -> str:
     """Build in a child process what is not built yet; returns the precision to run, the fastest where none is given.
 
-    The child shows its progress on standard error. Neither TensorRT nor CUDA is loaded into this process.
+    The child shows its progress on standard error. Neither TensorRT nor CUDA is loaded into this process. An engine
+    that does not hold PyTorch's answers is refused, unless it is opened `to_judge` it.
     """
     command = [*cache.build_command(bundle, precision=precision, num_slots=num_slots), "--json"]
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
+    told = next((line for line in reversed(done.stdout.splitlines()) if line.startswith('{"chosen"')), None)
+    if done.returncode or told is None:
         raise EngineUnavailableError(f"no TensorRT engine was built (status {done.returncode}): see the line above.")
-    return str(json.loads(done.stdout)["chosen"])
+    chosen, pages = (json.loads(told)[name] for name in ("chosen", "engines"))
+    first = pages[0]["key"]["precision"]
+    if chosen is None and not to_judge:
+        raise EngineUnavailableError(
+            f"{first} on TensorRT breaks parity here ({pages[0]['breaks'][0]}): serve another precision, or look with "
+            f"`hrm-parity {bundle.path} --engine tensorrt:{first}`."
+        )
+    return str(chosen or first)
 
 
 @app.command(epilog="Example: python3 -m hrm_edge_runtime.engines.trt.build model.bundle --slots 4")
@@ -58,7 +78,9 @@ def build_command(
     precision: Annotated[
         str | None, typer.Option(help="The graph to build from; without it int8 and fp16 (else fp32), measured.")
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, max=64, help="Puzzles in one batch, as hrm-serve is told.")] = 4,
+    slots: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Puzzles in one batch; without it what hrm-serve tries at most.")
+    ] = None,
     workspace_mb: Annotated[int, typer.Option(min=16, help="Memory the builder's kernels may use.")] = 512,
     level: Annotated[int, typer.Option(min=0, max=5, help="TensorRT's optimisation level.")] = 3,
     again: Annotated[bool, typer.Option("--again", help="Build although the engine is there.")] = False,
@@ -68,19 +90,25 @@ def build_command(
     """Build a bundle's TensorRT engines on this device, measure them and say which is fastest."""
     settings = BuildSettings(workspace_mb=workspace_mb, optimization_level=level)
     console = Console(stderr=True)
+    built: list[Built] = []
     try:
         opened = Bundle.open(find_bundle(bundle))
-        built = [
-            _built(opened, one, slots, settings=settings, again=again, force=force, console=console)
-            for one in ([precision] if precision else worth_a_try(opened))
-        ]
     except ValueError as error:
         sys.stderr.write(f"tensorrt_build: {error}\n")
         raise typer.Exit(1) from error
+    slots = slots or max_slots(opened)
+    for one in [precision] if precision else worth_a_try(opened):
+        try:
+            built.append(_built(opened, one, slots, settings=settings, again=again, force=force, console=console))
+        except (ValueError, OSError, EngineLostError) as error:
+            sys.stderr.write(f"tensorrt_build: {one}: {error}\n")
+    if not built:
+        raise typer.Exit(1)
     console.print(cache.verdict(built, slots), markup=False, highlight=False)
     if as_json:
         pages = [one.model_dump(mode="json") for one in built]
-        print(json.dumps({"chosen": cache.fastest_of(built, slots), "engines": pages}))
+        # a line of its own, whatever a library printed before
+        print("\n" + json.dumps({"chosen": cache.fastest_of(built, slots), "engines": pages}))
 
 
 def worth_a_try(bundle: Bundle) -> list[str]:
@@ -101,7 +129,7 @@ def _built(
 ) -> Built:
     """Build where needed, then measure; the page on disk is whole only with its measurement."""
     key = EngineKey.of(bundle, cache.this_machine(), precision=precision, num_slots=slots)
-    built = None if again else cache.find(bundle.engine_dir, key)
+    built = None if again else cache.find(cache.plan_folder(), key)
     if built is None:
         if not force:
             graph_bytes, left = bundle.graph_path(precision).stat().st_size, memory.read_memory()
@@ -119,7 +147,7 @@ def _built(
         console.print(said, markup=False, highlight=False)
     if built.step_ms is None:
         built = _measured(bundle, built)
-        cache.write_page(bundle.engine_dir, built)
+        cache.write_page(cache.plan_folder(), built)
     return built
 
 
@@ -130,10 +158,10 @@ def build_needs_mb(graph_bytes: int, workspace_mb: int) -> int:
 
 def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, stages: Stages) -> Built:
     """Build the engine of a key and store it with its page."""
-    graph, folder = bundle.graph_path(key.precision), bundle.engine_dir
+    graph, folder = bundle.graph_path(key.precision), cache.plan_folder()
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    timing_cache = folder / f"timing-sm{key.compute_capability}-trt{key.tensorrt}.cache"
+    timing_cache = folder / f"timing-{key.machine_name}.cache"
     profiles = [shapes_of(INPUTS, bundle.manifest, bucket) for bucket in key.buckets]
     plan = api.plan_from_onnx(graph, profiles, settings=settings, stages=stages, timing_cache=timing_cache)
     built = Built(
@@ -150,6 +178,7 @@ def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, stage
 
 
 def _measured(bundle: Bundle, built: Built) -> Built:
+    """With the times of its segments, and what PyTorch's golden traces say of it."""
     engine = cache.open_engine(bundle, precision=built.key.precision, num_slots=built.key.buckets[-1])
     with closing(engine):
         load_blanks(engine, bundle.puzzle_table[0])
@@ -158,7 +187,19 @@ def _measured(bundle: Bundle, built: Built) -> Built:
             for bucket in built.key.buckets
         }
         fused = len(FUSED_ATTENTION.findall(engine.layer_names()))
-    return built.model_copy(update={"step_ms": step_ms, "fused_attention": fused})
+    broken = _broken(bundle, built) if GOLDEN_NAME in bundle.manifest.files else ()
+    return built.model_copy(update={"step_ms": step_ms, "fused_attention": fused, "breaks": broken})
+
+
+def _broken(bundle: Bundle, built: Built) -> tuple[str, ...]:
+    """The gates of parity that the engine breaks over the golden traces."""
+    precision = built.key.precision
+    opened = cache.open_engine(bundle, precision=precision, num_slots=built.key.buckets[-1], want_logits=True)
+    with closing(opened) as engine:
+        policy = bundle.manifest.halting_policy(precision)
+        report = compare(bundle.golden(), engine, puzzle_table=bundle.puzzle_table, puzzle=bundle.puzzle, policy=policy)
+    report = report if bundle.puzzle.proof_exists else replace(report, proven=None)
+    return tuple(map(str, breaks(report, read_gates(DEFAULT_FILE, precision, "golden"))))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 A plan fits one GPU, one TensorRT version and one graph, and it cannot be asked before it is opened, so beside each
 `NAME.plan` lies a `NAME.json` that says what it was built from and on. The power mode counts, because the builder
-picks kernels by timing them under it. Plans live in the bundle's `engines/`, or in the user's cache where the bundle
-cannot be written; they are made on the device, never shipped and never opened from strangers.
+picks kernels by timing them under it; so do the module, its multiprocessors and its memory, since an Orin Nano, NX and
+AGX all call themselves Orin. A plan is code for the GPU: it lives in the user's cache and never in a bundle, which may
+come from a stranger.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import json
 import re
 import shlex
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.bundle import Bundle, user_cache
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.trt import api
 from hrm_edge_runtime.engines.trt.cuda import Gpu, look
@@ -27,8 +28,10 @@ from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
 from hrm_edge_runtime.manifest import sha256_of
 from hrm_host import atomic
 from hrm_host.board import Host
+from hrm_host.memory import GIB
 
 BUILD_MODULE = "hrm_edge_runtime.engines.trt.build"
+INT8_GAIN = 1.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +39,18 @@ class Machine:
     """What a plan is bound to besides its graph."""
 
     gpu: str
+    module: str
     compute_capability: str
+    num_sms: int
+    memory_gib: int
     tensorrt: str
     power_mode: str
+
+    @property
+    def machine_name(self) -> str:
+        """A file name for what holds for every graph here, as the times of kernels do."""
+        own = {field.name: getattr(self, field.name) for field in fields(Machine)}
+        return f"{_plain(self.gpu)}-{_plain(self.power_mode)}-{_digest(own)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +74,14 @@ class EngineKey(Machine):
     @property
     def name(self) -> str:
         """A file name a person can read, with a digest of the whole key."""
-        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:10]
-        gpu = re.sub(r"[^a-z0-9]+", "-", self.gpu.lower()).strip("-")
-        return f"{gpu}-trt{self.tensorrt}-{self.precision}-b{self.buckets[-1]}-{digest}"
+        return f"{_plain(self.gpu)}-trt{self.tensorrt}-{self.precision}-b{self.buckets[-1]}-{_digest(asdict(self))}"
 
 
 class Built(BaseModel):
-    """The page beside a plan. `step_ms` holds a segment's measured time for each bucket, None where not measured."""
+    """The page beside a plan; `step_ms` is None where it was not measured.
+
+    `step_ms` holds a segment's time for each bucket, `breaks` the gates that it broke over the golden traces.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -81,6 +94,7 @@ class Built(BaseModel):
     optimization_level: int
     fused_attention: int | None = None
     step_ms: dict[int, float] | None = None
+    breaks: tuple[str, ...] = ()
 
 
 def this_machine(gpu: Gpu | None = None) -> Machine:
@@ -88,7 +102,13 @@ def this_machine(gpu: Gpu | None = None) -> Machine:
     version = api.version()
     info = look() if gpu is None else gpu.info
     return Machine(
-        gpu=info.name, compute_capability=info.compute_capability, tensorrt=version, power_mode=Host().power_mode()
+        gpu=info.name,
+        module=Host().model or "none",
+        compute_capability=info.compute_capability,
+        num_sms=info.num_sms,
+        memory_gib=round(info.memory_bytes / GIB),
+        tensorrt=version,
+        power_mode=Host().power_mode(),
     )
 
 
@@ -109,34 +129,44 @@ def open_engine(
         raise
 
 
+def plan_folder() -> Path:
+    return user_cache() / "plans"
+
+
 def fastest(bundle: Bundle, *, num_slots: int) -> str:
     """The precision whose engine was measured fastest; raises EngineUnavailableError where none was built."""
-    machine, folder, built = this_machine(), bundle.engine_dir, list[Built]()
+    machine, folder, built = this_machine(), plan_folder(), list[Built]()
     for precision in bundle.manifest.precisions:
         page = covering(folder, EngineKey.of(bundle, machine, precision=precision, num_slots=num_slots))
         if page is not None and page.step_ms:
             built.append(page)
-    if not built:
+    if (chosen := fastest_of(built, num_slots)) is None:
         command = shlex.join(build_command(bundle, num_slots=num_slots))
         raise EngineUnavailableError(
             f"no TensorRT engine for {num_slots} slots was built here yet: build it with `{command}`."
         )
-    return fastest_of(built, num_slots)
+    return chosen
 
 
-def fastest_of(built: list[Built], num_slots: int) -> str:
-    """The precision of the shortest segment with every slot in use."""
-    measured = _ms_by_precision(built, num_slots)
-    return min(measured, key=lambda precision: measured[precision])
+def fastest_of(built: list[Built], num_slots: int) -> str | None:
+    """The precision of the shortest segment with every slot in use, of those that hold PyTorch's answers.
+
+    INT8, which costs solves, must win by `INT8_GAIN`.
+    """
+    measured = _ms_by_precision([page for page in built if not page.breaks], num_slots)
+    cost = {name: ms * INT8_GAIN if name == "int8" else ms for name, ms in measured.items()}
+    return min(cost, key=lambda precision: cost[precision], default=None)
 
 
 def verdict(built: list[Built], num_slots: int) -> str:
-    """Which precision is chosen and by how much, in one line; says so where INT8 is slower than FP16."""
+    """Which precision is chosen and by how much, in one line; says so where INT8 gains too little or a gate breaks."""
     measured = _ms_by_precision(built, num_slots)
     times = ", ".join(f"{name} {ms:.2f} ms" for name, ms in sorted(measured.items(), key=lambda item: item[1]))
-    slower = "int8" in measured and "fp16" in measured and measured["int8"] >= measured["fp16"]
-    remark = "; INT8 is no faster than FP16 on this device" if slower else ""
-    return f"a segment of {num_slots} slots takes {times}{remark}: {fastest_of(built, num_slots)} is chosen."
+    slow = "int8" in measured and "fp16" in measured and measured["int8"] * INT8_GAIN >= measured["fp16"]
+    remark = f"; INT8 is not {INT8_GAIN} times as fast as FP16 on this device" if slow else ""
+    broken = "".join(f"; {page.key.precision} breaks parity: {page.breaks[0]}" for page in built if page.breaks)
+    chosen = fastest_of(built, num_slots) or "none"
+    return f"a segment of {num_slots} slots takes {times}{remark}{broken}: {chosen} is chosen."
 
 
 def _ms_by_precision(built: list[Built], num_slots: int) -> dict[str, float]:
@@ -145,6 +175,14 @@ def _ms_by_precision(built: list[Built], num_slots: int) -> dict[str, float]:
         for page in built
         if page.step_ms
     }
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def _digest(key: dict[str, object]) -> str:
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def buckets_for(num_slots: int) -> tuple[int, ...]:
@@ -189,11 +227,11 @@ def covering(folder: Path, key: EngineKey) -> Built | None:
 
 def read_plan(bundle: Bundle, key: EngineKey) -> tuple[Built, bytes]:
     """The engine that covers this key; raises EngineUnavailableError with the command that builds one."""
-    folder = bundle.engine_dir
+    folder = plan_folder()
     built = covering(folder, key)
     command = shlex.join(build_command(bundle, precision=key.precision, num_slots=key.buckets[-1]))
     if built is None:
-        related = [page.key for page in _pages(folder) if page.key.precision == key.precision]
+        related = [page.key for page in _pages(folder) if page.key.onnx_sha256 == key.onnx_sha256]
         why = f"there is no TensorRT engine of precision {key.precision} for {key.buckets[-1]} slots yet"
         if related:
             nearest = min(related, key=lambda other: len(_differences(other, key)))
