@@ -17,8 +17,7 @@ import typer
 from rich.console import Console
 
 from hrm_calibration.halting_curve import report_on, roll_out
-from hrm_calibration.int8 import Int8Settings, calibrate
-from hrm_calibration.quantise import unsigned
+from hrm_calibration.int8 import Int8Settings, calibrate, for_cpus
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
@@ -79,14 +78,13 @@ def int8(
     puzzles: Annotated[int, typer.Option(min=4, help="Puzzles to record, choose and judge by.")] = 3000,
     budget: Annotated[float, typer.Option(min=0, max=100, help="Points of exact solves that may be lost.")] = 100
     * Int8Settings.budget,
-    weight_bits: Annotated[int, typer.Option(min=7, max=8, help="8 is for TensorRT: slower on some CPUs.")] = 7,
     cache: Annotated[Path | None, typer.Option(help="File that keeps the calibration for the next time.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the engine.")] = 1,
 ) -> None:
     """The INT8 forms of a bundle's float32 graph, and what they lose."""
     atomic.require_free(out)
     bundle = Bundle.open(find_bundle(bundle_name))
-    settings = Int8Settings(weight_bits=weight_bits, budget=budget / 100)
+    settings = Int8Settings(budget=budget / 100)
     with stages_on() as stages:
         progress = partial(stages.show, "making puzzles")
         questions = find_questions(calib, bundle.puzzle, count=puzzles, data=data, progress=progress)
@@ -100,7 +98,7 @@ def int8(
         signed, report = calibrate(served, questions, settings=settings, stages=stages, cache=cache)
     with atomic.new_directory(out) as unfinished:
         onnx.save(signed, unfinished / "step.int8.onnx")
-        onnx.save(unsigned(signed), unfinished / "step.int8.cpu.onnx")
+        onnx.save(for_cpus(served.graph, report.scales, report.weight_only), unfinished / "step.int8.cpu.onnx")
         report.save(unfinished)
     print(f"{out}: {report.summary()}")
 

@@ -6,7 +6,7 @@ Layers are ranked by the drift of the carry in one segment: exact solves of a fe
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -30,11 +30,9 @@ class Int8Settings:
     """What decides the outcome. `budget` is the share of exact solves that may be lost.
 
     At most a quarter of the puzzles calibrates and a half chooses: methods on the first `num_tried`, the budget on all.
-    `weight_bits` 8 is for TensorRT: on x86 processors without VNNI its CPU form needs a slower kernel.
     """
 
     methods: tuple[str, ...] = tuple(METHODS)
-    weight_bits: int = 7
     num_calibration: int = 256
     num_tried: int = 1024
     num_choice: int = 4096
@@ -64,8 +62,12 @@ def calibrate(
         report = Int8Trials(served=served, settings=settings, stages=stages or Stages()).report(questions, key)
         if cache is not None:
             report.write(cache)
-    weight_only, weight_bits = report.weight_only, settings.weight_bits
-    return quantise(served.graph, report.scales, weight_only=weight_only, weight_bits=weight_bits), report
+    return quantise(served.graph, report.scales, weight_only=report.weight_only), report
+
+
+def for_cpus(graph: ModelProto, scales: Scales, weight_only: Collection[str]) -> ModelProto:
+    """The same calibration with weights of seven bits, for ONNX Runtime's kernels."""
+    return unsigned(quantise(graph, scales, weight_only=weight_only, weight_bits=7))
 
 
 def key_of(served: ServedGraph, questions: Questions, settings: Int8Settings) -> str:
@@ -90,7 +92,7 @@ def parts_of(questions: Questions, settings: Int8Settings) -> tuple[Questions, Q
 class Int8Trials:
     """Puts INT8 forms in the place of a served graph; `float32` arguments say how the same puzzles ended without.
 
-    Measured on the unsigned form through the engine and the lane that serve; the signed form is the same function.
+    Measured on the form for CPUs through the engine and the lane that serve.
     """
 
     served: ServedGraph
@@ -116,7 +118,6 @@ class Int8Trials:
         final = self.quantised(scales_of[chosen], weight_only)
         return found.Int8Report(
             key=key,
-            weight_bits=settings.weight_bits,
             num_calibration=len(to_record),
             num_tried=len(to_try),
             num_choice=len(to_choose),
@@ -134,9 +135,8 @@ class Int8Trials:
         )
 
     def quantised(self, scales: Scales, weight_only: Sequence[str] = ()) -> ModelProto:
-        """The unsigned form."""
-        weight_bits = self.settings.weight_bits
-        return unsigned(quantise(self.served.graph, scales, weight_only=weight_only, weight_bits=weight_bits))
+        """The form for CPUs."""
+        return for_cpus(self.served.graph, scales, weight_only)
 
     def outcomes(self, questions: Questions, stage: str, other: ModelProto | None = None) -> Outcomes:
         return self.served.outcomes(questions, other=other, progress=partial(self.stages.show, stage))

@@ -111,7 +111,6 @@ class Int8Report(BaseModel, extra="forbid", frozen=True):
     """
 
     key: str
-    weight_bits: int
     num_calibration: int
     num_tried: int
     num_choice: int

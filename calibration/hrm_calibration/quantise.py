@@ -19,7 +19,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 HEADS = frozenset({"logits_BTV", "halting/product"})
 """Products that stay in float: a handful of outputs saves nothing, and they decide the answer and the halt."""
 LIMITS = {7: 64, 8: 127}
-"""The largest quantised weight by `weight_bits`.
+"""The largest quantised weight by `weight_bits`: 8 for TensorRT, 7 for the form for CPUs.
 
 x86 processors without VNNI add two products of ONNX Runtime's quickest kernel in 16 bits, which saturate: 255 (64 + 64)
 still fits, 255 (127 + 127) does not (onnxruntime.ai, "Quantize ONNX models", on U8S8). Seven bits cost little, since
@@ -73,7 +73,7 @@ def call_sites(graph: ModelProto) -> list[Site]:
 
 
 def quantise(
-    graph: ModelProto, scales: Mapping[str, float], *, weight_only: Collection[str] = (), weight_bits: int = 7
+    graph: ModelProto, scales: Mapping[str, float], *, weight_only: Collection[str] = (), weight_bits: int = 8
 ) -> ModelProto:
     """The signed Q/DQ graph; `scales` by call site, `weight_only` names matrices whose inputs stay as they are.
 
@@ -105,26 +105,13 @@ def quantise(
 
 
 def unsigned(graph: ModelProto) -> ModelProto:
-    """The same function with activations in 0..255: every zero point moves by 128, and no scale changes.
+    """The same function with activations in 0..255: their zero point moves by 128, and no scale changes.
 
-    A matrix with 8-bit weights moves too: beside unsigned weights no processor saturates, though the kernel is slower.
-    A weight-only matrix becomes float by Cast and Mul, which ONNX Runtime does once, as it loads: DequantizeLinear it
-    would leave to every step.
+    For weights of seven bits. A weight-only matrix becomes float by Cast and Mul, which ONNX Runtime does once, as it
+    loads: DequantizeLinear it would leave to every step.
     """
     weight_only = _weight_only(graph)
-    tensors: list[TensorProto] = []
-    moved: set[str] = set()
-    for tensor in graph.graph.initializer:
-        is_matrix = tensor.data_type == TensorProto.INT8 and len(tensor.dims) == 2
-        matrix_IO = numpy_helper.to_array(tensor).astype(np.int16) if is_matrix else np.zeros((1, 1), np.int16)
-        if np.abs(matrix_IO).max() > LIMITS[7] and tensor.name.removesuffix(INT8) not in weight_only:
-            moved.add(tensor.name)
-            tensors.append(numpy_helper.from_array((matrix_IO + MIDDLE).astype(np.uint8), tensor.name))
-            zero_O = np.full(matrix_IO.shape[1], MIDDLE, np.uint8)
-            tensors.append(numpy_helper.from_array(zero_O, f"{tensor.name}/zero"))
-        else:
-            tensors.append(tensor)
-    tensors.append(numpy_helper.from_array(np.array(MIDDLE, np.uint8), UNSIGNED_ZERO))
+    tensors = [*graph.graph.initializer, numpy_helper.from_array(np.array(MIDDLE, np.uint8), UNSIGNED_ZERO)]
     nodes: list[NodeProto] = []
     for node in graph.graph.node:
         weight = node.output[0]
@@ -135,8 +122,6 @@ def unsigned(graph: ModelProto) -> ModelProto:
             continue
         ours = copy.deepcopy(node)
         ours.input[:] = [UNSIGNED_ZERO if name == SIGNED_ZERO else name for name in node.input]
-        if node.input[0] in moved:
-            ours.input.append(f"{node.input[0]}/zero")
         nodes.append(ours)
     return with_nodes(graph, nodes, tensors)
 

@@ -16,9 +16,9 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from hrm_calibration.halting_curve import PolicyScore, Rollout, Score
-from hrm_calibration.int8 import Int8Settings, calibrate
+from hrm_calibration.int8 import Int8Settings, calibrate, for_cpus
 from hrm_calibration.int8_report import Paired, paired
-from hrm_calibration.quantise import unsigned, with_nodes, with_outputs
+from hrm_calibration.quantise import with_nodes, with_outputs
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import CARRIES
@@ -35,11 +35,9 @@ LARGEST, SMALLEST = 65504.0, 2.0**-14
 """Of float16's normal numbers; a GPU may treat smaller ones as 0."""
 HEADROOM = 8.0
 """How much larger than anything recorded a value may become: the puzzles served are not those recorded."""
-ROUNDING = 2.0**-11
-"""Relative, of float16: a constant may be off by so much of the smallest sum it is added to, like any other value."""
 QUANTISERS = ("QuantizeLinear", "DequantizeLinear")
 NORM = frozenset({"square", "mean", "steady", "rms", "norm"})
-"""Local names of the nodes of a normalisation, which TensorRT fuses where all are of one type."""
+"""Local names of the nodes of a normalisation: squares and sums outgrow float16 first, and the epsilon is lost."""
 
 
 FRESH, ANSWER, MARGIN, SEGMENTS = "fresh_B", "answer_BT", "halt_margin_B", "segments_B"
@@ -131,10 +129,11 @@ def lower_precisions(served: ServedGraph, questions: Questions, options: Options
         kept = float32_nodes(signed, ranges)
         portable = half_graph(signed, kept)
         check_graph(portable, stored_sizes(graph))
-        fields = ("weight_bits", "num_calibration", "num_choice", "weight_only", "key")
+        fields = ("num_calibration", "num_choice", "weight_only", "key")
         summary = {"method": report.chosen, **{name: getattr(report, name) for name in fields}}
         origin = {"float32_nodes": sorted(kept), "calibration": summary}
-        yield Form(precision="int8", portable=portable, cpu=unsigned(signed), origin=origin)
+        narrow = for_cpus(graph, report.scales, report.weight_only)
+        yield Form(precision="int8", portable=portable, cpu=narrow, origin=origin)
 
 
 class Range(NamedTuple):
@@ -168,14 +167,16 @@ def record_ranges(served: ServedGraph, questions: Questions, *, progress: OnProg
 
 
 def float32_nodes(graph: ModelProto, ranges: Mapping[str, Range]) -> frozenset[str]:
-    """Names of the nodes that float16 would overflow or whose small constant it would lose; a whole normalisation each.
+    """Names of the nodes that float16 would overflow or whose scale it would lose, and every normalisation.
 
+    NVIDIA's builder warns of an overflow in any normalisation in float16; in float32 it makes as many kernels.
     `ranges` may be those of the same graph before it was quantised.
     """
-    needed = {node.name for node in graph.graph.node if _needs_single(node, graph.graph, ranges)}
-    scopes = {name.rpartition("/")[0] for name in needed if name.rpartition("/")[2] in NORM}
-    norms = {f"{scope}/{name}" for scope in scopes for name in NORM}
-    return frozenset(node.name for node in graph.graph.node if node.name in needed | norms)
+    return frozenset(
+        node.name
+        for node in graph.graph.node
+        if node.name.rpartition("/")[2] in NORM or _needs_single(node, graph.graph, ranges)
+    )
 
 
 def half_graph(model: ModelProto, in_float32: Collection[str]) -> ModelProto:
@@ -239,21 +240,10 @@ def _needs_single(node: NodeProto, graph: GraphProto, ranges: Mapping[str, Range
     tensors = (numpy_helper.to_array(tensor) for tensor in graph.initializer if tensor.name in node.input)
     stored = [np.abs(array) for array in tensors if array.dtype == np.float32]
     made = [ranges[name] for name in node.output if name in ranges]
-    num_summands = 1
-    if node.op_type == "ReduceMean":  # a mean over the hidden width is summed up before it is divided
-        num_summands = (
-            {value.name: value for value in graph.output}[f"{CARRIES[0]}_next"].type.tensor_type.shape.dim[-1].dim_value
-        )
     if any(array.max() > LARGEST for array in stored):
         return True
-    if any(HEADROOM * num_summands * each.high > LARGEST for each in made):
+    if any(HEADROOM * each.high > LARGEST for each in made):
         return True
-    if node.op_type == "Add":
-        smallest = min((each.low for each in made), default=math.inf)
-        for number in (float(array) for array in stored if array.ndim == 0):
-            kept = float(np.float16(number)) if number >= SMALLEST else 0.0  # a GPU may treat a smaller one as 0
-            if abs(number - kept) > ROUNDING * smallest:
-                return True
     return node.op_type in QUANTISERS and any(array.min() < SMALLEST for array in stored)
 
 

@@ -8,11 +8,22 @@ import numpy as np
 import onnx
 import pytest
 from calibration_tools import SUDOKU, questions, random_inputs, run, small_graph, table
+from onnx import numpy_helper
 from step_bundle import write_step_bundle
 from typer.testing import CliRunner
 
 from hrm_calibration.cli import main as app
-from hrm_calibration.int8 import Int8Settings, Int8Trials, best_of, calibrate, carries_after, drift, is_kept, parts_of
+from hrm_calibration.int8 import (
+    Int8Settings,
+    Int8Trials,
+    best_of,
+    calibrate,
+    carries_after,
+    drift,
+    for_cpus,
+    is_kept,
+    parts_of,
+)
 from hrm_calibration.int8_report import Int8Report, MethodScore, Paired, Solves, StaleCacheError, draw, paired
 from hrm_calibration.quantise import call_sites, quantise, unsigned
 from hrm_calibration.rollouts import ServedGraph, slots_for
@@ -36,15 +47,16 @@ def result() -> Calibrated:
     return calibrated()
 
 
-def test_the_two_forms_are_one_function(result: Calibrated) -> None:
-    inputs = random_inputs(4)
-    one, other = run(result[0], inputs), run(unsigned(result[0]), inputs)
-    assert all(np.array_equal(one[name], other[name]) for name in one)
-
-
-def test_the_report_is_enough_to_quantise_again(result: Calibrated) -> None:
+def test_tensorrt_gets_eight_bits_and_a_cpu_seven_of_one_calibration(result: Calibrated) -> None:
     signed, report = result
-    assert quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=report.weight_bits) == signed
+    narrow = for_cpus(GRAPH, report.scales, report.weight_only)
+    assert signed == quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=8)
+    assert narrow == unsigned(quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=7))
+    matrices = [
+        [numpy_helper.to_array(tensor) for tensor in form.graph.initializer if tensor.name.endswith("/int8")]
+        for form in (signed, narrow)
+    ]
+    assert [max(np.abs(matrix_IO.astype(int)).max() for matrix_IO in form) for form in matrices] == [127, 64]
 
 
 def test_every_call_site_has_a_range_and_every_matrix_a_rank(result: Calibrated) -> None:
@@ -184,7 +196,7 @@ def test_a_cache_of_anything_else_is_refused(tmp_path: Path, result: Calibrated,
         calibrate(
             dataclasses.replace(SERVED, **changed),
             questions(16, seed=int(change == "puzzles")),
-            settings=dataclasses.replace(SETTINGS, weight_bits=8) if change == "settings" else SETTINGS,
+            settings=dataclasses.replace(SETTINGS, num_tried=7) if change == "settings" else SETTINGS,
             cache=file,
         )
 

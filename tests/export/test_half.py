@@ -78,16 +78,14 @@ def test_it_says_nearly_what_pytorch_says_after_every_segment(tmp_path: Path) ->
         assert np.abs(output.logits_BTV - logits_BTV).max() <= LOGIT_TOLERANCE
 
 
-def test_ranges_within_half_need_no_float32_node() -> None:
+def norms_of(graph: onnx.ModelProto) -> set[str]:
+    return {node.name for node in graph.graph.node if node.name.rpartition("/")[2] in NORMS}
+
+
+def test_within_halfs_range_every_normalisation_and_nothing_else_stays_float32() -> None:
     model = small_model()
-    assert float32_nodes(segment_graph(model), ranges_of(model)) == frozenset()
-
-
-def test_squares_beyond_half_keep_their_normalisation_in_float32() -> None:
-    model = large_model()
-    found = float32_nodes(segment_graph(model), ranges_of(model))
-    assert {name.rpartition("/")[2] for name in found} == NORMS
-    assert {name.rpartition("/")[0].rpartition("/")[2] for name in found} == {"mlp"}
+    graph = segment_graph(model)
+    assert float32_nodes(graph, ranges_of(model)) == norms_of(graph) != set()
 
 
 def test_a_float32_node_keeps_finite_what_would_overflow() -> None:
@@ -98,15 +96,7 @@ def test_a_float32_node_keeps_finite_what_would_overflow() -> None:
         spoilt = ReferenceEvaluator(half_graph(graph, ())).run(["logits_BTV"], inputs)[0]
     kept = ReferenceEvaluator(half_graph(graph, float32_nodes(graph, ranges_of(model)))).run(["logits_BTV"], inputs)[0]
     assert np.abs(spoilt - truth).max() > 5 * LOGIT_TOLERANCE
-    assert np.abs(kept - truth).max() <= LOGIT_TOLERANCE
-
-
-def test_a_constant_that_half_would_lose_stays_float32_where_it_matters() -> None:
-    model = small_model()
-    graph, ranges = segment_graph(model), ranges_of(model)
-    scope = "low_1/layer_0/mlp"
-    quiet = {**ranges, f"{scope}/steady": Range(low=2e-5, high=1.0)}  # beside which 1e-5 is half of everything
-    assert float32_nodes(graph, quiet) == {f"{scope}/{name}" for name in NORMS}
+    assert np.abs(kept - truth).max() <= 2 * LOGIT_TOLERANCE  # sums in the hundreds are rounded in half beside it
 
 
 def test_a_quantised_graph_becomes_half_around_its_integers() -> None:
@@ -114,14 +104,14 @@ def test_a_quantised_graph_becomes_half_around_its_integers() -> None:
     signed = quantise(graph, {site.name: 0.05 for site in call_sites(graph)})
     half = half_graph(signed, float32_nodes(signed, {}))
     check_graph(half, stored_sizes(graph))
-    assert computed_in_float(half) == set()
+    assert computed_in_float(half) == norms_of(signed)
 
 
 def test_a_scale_too_small_for_half_stays_float() -> None:
     graph = segment_graph(small_model())
     sites = [site.name for site in call_sites(graph)]
     signed = quantise(graph, {**dict.fromkeys(sites, 0.05), sites[0]: 1e-6})
-    assert float32_nodes(signed, {}) == {f"{sites[0]}/quantize", f"{sites[0]}/dequantize"}
+    assert float32_nodes(signed, {}) - norms_of(signed) == {f"{sites[0]}/quantize", f"{sites[0]}/dequantize"}
 
 
 def test_a_float32_node_that_does_not_exist_is_refused() -> None:

@@ -10,11 +10,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 from rtx_tools import NUM_UNROLLED, Figures, build, full_size_graphs, is_installed, load_rtx, stubs_folder
 
+from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle, find_bundle
+
 NUM_ATTENTIONS = 24  # a segment runs four layers six times
 FORMS = 8
+MOST_KERNELS = 20  # fused ones of a shipped segment, without its matrix products
+TARGET = "86"
 
 pytestmark = [
     pytest.mark.rtx,
@@ -44,6 +49,23 @@ def test_every_attention_is_one_fused_kernel_in_float16(figures: dict[str, Figur
     assert {fused["fp16"], fused["int8, rest fp16"], fused["fp16, 900 cells"]} == {NUM_ATTENTIONS}
     unrolled = {count for form, count in fused.items() if "unrolled" in form}
     assert unrolled == {NUM_UNROLLED * NUM_ATTENTIONS}
+
+
+def test_every_plan_is_for_the_one_target_and_built_without_a_complaint(figures: dict[str, Figures]) -> None:
+    assert {form: one.targets for form, one in figures.items() if one.targets != {TARGET}} == {}
+    told = {form: one.complaints for form, one in figures.items() if one.complaints}
+    assert told == {}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED_BUNDLES.glob("*.bundle")))
+def test_every_shipped_graph_builds_within_its_budget(name: str, precision: str) -> None:
+    bundle = Bundle.open(find_bundle(name))
+    one = build(load_rtx(), precision, onnx.load(bundle.graph_path(precision)))
+    assert one.complaints == ()  # such as NVIDIA's warning of normalisations in float16
+    assert one.targets == {TARGET}
+    assert one.num_kernels <= MOST_KERNELS
+    assert one.num_fused_attention == (0 if precision == "fp32" else 2)
 
 
 def test_types_agree_with_the_stubs_of_tensorrt(tmp_path: Path) -> None:

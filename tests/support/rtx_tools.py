@@ -44,13 +44,18 @@ LIBRARIES = ("libtensorrt_rtx.so.*", "libtensorrt_onnxparser_rtx.so.*")
 BUCKETS = (1, 8)
 NUM_UNROLLED = 2
 FUSED_ATTENTION = re.compile(rb"_gemm_mha_v2_0x[0-9a-f]+")
+KERNEL = re.compile(rb"\w+_0x[0-9a-f]{32}")
+TARGET = re.compile(rb"sm_?(\d{2,3})\b")
 NAMES_PER_KERNEL = 3  # the plan spells a kernel's name so often
 TOLD = {"weights": re.compile(r"Total Weights Memory: (\d+)"), "scratch": re.compile(r"Max Scratch Memory: (\d+)")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """One plan; sizes as the builder's log tells them, fused attention kernels counted for one profile."""
+    """One plan; sizes as the builder's log tells them, kernels counted for one profile.
+
+    `targets` are the architectures whose code the plan holds, `complaints` the log's warnings and errors.
+    """
 
     form: str
     graph_bytes: int
@@ -58,6 +63,9 @@ class Figures:
     weights_bytes: int
     scratch_bytes: int
     num_fused_attention: int
+    num_kernels: int
+    targets: frozenset[str]
+    complaints: tuple[str, ...]
     seconds: float
 
 
@@ -115,8 +123,9 @@ def _config(puzzle_name: str) -> HRMConfig:
 def build(trt: Any, form: str, graph: onnx.ModelProto) -> Figures:
     """Parse and build with the product's own builder, for the nearest target there is."""
     heard: list[str] = []
+    complaints: list[str] = []
     handler = logging.Handler(logging.DEBUG)
-    handler.emit = lambda record: heard.append(record.getMessage())
+    handler.emit = lambda one: (complaints if one.levelno >= logging.WARNING else heard).append(one.getMessage())
     log = logging.getLogger("hrm_edge_runtime.tensorrt")
     log.addHandler(handler)
     log.setLevel(logging.DEBUG)
@@ -142,12 +151,18 @@ def build(trt: Any, form: str, graph: onnx.ModelProto) -> Figures:
             weights_bytes=_told(heard, "weights"),
             scratch_bytes=_told(heard, "scratch"),
             num_fused_attention=len(FUSED_ATTENTION.findall(plan)) // (NAMES_PER_KERNEL * len(BUCKETS)),
+            num_kernels=len(KERNEL.findall(plan)) // (NAMES_PER_KERNEL * len(BUCKETS)),
+            targets=frozenset(found.decode() for found in TARGET.findall(plan)),
+            complaints=tuple(complaints),
             seconds=time.process_time() - began,
         )
 
 
 def _aim(trt: Any, config: Any) -> None:
-    config.set_compute_capability(trt.ComputeCapability.SM86, 0)
+    """At the nearest relative of an Orin; without a number of targets none is taken, which the call only returns."""
+    config.num_compute_capabilities = 1
+    assert config.set_compute_capability(trt.ComputeCapability.SM86, 0)
+    assert config.get_compute_capability(0) == trt.ComputeCapability.SM86
 
 
 def _told(heard: list[str], what: str) -> int:
