@@ -4,6 +4,7 @@ Formats: NVIDIA's developer guide for Jetson Linux 36 (nvpmodel, `oc*_event_cnt`
 thermal zones, powercap intel-rapl, hwmon/ina3221 in mV and mA). Not run on a Jetson.
 """
 
+import ctypes
 import os
 import re
 import shutil
@@ -28,6 +29,18 @@ def answer_of(words: Sequence[str]) -> str | None:
 def num_cores() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cuda_devices() -> tuple[int, str]:
+    """How many CUDA devices the driver starts, and why there is none."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return 0, str(error)
+    count = ctypes.c_int(0)
+    if status := driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return 0, f"cuInit gives driver error {status}"
+    return count.value, "" if count.value else "the driver shows no device"
 
 
 @dataclass(frozen=True, kw_only=True)

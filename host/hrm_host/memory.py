@@ -21,11 +21,15 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # mallopt(3)
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """The kernel's account of the machine's memory in MB; `gpu_mb` is the GPU's share of it (NvMapMemUsed)."""
+    """The kernel's account of the machine's memory in MB; `gpu_mb` is the GPU's share of it (NvMapMemUsed).
+
+    Swap on zram is compressed and in the same memory, so it is in `swap_mb` and not in `swap_free_mb`.
+    """
 
     total_mb: int
     available_mb: int
     swap_mb: int
+    zram_mb: int
     swap_free_mb: int
     gpu_mb: int
 
@@ -42,15 +46,19 @@ class Memory:
 
 def read_memory(machine: Host | None = None) -> Memory | None:
     """The kernel's account; None where there is none (not Linux)."""
-    text = (machine or Host()).text("proc/meminfo")
+    machine = machine or Host()
+    text = machine.text("proc/meminfo")
     if text is None:
         return None
+    rows = [line.split() for line in (machine.text("proc/swaps") or "").splitlines()[1:] if "zram" in line]
+    zram_kib, used_kib = (sum(int(row[column]) for row in rows) for column in (2, 3))
     mb = {name: int(kib) // 1024 for name, kib in re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)}
     return Memory(
         total_mb=mb["MemTotal"],
         available_mb=mb["MemAvailable"],
         swap_mb=mb.get("SwapTotal", 0),
-        swap_free_mb=mb.get("SwapFree", 0),
+        zram_mb=zram_kib // 1024,
+        swap_free_mb=max(0, mb.get("SwapFree", 0) - (zram_kib - used_kib) // 1024),
         gpu_mb=mb.get("NvMapMemUsed", 0),
     )
 

@@ -1,6 +1,7 @@
 """The doctor over machines made of text: what each answer means, its remedy, and that a bare machine is no error."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,9 +18,11 @@ from hrm_host.memory import GIB
 from hrm_train import doctor
 from hrm_train.doctor import TrainingSoftware
 
-JETPACK_62 = ServingSoftware(python=(3, 10, 12), onnxruntime=None, providers=(), tensorrt="10.3.0", pycuda="2024.1.2")
+JETPACK_62 = ServingSoftware(
+    python=(3, 10, 12), onnxruntime=None, providers=(), tensorrt="10.3.0", cuda_driver="12.9.5", num_gpus=1
+)
 PC = ServingSoftware(
-    python=(3, 12, 1), onnxruntime="1.23.0", providers=("CPUExecutionProvider",), tensorrt=None, pycuda=None
+    python=(3, 12, 1), onnxruntime="1.23.0", providers=("CPUExecutionProvider",), tensorrt=None, cuda_driver=None
 )
 HEALTHY = "0, NVIDIA GeForce RTX 4090, 560.35.03, Enabled, [N/A], 3105, 450.00, 450.00, 600.00, 1, 4, 16, 16, 41, [N/A]"
 SMI = "| NVIDIA-SMI 560.35.03   Driver Version: 560.35.03   CUDA Version: 12.6 |"
@@ -218,7 +221,7 @@ def test_a_missing_or_failing_command_gives_no_answer() -> None:
 
 
 def test_a_healthy_board_needs_nothing(tmp_path: Path) -> None:
-    found = cli.findings(board(tmp_path), JETPACK_62, tmp_path)
+    found = cli.findings(board(tmp_path), JETPACK_62)
     assert unwell(found) == {}
     said = {finding.name: finding.text for finding in found}
     assert said["board"].startswith("NVIDIA Jetson Orin Nano")
@@ -248,7 +251,7 @@ def test_a_healthy_board_needs_nothing(tmp_path: Path) -> None:
 def test_each_fault_of_a_board_has_its_remedy(
     tmp_path: Path, changes: dict[str, str], name: str, level: str, remedy: str
 ) -> None:
-    found = cli.findings(board(tmp_path, ORIN, **changes), JETPACK_62, tmp_path)
+    found = cli.findings(board(tmp_path, ORIN, **changes), JETPACK_62)
     assert unwell(found) == {name: level}
     assert remedy in next(finding.remedy for finding in found if finding.name == name)
 
@@ -258,27 +261,44 @@ def test_each_fault_of_a_board_has_its_remedy(
     [
         ({"tensorrt": None}, "TensorRT", "python3-libnvinfer"),
         ({"tensorrt": "8.6.2"}, "TensorRT", "JetPack 6.2"),
-        ({"pycuda": None}, "PyCUDA", "hrm-edge[jetson]"),
+        ({"cuda_driver": None}, "CUDA bindings", "hrm-edge[jetson]"),
+        ({"num_gpus": 0, "gpu_fault": "cuInit gives driver error 100"}, "GPU", "--runtime nvidia"),
+        ({"tensorrt_fault": "libnvdla_compiler.so: no such file"}, "TensorRT", "nvidia-l4t-dla-compiler"),
         ({"python": (3, 8, 10)}, "Python", "3.10"),
     ],
 )
 def test_software_that_a_board_lacks_is_a_fault(
     tmp_path: Path, changes: dict[str, object], name: str, remedy: str
 ) -> None:
-    found = cli.findings(board(tmp_path), replace(JETPACK_62, **changes), tmp_path)  # type: ignore[arg-type]
+    found = cli.findings(board(tmp_path), replace(JETPACK_62, **changes))  # type: ignore[arg-type]
     assert {finding.name: remedy in finding.remedy for finding in found if finding.level == "fail"} == {name: True}
 
 
 def test_a_pc_is_not_asked_for_what_only_a_board_has(tmp_path: Path) -> None:
-    found = cli.findings(Host(root=tmp_path), PC, tmp_path)
+    found = cli.findings(Host(root=tmp_path), PC)
     assert unwell(found) == {}
     assert not {"board", "JetPack", "power mode", "CUDA"} & {finding.name for finding in found}
-    missing = cli.findings(Host(root=tmp_path), replace(PC, onnxruntime=None), tmp_path)
+    missing = cli.findings(Host(root=tmp_path), replace(PC, onnxruntime=None))
     assert unwell(missing) == {"ONNX Runtime": "fail"}
 
 
-def test_a_full_disk_has_no_room_for_engines(tmp_path: Path) -> None:
-    assert cli.engine_cache(tmp_path, free=100 << 20).level == "fail"
+def test_a_full_disk_has_no_room_for_engines() -> None:
+    assert cli.engine_cache(free=100 << 20).level == "fail"
+
+
+@pytest.mark.process
+def test_a_tensorrt_that_is_installed_and_does_not_load_is_found(tmp_path: Path) -> None:
+    (tmp_path / "tensorrt.py").write_text("raise ImportError('libnvdla_compiler.so: cannot open shared object file')")
+    program = "from hrm_host.doctor import cli; print(cli.look().tensorrt_fault)"
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.stdout.startswith("libnvdla_compiler.so")
 
 
 def test_the_zone_nearest_to_its_own_limit_is_told(tmp_path: Path) -> None:
@@ -286,10 +306,44 @@ def test_the_zone_nearest_to_its_own_limit_is_told(tmp_path: Path) -> None:
     assert finding.text == "gpu-thermal 52 °C, slowed down from 85 °C"  # 33 degrees left; the CPU's has 48
 
 
+def doctor_says(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from hrm_host.doctor.cli import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+
+
+FAKES = Path(__file__).parents[1] / "support" / "fakes"
+SEGMENTS = ["sudoku in fp32", "sudoku in fp16", "sudoku in int8"]
+FIRST = ["TensorRT", "CUDA", "memory that both sides see, and a CUDA graph"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("settings", "failed", "told"),
+    [
+        ({}, [], ""),
+        ({"FAKE_CUDA_FAILS": "init"}, [*FIRST[1:], *SEGMENTS], "CUDA does not start here"),
+        ({"FAKE_CUDA_FAILS": "crash"}, FIRST[2:], "the process ended here with status 3"),
+    ],
+)
+def test_a_device_is_tried_step_by_step_and_a_failure_is_json_too(
+    tmp_path: Path, settings: dict[str, str], failed: list[str], told: str
+) -> None:
+    path = os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
+    done = doctor_says("--device", PYTHONPATH=path, XDG_CACHE_HOME=str(tmp_path), **settings)
+    steps = json.loads(done.stdout)
+    assert [step["step"] for step in steps if step["level"] != "ok"] == failed, done.stderr
+    assert done.returncode == bool(failed)
+    if failed:
+        assert told in next(step["found"] for step in steps if step["level"] != "ok")
+    else:
+        assert [step["step"] for step in steps] == [*FIRST, *SEGMENTS]
+        assert steps[2]["found"]["launch_and_wait_us"] > 0
+        assert steps[-1]["found"]["step_ms"]["1"] > 0
+
+
 @pytest.mark.process
 def test_one_command_shows_serving_and_training_and_its_status_tells_of_failures() -> None:
-    command = [sys.executable, "-c", "from hrm_host.doctor.cli import main; main()", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = doctor_says("--json")
     found = json.loads(done.stdout)
     assert done.returncode == any(finding["level"] == "fail" for finding in found)
     assert {("serve", "ONNX Runtime"), ("serve", "engine cache")} <= {(one["part"], one["name"]) for one in found}

@@ -5,17 +5,28 @@ that provider, `tensorrt` is our own TensorRT engine, `auto` the first of tensor
 Nothing is imported that the chosen engine does not need: a Jetson has no ONNX Runtime, a desktop no TensorRT.
 """
 
-import ctypes
 import importlib.util
+import logging
+import subprocess
+import sys
 from dataclasses import dataclass
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, EngineUnavailableError
+from hrm_host.board import cuda_devices
 
 ENGINES = ("auto", "cpu", "cuda", "ort-tensorrt", "tensorrt")
 MAX_SLOTS_CPU, MAX_SLOTS_GPU = 8, 16
 LONG_SEQUENCE = 256  # tokens; with more of them each slot holds much, and even a GPU has enough to do with few
+CUDA_TRIAL = """
+import sys
+from hrm_edge_runtime.engines.onnx import CUDA, OnnxEngine
+OnnxEngine(sys.argv[1], num_slots=1, provider=CUDA).step(1)
+"""
+"""In a process of its own: what ONNX Runtime was compiled with says nothing, and a context would stay in this one."""
 PREFERRED = {"cpu": ("fp32",), "cuda": ("fp16", "fp32"), "ort-tensorrt": ("fp16", "fp32")}
+
+_log = logging.getLogger("hrm_edge_runtime.engine")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +55,7 @@ def choose(bundle: Bundle, engine: str = "auto", precision: str | None = None, *
     the one measured fastest among the engines that were built for so many slots or more.
     """
     named, stated = parse_choice(engine)
-    named = _first_that_runs() if named == "auto" else named
+    named = _first_that_runs(bundle) if named == "auto" else named
     precision = precision or stated or _preferred(bundle, named, num_slots)
     bundle.graph_path(precision)
     return Choice(engine=named, precision=precision)
@@ -63,7 +74,7 @@ def prepare(bundle: Bundle, engine: str = "auto", *, num_slots: int | None, to_j
     """
     num_slots = num_slots or max_slots(bundle)
     named, precision = parse_choice(engine)
-    named = _first_that_runs() if named == "auto" else named
+    named = _first_that_runs(bundle) if named == "auto" else named
     if named != "tensorrt":
         return choose(bundle, named, precision, num_slots=num_slots)
     if precision is not None:
@@ -109,17 +120,11 @@ def engine_for(
 
 
 def num_gpus() -> int:
-    """CUDA devices that the driver shows; 0 without a driver."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    works = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
-    return count.value if works else 0
+    """CUDA devices that the driver starts; 0 without a driver."""
+    return cuda_devices()[0]
 
 
-def _first_that_runs() -> str:
+def _first_that_runs(bundle: Bundle) -> str:
     if num_gpus() == 0:
         return "cpu"
     from hrm_edge_runtime.engines.trt.drivers import is_installed
@@ -128,9 +133,12 @@ def _first_that_runs() -> str:
         return "tensorrt"
     if importlib.util.find_spec("onnxruntime") is None:
         return "cpu"
-    import onnxruntime
-
-    return "cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu"
+    graph = bundle.graph_path(_preferred(bundle, "cuda", num_slots=1))
+    tried = subprocess.run([sys.executable, "-c", CUDA_TRIAL, str(graph)], capture_output=True, text=True)
+    if tried.returncode:
+        reason = tried.stderr.strip().rpartition("\n")[2]
+        _log.warning("auto runs on the CPU although there is a GPU (status %d: %s)", tried.returncode, reason)
+    return "cpu" if tried.returncode else "cuda"
 
 
 def _preferred(bundle: Bundle, engine: str, num_slots: int) -> str:

@@ -19,13 +19,13 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.bundle import Bundle, user_cache
 from hrm_edge_runtime.engines import engine as contract
 from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError, Float32, Int32, Shape, StepOutput
 from hrm_edge_runtime.manifest import BundleError, Manifest
 from hrm_host.board import num_cores
 
-INSTALL_GPU = "install onnxruntime-gpu for this machine's CUDA in place of onnxruntime, or choose --engine cpu"
+INSTALL_GPU = "install hrm-edge[serve-gpu] in place of hrm-edge[serve] (onnxruntime-gpu), or choose --engine cpu"
 DEVICE_ID = 0
 _TYPE_NAMES: dict[Any, str] = {np.int32: "tensor(int32)", np.float32: "tensor(float)", np.bool_: "tensor(bool)"}
 
@@ -52,7 +52,7 @@ CUDA = Provider(name="CUDAExecutionProvider", device="cuda", options={"use_tf32"
 def provider_for(bundle: Bundle, engine: str, precision: str, *, num_slots: int) -> Provider:
     """The provider behind an engine's name on the command line."""
     if engine == "ort-tensorrt":
-        cache = bundle.path / "engines" / "onnxruntime"
+        cache = user_cache() / "plans" / "onnxruntime"
         return tensorrt_provider(bundle.manifest, precision, num_slots=num_slots, cache=cache)
     return CUDA if engine == "cuda" else CPU
 
@@ -247,6 +247,8 @@ def _open_session(path: Path, provider: Provider, num_threads: int | None) -> or
     """Open a graph; refuses one that does not load, and a provider behind which only the CPU would run."""
     if provider.name not in ort.get_available_providers():
         raise EngineUnavailableError(f"this ONNX Runtime has no {provider.name}: {INSTALL_GPU}.")
+    if provider is not CPU and hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()  # CUDA and cuDNN where pip put them; since 1.21
     options = ort.SessionOptions()
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.intra_op_num_threads = num_threads or num_cores()

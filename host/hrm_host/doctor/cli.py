@@ -8,25 +8,28 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hrm_host.board import GpuClock, Host, Zone
+from hrm_host.board import GpuClock, Host, Zone, cuda_devices
 from hrm_host.doctor import Finding, fail, fail_if, ok, python_finding, warn
 from hrm_host.memory import GIB, MIB, read_memory
 
 GROUP = "hrm_edge.doctor"
+DEVICE_CHECK = "hrm_edge_runtime.engines.trt.check"
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 OLDEST_TENSORRT = (10, 3)
+DLA_COMPILER = "on a Jetson sudo apt-get install nvidia-l4t-dla-compiler; then sudo ldconfig"
 FROM_JETPACK = "sudo apt-get install nvidia-jetpack python3-libnvinfer, then python3 -m venv --system-site-packages"
 BUILDING_BYTES = 2 * GIB  # about what building an engine takes (calculated; engines/trt/build.py)
 SERVING_BYTES = 256 * MIB  # both processes with the shipped Sudoku model
@@ -39,26 +42,39 @@ NO_DESKTOP = "leave the desktop (sudo systemctl set-default multi-user.target &&
 
 @dataclass(frozen=True, kw_only=True)
 class ServingSoftware:
-    """Installed versions; None where something is missing."""
+    """What loads here, by version; None where something is missing, a fault where it is there and does not work."""
 
     python: tuple[int, ...]
     onnxruntime: str | None
     providers: tuple[str, ...]
     tensorrt: str | None
-    pycuda: str | None
+    cuda_driver: str | None
+    num_gpus: int = 0
+    tensorrt_fault: str = ""
+    gpu_fault: str = ""
 
 
 def look() -> ServingSoftware:
-    """This process's own software."""
-    onnxruntime = None
+    """This process's own software. TensorRT is imported and the driver started: metadata proves neither."""
+    onnxruntime = tensorrt = None
+    fault = ""
     if importlib.util.find_spec("onnxruntime") is not None:
         import onnxruntime
+    if importlib.util.find_spec("tensorrt") is not None:
+        try:
+            tensorrt = str(importlib.import_module("tensorrt").__version__)
+        except (ImportError, OSError) as error:
+            fault = str(error)
+    num_gpus, gpu_fault = cuda_devices()
     return ServingSoftware(
         python=tuple(sys.version_info[:3]),
         onnxruntime=str(onnxruntime.__version__) if onnxruntime else None,
         providers=tuple(onnxruntime.get_available_providers()) if onnxruntime else (),
-        tensorrt=_version("tensorrt"),
-        pycuda=_version("pycuda"),
+        tensorrt=tensorrt,
+        cuda_driver=_version("cuda-bindings") or _version("pycuda"),
+        num_gpus=num_gpus,
+        tensorrt_fault=fault,
+        gpu_fault=gpu_fault,
     )
 
 
@@ -69,22 +85,21 @@ def _version(name: str) -> str | None:
         return None
 
 
-def findings(machine: Host, software: ServingSoftware, bundle: Path) -> list[Finding]:
+def findings(machine: Host, software: ServingSoftware) -> list[Finding]:
     """Everything that serving needs, in the order it is shown."""
     on_jetson = machine.jetson_release is not None
-    folder = next(path for path in (bundle, *bundle.absolute().parents) if path.is_dir())
     return [
         python_finding(software.python),
         *engines(software, on_jetson=on_jetson),
         *cuda(machine, on_jetson=on_jetson),
         *board(machine),
         *memory(machine, shared_with_gpu=on_jetson),
-        engine_cache(folder),
+        engine_cache(),
     ]
 
 
 def engines(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
-    """ONNX Runtime or TensorRT; TensorRT needs PyCUDA as well."""
+    """ONNX Runtime or TensorRT; TensorRT needs a CUDA driver and its Python bindings as well."""
     if software.onnxruntime is not None:
         providers = ", ".join(provider.removesuffix("ExecutionProvider") for provider in software.providers)
         yield ok("ONNX Runtime", f"{software.onnxruntime} with {providers}")
@@ -92,6 +107,9 @@ def engines(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
         yield ok("ONNX Runtime", "missing; TensorRT does its work here")
     else:
         yield fail("ONNX Runtime", "missing", "pip install 'hrm-edge[serve]'")
+    if software.tensorrt_fault:
+        yield fail("TensorRT", f"does not load: {software.tensorrt_fault}", DLA_COMPILER)
+        return
     if software.tensorrt is None:
         text = "missing" if on_jetson else "not installed; only --engine tensorrt needs it"
         yield fail_if(on_jetson, "TensorRT", text, FROM_JETPACK)
@@ -99,11 +117,16 @@ def engines(software: ServingSoftware, *, on_jetson: bool) -> Iterator[Finding]:
     major, minor = (int(part) for part in software.tensorrt.split(".")[:2])
     remedy = "install TensorRT 10.3 or newer; on a Jetson flash JetPack 6.2"
     yield fail_if((major, minor) < OLDEST_TENSORRT, "TensorRT", software.tensorrt, remedy)
-    if software.pycuda is not None:
-        yield ok("PyCUDA", software.pycuda)
+    if software.cuda_driver is not None:
+        yield ok("CUDA bindings", software.cuda_driver)
     else:
-        remedy = "export PATH=/usr/local/cuda/bin:$PATH; pip install 'hrm-edge[jetson]'"
-        yield (fail if on_jetson else warn)("PyCUDA", "missing, and TensorRT engines need it", remedy)
+        remedy = "pip install 'hrm-edge[jetson]'"
+        yield (fail if on_jetson else warn)("CUDA bindings", "missing, and TensorRT engines need them", remedy)
+    if software.num_gpus:
+        yield ok("GPU", f"{software.num_gpus} CUDA device{'s' * (software.num_gpus > 1)}")
+    else:
+        remedy = "in a container use --runtime nvidia, and let the user into the groups video and render"
+        yield (fail if on_jetson else warn)("GPU", f"CUDA does not start: {software.gpu_fault}", remedy)
 
 
 def cuda(machine: Host, *, on_jetson: bool) -> Iterator[Finding]:
@@ -122,10 +145,8 @@ def memory(machine: Host, *, shared_with_gpu: bool) -> Iterator[Finding]:
     """The free memory, and the swap behind it; a GPU that shares this memory builds its engines in it."""
     if (account := read_memory(machine)) is None:
         return
-    total, available, swap = (mb * MIB for mb in (account.total_mb, account.available_mb, account.swap_mb))
-    # swap on zram is compressed and in the same memory; only other swap adds to it
-    rows = [line.split() for line in (machine.text("proc/swaps") or "").splitlines()[1:]]
-    zram = sum(int(row[2]) * 1024 for row in rows if len(row) > 2 and "zram" in row[0])
+    sizes = (account.total_mb, account.available_mb, account.swap_mb, account.zram_mb)
+    total, available, swap, zram = (mb * MIB for mb in sizes)
     of_zram = f", {zram / GIB:.1f} of it zram" if zram else ""
     said = f"swap {swap / GIB:.1f} GiB{of_zram}" if swap else "no swap"
     text = f"{available / GIB:.1f} of {total / GIB:.1f} GiB free, {said}"
@@ -136,11 +157,14 @@ def memory(machine: Host, *, shared_with_gpu: bool) -> Iterator[Finding]:
         yield fail_if(available < SERVING_BYTES, "memory", text, NO_DESKTOP)
 
 
-def engine_cache(folder: Path, free: int | None = None) -> Finding:
-    """Room for built engines and their logs; about 100 MB for each precision of a published model."""
+def engine_cache(free: int | None = None) -> Finding:
+    """Room for built engines; about 100 MB for each precision of a published model."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = next(path for path in (cache, *cache.absolute().parents) if path.is_dir())
     free = shutil.disk_usage(folder).free if free is None else free
-    where = f"{folder}" if os.access(folder, os.W_OK) else "the user's cache, since the bundle is read-only"
-    text = f"{free / GIB:.1f} GiB free for engines in {where}"
+    text = f"{free / GIB:.1f} GiB free for engines in {cache}"
+    if not os.access(folder, os.W_OK):
+        return fail("engine cache", f"{cache} cannot be written", "set XDG_CACHE_HOME to a folder that can")
     return fail_if(free < GIB // 4, "engine cache", text, "free a gigabyte on that disk")
 
 
@@ -221,12 +245,7 @@ def heat(machine: Host) -> Iterator[Finding]:
         yield ok("temperature", said)
 
 
-def _shipped_bundles() -> Path:
-    """Where the serving room keeps its bundles, found without importing it."""
-    spec = importlib.util.find_spec("hrm_edge_runtime")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent / "bundles"
+# The command
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -234,15 +253,21 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command(epilog="Example: hrm-doctor --json")
 def doctor(
-    bundle: Annotated[Path, typer.Option(help="The bundle directory that shall be served.")] = _shipped_bundles(),
+    device: Annotated[
+        bool, typer.Option("--device", help="Try the GPU itself with TensorRT, step by step; JSON even where it fails.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Look for what stands in the way of serving and training on this machine; nothing is changed.
 
     Exits with 1 where something must be mended.
     """
+    if device:
+        steps = try_device()
+        print(json.dumps(steps, indent=2))
+        raise typer.Exit(any(step["level"] != "ok" for step in steps))
     rooms = {entry.name: entry.load()() for entry in metadata.entry_points(group=GROUP)}
-    found: dict[str, list[Finding]] = {"serve": findings(Host(), look(), bundle), **rooms}
+    found: dict[str, list[Finding]] = {"serve": findings(Host(), look()), **rooms}
     if as_json:
         rows = [{"part": part, **asdict(finding)} for part, of_part in found.items() for finding in of_part]
         print(json.dumps(rows, indent=2))
@@ -257,6 +282,17 @@ def doctor(
             table.add_section()
         Console().print(table)
     raise typer.Exit(any(finding.level == "fail" for part in found.values() for finding in part))
+
+
+def try_device() -> list[dict[str, Any]]:
+    """What each step of the serving room's check found, in a process of its own: a driver may take it along."""
+    done = subprocess.run([sys.executable, "-m", DEVICE_CHECK], stdout=subprocess.PIPE, text=True, check=False)
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"step"')]
+    steps: dict[str, dict[str, Any]] = {step["step"]: step for step in told}
+    for step in steps.values():
+        if step["level"] == "begun":
+            step.update(level="fail", found=f"the process ended here with status {done.returncode}")
+    return list(steps.values()) or [{"step": "start", "level": "fail", "found": f"status {done.returncode}"}]
 
 
 def main() -> None:

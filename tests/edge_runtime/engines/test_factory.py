@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines import onnx
+from hrm_edge_runtime.engines import factory, onnx
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.factory import Choice, choose, engine_for, num_gpus, parse_choice
 from hrm_edge_runtime.engines.onnx import DeviceRows, HostRows, OnnxEngine
@@ -35,6 +36,25 @@ def test_auto_is_the_cpu_where_there_is_no_gpu(tiny_bundle: Path) -> None:
     assert choose(Bundle.open(tiny_bundle), num_slots=1) == Choice(engine="cpu", precision="fp32")
 
 
+@pytest.mark.process
+def test_auto_falls_back_to_the_cpu_and_says_so_where_cuda_does_not_run(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its list of providers would say what ONNX Runtime was compiled with."""
+    monkeypatch.setattr(factory, "num_gpus", lambda: 1)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    assert choose(Bundle.open(tiny_bundle), num_slots=1) == Choice(engine="cpu", precision="fp32")
+    assert "auto runs on the CPU although there is a GPU" in caplog.text
+    assert "hrm-edge[serve-gpu]" in caplog.text
+
+
+def test_an_engine_of_onnx_runtime_is_never_kept_in_a_bundle(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    options = onnx.provider_for(bundle, "ort-tensorrt", "fp32", num_slots=1).options
+    folders = {options["trt_engine_cache_path"], options["trt_timing_cache_path"]}
+    assert [folder for folder in folders if folder.startswith(str(bundle.path))] == []
+
+
 def test_a_precision_the_bundle_lacks_is_refused(tiny_bundle: Path) -> None:
     with pytest.raises(BundleError, match="holds no 'int8' graph"):
         choose(Bundle.open(tiny_bundle), "cpu:int8", num_slots=1)
@@ -43,7 +63,7 @@ def test_a_precision_the_bundle_lacks_is_refused(tiny_bundle: Path) -> None:
 @pytest.mark.parametrize("engine", ["cuda", "ort-tensorrt"])
 @without_gpu
 def test_a_provider_that_is_not_there_is_refused_and_not_replaced(tiny_bundle: Path, engine: str) -> None:
-    with pytest.raises(EngineUnavailableError, match="install onnxruntime-gpu"):
+    with pytest.raises(EngineUnavailableError, match=r"install hrm-edge\[serve-gpu\] .*onnxruntime-gpu"):
         engine_for(Bundle.open(tiny_bundle), engine=engine, num_slots=1)
 
 

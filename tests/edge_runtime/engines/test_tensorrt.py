@@ -499,6 +499,13 @@ def test_swap_counts_for_what_the_host_can_give_up(tmp_path: Path, swap: int, al
     assert told.allocatable_mb == allocatable_mb
 
 
+def test_swap_in_memory_itself_counts_for_nothing(tmp_path: Path) -> None:
+    told = memory.read_memory(board(tmp_path))
+    assert told is not None
+    assert (told.swap_mb, told.zram_mb, told.swap_free_mb) == (3810, 3810, 0)
+    assert told.allocatable_mb == told.available_mb
+
+
 def test_a_build_that_memory_cannot_bear_is_refused(
     bundle: Bundle, device: SetUp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

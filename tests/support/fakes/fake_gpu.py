@@ -4,7 +4,7 @@ Device memory is host memory at real addresses, full of garbage. Work put on a s
 synchronises, so a missing wait shows; while a stream is recorded, nothing runs and the work goes into the graph.
 FAKE_CUDA_INTEGRATED=0 makes it a card with memory of its own: pinned arrays and device memory are then different
 places, and a missing copy shows. FAKE_CUDA_FAILS names what gives an error: init, wait, capture (a copy in a recorded
-stream), or a driver function. What is released twice or never made is an assertion.
+stream), crash (memory ends the process), or a driver function. What is released twice or never made is an assertion.
 """
 
 from __future__ import annotations
@@ -93,6 +93,8 @@ class Stream:
 
 
 def allocate(num_bytes: int) -> int:
+    if is_set_to_fail("crash"):
+        os._exit(3)
     if num_bytes > int(os.environ.get("FAKE_CUDA_BYTES", str(1 << 30))):
         raise RefusedError(OUT_OF_MEMORY)
     array = np.full(num_bytes, GARBAGE, np.uint8)
