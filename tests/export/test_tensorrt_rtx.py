@@ -74,7 +74,7 @@ def test_types_agree_with_the_stubs_of_tensorrt(tmp_path: Path) -> None:
         pytest.skip("tensorrt-stubs is not unpacked beside the wheels")
     settings = {
         "include": [os.path.relpath(room / "hrm_edge_runtime" / "engines", tmp_path)],
-        "extraPaths": [str(stubs), str(room), str(room.parent / "puzzles")],
+        "extraPaths": [str(stubs), *(str(room.parent / name) for name in ("edge_runtime", "host", "puzzles"))],
         "typeCheckingMode": "strict",
         "pythonVersion": "3.10",
         **dict.fromkeys(("reportMissingTypeStubs", "reportMissingModuleSource"), False),
