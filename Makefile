@@ -39,11 +39,13 @@ format: .venv/ready  ## Format the code
 	$(DEV)/ruff check --fix .
 	$(DEV)/ruff format .
 
-check-gpu: .venv/ready  ## Train a few steps on the CUDA device and compare it with the CPU
-	$(DEV)/python -m pytest -m gpu --override-ini addopts="--import-mode=importlib --strict-markers -rA"
+check-gpu: .venv/ready  ## On a CUDA device: training beside the CPU, engines beside PyTorch; writes acceptance-gpu.json
+	-$(DEV)/python -m pytest -m gpu --junitxml gpu-tests.xml \
+		--override-ini addopts="--import-mode=importlib --strict-markers -rA"
+	$(DEV)/python -m hrm_edge_runtime.acceptance --full --tests gpu-tests.xml --soak-minutes 5 --out acceptance-gpu.json
 
-check-jetson:  ## On a Jetson: parity, bench and half an hour of soak on its TensorRT engine; writes acceptance.json
-	$(PYTHON) -m hrm_edge_runtime.acceptance --engine tensorrt --soak-minutes 30 --out acceptance.json
+check-jetson:  ## On a Jetson: device, parity of every model, bench, half an hour of soak; writes acceptance.json
+	$(PYTHON) -m hrm_edge_runtime.acceptance --engine tensorrt --full --soak-minutes 30 --out acceptance.json
 
 check-rtx: .venv/ready .rtx/ready  ## Build every form of a full-size graph with NVIDIA's builder, without a GPU (minutes)
 	PYTHONPATH=.rtx $(DEV)/python -m pytest -m rtx --timeout 1400

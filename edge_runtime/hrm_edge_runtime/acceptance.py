@@ -2,8 +2,10 @@
 
     python3 -m hrm_edge_runtime.acceptance model.bundle --soak-minutes 30 --out acceptance.json
 
-Made for a Jetson (`make check-jetson`), where it has not been run yet; it runs on any engine. The power mode, clocks
-and temperature are recorded beside the times, since they decide them.
+Made for a Jetson (`make check-jetson`) and a card (`make check-gpu`), where it has not been run yet; it runs on any
+engine. It fails where parity breaks its gates, where a puzzle comes back without an answer, and where the process grows
+while it soaks; a refusal is in the JSON too. The power mode, clocks and temperature are recorded beside the times,
+since they decide them.
 """
 
 import itertools
@@ -16,16 +18,18 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
+from xml.etree import ElementTree
 
 import typer
 
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
-from hrm_edge_runtime.bundle import Bundle, Golden, find_bundle
-from hrm_edge_runtime.engines.engine import Engine, median_step_ms
+from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle, Golden, find_bundle
+from hrm_edge_runtime.engines.engine import Engine, EngineLostError, median_step_ms
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.trt.cache import buckets_for
 from hrm_host import atomic, board, command, memory
+from hrm_host.doctor.cli import try_device
 
 MEASURE_S, MIN_STEPS = 2.0, 20
 SAMPLE_EVERY_S = 5.0
@@ -44,12 +48,32 @@ def accept_command(
     slots: Annotated[int, typer.Option(min=1, max=64, help="Puzzles in one batch.")] = 4,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads on a CPU; without it, all cores.")] = None,
     soak_minutes: Annotated[float, typer.Option(min=0, help="How long the device solves without a pause.")] = 10.0,
+    full: Annotated[
+        bool, typer.Option("--full", help="Also try TensorRT step by step, and every shipped bundle and precision.")
+    ] = False,
+    tests: Annotated[
+        Path | None, typer.Option(help="What pytest --junitxml wrote, to be kept with the findings.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where the findings go.")] = Path("acceptance.json"),
 ) -> None:
     """Check parity, speed and endurance on this device; exits with 1 where one fails."""
-    opened = Bundle.open(find_bundle(bundle))
-    choice = prepare(opened, engine, num_slots=slots, to_judge=True)
-    findings = accept(opened, choice, num_slots=slots, num_threads=threads, soak_s=60 * soak_minutes)
+    findings: dict[str, Any]
+    try:
+        opened = Bundle.open(find_bundle(bundle))
+        choice = prepare(opened, engine, num_slots=slots, to_judge=True)
+        findings = accept(opened, choice, num_slots=slots, num_threads=threads, soak_s=60 * soak_minutes)
+        if full:
+            typer.echo("every shipped bundle in every precision", err=True)
+            findings["shipped"] = shipped_breaks(choice.engine, num_slots=slots, num_threads=threads)
+            findings["faults"] += [f"{name}: {found[0]}" for name, found in findings["shipped"].items() if found]
+    except (ValueError, EngineLostError) as error:
+        findings = {"faults": [str(error)]}
+    if full:
+        findings["steps"] = try_device()
+    if tests is not None:
+        findings["tests"] = outcomes_of(tests)
+        findings["faults"] += [f"{name}: {said}" for name, said in findings["tests"].items() if said == "failed"]
+    findings["passed"] = not findings["faults"]
     atomic.write_text(out, json.dumps(findings, indent=1) + "\n")
     typer.echo(f"{'passed' if findings['passed'] else 'FAILED: ' + '; '.join(findings['faults'])}: {out}", err=True)
     raise typer.Exit(0 if findings["passed"] else 1)
@@ -67,18 +91,45 @@ def accept(bundle: Bundle, choice: Choice, *, num_slots: int, num_threads: int |
         typer.echo(f"soak of {soak_s:.0f} s", err=True)
         soak = _soak(bundle, choice, engine, soak_s)
     # none is loaded to find its version
-    loaded = ((name, sys.modules.get(name)) for name in ("numpy", "onnxruntime", "tensorrt", "pycuda"))
+    loaded = ((name, sys.modules.get(name)) for name in ("numpy", "onnxruntime", "tensorrt", "cuda.bindings", "pycuda"))
     versions = {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded if module is not None}
-    faults = [*parity["breaks"], *soak["faults"]]
     return {
-        "passed": not faults,
-        "faults": faults,
+        "faults": [*parity["breaks"], *soak["faults"]],
         "bundle": {"name": bundle.manifest.name, "provenance": bundle.manifest.provenance},
         "engine": {"choice": str(choice), "slots": num_slots, "versions": versions},
         "device": {**board.Host().facts(), "machine": platform.machine(), "python": platform.python_version()},
         "parity": parity,
         "bench": bench,
         "soak": soak,
+    }
+
+
+def shipped_breaks(engine: str, *, num_slots: int, num_threads: int | None) -> dict[str, list[str]]:
+    """The gates that each shipped bundle breaks over its golden traces, by bundle and precision."""
+    from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
+
+    found: dict[str, list[str]] = {}
+    for path in sorted(SHIPPED_BUNDLES.glob("*.bundle")):
+        bundle = Bundle.open(path)
+        for precision in bundle.manifest.precisions:
+            options = ParityOptions(engine=f"{engine}:{precision}", slots=num_slots, threads=num_threads)
+            try:
+                breaks = list(map(str, compare_engines(bundle, options).breaks))
+            except (ValueError, EngineLostError) as error:
+                breaks = [str(error)]
+            found[f"{bundle.manifest.name} {options.engine}"] = breaks
+    return found
+
+
+def outcomes_of(junit: Path) -> dict[str, str]:
+    """Each test of a report of pytest's: passed, failed or skipped."""
+    cases = ElementTree.parse(junit).iter("testcase")
+    outcome_of = {"failure": "failed", "error": "failed", "skipped": "skipped"}
+    return {
+        f"{case.get('classname')}.{case.get('name')}": next(
+            (outcome_of[child.tag] for child in case if child.tag in outcome_of), "passed"
+        )
+        for case in cases
     }
 
 

@@ -54,6 +54,14 @@ def test_a_gpu_trains_as_the_cpu_does(data: Path) -> None:
     assert [float(on_gpu.step().loss) for _ in range(5)] == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_bfloat16_and_compiled_functions_lose_nearly_what_the_cpu_does(data: Path) -> None:
+    on_cpu, on_gpu = trainer_on(data, window=2), trainer_on(data, PRESETS["rtx4090"], window=2)
+    expected = [float(on_cpu.step().loss) for _ in range(5)]
+    assert [float(on_gpu.step().loss) for _ in range(5)] == pytest.approx(expected, rel=0.05)
+
+
 def test_resuming_under_another_recipe_is_refused(data: Path, tmp_path: Path) -> None:
     trainer = trainer_on(data)
     trainer.step()
