@@ -76,8 +76,8 @@ class HaltingCurve(_Strict):
 class Manifest(_Strict):
     """What `manifest.json` holds; `num_positions` is prefix + `seq_len`, `precisions` names the step graph of each.
 
-    `cpu_graphs` are forms that ONNX Runtime's CPU kernels run faster (of INT8 with weights of seven bits); `unrolled` are whole loops
-    in one graph; `curves` are what halting early cost in each precision.
+    `cpu_graphs` are forms that ONNX Runtime's CPU kernels run faster (of INT8 with weights of seven bits); `unrolled`
+    are whole loops in one graph; `curves` are what halting early cost in each precision.
     """
 
     format_version: Literal[2] = FORMAT_VERSION

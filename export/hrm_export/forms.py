@@ -5,12 +5,11 @@ would go unseen, so which ones follows from ranges recorded over whole puzzles. 
 """
 
 import copy
-import math
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -38,8 +37,6 @@ HEADROOM = 8.0
 QUANTISERS = ("QuantizeLinear", "DequantizeLinear")
 NORM = frozenset({"square", "mean", "steady", "rms", "norm"})
 """Local names of the nodes of a normalisation: squares and sums outgrow float16 first, and the epsilon is lost."""
-
-
 FRESH, ANSWER, MARGIN, SEGMENTS = "fresh_B", "answer_BT", "halt_margin_B", "segments_B"
 KEPT_AS = {ANSWER: "kept_answer", MARGIN: "kept_margin", "q_halt_B": "kept_q_halt"}
 """What a row keeps of its last segment, and the node's name."""
@@ -136,37 +133,26 @@ def lower_precisions(served: ServedGraph, questions: Questions, options: Options
         yield Form(precision="int8", portable=portable, cpu=narrow, origin=origin)
 
 
-class Range(NamedTuple):
-    """Smallest and largest magnitude that a value was seen to have."""
-
-    low: float
-    high: float
-
-
-def record_ranges(served: ServedGraph, questions: Questions, *, progress: OnProgress = unheard) -> dict[str, Range]:
-    """The range of every float value over all segments that the puzzles reach under the halting rule."""
+def record_ranges(served: ServedGraph, questions: Questions, *, progress: OnProgress = unheard) -> dict[str, float]:
+    """The largest magnitude of every float value over all segments that the puzzles reach under the halting rule."""
     types = element_types(served.graph)
     values = [name for node in served.graph.graph.node for name in node.output if types[name] == SINGLE]
-    low, high = dict.fromkeys(values, math.inf), dict.fromkeys(values, 0.0)
-
-    nodes, ends = list(served.graph.graph.node), ((low, "low", "ReduceMin"), (high, "high", "ReduceMax"))
+    largest, nodes = dict.fromkeys(values, 0.0), list(served.graph.graph.node)
     for name in values:
         nodes.append(helper.make_node("Abs", [name], [f"{name}/abs"]))
-        for _, end, operator in ends:
-            nodes.append(helper.make_node(operator, [f"{name}/abs"], [f"{name}/{end}"], keepdims=0))
+        nodes.append(helper.make_node("ReduceMax", [f"{name}/abs"], [f"{name}/largest"], keepdims=0))
     shown = with_nodes(served.graph, nodes, served.graph.graph.initializer)
-    shown = with_outputs(shown, (f"{name}/{end}" for name in values for _, end, _ in ends))
+    shown = with_outputs(shown, (f"{name}/largest" for name in values))
 
     def observe(arrays: Mapping[str, np.typing.NDArray[Any]]) -> None:
         for name in values:
-            low[name] = min(low[name], float(arrays[f"{name}/low"]))
-            high[name] = max(high[name], float(arrays[f"{name}/high"]))
+            largest[name] = max(largest[name], float(arrays[f"{name}/largest"]))
 
     served.observed(questions, observe, shown=shown, progress=progress)
-    return {name: Range(low=low[name], high=high[name]) for name in values}
+    return largest
 
 
-def float32_nodes(graph: ModelProto, ranges: Mapping[str, Range]) -> frozenset[str]:
+def float32_nodes(graph: ModelProto, ranges: Mapping[str, float]) -> frozenset[str]:
     """Names of the nodes that float16 would overflow or whose scale it would lose, and every normalisation.
 
     NVIDIA's builder warns of an overflow in any normalisation in float16; in float32 it makes as many kernels.
@@ -236,13 +222,12 @@ class _Conversion:
         return name
 
 
-def _needs_single(node: NodeProto, graph: GraphProto, ranges: Mapping[str, Range]) -> bool:
+def _needs_single(node: NodeProto, graph: GraphProto, ranges: Mapping[str, float]) -> bool:
     tensors = (numpy_helper.to_array(tensor) for tensor in graph.initializer if tensor.name in node.input)
     stored = [np.abs(array) for array in tensors if array.dtype == np.float32]
-    made = [ranges[name] for name in node.output if name in ranges]
     if any(array.max() > LARGEST for array in stored):
         return True
-    if any(HEADROOM * each.high > LARGEST for each in made):
+    if any(HEADROOM * ranges.get(name, 0.0) > LARGEST for name in node.output):
         return True
     return node.op_type in QUANTISERS and any(array.min() < SMALLEST for array in stored)
 

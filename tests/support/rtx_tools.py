@@ -30,7 +30,7 @@ from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import Shape
 from hrm_edge_runtime.engines.trt.api import BuildSettings, plan_from_onnx
-from hrm_export.forms import Range, float32_nodes, half_graph, record_ranges, unrolled_graph
+from hrm_export.forms import float32_nodes, half_graph, record_ranges, unrolled_graph
 from hrm_export.segment import segment_graph
 from hrm_host.progress import Stages
 from hrm_model.config import HRMConfig
@@ -175,7 +175,7 @@ def _shapes(graph: onnx.ModelProto, num_rows: int) -> Mapping[str, Shape]:
     return {name: (num_rows, *shape[1:]) for name, shape in sizes.items()}
 
 
-def _ranges(step: onnx.ModelProto, config: HRMConfig) -> dict[str, Range]:
+def _ranges(step: onnx.ModelProto, config: HRMConfig) -> dict[str, float]:
     puzzle = registry.get("sudoku")
     tokens_NT = np.random.default_rng(0).integers(1, config.vocab_size, (2, config.seq_len), dtype=np.int32)
     questions = Questions(tokens_NT=tokens_NT, labels_NT=tokens_NT, puzzle_ids_N=np.zeros(2, np.int32), source="here")
@@ -184,8 +184,8 @@ def _ranges(step: onnx.ModelProto, config: HRMConfig) -> dict[str, Range]:
     return record_ranges(ServedGraph(graph=step, puzzle=puzzle, puzzle_table=table, policy=policy), questions)
 
 
-def _scales(step: onnx.ModelProto, ranges: Mapping[str, Range]) -> dict[str, float]:
-    return {site.name: ranges[site.tensor].high / 127 if site.tensor in ranges else 1.0 for site in call_sites(step)}
+def _scales(step: onnx.ModelProto, ranges: Mapping[str, float]) -> dict[str, float]:
+    return {site.name: ranges[site.tensor] / 127 if site.tensor in ranges else 1.0 for site in call_sites(step)}
 
 
 def main() -> None:
