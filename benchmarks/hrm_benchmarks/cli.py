@@ -17,8 +17,9 @@ from hrm_edge_runtime.batching.halting import PolicyKind
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.solve.solvers import from_bundle
+from hrm_host.command import Command
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+app = Command(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
 SHARES = (0.5, 0.8, 0.95)
 PROMISED = ("sudoku", "sudoku-6x6 --engine cpu:int8")

@@ -21,7 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from hrm_host import board, command
+from hrm_host import board, command, system
 
 PAPER_WIDTH = 160  # characters
 
@@ -36,7 +36,7 @@ def environment() -> dict[str, object]:
         "system": platform.platform(),
         "processor": board.Host().cpu_model or platform.processor(),
         "cores": os.cpu_count(),
-        "load_average": os.getloadavg(),
+        "load_average": system.load_average(),
         "python": platform.python_version(),
         "onnxruntime": version("onnxruntime"),
         "numpy": version("numpy"),

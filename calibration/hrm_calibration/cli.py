@@ -26,7 +26,7 @@ from hrm_host.progress import stages_on
 from hrm_puzzles.data.sources import Questions, find_questions, questions_from_csv, questions_from_data
 
 BundleName = Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle directory, or the name of a shipped one.")]
-main = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+main = command.Command(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 """Entry point of `hrm-calibrate`."""
 
 

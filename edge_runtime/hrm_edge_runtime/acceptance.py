@@ -35,7 +35,7 @@ MEASURE_S, MIN_STEPS = 2.0, 20
 SAMPLE_EVERY_S = 5.0
 MAX_GROWTH_MB = 64
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = command.Command(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command(epilog="Example: python3 -m hrm_edge_runtime.acceptance model.bundle --engine tensorrt:fp16")

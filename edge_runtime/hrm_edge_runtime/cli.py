@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from hrm_host.command import refusing
+from hrm_host.command import Command, refusing
 
-serve = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+serve = Command(add_completion=False, pretty_exceptions_enable=False)
 """Entry point of `hrm-serve`."""
 
 UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}

@@ -7,13 +7,18 @@ import typer
 from pydantic import ValidationError
 
 from hrm_edge_runtime.http.auth import Key, KeyFileError, hash_of, new_secret, read_keys, write_keys
-from hrm_host.command import refusing
+from hrm_host.command import Command, refusing
+from hrm_host.system import HANG_UP
 
-main = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+main = Command(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 """Entry point of `hrm-key`."""
 
 File = Annotated[Path, typer.Option(help="The key file; `hrm-serve --keys` reads it.")]
-RELOAD = "a running server reads the file again on SIGHUP (systemctl reload hrm-serve)"
+RELOAD = (
+    "start a running server again, so that it reads the file"
+    if HANG_UP is None
+    else "a running server reads the file again on SIGHUP (systemctl reload hrm-serve)"
+)
 
 
 @main.command(epilog="Example: hrm-key add kitchen --file keys --rate 5 --burst 20")

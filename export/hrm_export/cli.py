@@ -39,7 +39,7 @@ HALTING_LOSS = 0.005
 """Share of exact solves that stopping early may cost against running all segments, where no threshold is given."""
 MEASURED_BATCHES = (1, 8)
 MEASURE_S = 0.1  # a table of the report, no decision hangs on it
-main = typer.Typer(add_completion=False, rich_markup_mode=None)
+main = command.Command(add_completion=False, rich_markup_mode=None)
 """Entry point of `hrm-export`."""
 
 

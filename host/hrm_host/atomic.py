@@ -6,6 +6,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hrm_host import system
+
 
 @contextmanager
 def new_directory(path: Path, *, replace: bool = False) -> Generator[Path]:
@@ -33,8 +35,8 @@ def publish(directory: Path, path: Path) -> None:
     """Give a finished directory its name in one step, once all of it is on disk; refuses a path that is taken."""
     require_free(path)
     _sync_tree(directory)
-    directory.rename(path)
-    _sync(path.parent)
+    system.rename(lambda: directory.rename(path))
+    system.sync(path.parent)
 
 
 @contextmanager
@@ -44,9 +46,9 @@ def new_file(path: Path) -> Generator[Path]:
     temporary.unlink(missing_ok=True)
     try:
         yield temporary
-        _sync(temporary)
-        os.replace(temporary, path)
-        _sync(path.parent)
+        system.sync(temporary)
+        system.rename(lambda: os.replace(temporary, path))
+        system.sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -74,14 +76,4 @@ def _temporary(path: Path) -> Path:
 
 def _sync_tree(directory: Path) -> None:
     for path in (*directory.rglob("*"), directory):
-        _sync(path)
-
-
-def _sync(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():
-        return  # Windows opens no directories
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        system.sync(path)

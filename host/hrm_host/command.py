@@ -1,6 +1,7 @@
-"""What commands share: options that are stated once, and refusals in one sentence."""
+"""What commands share: UTF-8 in pipes, options that are stated once, and refusals in one sentence."""
 
 import inspect
+import io
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -10,6 +11,16 @@ from typing import Any, TypeVar
 import typer
 
 T = TypeVar("T")
+
+
+class Command(typer.Typer):
+    """An application that speaks UTF-8 in a pipe too, where Windows has a code page that boards do not fit in."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for stream in (sys.stdin, sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
+                stream.reconfigure(encoding="utf-8", errors=stream.errors)
+        return super().__call__(*args, **kwargs)
 
 
 def taking(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:

@@ -7,6 +7,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context, parent_process
 from typing import TypeVar
 
+from hrm_host.system import MAX_WORKERS
+
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
@@ -16,7 +18,8 @@ def results_of(function: Callable[[Job], Result], jobs: Sequence[Job], *, num_wo
     if num_workers <= 1 or len(jobs) <= 1:
         yield from map(function, jobs)
         return
-    pool = ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"), initializer=_end_with_parent)
+    most = min(num_workers, len(jobs), MAX_WORKERS)
+    pool = ProcessPoolExecutor(most, mp_context=get_context("spawn"), initializer=_end_with_parent)
     try:
         for future in as_completed([pool.submit(function, job) for job in jobs]):
             yield future.result()

@@ -16,6 +16,7 @@ import typer
 import yaml
 from torch import Tensor
 
+from hrm_host.command import Command
 from hrm_model import checkpoint
 from hrm_model.checkpoint import CheckpointError, load_state
 from hrm_model.config import HRMConfig
@@ -78,7 +79,7 @@ def _our_name(name: str) -> str:
 
 def _config(file: Path, state: Mapping[str, Tensor], seq_len: int) -> HRMConfig:
     try:
-        arch = yaml.safe_load(file.read_text())["arch"]
+        arch = yaml.safe_load(file.read_text(encoding="utf-8"))["arch"]
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file} cannot be read ({error}); it must stand beside the weights") from error
     if not isinstance(arch, dict) or "hrm_act_v1" not in str(arch.get("name")):
@@ -109,7 +110,7 @@ def _config(file: Path, state: Mapping[str, Tensor], seq_len: int) -> HRMConfig:
         ) from error
 
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = Command(add_completion=False, rich_markup_mode=None)
 
 
 @app.command(epilog="Example: hrm-import checkpoints/sudoku-extreme --puzzle sudoku --out runs/published")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from hrm_host.command import taking
+from hrm_host.command import Command, taking
 from hrm_host.progress import stages_on
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
@@ -20,7 +20,7 @@ from hrm_puzzles.data import inspection, sources
 from hrm_puzzles.data.datasets import BuiltSet, DatasetError
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
 
-app = typer.Typer(help="Build, inspect and show puzzle data sets in the published HRM layout.", no_args_is_help=True)
+app = Command(help="Build, inspect and show puzzle data sets in the published HRM layout.", no_args_is_help=True)
 
 Directory = Annotated[Path, typer.Argument(help="Directory of a data set.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
+from hrm_host.system import try_lock
 from hrm_model import checkpoint
 from hrm_train.recipe import Recipe
 
@@ -117,7 +117,7 @@ def sole_writer(run: Path) -> Generator[None]:
     """
     handle = os.open(run / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not _try_lock(handle):
+        if not try_lock(handle):
             process = _read(run / LOCK)
             raise ValueError(
                 f"{run} is being written by another process{f' (process {process})' if process else ''}; "
@@ -137,7 +137,7 @@ def writer_of(run: Path) -> str | None:
     except OSError:
         return None
     try:
-        return None if _try_lock(handle) else _read(run / LOCK) or "?"
+        return None if try_lock(handle) else _read(run / LOCK) or "?"
     finally:
         os.close(handle)
 
@@ -147,27 +147,3 @@ def _read(file: Path) -> str:
         return file.read_text().strip()
     except OSError:
         return ""
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    FAR = 1 << 30  # beyond the content: Windows forbids reading locked bytes
-
-    def _try_lock(handle: int) -> bool:
-        os.lseek(handle, FAR, os.SEEK_SET)
-        try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        os.lseek(handle, 0, os.SEEK_SET)
-        return True
-else:
-    import fcntl
-
-    def _try_lock(handle: int) -> bool:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True

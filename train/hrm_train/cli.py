@@ -24,7 +24,7 @@ from hrm_train import status as run_status
 from hrm_train.plan import PlanOptions, open_plan, trainer_from
 from hrm_train.run import Intervals, TrainingRun, run_of
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = command.Command(add_completion=False, rich_markup_mode=None)
 console = Console(stderr=True)
 
 

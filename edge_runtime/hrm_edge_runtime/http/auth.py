@@ -11,7 +11,6 @@ import hmac
 import os
 import secrets
 import ssl
-import stat
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Literal
 from pydantic import BaseModel, Field, ValidationError
 from starlette.types import Scope
 
-from hrm_host import atomic
+from hrm_host import atomic, system
 
 MAX_KEYS = 1000  # each request is compared with every one, and each label is a metric
 KEY_BYTES = 32
@@ -119,7 +118,7 @@ def read_keys(path: Path) -> list[Key]:
     """The keys of a file; refuses one that is empty, that anybody may write to, or a line that is no key."""
     try:
         text = path.read_text(encoding="utf-8")
-        anybody_writes = path.stat().st_mode & stat.S_IWOTH
+        anybody_writes = system.anybody_may_write(path)
     except (OSError, UnicodeDecodeError) as error:
         raise KeyFileError(f"the key file {path} cannot be read ({_cause(error)}): {_make_one(path)}.") from None
     if anybody_writes:
@@ -141,10 +140,7 @@ def write_keys(path: Path, keys: Sequence[Key]) -> None:
             open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file,
         ):
             if path.exists():  # a server under a user of its own reads the file through its group
-                before = path.stat()
-                if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
-                    os.fchown(file.fileno(), before.st_uid, before.st_gid)
-                os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
+                system.give_rights(file.fileno(), path.stat())
             file.writelines(f"{key.model_dump_json(exclude_none=True)}\n" for key in keys)
     except OSError as error:
         raise KeyFileError(f"the key file {path} cannot be written: {_cause(error)}.") from None

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 import os
-import resource
-import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -31,6 +28,7 @@ from hrm_edge_runtime.logs import LogForm
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import MakeLanes
 from hrm_edge_runtime.worker.process import SpawnedEngine
+from hrm_host import system
 
 LAST_BYTES_S = 5  # for answers that are written but not yet read by their clients
 SPARE_FILES = 128  # descriptors for everything that is no connection: pipes, bundles, page files, and a margin
@@ -54,7 +52,8 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        self._loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        if system.HANG_UP is not None:
+            self._loop.add_signal_handler(system.HANG_UP, self._hang_up)
         if self.config.is_ssl:
             # uvicorn passes no limit for TLS handshakes on, and asyncio's own is a minute
             create_server = functools.partial(self._loop.create_server, ssl_handshake_timeout=HEADER_SECONDS)
@@ -153,15 +152,9 @@ def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], option
 
 def _with_descriptors_for(max_connections: int) -> int:
     """Raise this process's limit of open files as far as it goes, and return the connections that fit under it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = max_connections + SPARE_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with contextlib.suppress(OSError, ValueError):  # a service manager may forbid the call
-            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
-            soft = more
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    most = system.most_open_files(max_connections + SPARE_FILES)
+    if most is None or most >= max_connections + SPARE_FILES:
         return max_connections
-    fitting = max(1, soft - SPARE_FILES)
-    _log.warning("at most %d connections: this process may open %d files (ulimit -n)", fitting, soft)
+    fitting = max(1, most - SPARE_FILES)
+    _log.warning("at most %d connections: this process may open %d files (ulimit -n)", fitting, most)
     return fitting

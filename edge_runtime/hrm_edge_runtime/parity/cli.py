@@ -18,7 +18,7 @@ from hrm_edge_runtime.parity.comparison import Comparison, ParityOptions, compar
 from hrm_edge_runtime.parity.report import segment_rows, summary_rows
 from hrm_host import command, progress
 
-main = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+main = command.Command(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 """Entry point of `hrm-parity`."""
 
 

@@ -8,10 +8,12 @@ from typing import Annotated
 
 import typer
 
+from hrm_host.command import Command
+
 KEY_VARIABLE = "HRM_API_KEY"
 REQUEST_FIELDS = ("kind", "model", "policy", "max_segments", "attempts", "deadline_ms", "best_so_far", "priority")
 
-main = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+main = Command(add_completion=False, pretty_exceptions_enable=False)
 """Entry point of `hrm-solve`."""
 
 

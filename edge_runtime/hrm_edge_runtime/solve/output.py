@@ -1,7 +1,6 @@
 """The run of `hrm-solve`, and where replies go: a terminal, standard output, or a file that can be continued."""
 
 import contextlib
-import fcntl
 import json
 import os
 import sys
@@ -19,6 +18,7 @@ from rich.text import Text
 from hrm_edge_runtime.http.schema import ErrorDetail, SolveAnswer
 from hrm_edge_runtime.solve import solvers
 from hrm_edge_runtime.solve.solvers import Entry, Options, Reply, Solver, SolvingError, solve_in_order
+from hrm_host import system
 from hrm_host.progress import stages_on
 from hrm_puzzles.puzzle import Coloured, Grid, Puzzle, PuzzleError
 from hrm_puzzles.sudoku.sudoku import Sudoku
@@ -154,16 +154,15 @@ class Tally:
 def continued(path: Path) -> Generator["OutputFile"]:
     """Open or make an output file; refuses one that another run is writing."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | system.BINARY, 0o644)
     except OSError as error:
         raise SolvingError(f"{path} cannot be opened ({error}): name a file that can be written.") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not system.try_lock(descriptor):
+            raise SolvingError(f"{path} is being written by another run: wait for it, or name another file.")
         file = OutputFile(path, descriptor)
         yield file
         file.sync()
-    except BlockingIOError as error:
-        raise SolvingError(f"{path} is being written by another run: wait for it, or name another file.") from error
     finally:
         os.close(descriptor)
 

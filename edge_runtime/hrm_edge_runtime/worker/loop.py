@@ -20,7 +20,7 @@ from hrm_edge_runtime import logs
 from hrm_edge_runtime.batching import attempts, scheduler, stats
 from hrm_edge_runtime.worker import messages
 from hrm_edge_runtime.worker.lanes import MakeLanes, OpenedLane, OverBudgetError
-from hrm_host import memory
+from hrm_host import memory, system
 
 PUBLISH_EVERY_S = 0.1
 LOOK_FOR_LANES_S = 0.02  # how long an idle engine that is opening a lane sleeps
@@ -32,6 +32,7 @@ _log = logging.getLogger("hrm_edge_runtime.engine")
 
 def process_main(make_lanes: MakeLanes, connection: "Connection[Any, Any]", log: logs.LogForm) -> None:
     """What the spawned process runs; it ends when its parent ends, even while native code runs or a driver hangs."""
+    system.ignore_interrupts()
     logs.configure(log)
     parent = multiprocessing.parent_process()
     assert parent is not None, "this is for a spawned process"

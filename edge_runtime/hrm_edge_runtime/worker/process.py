@@ -7,16 +7,15 @@ import logging
 import multiprocessing
 import os
 import queue
-import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing import resource_tracker
 from typing import Any
 
 from hrm_edge_runtime.logs import LogForm
 from hrm_edge_runtime.worker import lanes, loop, messages
+from hrm_host import system
 
 STOP_S = 5.0  # how long an engine may take to leave when asked, before it is killed
 FIRST_BACKOFF_S = 0.1
@@ -32,20 +31,18 @@ class SpawnedEngine:
     Spawned, never forked: a forked child of a process that has loaded ONNX Runtime can hang.
 
     Ctrl-C in a terminal, its closing and a service manager's SIGTERM reach every process of the group. Only the HTTP
-    process may act on them (it drains), so the engine is born with all of them blocked and ends by message, by a closed
-    pipe or by SIGKILL.
+    process may act on them (it drains), so the engine is born with all of them blocked (on Windows it ignores
+    Ctrl-C) and ends by message, by a closed pipe or by SIGKILL.
     """
 
     def __init__(self, make_lanes: lanes.MakeLanes, log: LogForm = "text") -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=loop.process_main, args=(make_lanes, theirs, log), name="hrm-engine")
-        resource_tracker.ensure_running()  # it unblocks the signals when it starts, so it must have started before
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         try:
-            self._process.start()
+            with system.signals_blocked():
+                self._process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             theirs.close()  # else the pipe would not read to its end when the engine dies
         self.pid = self._process.pid
         atexit.register(self.kill)  # multiprocessing waits for its children at exit, and this one ignores SIGTERM

@@ -8,7 +8,6 @@ graph, engine, number of threads and machine in its power mode, and for nothing 
 import contextlib
 import json
 import logging
-import os
 import platform
 import time
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, Float32, load_blanks, step_seconds
 from hrm_edge_runtime.engines.factory import Choice
-from hrm_host import atomic, board
+from hrm_host import atomic, board, system
 
 MEASURING_S = 1.0
 MAX_ROUNDS = 8
@@ -129,7 +128,7 @@ class StepTimesFile:
 
 def is_calm() -> bool:
     """Whether the machine's cores were enough for what wanted to run in the last minute."""
-    return os.getloadavg()[0] <= board.num_cores()
+    return (system.load_average() or 0.0) <= board.num_cores()
 
 
 def _key(bundle: Bundle, choice: Choice, num_threads: int | None) -> str:

@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hrm_host.board import GpuClock, Host, Zone, cuda_devices
+from hrm_host.command import Command
 from hrm_host.doctor import Finding, fail, fail_if, ok, python_finding, warn
 from hrm_host.memory import GIB, MIB, read_memory
 
@@ -248,7 +249,7 @@ def heat(machine: Host) -> Iterator[Finding]:
 # The command
 
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = Command(add_completion=False, rich_markup_mode=None)
 
 
 @app.command(epilog="Example: hrm-doctor --json")

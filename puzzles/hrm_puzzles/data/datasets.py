@@ -163,7 +163,7 @@ def create_split(path: Path, split: str, *, puzzle: Puzzle, layout: Layout) -> D
         total_puzzles=num_puzzles,
     )
     directory.mkdir(parents=True)
-    (directory / "dataset.json").write_text(json.dumps(asdict(meta), indent=2), encoding="utf-8")
+    (directory / "dataset.json").write_bytes(json.dumps(asdict(meta), indent=2).encode())
     for name in ("inputs", "labels"):
         shape = (layout.num_examples, puzzle.seq_len)
         np.lib.format.open_memmap(directory / f"all__{name}.npy", mode="w+", dtype=np.uint8, shape=shape)
@@ -196,7 +196,7 @@ def write_identifiers(path: Path, names: Iterable[str] = ()) -> None:
 def write_recipe(path: Path, puzzle: Puzzle, values: Mapping[str, object]) -> None:
     """How a data set was made, and of which puzzle: sizes alone do not identify every puzzle."""
     text = json.dumps({**values, "puzzle": puzzle.name}, indent=2)
-    (path / RECIPE).write_text(text, encoding="utf-8")
+    (path / RECIPE).write_bytes(text.encode())  # the same bytes on Windows, where text has other ends of lines
 
 
 def named_in_recipe(path: Path) -> str:

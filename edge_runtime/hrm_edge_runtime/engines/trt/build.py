@@ -36,9 +36,10 @@ from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
 from hrm_edge_runtime.parity.report import DEFAULT_FILE, breaks, read_gates
 from hrm_edge_runtime.parity.walk import compare
 from hrm_host import memory
+from hrm_host.command import Command
 from hrm_host.progress import Stages, stages_on
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = Command(add_completion=False, pretty_exceptions_enable=False)
 
 WORTH_A_TRY = ("fp16", "int8", "fp32")  # a device that INT8 loses has FP16 measured already
 FUSED_ATTENTION = re.compile(r"_gemm_mha_v2_0x[0-9a-f]+")
