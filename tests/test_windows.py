@@ -5,6 +5,7 @@ Not run on Windows itself: paths, processes, Ctrl-C and the libraries are this m
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -80,8 +81,8 @@ def data(drive: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(drive: Path, data: Path) -> Path:
-    """Stopped by Ctrl-C after its first checkpoint, and resumed to its end."""
+def next_command(drive: Path, data: Path) -> list[str]:
+    """What training names in its last line; it was stopped by Ctrl-C after its first checkpoint, and resumed."""
     run, often = drive / "run", ("--checkpoint-steps", 20, "--validate-steps", 100, "--keep", 1)
     settings = [part for setting in (*TINY, "compile=false") for part in ("--set", setting)]
     start = begin_command(
@@ -92,15 +93,15 @@ def run(drive: Path, data: Path) -> Path:
         time.sleep(0.01)
     start.send_signal(signal.SIGINT)
     assert "--resume" in said(start, status=1)[1]
-    said(begin_command(drive, "train", "--run", "run", "--resume", *often))
-    return run
+    last_line = said(begin_command(drive, "train", "--run", "run", "--resume", *often))[1].splitlines()[-1]
+    assert last_line.startswith("next: hrm-export ")
+    return shlex.split(last_line)[2:]
 
 
 @pytest.fixture(scope="module")
-def bundle(drive: Path, run: Path, data: Path) -> Path:
+def bundle(drive: Path, next_command: list[str]) -> Path:
     sizes = ("--held-out", 16, "--puzzles", 2, "--max-loss", 100)
-    forms = ("--fp16", "--int8", "--calib", "sudoku", "--data", data.name)
-    said(begin_command(drive, "export", f"{run.name}/best", "--out", "small.bundle", *forms, *sizes))
+    said(begin_command(drive, "export", *next_command, "--out", "small.bundle", *sizes))
     return drive / "small.bundle"
 
 
@@ -155,7 +156,10 @@ def test_boards_reach_a_pipe_whole(drive: Path) -> None:
     assert "█" in shown
 
 
-def test_a_run_that_was_stopped_there_ends_with_one_checkpoint_of_its_last_step(run: Path) -> None:
+def test_a_run_that_was_stopped_there_ends_with_one_checkpoint_of_its_last_step(
+    drive: Path, next_command: list[str]
+) -> None:
+    run = drive / next_command[0].removesuffix("/best")
     kept = {(run / pointer).read_text().strip() for pointer in ("latest", "best")}
     assert {path.name for path in run.glob("step_*")} == kept
     assert (run / "latest").read_text() == "step_300\n"

@@ -155,7 +155,8 @@ def find_checkpoint(source: Path | None, calib: str | None) -> Path:
         raise ValueError("no checkpoint is named; give CHECKPOINT, or --calib NAME to take runs/NAME/best")
     source = RUNS / Path(calib).name / BEST
     if not source.exists():
-        raise ValueError(f"{source}, which --calib {calib} stands for, is not there; give CHECKPOINT")
+        remedy = f"train first: hrm-train --puzzle {calib}" if calib in registry.names() else "give CHECKPOINT"
+        raise ValueError(f"{source}, which --calib {calib} stands for, is not there; {remedy}")
     return source
 
 

@@ -208,7 +208,9 @@ def test_without_a_checkpoint_or_a_puzzle_it_says_what_to_give() -> None:
     assert "give CHECKPOINT, or --calib NAME" in result.stderr
     missing = CliRunner().invoke(app, ["--int8", "--calib", "nowhere"])
     assert missing.exit_code == 1
-    assert "runs/nowhere/best, which --calib nowhere stands for, is not there" in missing.stderr
+    assert "runs/nowhere/best, which --calib nowhere stands for, is not there; give CHECKPOINT" in missing.stderr
+    untrained = CliRunner().invoke(app, ["--int8", "--calib", "arc"])
+    assert "train first: hrm-train --puzzle arc" in untrained.stderr
 
 
 def test_something_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 import rank_program
 import torch
+from typer.testing import CliRunner
 
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError
+from hrm_train.cli import app
 from hrm_train.hardware import PRESETS, hardware_from_name, preset_for_gpu
 from hrm_train.memory import estimate
-from hrm_train.plan import PlanOptions, RunPlan, fastest, open_plan, read_plan, trainer_from
+from hrm_train.plan import PlanOptions, RunPlan, draft, fastest, open_plan, read_plan, trainer_from
 from hrm_train.recipe import NAMED, SIZES, config_for, recipe_for
 
 TRAINING_GPUS = [preset for preset in PRESETS.values() if preset.gpu and not preset.refusal]
@@ -80,6 +82,40 @@ def plan_of(data: Path, run: Path, *settings: str, **options: Any) -> RunPlan:
     return open_plan(chosen, lambda _: None, **options)
 
 
+def test_a_dry_run_plans_for_any_machine_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for machine in PRESETS.values():
+        if not machine.refusal:
+            told = CliRunner().invoke(app, ["--dry-run", "--puzzle", "sudoku-4x4", "--hw", machine.name])
+            assert told.exit_code == 0, told.output
+            assert f"{machine.target_batch} puzzles" in told.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_tells_steps_rate_and_hours() -> None:
+    settings = ["batch_size=192", "total_samples=1920000", "warmup_samples=19200"]
+    options = [part for setting in settings for part in ("--set", setting)]
+    told = CliRunner().invoke(
+        app, ["--dry-run", "--hw", "rtx4090", "--puzzle", "sudoku", "--samples-per-s", "100", *options]
+    )
+    assert "10,000 steps of 192 puzzles, 1,920,000 samples; lr 2.5e-05 (0.0001 at a batch of 768)" in told.stdout
+    assert "at 100 samples/s: 5.3 h" in told.stdout
+    assert "192 (planned)" in told.stdout
+
+
+@pytest.mark.parametrize(("warmup", "num_warnings"), [("480", 0), ("481", 1)])
+def test_a_warm_up_beyond_a_tenth_of_the_run_is_said(warmup: str, num_warnings: int) -> None:
+    settings = ["total_samples=4800", f"warmup_samples={warmup}"]
+    options = PlanOptions(puzzle="sudoku-4x4", settings=settings)
+    assert len(draft(options, PRESETS["cpu"]).warnings()) == num_warnings
+
+
+def test_the_city_recipe_has_the_figures_of_its_notes() -> None:
+    recipe = draft(PlanOptions(recipe="city"), PRESETS["rtx3070ti"]).recipe
+    assert (recipe.batch_size, recipe.total_samples, recipe.warmup_samples) == (32, 5 * 960, 1920)
+    assert (recipe.scaled(recipe.lr), recipe.weight_decay, recipe.puzzle_lr) == (1e-4, 0.1, 1e-2)
+
+
 @pytest.mark.process
 def test_a_plan_is_read_as_it_was_made(data: Path, tmp_path: Path) -> None:
     plan = plan_of(data, tmp_path / "run", "lr=0.5", "micro_batch=3", "recompute=true")
@@ -115,7 +151,8 @@ def test_a_named_recipe_gives_what_is_left_open(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(NAMED, "tiny", {**small, "lr": 0.5, "explore": 0.25, "precision": "fp32", "compile": "false"})
     said: list[str] = []
     plan = open_plan(PlanOptions(recipe="tiny", hw="cpu", settings=["explore=0.75"]), said.append)
-    assert said[0].endswith("as 'hrm-data build sudoku-4x4 --out data/sudoku-4x4 --train 40 --test 20' does")
+    assert said[0].endswith("as 'hrm-data build sudoku-4x4 --out data/tiny --train 40 --test 20' does")
+    assert (plan.data, plan.run) == (Path("data/tiny"), Path("runs/tiny"))
     assert (plan.config.blocks, plan.config.board, plan.config.num_symbols) == ("relational", (2, 2, 2, 2), 4)
     assert (plan.recipe.puzzle, plan.recipe.lr, plan.recipe.explore) == ("sudoku-4x4", 0.5, 0.75)
     trainer = trainer_from(plan)

@@ -7,6 +7,7 @@ hrm-train status runs/sudoku
 
 import errno
 import json
+import shlex
 import sys
 import threading
 from contextlib import nullcontext
@@ -21,6 +22,7 @@ from hrm_host import command, memory, progress
 from hrm_model import checkpoint
 from hrm_train import checkpoints, distributed, meter, telemetry
 from hrm_train import status as run_status
+from hrm_train.forecast import show_dry_run
 from hrm_train.plan import PlanOptions, open_plan, trainer_from
 from hrm_train.run import Intervals, TrainingRun, run_of
 
@@ -35,6 +37,12 @@ class TrainOptions(Intervals, PlanOptions):
     context: typer.Context
     tune: Annotated[bool, typer.Option("--tune", help="Try which micro-batch is fastest here, then train.")] = False
     profile: Annotated[bool, typer.Option("--profile", help="Profile a few steps instead, and keep none.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what the run would need, of any --hw, and end.")] = (
+        False
+    )
+    samples_per_s: Annotated[
+        float | None, typer.Option(min=0.001, help="Speed whose hours --dry-run tells, as a run or a bench showed it.")
+    ] = None
     wandb: Annotated[bool, typer.Option("--wandb", help="Also write to W&B (offline by default).")] = False
 
 
@@ -48,11 +56,15 @@ def train(options: TrainOptions) -> None:
     if options.context.invoked_subcommand is not None:
         return
     console.quiet = not distributed.ranks().is_first
+    if options.dry_run:
+        show_dry_run(options, Console(), options.samples_per_s)
+        return
     if options.wandb:
         telemetry.require_wandb()
     plan = open_plan(options, _say, tune=options.tune)
     if not options.resume:
-        _say(plan.memory().summary())
+        for line in (plan.memory().summary(), plan.schedule(), *plan.warnings()):
+            _say(line)
     path = plan.run
     with checkpoints.sole_writer(path) if distributed.ranks().is_first else nullcontext():
         if plan.hardware.device == "cpu":
@@ -65,6 +77,9 @@ def train(options: TrainOptions) -> None:
             _say(f"written: {path / meter.TABLE}, {path / meter.TRACE}; train with hrm-train --run {path} --resume")
         else:
             _drive(run_of(plan, trainer, options, _say, wandb=options.wandb))
+            calib = plan.recipe.puzzle.partition("-")[0]
+            export = ["hrm-export", path / "best", "--fp16", "--int8", "--calib", calib, "--data", plan.data]
+            _say(f"next: {shlex.join(map(str, export))}")
 
 
 @app.command(epilog="Example: hrm-train status runs/sudoku --json")

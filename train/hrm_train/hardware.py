@@ -133,8 +133,11 @@ PRESETS = {
 One thread draws rows ahead (a batch of 768 takes about 10 ms); two steps ahead hide its jitter."""
 
 
-def hardware_from_name(name: str) -> Hardware:
-    """A preset, or the machine's own for `auto`; refuses unknown names, a missing GPU and what cannot train."""
+def hardware_from_name(name: str, *, is_here: bool = True) -> Hardware:
+    """A preset, or the machine's own for `auto`; refuses unknown names, what cannot train, and a missing GPU.
+
+    A plan alone may be for a machine that is not here.
+    """
     if name == "auto":
         name = "cpu"
         if torch.cuda.is_available():
@@ -145,7 +148,8 @@ def hardware_from_name(name: str) -> Hardware:
     hardware = PRESETS[name]
     if hardware.refusal:
         raise ValueError(f"--hw {name}: {hardware.refusal}")
-    prepare(hardware)
+    if is_here:
+        prepare(hardware)
     # bfloat16 pays only where the CPU multiplies it in hardware (AMX); elsewhere it is ten times slower
     if name == "cpu" and torch.cpu._is_amx_tile_supported():  # pyright: ignore[reportPrivateUsage]
         return replace(hardware, precision="bf16", compile=True)

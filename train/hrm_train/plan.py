@@ -23,6 +23,7 @@ from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
+from hrm_puzzles.data import sources
 from hrm_puzzles.data.build import DataRecipe, build, usual_counts
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches, distributed, memory, status
@@ -33,6 +34,7 @@ from hrm_train.recipe import NAMED, SIZES, Recipe, Values, config_for, named, re
 SMALL = 8_000_000  # parameters, below which the table's small_rows_* hold
 FACTORS = (0.5, 1, 2, 4)  # of the wanted micro-batch: what `fastest` tries, REPEATS times each
 REPEATS = 3
+LONGEST_WARMUP = 10  # a warm-up beyond one such part of the run is said
 FILLED = 0.9  # share of the device's memory that a micro-batch may fill; the rest is for fragments and other programs
 
 
@@ -40,10 +42,10 @@ FILLED = 0.9  # share of the device's memory that a micro-batch may fill; the re
 class PlanOptions:
     """What a run shall be; what is left out follows from the puzzle and the machine."""
 
-    run: Annotated[Path | None, typer.Option(help="Directory of the run. [default: runs/PUZZLE]")] = None
-    data: Annotated[Path | None, typer.Option(help="Data set directory. [default: data/PUZZLE, built if absent]")] = (
-        None
-    )
+    run: Annotated[Path | None, typer.Option(help="Directory of the run. [default: runs/PUZZLE or RECIPE]")] = None
+    data: Annotated[
+        Path | None, typer.Option(help="Data set directory. [default: data/PUZZLE or RECIPE, built if absent]")
+    ] = None
     recipe: Annotated[
         str | None, typer.Option(help=f"Named settings, which the other options change: {', '.join(NAMED)}.")
     ] = None
@@ -58,6 +60,19 @@ class PlanOptions:
     arch: Annotated[str | None, typer.Option(help="hrm, or transformer for the plain one. [default: hrm]")] = None
     init: Annotated[Path | None, typer.Option(help="Checkpoint whose weights to start from.")] = None
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run exactly where it stopped.")] = False
+
+    @property
+    def named_settings(self) -> Values:
+        """What the recipe says; nothing without one."""
+        return named(NAMED, "recipe", self.recipe) if self.recipe else {}
+
+    @property
+    def puzzle_name(self) -> str:
+        return self.puzzle or str(self.named_settings.get("puzzle", "arc"))
+
+    @property
+    def run_path(self) -> Path:
+        return self.run or Path("runs") / (self.recipe or self.puzzle_name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +111,29 @@ class RunPlan:
             world=world,
         )
 
+    def schedule(self) -> str:
+        """How long the run is and how fast it learns."""
+        recipe = self.recipe
+        steps = -(-recipe.total_samples // (recipe.batch_size * recipe.window))
+        given = f" ({recipe.lr:.3g} at a batch of {recipe.base_batch})" if recipe.base_batch else ""
+        return (
+            f"{steps:,} steps of {recipe.batch_size} puzzles, {recipe.total_samples:,} samples; lr "
+            f"{recipe.scaled(recipe.lr):.3g}{given}, of puzzle vectors {recipe.scaled(recipe.puzzle_lr):.3g}, after "
+            f"{recipe.warmup_samples:,} samples of warm-up"
+        )
+
+    def warnings(self) -> list[str]:
+        """What is allowed and hardly meant."""
+        recipe, most = self.recipe, self.recipe.total_samples // LONGEST_WARMUP
+        if recipe.warmup_samples <= most:
+            return []
+        share = recipe.warmup_samples / recipe.total_samples
+        text = f"the warm-up of {recipe.warmup_samples:,} samples is {100 * share:.0f} % of the run, more than a tenth"
+        return [f"warning: {text}; --set warmup_samples={most} would be a tenth"]
+
+    def with_puzzle_ids(self, count: int) -> "RunPlan":
+        return replace(self, config=replace(self.config, num_puzzle_ids=count))
+
     def to_json(self) -> str:
         paths = {"data": self.data.as_posix(), "init": self.init and self.init.as_posix()}
         records = {"hardware": asdict(self.hardware), "model": asdict(self.config), "recipe": asdict(self.recipe)}
@@ -108,40 +146,47 @@ def open_plan(options: PlanOptions, say: Say = print, *, tune: bool = False) -> 
     Builds the usual data set of the puzzle, or of the recipe, where there is none. `tune` tries how many rows at once
     are fastest; the batch of an update stays what it is. With several ranks the first one plans for all.
     """
-    given: Values = named(NAMED, "recipe", options.recipe) if options.recipe else {}
-    puzzle = options.puzzle or str(given.get("puzzle", "arc"))
-    run, ranks = options.run or Path("runs") / puzzle, distributed.ranks()
+    run, ranks = options.run_path, distributed.ranks()
     was_restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by torchrun, after a failure
     if options.resume or (was_restarted and (run / status.SETTINGS).exists()):
         return read_plan(run, options.hw)
     if ranks.is_first:
         if (run / status.SETTINGS).exists():
             raise ValueError(f"{run} already holds a run; add --resume to continue it or choose another --run")
-        kind, machine, init = registry.get(puzzle), hardware_from_name(options.hw or "auto"), options.init
-        arch = [f"arch={options.arch}"] if options.arch else []
-        of_model, of_recipe, of_machine = _settings_by_record(
-            [f"{key}={value}" for key, value in given.items() if key not in ("puzzle", "preset", "data")]
-            + [*(options.settings or []), *arch]
-        )
-        hardware = with_settings(machine, of_machine)
-        preset = options.preset or given.get("preset") or machine.preset
-        recipe = with_settings(recipe_for(preset, kind, machine.target_batch), of_recipe)
-        if of_model.get("arch") == "transformer":
-            of_model = {"max_segments": "1", **of_model}
-        sizes = checkpoint.load_config(checkpoint.resolve(init)) if init else config_for(preset, kind, 1)
-        sizes = geometry.config_on(sizes, kind) if sizes.blocks == "relational" else sizes
-        config = with_settings(sizes, of_model)
-        ranks.slots(recipe.batch_size)  # refuse before any work
-        data = options.data or _usual_data(kind, given.get("data", {}), say)
-        config = replace(config, num_puzzle_ids=batches.open_source(data, "train", kind).num_puzzle_ids)
-        plan = RunPlan(run=run, data=data, hardware=hardware, config=config, recipe=recipe, init=init)
+        kind, plan = registry.get(options.puzzle_name), draft(options, hardware_from_name(options.hw or "auto"))
+        if options.data is None:
+            _build_usual_data(kind, plan.data, options.named_settings.get("data", {}), say)
+        plan = plan.with_puzzle_ids(batches.open_source(plan.data, "train", kind).num_puzzle_ids)
         if tune:
             rows = fastest(trainer_from(plan, say), plan.micro_batch, say)
-            plan = replace(plan, hardware=replace(hardware, micro_batch=rows))
+            plan = replace(plan, hardware=replace(plan.hardware, micro_batch=rows))
         run.mkdir(parents=True, exist_ok=True)
         atomic.write_text(run / status.SETTINGS, plan.to_json())
     ranks.wait()
     return read_plan(run)
+
+
+def draft(options: PlanOptions, machine: Hardware) -> RunPlan:
+    """A plan that knows all but the number of puzzle ids; needs neither the data set nor the machine."""
+    kind, init, given = registry.get(options.puzzle_name), options.init, options.named_settings
+    arch = [f"arch={options.arch}"] if options.arch else []
+    settings = [f"{key}={value}" for key, value in given.items() if key not in ("puzzle", "preset", "data")]
+    of_model, of_recipe, of_machine = _settings_by_record([*settings, *(options.settings or []), *arch])
+    preset = options.preset or given.get("preset") or machine.preset
+    recipe = with_settings(recipe_for(preset, kind, machine.target_batch), of_recipe)
+    if of_model.get("arch") == "transformer":
+        of_model = {"max_segments": "1", **of_model}
+    sizes = checkpoint.load_config(checkpoint.resolve(init)) if init else config_for(preset, kind, 1)
+    sizes = geometry.config_on(sizes, kind) if sizes.blocks == "relational" else sizes
+    distributed.ranks().slots(recipe.batch_size)  # refuse before any work
+    return RunPlan(
+        run=options.run_path,
+        data=options.data or Path("data") / str(options.recipe if "data" in given else kind.name),
+        hardware=with_settings(machine, of_machine),
+        config=with_settings(sizes, of_model),
+        recipe=recipe,
+        init=init,
+    )
 
 
 def read_plan(run: Path, hw: str | None = None) -> RunPlan:
@@ -198,21 +243,22 @@ def _settings_by_record(settings: Sequence[str]) -> list[dict[str, str]]:
     return [{key: value for key, value in pairs.items() if key in keys} for keys in known]
 
 
-def _usual_data(kind: Puzzle, examples: Values, say: Say) -> Path:
-    """data/<puzzle>, built with the usual settings of `hrm-data build` where it is absent."""
-    path = Path("data") / kind.name
+def _build_usual_data(kind: Puzzle, path: Path, examples: Values, say: Say) -> None:
+    """Builds it with the usual settings of `hrm-data build` and those of a recipe, unless it is there."""
     if path.exists():
-        return path
-    told = "".join(f" --{key.removeprefix('num_')} {value}" for key, value in examples.items())
+        return
+    told = "".join(f" --{key.removeprefix('num_').replace('_', '-')} {value}" for key, value in examples.items())
     say(f"{path} is absent: building it as 'hrm-data build {kind.name} --out {path}{told}' does")
     workers = os.cpu_count() or 1
     if isinstance(kind, Arc):
-        build_arc(ArcRecipe(puzzle=kind.name), kind, path, num_workers=workers)
-    else:
-        num_train, num_test = usual_counts(kind)
-        usual: Values = {"num_train": num_train, "num_test": num_test}
-        build(DataRecipe(puzzle=kind.name, **(usual | examples)), path, num_workers=workers)
-    return path
+        build_arc(ArcRecipe(puzzle=kind.name, **examples), kind, path, num_workers=workers)
+        return
+    usual: Values = dict(zip(("num_train", "num_test"), usual_counts(kind), strict=True))
+    if "source" in examples:
+        files = sources.downloaded(examples["source"])
+        usual = {"num_train": 0, "num_test": 0, "csv_train": str(files[0]), "csv_test": str(files[1])}
+    chosen = {key: value for key, value in examples.items() if key != "source"}
+    build(DataRecipe(puzzle=kind.name, **(usual | chosen)), path, num_workers=workers)
 
 
 def fastest(trainer: Trainer, wanted: int, say: Say, limit: int | None = None) -> int:

@@ -185,7 +185,7 @@ _STARTS: dict[str, Values] = {
 
 
 _EAGER: Values = {"precision": "fp32", "compile": "false"}  # as quick for a model so small, and a carry that goes deep
-
+_HUB = "hub:sapientinc/"
 NAMED: dict[str, Values] = {
     "sudoku-small": {
         "puzzle": "sudoku",
@@ -194,8 +194,32 @@ NAMED: dict[str, Values] = {
         "total_samples": 120_000,
         **_EAGER,
     },
+    "log": {"puzzle": "arc", "preset": "log", "batch_size": 40, "micro_batch": 20, "base_batch": 0, "lr": 2.5e-4},
+    "city": {
+        "puzzle": "logistics",
+        "preset": "log",
+        "data": {"num_train": 960, "num_test": 400},
+        "batch_size": 32,
+        "base_batch": 0,
+        "total_samples": 4_800,
+        "warmup_samples": 1_920,
+        "weight_decay": 0.1,
+        "puzzle_lr": 1e-2,
+        "puzzle_weight_decay": 0.1,
+    },
+    "sudoku-1k": {
+        "puzzle": "sudoku",
+        "preset": "published",
+        "data": {"source": f"{_HUB}sudoku-extreme", "csv_sample": 1000},
+    },
+    "maze-1k": {"puzzle": "maze", "preset": "published", "data": {"source": f"{_HUB}maze-30x30-hard-1k"}},
+    "arc-1": {"puzzle": "arc", "preset": "published", "data": {"dataset": "arcagi"}},
+    "arc-2": {"puzzle": "arc", "preset": "published", "data": {"dataset": "arcagi2"}},
 }
-"""What `--recipe` stands for: a puzzle, a preset, what to build where data/PUZZLE is absent, and settings."""
+"""What `--recipe` stands for: a puzzle, a preset, what to build where data/RECIPE is absent, and settings.
+
+docs/training.md says where each number is from.
+"""
 
 
 def config_for(preset: str, puzzle: Puzzle, num_puzzle_ids: int) -> HRMConfig:
