@@ -198,7 +198,7 @@ def print_figures(title: str, by_policy: Mapping[str, Row]) -> None:
     print_table(title, COLUMNS, rows, caption=LEGEND, left=["policy"])
 
 
-class _Meter:
+class _Meter(Engine):
     """An engine that counts rows while puzzles wait, and computes halted rows where the policy burns them."""
 
     def __init__(self, engine: Engine, *, width: int, burns: bool, num_puzzles: int) -> None:

@@ -129,7 +129,7 @@ class Recorder:
         return {name: np.stack([row[name] for row in self._rows]) for name in INPUTS}
 
 
-class RecordingEngine:
+class RecordingEngine(Engine):
     """A step graph on ONNX Runtime whose `observe` is called with the inputs and further outputs of every segment.
 
     It keeps the contract of every engine, so the lane that serves drives it: same loop, same halting, same compaction.

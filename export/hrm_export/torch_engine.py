@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hrm_edge_runtime.bundle import Golden
-from hrm_edge_runtime.engines.engine import Float32, Int32, StepOutput
+from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE
 from hrm_model import checkpoint
@@ -95,7 +95,7 @@ def survives_rounding_SB(golden: Golden, other: Golden, threshold: float) -> np.
     return np.logical_and.accumulate(answers_alike_SB & halts_alike_SB, axis=0)
 
 
-class TorchEngine:
+class TorchEngine(Engine):
     """A model with the slots of an engine; the carry stays in tensors, outputs are copies."""
 
     def __init__(self, model: HRM, num_slots: int) -> None:

@@ -120,6 +120,7 @@ class Attempts:
         max_attempts: int = 1,
         identifiers: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
+        run_length: int | None = None,
     ) -> None:
         self.engine = engine
         self.queue_limit = queue_limit
@@ -128,7 +129,8 @@ class Attempts:
         self._max_tasks = engine.num_slots + queue_limit
         self._max_attempts = max_attempts
         self._variants = TaskVariants(puzzle, identifiers)
-        self._lane = lane.Lane(engine, puzzle, queue_limit=self._max_tasks * max_attempts, clock=clock)
+        limit = self._max_tasks * max_attempts
+        self._lane = lane.Lane(engine, puzzle, queue_limit=limit, clock=clock, run_length=run_length)
         self._attempt_ids = count()
         self._clock = clock
         self._interval_s = 0.0
@@ -190,9 +192,9 @@ class Attempts:
         return True
 
     def step(self) -> tuple[list[Result], list[SegmentEvent]]:
-        """Run one segment over all attempts; returns the tasks that ended since the last call, and streamed segments.
+        """Run one segment over all attempts, or all those of a run; returns the tasks that ended since the last call.
 
-        An attempt's last segment is among the events of the step that ends it.
+        Beside them the streamed segments: an attempt's last one is among the events of the step that ends it.
         """
         now = self._clock()
         if self._step_began_s is not None:
@@ -200,8 +202,17 @@ class Attempts:
             self._interval_s += (now - self._step_began_s - self._interval_s) * weight
         if self._best_effort:
             self._end_before_deadlines(now)
-        changed: dict[int, _Group] = {}
         events: list[SegmentEvent] = []
+        self._run_segment(events)
+        while self._lane.num_ahead:
+            self._run_segment(events)
+        self._step_began_s = now if self._groups else None  # at rest, the time to the next step says nothing
+        results, self._results = self._results, []
+        return results, events
+
+    def _run_segment(self, events: list[SegmentEvent]) -> None:
+        """One segment, and the end of every task that it settles: its other attempts run no further."""
+        changed: dict[int, _Group] = {}
         for attempt in self._lane.step():
             group = self._group_of.pop(attempt.attempt_id)
             del group.living[attempt.attempt_id]
@@ -218,9 +229,6 @@ class Attempts:
                 if group.living:
                     self._drop_living(group, "outrun")
                 self._finish(group, *choice)
-        self._step_began_s = now if self._groups else None  # at rest, the time to the next step says nothing
-        results, self._results = self._results, []
-        return results, events
 
     def snapshot(self) -> stats.LaneSnapshot:
         """The lane's figures; their queue counts attempts, their limit tasks."""

@@ -32,10 +32,20 @@ class Checker(Protocol):
 
 
 class Lane:
-    """The slots of one model with their engine; see `step`."""
+    """The slots of one model with their engine; see `step`.
+
+    The line is looked at once in `run_length` segments; by default the measured times choose it for an engine that runs
+    ahead of the host, and it is 1 for any other. No answer and no number of segments depends on it.
+    """
 
     def __init__(
-        self, engine: Engine, puzzle: Checker, *, queue_limit: int, clock: Callable[[], float] = time.monotonic
+        self,
+        engine: Engine,
+        puzzle: Checker,
+        *,
+        queue_limit: int,
+        clock: Callable[[], float] = time.monotonic,
+        run_length: int | None = None,
     ) -> None:
         self._engine = engine
         self._puzzle = puzzle
@@ -46,6 +56,10 @@ class Lane:
         self._answers_BT: Int32 = np.zeros((engine.num_slots, engine.seq_len), np.int32)
         self._counters = LaneCounters()
         self._ended: list[Attempt] = []
+        self._run_length = run_length or (None if engine.runs_ahead else 1)
+        self._run: Iterator[StepOutput] | None = None
+        self.num_ahead = 0
+        """Segments of the run still to come. Before the last nobody is admitted, and no deadline ends anybody."""
 
     @property
     def num_slots(self) -> int:
@@ -103,19 +117,25 @@ class Lane:
     def step(self) -> list[Attempt]:
         """Run one segment over all running attempts; returns every attempt that ended since the last call."""
         started = self._clock()
-        for attempt in self._scheduler.expire(started):
-            self._ended.append(self._end(attempt, "deadline", started))
-        plan = self._scheduler.admit()
-        if plan is not NOTHING:
-            self._prepare(plan, started)
+        if is_first := not self.num_ahead:
+            for attempt in self._scheduler.expire(started):
+                self._ended.append(self._end(attempt, "deadline", started))
+            plan = self._scheduler.admit()
+            if plan is not NOTHING:
+                self._prepare(plan, started)
         if attempts := self._scheduler.dense:
-            has_backlog = bool(self._scheduler.waiting)
+            has_backlog, num_active = bool(self._scheduler.waiting), len(self._scheduler.running)
             before = self._clock()
-            output = self._engine.step(len(attempts))
+            if is_first:
+                self.num_ahead = self._run_length or self._counters.best_run_length()
+                self._run = self._engine.run(len(attempts), self.num_ahead) if self.num_ahead > 1 else None
+            output = next(self._run) if self._run else self._engine.step(len(attempts))
+            self.num_ahead -= 1
             after = self._clock()
             self._commit(output, attempts, after)
             self._counters.count_step(
-                num_active=len(attempts),
+                num_active=num_active,
+                is_first=is_first,
                 num_slots=self._scheduler.num_slots,
                 backlog=has_backlog,
                 step_s=after - before,
@@ -155,21 +175,31 @@ class Lane:
             self._engine.move(move.source, move.target)
 
     def _commit(self, output: StepOutput, attempts: list[Attempt], now: float) -> None:
-        """Take over what a segment said of the running attempts, which are a dense prefix, and end those that halt."""
+        """Take over what a segment said of the running attempts, and end those that halt.
+
+        They are a dense prefix when a run begins; those that end within it stay there until its end.
+        """
         answers_BT, answer_BT = self._answers_BT[: len(attempts)], output.answer_BT
         changed = (answers_BT != answer_BT).any(axis=1).nonzero()[0].tolist()
         answers_BT[:] = answer_BT
-        failed: set[int] = set()
+        failed, gone = set[int](), set[int]()
         rows = zip(attempts, output.halt_margin_B.tolist(), output.q_halt_B.tolist(), strict=True)
         for slot, (attempt, margin, q_halt) in enumerate(rows):
+            if attempt.halted_by is not None:
+                gone.add(slot)
+                continue
             attempt.segments, attempt.margin, attempt.q_halt = attempt.segments + 1, margin, q_halt
             if not math.isfinite(margin + q_halt):
                 failed.add(slot)
         if answer_BT.min() < 0 or answer_BT.max() >= self._vocab_size:
             failed.update(((answer_BT < 0) | (answer_BT >= self._vocab_size)).any(axis=1).nonzero()[0].tolist())
+        if silent := failed | gone:
+            changed = [slot for slot in changed if slot not in silent]
         if changed:
-            failed |= self._check([slot for slot in changed if slot not in failed] if failed else changed, attempts)
+            failed |= self._check(changed, attempts)
         for slot, attempt in enumerate(attempts):
+            if slot in gone:
+                continue
             outcome = "failed"
             if slot not in failed:
                 outcome = decide(attempt.margin, attempt.segments, attempt.verified, attempt.policy)
@@ -191,6 +221,8 @@ class Lane:
 
     def _end(self, attempt: Attempt, outcome: Outcome, now: float) -> Attempt:
         """Write an attempt's end; its slot is empty already but still holds its answer."""
+        if not self._scheduler.running:
+            self.num_ahead = 0  # nobody needs what is left of the run
         attempt.halted_by = outcome
         admitted_s = now if attempt.slot is None else attempt.admitted_s
         attempt.queue_s, attempt.compute_s = admitted_s - attempt.arrival_s, now - admitted_s

@@ -1,5 +1,6 @@
 """What a lane counts, and the picture of itself that it shows to others."""
 
+import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Literal
@@ -11,6 +12,7 @@ Outcome = Literal[HaltReason, "cancelled", "outrun", "deadline", "failed"]
 HALTED: frozenset[Outcome] = frozenset(("proven", "learned", "max_segments"))
 
 _MEMORY = 1 / 32  # weight of the newest value in the running means: about the last thirty steps or puzzles
+MAX_RUN = 16  # segments of a run: an arrival never waits longer for its slot to be looked at
 _NUM_RECENT = 256  # steps and puzzles that the least values are taken of
 _NUM_TELLING = 32  # puzzles that must have been seen before the quickest of them says anything of those to come
 
@@ -87,13 +89,21 @@ class LaneCounters:
     host_seconds_total: float = 0.0
     mean_step_s: float = 0.0
     mean_segments: float = 0.0
+    mean_first_s: float = 0.0
+    mean_host_s: float = 0.0
     completed: Counter[Outcome] = field(default_factory=Counter[Outcome])
     segments: Counter[int] = field(default_factory=Counter[int])
     full_steps_s: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NUM_RECENT))
     recent_segments: deque[int] = field(default_factory=lambda: deque[int](maxlen=_NUM_RECENT))
 
-    def count_step(self, *, num_active: int, num_slots: int, backlog: bool, step_s: float, host_s: float) -> None:
+    def count_step(
+        self, *, num_active: int, num_slots: int, is_first: bool, backlog: bool, step_s: float, host_s: float
+    ) -> None:
+        """Count a segment; `is_first` of its run, whose time is the engine's alone: none of it passed before."""
         self.mean_step_s += (step_s - self.mean_step_s) * (_MEMORY if self.steps else 1.0)
+        self.mean_host_s += (host_s - self.mean_host_s) * (_MEMORY if self.steps else 1.0)
+        if is_first:
+            self.mean_first_s += (step_s - self.mean_first_s) * (_MEMORY if self.steps else 1.0)
         self.steps += 1
         self.slot_segments += num_active
         self.slot_segments_used += num_active if backlog else 0
@@ -109,6 +119,18 @@ class LaneCounters:
             self.mean_segments += (num_segments - self.mean_segments) * (_MEMORY if self.segments else 1.0)
             self.segments[num_segments] += 1
             self.recent_segments.append(num_segments)
+
+    def best_run_length(self) -> int:
+        """How many segments an engine that runs ahead should compute between two looks at the line.
+
+        A look leaves the engine idle for as long as the host takes, about twice what is seen of it here: messages come
+        on top. A longer run wastes more rows, for whoever halts within it keeps its slot to the end. Both losses are
+        least together at a square root, as of an order that is paid for by the order and by the storage.
+        """
+        if not self.mean_first_s:
+            return 1
+        best = math.sqrt(2 * (2 * self.mean_host_s) * self.mean_segments / self.mean_first_s)
+        return min(max(1, round(best)), MAX_RUN)
 
     def snapshot(
         self, *, num_slots: int, num_active: int, num_queued: int, queue_limit: int, slots: tuple[SlotView, ...]

@@ -5,9 +5,9 @@ is numpy; the carry never leaves it.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,7 @@ class EngineLostError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepOutput:
-    """What the host sees of one segment: rows `[0, num_active)`, views that the next `step` overwrites.
+    """What the host sees of one segment: rows `[0, num_active)`, views that the next segment overwrites.
 
     `answer_BT` holds token ids; `halt_margin_B` is positive where the model would stop; `q_halt_B` ranks votes.
     `logits_BTV` is None unless the engine was opened with `want_logits`.
@@ -79,13 +79,14 @@ class StepOutput:
 
 
 class Engine(Protocol):
-    """Slots of one model; the caller keeps the active ones a dense prefix, so no idle row is ever computed."""
+    """Slots of one model; the caller keeps the active ones a dense prefix, so no idle row is ever computed.
 
-    @property
-    def num_slots(self) -> int: ...
+    An engine that `runs_ahead` computes the next segment of a run while its caller looks at the last.
+    """
 
-    @property
-    def seq_len(self) -> int: ...
+    num_slots: int
+    seq_len: int
+    runs_ahead: ClassVar[bool] = False
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
         """Begin a new puzzle in `slot`: its next segment starts from the initial state, whatever the carry holds."""
@@ -98,6 +99,14 @@ class Engine(Protocol):
     def step(self, num_active: int) -> StepOutput:
         """Run one segment over slots `[0, num_active)`."""
         ...
+
+    def run(self, num_active: int, num_segments: int) -> Iterator[StepOutput]:
+        """Run so many segments over slots `[0, num_active)`, each when it is asked for, or one ahead.
+
+        Nothing is loaded or moved in between. Who leaves a run early leaves its slots: they are loaded anew.
+        """
+        for _ in range(num_segments):
+            yield self.step(num_active)
 
     def close(self) -> None:
         """Release what the engine holds; it is not used afterwards."""

@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.bundle import Bundle, user_cache
 from hrm_edge_runtime.engines import engine as contract
-from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError, Float32, Int32, Shape, StepOutput
+from hrm_edge_runtime.engines.engine import (
+    Engine,
+    EngineLostError,
+    EngineUnavailableError,
+    Float32,
+    Int32,
+    Shape,
+    StepOutput,
+)
 from hrm_edge_runtime.manifest import BundleError, Manifest
 from hrm_host.board import num_cores
 
@@ -100,7 +108,7 @@ def engine_from_bundle(
     return engine
 
 
-class OnnxEngine:
+class OnnxEngine(Engine):
     """A step graph on ONNX Runtime; raises BundleError for a file that is no step graph.
 
     `num_threads` None takes every core this process may use. With `want_logits` each StepOutput carries `logits_BTV`;

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hrm_edge_runtime.engines.engine import Float32, Int32, StepOutput
+from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,7 +23,7 @@ class Script:
 Play = Callable[[Int32], Script]
 
 
-class ScriptedEngine:
+class ScriptedEngine(Engine):
     """Steps `num_slots` scripts at once; a step over B rows calls `sleep(step_s(B))` and runs nothing else.
 
     `play` gives the script of a question, by default "the answer is the question, after one segment".

@@ -117,7 +117,7 @@ def _step_side(
     return output, stopping_B
 
 
-class GoldenEngine:
+class GoldenEngine(Engine):
     """Plays traces back; a puzzle is known by its tokens and its puzzle id, which stands in for the puzzle vector."""
 
     def __init__(self, golden: Golden, num_slots: int) -> None:

@@ -44,8 +44,8 @@ class Watched(ScriptedEngine):
 
 
 class AnyLane(RuleBasedStateMachine):
-    @initialize(num_slots=st.integers(1, 4), queue_limit=st.integers(0, 5))
-    def start(self, num_slots: int, queue_limit: int) -> None:
+    @initialize(num_slots=st.integers(1, 4), queue_limit=st.integers(0, 5), run_length=st.sampled_from((1, 1, 2, 4)))
+    def start(self, num_slots: int, queue_limit: int, run_length: int) -> None:
         self.now = 0.0
         self.num_slots, self.queue_limit = num_slots, queue_limit
         self.engine = Watched(
@@ -56,7 +56,7 @@ class AnyLane(RuleBasedStateMachine):
             sleep=self.pass_time,
         )
         self.engine.widths = []
-        self.lane = Lane(self.engine, PlusOne(), queue_limit=queue_limit, clock=lambda: self.now)
+        self.lane = Lane(self.engine, PlusOne(), queue_limit=queue_limit, clock=lambda: self.now, run_length=run_length)
         self.ids = count(1)
         self.alive: dict[int, Attempt] = {}
         self.results: dict[int, Attempt] = {}
@@ -107,10 +107,12 @@ class AnyLane(RuleBasedStateMachine):
     @rule()
     def step(self) -> None:
         before, num_steps = dict(self.alive), len(self.engine.widths)
-        began = self.now
+        began, is_within_a_run = self.now, self.lane.num_ahead > 0
         for result in self.lane.step():
             self.take(result, began)
-        if len(self.engine.widths) > num_steps:
+        if is_within_a_run:
+            assert self.engine.widths[-1] == self.engine.widths[-2], "somebody came or went within a run"
+        elif len(self.engine.widths) > num_steps:
             late = {
                 attempt_id
                 for attempt_id, one in before.items()

@@ -169,7 +169,7 @@ def test_every_version_builds_and_answers_as_onnx_runtime_does(
 def nothing_is_held() -> None:
     gpu = gpu_state()
     assert gpu.depth == 0
-    assert {**gpu.memory, **gpu.pinned, **gpu.executables} == {}
+    assert {**gpu.memory, **gpu.pinned, **gpu.executables, **gpu.events} == {}
 
 
 def test_a_lane_over_it_gives_every_puzzle_the_answer_it_gets_alone(bundle: Bundle, device: SetUp) -> None:

@@ -10,6 +10,7 @@ stream), crash (memory ends the process), or a driver function. What is released
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 NUMPY_OF: dict[str, Any] = {"tensor(int32)": np.int32, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
-GARBAGE, THREAD_LOCAL, MAPPED = 0xA5, 1, 2
+GARBAGE, THREAD_LOCAL, MAPPED, NO_TIMING = 0xA5, 1, 2, 2
 NO_DEVICE, OUT_OF_MEMORY, ILLEGAL_ADDRESS, CAPTURE_INVALIDATED, UNSUPPORTED = 100, 2, 700, 901, 900
 ATTRIBUTES = {75: 8, 76: 7, 16: int(os.environ.get("FAKE_CUDA_SMS", "8"))}
 MEMORY_BYTES = 8 << 30
@@ -29,6 +30,8 @@ memory: dict[int, np.ndarray] = {}
 pinned: dict[int, np.ndarray] = {}
 graphs: dict[int, list[Callable[[], None]]] = {}
 executables: dict[int, list[Callable[[], None]]] = {}
+events: dict[int, Event] = {}
+event_handles = itertools.count(9000)
 
 
 class RefusedError(Exception):
@@ -85,11 +88,38 @@ class Stream:
         self.put(lambda: ctypes.memmove(target, source, num_bytes))
 
     def synchronize(self) -> None:
+        self.advance(len(self.waiting))
+
+    def advance(self, num_works: int) -> None:
         assert self.recording is None, "a recorded stream cannot be waited for"
         refuse("wait", ILLEGAL_ADDRESS)
-        work, self.waiting = self.waiting, []
+        work, self.waiting = self.waiting[:num_works], self.waiting[num_works:]
         for one in work:
             one()
+
+
+class Event:
+    """Waiting for it runs the stream as far as where it was recorded last, and no further."""
+
+    def __init__(self, flags: int) -> None:
+        assert flags == NO_TIMING
+        refuse("cuEventCreate", OUT_OF_MEMORY)
+        self.handle = next(event_handles)
+        self.stream: Stream | None = None
+        self.is_reached: Callable[[], None] = lambda: None
+        events[self.handle] = self
+
+    def record(self, stream: Stream) -> None:
+        refuse("cuEventRecord", ILLEGAL_ADDRESS)
+        self.stream, self.is_reached = stream, lambda: None  # a new mark: the one before no longer counts
+        stream.put(self.is_reached)
+
+    def synchronize(self) -> None:
+        assert self.stream is not None, "an event that was never recorded would be waited for in vain"
+        if self.is_reached in self.stream.waiting:
+            self.stream.advance(self.stream.waiting.index(self.is_reached) + 1)
+        else:
+            refuse("wait", ILLEGAL_ADDRESS)
 
 
 def allocate(num_bytes: int) -> int:

@@ -55,6 +55,7 @@ class Gpu:
         self._memory: list[int] = []
         self._pinned: list[int] = []
         self._graphs: list[int] = []
+        self._events: list[int] = []
 
     def allocate(self, num_bytes: int) -> int:
         """The address of new device memory, zeroed."""
@@ -101,6 +102,21 @@ class Gpu:
         with self._reporting_loss():
             self._driver.wait(self.stream)
 
+    def event(self) -> int:
+        """A mark on the stream that can be waited for."""
+        self._events.append(_started(self._driver.new_event))
+        return self._events[-1]
+
+    def record(self, event: int) -> None:
+        """Set the mark behind all work so far."""
+        with self._reporting_loss():
+            self._driver.record(event, self.stream)
+
+    def wait_for(self, event: int) -> None:
+        """Wait for the work before the mark, and for nothing behind it."""
+        with self._reporting_loss():
+            self._driver.wait_for(event)
+
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Record what `work` puts on the stream, without running it; returns the replay.
 
@@ -129,6 +145,7 @@ class Gpu:
         """Release graphs and memory, and leave the context as it was found; no shared tensor is read afterwards."""
         for held, release in (
             (self._graphs, self._driver.destroy),
+            (self._events, self._driver.destroy_event),
             (self._memory, self._driver.free),
             (self._pinned, self._driver.unpin),
         ):

@@ -19,6 +19,7 @@ from hrm_edge_runtime.engines.engine import EngineUnavailableError
 INSTALL = "install hrm-edge[jetson], in a container use --runtime nvidia, or choose --engine cpu"
 THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads' calls do not break the recording
 MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP
+NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 MAJOR, MINOR, INTEGRATED, NUM_SMS = 75, 76, 18, 16  # CUdevice_attribute
 
 
@@ -71,6 +72,14 @@ class Driver(Protocol):
     def copy(self, target: int, source: int, num_bytes: int, stream: int) -> None: ...
 
     def wait(self, stream: int) -> None: ...
+
+    def new_event(self) -> int: ...
+
+    def record(self, event: int, stream: int) -> None: ...
+
+    def wait_for(self, event: int) -> None: ...
+
+    def destroy_event(self, event: int) -> None: ...
 
     def begin_capture(self, stream: int) -> None: ...
 
@@ -167,6 +176,18 @@ class BindingsDriver:
 
     def wait(self, stream: int) -> None:
         self._call("cuStreamSynchronize", stream)
+
+    def new_event(self) -> int:
+        return int(self._call("cuEventCreate", NO_TIMING))
+
+    def record(self, event: int, stream: int) -> None:
+        self._call("cuEventRecord", event, stream)
+
+    def wait_for(self, event: int) -> None:
+        self._call("cuEventSynchronize", event)
+
+    def destroy_event(self, event: int) -> None:
+        self._call("cuEventDestroy", event)
 
     def begin_capture(self, stream: int) -> None:
         self._call("cuStreamBeginCapture", stream, self._cuda.CUstreamCaptureMode(THREAD_LOCAL))
@@ -265,6 +286,23 @@ class PycudaDriver:
     def wait(self, stream: int) -> None:
         with self._reporting():
             self._held[stream].synchronize()
+
+    def new_event(self) -> int:
+        with self._reporting():
+            event = self._cuda.Event(NO_TIMING)
+        self._held[id(event)] = event
+        return id(event)
+
+    def record(self, event: int, stream: int) -> None:
+        with self._reporting():
+            self._held[event].record(self._held[stream])
+
+    def wait_for(self, event: int) -> None:
+        with self._reporting():
+            self._held[event].synchronize()
+
+    def destroy_event(self, event: int) -> None:
+        del self._held[event]
 
     def begin_capture(self, stream: int) -> None:
         self._call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), THREAD_LOCAL)

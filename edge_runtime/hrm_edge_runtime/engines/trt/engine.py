@@ -4,7 +4,11 @@ Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V 
 memory and change places by address. Tokens, vectors, freshness, answers and halting values are shared with the host.
 A plan has one profile for each batch bucket: a step over n slots runs the smallest bucket that holds them, and the idle
 rows above n compute values that are never read. Contexts share one piece of scratch memory, since they never run at
-the same time. Not run on a GPU yet: the same code runs in the tests over a stand-in for TensorRT and CUDA.
+the same time.
+
+In a run the next segment is launched before the host has looked at the last, so the GPU does not wait for it: answers
+have two places in turn, as the carry does, and only a run's first segment takes what the host wrote. Not run on a GPU
+yet: the same code runs in the tests over a stand-in for TensorRT and CUDA.
 """
 
 # Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against tensorrt-stubs.
@@ -12,14 +16,22 @@ the same time. Not run on a GPU yet: the same code runs in the tests over a stan
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hrm_edge_runtime.engines import engine as contract
-from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError, Float32, Int32, StepOutput
+from hrm_edge_runtime.engines.engine import (
+    Engine,
+    EngineLostError,
+    EngineUnavailableError,
+    Float32,
+    Int32,
+    StepOutput,
+)
 from hrm_edge_runtime.engines.trt import api
 from hrm_edge_runtime.engines.trt.cuda import CaptureError, Gpu
 from hrm_edge_runtime.manifest import Manifest
@@ -30,12 +42,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("hrm_edge_runtime.tensorrt")
 
 
-class TensorRTEngine:
+class TensorRTEngine(Engine):
     """A plan whose profile i is batch `buckets[i]`; only the buckets that `num_slots` can fill are opened.
 
     Raises EngineUnavailableError for a plan that does not open here or memory that is not there, and EngineLostError
     from a segment that fails: then nothing on the device can be trusted, and the process should end.
     """
+
+    runs_ahead = True
 
     def __init__(
         self,
@@ -59,33 +73,58 @@ class TensorRTEngine:
         self._allocate(self._buckets[-1])
         self._contexts = {bucket: self._context(profile, bucket) for profile, bucket in enumerate(self._buckets)}
         self._current = 0
-        both = [(bucket, parity) for bucket in self._buckets for parity in range(2)]
-        self._launches = {(bucket, parity): self._recorded(bucket, parity) for bucket, parity in both}
+        self._events = [self._gpu.event() for _parity in range(2)]
+        self._is_ahead = False
+        kinds = itertools.product(self._buckets, range(2), (True, False))
+        self._launches = {kind: self._recorded(*kind) for kind in kinds}
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
+        self._settle()
         self._fed["tokens_BT"].array[slot] = tokens_T
         self._fed["puzzle_vector_BE"].array[slot] = puzzle_vector_E
         self._fed["fresh_B"].array[slot] = True
 
     def move(self, source: int, target: int) -> None:
+        self._settle()
         for tensor in self._fed.values():
             tensor.array[target] = tensor.array[source]
         for address in self._carries[self._current].values():
             self._gpu.copy(address + source * self._row_bytes, address + target * self._row_bytes, self._row_bytes)
 
     def step(self, num_active: int) -> StepOutput:
+        return next(self.run(num_active, 1))
+
+    def run(self, num_active: int, num_segments: int) -> Iterator[StepOutput]:
         assert 0 < num_active <= self.num_slots, f"{num_active} active slots of {self.num_slots}"
+        self._settle()
         bucket = next(bucket for bucket in self._buckets if bucket >= num_active)
-        self._launches[bucket, self._current]()
-        self._gpu.wait()
-        self._current = 1 - self._current
-        self._fed["fresh_B"].array[:num_active] = False
-        return StepOutput(
-            answer_BT=self._read["answer_BT"].array[:num_active],
-            halt_margin_B=self._read["halt_margin_B"].array[:num_active],
-            q_halt_B=self._read["q_halt_B"].array[:num_active],
-            logits_BTV=self._read[contract.LOGITS].array[:num_active] if self._wants_logits else None,
-        )
+        self._launch(bucket, is_first=True)
+        for num_left in reversed(range(num_segments)):
+            parity = 1 - self._current  # of the segment that the host sees next
+            if num_left:
+                self._launch(bucket, is_first=False)
+            self._is_ahead = num_left > 0
+            self._gpu.wait_for(self._events[parity])
+            self._fed["fresh_B"].array[:num_active] = False
+            said = {name: tensor.array[:num_active] for name, tensor in self._read[parity].items()}
+            yield StepOutput(
+                answer_BT=said["answer_BT"],
+                halt_margin_B=said["halt_margin_B"],
+                q_halt_B=said["q_halt_B"],
+                logits_BTV=said.get(contract.LOGITS),
+            )
+
+    def _launch(self, bucket: int, *, is_first: bool) -> None:
+        parity = self._current
+        self._launches[bucket, parity, is_first]()
+        self._gpu.record(self._events[parity])
+        self._current = 1 - parity
+
+    def _settle(self) -> None:
+        """Wait for the segment ahead of a run that was left: it reads what is loaded next."""
+        if self._is_ahead:
+            self._gpu.wait()
+            self._is_ahead = False
 
     def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
         """`z_high_BND` and `z_low_BND` after the last step, for parity; copies."""
@@ -98,7 +137,7 @@ class TensorRTEngine:
         return api.layer_names(self._engine)
 
     def close(self) -> None:
-        for holder in (self._launches, self._contexts, self._fed, self._read):
+        for holder in (self._launches, self._contexts, self._fed, *self._read):
             holder.clear()
         del self._engine
         self._gpu.close()
@@ -123,7 +162,10 @@ class TensorRTEngine:
         shapes = contract.shapes_of((*contract.INPUTS, *contract.OUTPUTS), self._manifest, num_rows)
         outputs = (*contract.ANSWERS, contract.LOGITS) if self._wants_logits else contract.ANSWERS
         self._fed = {name: self._gpu.share(shapes[name], contract.INPUTS[name]) for name in contract.FED}
-        self._read = {name: self._gpu.share(shapes[name], contract.OUTPUTS[name]) for name in outputs}
+        self._read = [
+            {name: self._gpu.share(shapes[name], contract.OUTPUTS[name]) for name in outputs} for _parity in range(2)
+        ]
+        self._none_fresh = self._gpu.allocate(num_rows)
         self._unread = 0 if self._wants_logits else self._gpu.allocate(int(np.prod(shapes[contract.LOGITS])) * 4)
         self._row_shape = shapes[contract.CARRIES[0]][1:]
         self._row_bytes = int(np.prod(self._row_shape)) * 4
@@ -137,18 +179,19 @@ class TensorRTEngine:
         scratch, stream = self._scratch, self._gpu.stream
         return api.context_for(self._engine, profile=profile, shapes=shapes, scratch=scratch, stream=stream)
 
-    def _recorded(self, bucket: int, parity: int) -> Callable[[], None]:
+    def _recorded(self, bucket: int, parity: int, is_first: bool) -> Callable[[], None]:
         """The launch of a bucket's segment from one carry to the other, recorded where the driver can."""
-        context, addresses = self._contexts[bucket], self._addresses(parity)
+        context, addresses = self._contexts[bucket], self._addresses(parity, is_first)
+        uploads = self._fed.values() if is_first else ()
 
         def enqueue() -> None:
             for name, address in addresses.items():
                 context.set_tensor_address(name, address)
-            for tensor in self._fed.values():
+            for tensor in uploads:
                 self._gpu.upload(tensor)
             if not context.execute_async_v3(self._gpu.stream):
                 raise EngineLostError(f"TensorRT does not run a segment of {bucket} slots ({self._last_error.text})")
-            for tensor in self._read.values():
+            for tensor in self._read[parity].values():
                 self._gpu.download(tensor)
 
         enqueue()  # TensorRT settles its shapes in a first run, which must not be recorded
@@ -159,12 +202,13 @@ class TensorRTEngine:
             _log.warning("batch %d runs without a CUDA graph, which costs time: %s", bucket, error)
             return enqueue
 
-    def _addresses(self, parity: int) -> dict[str, int]:
+    def _addresses(self, parity: int, is_first: bool) -> dict[str, int]:
         before, after = self._carries[parity], self._carries[1 - parity]
-        shared = {name: tensor.address for name, tensor in (*self._fed.items(), *self._read.items())}
+        shared = {name: tensor.address for name, tensor in (*self._fed.items(), *self._read[parity].items())}
         return {
             contract.LOGITS: self._unread,
             **shared,
+            **({} if is_first else {"fresh_B": self._none_fresh}),
             **before,
             **{f"{name}_next": address for name, address in after.items()},
         }

@@ -64,6 +64,20 @@ class Stream:
         _raising(self.real.synchronize)()
 
 
+class Event:
+    def __init__(self, flags: int = 0) -> None:
+        self._real = _raising(fake_gpu.Event)(flags)
+
+    def record(self, stream: Stream) -> None:
+        _raising(self._real.record)(stream.real)
+
+    def synchronize(self) -> None:
+        _raising(self._real.synchronize)()
+
+    def __del__(self) -> None:
+        fake_gpu.events.pop(self._real.handle)
+
+
 class DeviceAllocation:
     def __init__(self, address: int) -> None:
         self._address = address

@@ -54,6 +54,9 @@ class CUcontext(_Handle): ...
 class CUstream(_Handle): ...
 
 
+class CUevent(_Handle): ...
+
+
 class CUdeviceptr(_Handle): ...
 
 
@@ -127,6 +130,22 @@ def cuStreamDestroy(stream: Any) -> tuple[Any, ...]:
 
 def cuStreamSynchronize(stream: Any) -> tuple[Any, ...]:
     return _answer(fake_gpu.streams[int(stream)].synchronize)
+
+
+def cuEventCreate(flags: int) -> tuple[Any, ...]:
+    return _answer(lambda: fake_gpu.Event(flags).handle, CUevent)
+
+
+def cuEventRecord(event: Any, stream: Any) -> tuple[Any, ...]:
+    return _answer(lambda: fake_gpu.events[int(event)].record(fake_gpu.streams[int(stream)]))
+
+
+def cuEventSynchronize(event: Any) -> tuple[Any, ...]:
+    return _answer(fake_gpu.events[int(event)].synchronize)
+
+
+def cuEventDestroy(event: Any) -> tuple[Any, ...]:
+    return _answer(lambda: fake_gpu.events.pop(int(event)))
 
 
 def cuMemAlloc(num_bytes: int) -> tuple[Any, ...]:
