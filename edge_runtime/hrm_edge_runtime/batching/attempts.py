@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
+from operator import attrgetter
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -19,8 +20,7 @@ from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
 from hrm_puzzles.puzzle import RIGHT, Ballot, Puzzle, Symmetry
 
 _PACE_MEMORY = 1 / 8  # weight of the newest interval in the mean time between two steps
-
-
+_BY_NUMBER = attrgetter("number")
 DRAWS = 4  # symmetries drawn for each variant wanted: a puzzle with few of them soon repeats itself
 
 
@@ -213,7 +213,7 @@ class Attempts:
     def _run_segment(self, events: list[SegmentEvent]) -> None:
         """One segment, and the end of every task that it settles: its other attempts run no further."""
         changed: dict[int, _Group] = {}
-        for attempt in self._lane.step():
+        for attempt in sorted(self._lane.step(), key=_BY_NUMBER):  # of those that end together the first speaks
             group = self._group_of.pop(attempt.attempt_id)
             del group.living[attempt.attempt_id]
             group.ended.append(attempt)

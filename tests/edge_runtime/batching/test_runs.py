@@ -1,0 +1,262 @@
+"""How many segments run between two looks at the line changes no answer and no number of segments.
+
+Shown with the shipped models on ONNX Runtime, which is exact to the last bit whatever else is in the batch.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+from attempt_tools import Tens, tokens
+
+from hrm_edge_runtime.batching.attempts import Attempts
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.batching.lane import Lane
+from hrm_edge_runtime.batching.stats import HALTED, MAX_RUN, LaneCounters
+from hrm_edge_runtime.batching.task import Attempt, Result, SegmentEvent, Task
+from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.engines.engine import Engine, StepOutput
+from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
+from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
+from hrm_puzzles.data.held_out import Questions, questions_made
+
+RUN_LENGTHS = (1, 2, 4, 8)
+NUM_SLOTS = 8
+
+puzzles = pytest.mark.parametrize("num_puzzles", [48, pytest.param(1000, marks=pytest.mark.slow)])
+models = pytest.mark.parametrize("name", ["sudoku-6x6", "maze-8x8"])
+
+
+class Counted(Engine):
+    """A real engine that counts the segments and rows it computes."""
+
+    def __init__(self, engine: OnnxEngine) -> None:
+        self.num_slots, self.seq_len = engine.num_slots, engine.seq_len
+        self.load, self.move = engine.load, engine.move
+        self._engine = engine
+        self.segments = self.rows = 0
+
+    def step(self, num_active: int) -> StepOutput:
+        self.segments, self.rows = self.segments + 1, self.rows + num_active
+        return self._engine.step(num_active)
+
+
+@cache
+def bundle_of(name: str) -> Bundle:
+    return Bundle.open(find_bundle(name))
+
+
+@cache
+def engine_of(name: str) -> OnnxEngine:
+    return engine_from_bundle(bundle_of(name), num_slots=NUM_SLOTS, num_threads=1)
+
+
+@cache
+def questions_of(name: str, num_puzzles: int) -> Questions:
+    return questions_made(bundle_of(name).puzzle, num_puzzles, difficulty="medium", seed=5)
+
+
+def attempts_of(name: str, run_length: int) -> tuple[Attempts, Counted]:
+    """A lane of the model; a segment takes a second of its clock."""
+    bundle, engine = bundle_of(name), Counted(engine_of(name))
+    attempts = Attempts(
+        engine,
+        bundle.puzzle,
+        bundle.puzzle_table,
+        queue_limit=1000,
+        max_attempts=4,
+        identifiers=bundle.identifiers,
+        clock=lambda: float(engine.segments),
+        run_length=run_length,
+    )
+    return attempts, engine
+
+
+def task(name: str, task_id: int, tokens_T: np.ndarray, **more: object) -> Task:
+    fields = {"policy": bundle_of(name).manifest.halting_policy(), "arrival_s": 0.0, **more}
+    return Task(task_id=task_id, tokens_T=tokens_T, **fields)  # type: ignore[arg-type]
+
+
+def run_out(attempts: Attempts) -> Iterator[Result]:
+    while attempts.has_work:
+        yield from attempts.step()[0]
+
+
+def said(one: Result) -> tuple[object, ...]:
+    answer = None if one.answer_T is None else one.answer_T.tobytes()
+    whole = (one.num_attempts, one.total_segments, one.votes)
+    return (answer, one.segments, one.halted_by, one.verified, one.margin, *whole)
+
+
+@cache
+def served(name: str, num_puzzles: int, run_length: int) -> tuple[dict[int, Result], int]:
+    """All puzzles through a full lane, and how many rows the engine computed."""
+    attempts, engine = attempts_of(name, run_length)
+    for asked in questions_of(name, num_puzzles):
+        attempts.submit(task(name, asked.index, asked.tokens_T))
+    return {one.task_id: one for one in run_out(attempts)}, engine.rows
+
+
+@models
+@puzzles
+def test_answers_and_segments_are_the_same_however_long_the_runs(name: str, num_puzzles: int) -> None:
+    alone, rows = served(name, num_puzzles, 1)
+    assert rows == sum(one.segments for one in alone.values())
+    for run_length in RUN_LENGTHS[1:]:
+        ours, rows = served(name, num_puzzles, run_length)
+        assert {key: said(one) for key, one in ours.items()} == {key: said(one) for key, one in alone.items()}
+        wasted = rows - sum(one.segments for one in ours.values())
+        assert 0 < wasted <= num_puzzles * (run_length - 1)
+
+
+@cache
+def course(name: str, num_puzzles: int, index: int) -> list[tuple[bytes, float]]:
+    """What the model says of a puzzle after each segment, alone in an engine."""
+    bundle, engine = bundle_of(name), engine_of(name)
+    engine.load(0, questions_of(name, num_puzzles)[index].tokens_T, bundle.puzzle_table[0])
+    outputs = (engine.step(1) for _ in range(bundle.manifest.max_segments))
+    return [(one.answer_BT[0].tobytes(), float(one.halt_margin_B[0])) for one in outputs]
+
+
+@models
+@puzzles
+@pytest.mark.parametrize("run_length", RUN_LENGTHS)
+def test_cancels_deadlines_and_attempts_leave_every_other_puzzle_its_course(
+    name: str, num_puzzles: int, run_length: int
+) -> None:
+    alone, _ = served(name, num_puzzles, 1)
+    attempts, engine = attempts_of(name, run_length)
+    asked, rng = questions_of(name, num_puzzles), np.random.default_rng(run_length)
+    ended, submitted = dict[int, Result](), dict[int, Task]()
+    while len(ended) < num_puzzles:
+        for index in range(len(submitted), min(num_puzzles, len(submitted) + int(rng.integers(0, 24)))):
+            deadline_s = engine.segments + float(rng.integers(1, 12)) if rng.random() < 0.6 else None
+            num_attempts, best_effort = int(rng.choice([1, 1, 3])), bool(rng.random() < 0.5)
+            more = {"deadline_s": deadline_s, "num_attempts": num_attempts, "best_effort": best_effort}
+            submitted[index] = task(name, index, asked[index].tokens_T, **more)
+            attempts.submit(submitted[index])
+        living = sorted(submitted.keys() - ended.keys())
+        if living and rng.random() < 0.6:
+            attempts.cancel(int(rng.choice(living)))
+        for one in attempts.step()[0]:
+            assert one.task_id not in ended, "a task ended twice"
+            ended[one.task_id] = one
+    assert not attempts.has_work
+    cut = {"cancelled"} if run_length == 8 else {"cancelled", "deadline"}  # most puzzles end within their first run
+    assert cut <= {one.halted_by for one in ended.values()}
+    for index, one in ended.items():
+        if submitted[index].num_attempts == 1 and one.halted_by in HALTED:
+            assert said(one) == said(alone[index])
+        elif submitted[index].num_attempts == 1 and one.answer_T is not None:
+            assert (one.answer_T.tobytes(), one.margin) == course(name, num_puzzles, index)[one.segments - 1]
+            assert one.segments <= alone[index].segments
+        elif one.verified:
+            assert bundle_of(name).puzzle.check_BT(asked[index].tokens_T[None], one.answer_T[None])[0] == 1  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", ["sudoku-6x6", "arc-7x7"])
+def test_attempts_that_prove_or_vote_end_and_stream_the_same_however_long_the_runs(name: str) -> None:
+    golden = bundle_of(name).golden()
+    seen: list[list[object]] = []
+    for run_length in RUN_LENGTHS:
+        attempts, _ = attempts_of(name, run_length)
+        course: list[object] = []
+        for row, tokens_T in enumerate(golden.tokens_BT[:12]):
+            puzzle_id = int(golden.puzzle_ids_B[row])
+            attempts.submit(task(name, row, tokens_T, puzzle_id=puzzle_id, num_attempts=4, streamed=True))
+            streamed, results = list[SegmentEvent](), list[Result]()
+            while attempts.has_work:
+                for new, all_of_them in zip(attempts.step(), (results, streamed), strict=True):
+                    all_of_them += new  # type: ignore[arg-type]
+            streamed.sort(key=lambda one: (one.segment, one.attempt))  # those that end in one segment do so by slot
+            course += [(one.attempt, one.segment, one.answer_T.tobytes(), one.margin) for one in streamed]
+            course += [said(one) for one in results]
+        seen.append(course)
+    assert seen[0]
+    assert all(course == seen[0] for course in seen)
+
+
+class Ahead(ScriptedEngine):
+    """Counts its segments; one that says it computes ahead of the host."""
+
+    runs_ahead = True
+    num_segments = 0
+
+    def step(self, num_active: int) -> StepOutput:
+        self.num_segments += 1
+        return super().step(num_active)
+
+
+def attempt(number: int, value: int) -> Attempt:
+    policy = HaltingPolicy(kind="learned", max_segments=100)
+    more = {"puzzle_vector_E": np.zeros(1, np.float32), "policy": policy, "arrival_s": 0.0}
+    return Attempt(attempt_id=number, tokens_T=tokens(value), **more)  # type: ignore[arg-type]
+
+
+def test_a_run_is_left_when_nobody_is_left_in_it() -> None:
+    engine = Ahead(num_slots=2, seq_len=3, play=lambda asked_T: Script(answer_T=asked_T, segments=int(asked_T[0])))
+    lane = Lane(engine, Tens(proof_exists=False), queue_limit=9, run_length=8)
+    lane.submit(attempt(1, 2))
+    lane.submit(attempt(2, 5))
+    ended = [*lane.step(), *lane.step()]
+    assert lane.num_ahead == 6
+    lane.cancel(2)
+    assert (lane.num_ahead, engine.num_segments) == (0, 2)
+    assert [one.attempt_id for one in (*ended, *lane.step())] == [1, 2]
+    assert engine.num_segments == 2
+
+
+@pytest.mark.parametrize(
+    ("host_s", "first_s", "segments", "length"),
+    [
+        (0.0001, 0.0001, 1, 2),
+        (0.0001, 0.0001, 9, 6),
+        (0.0001, 0.004, 8, 1),  # a large model: the host hardly counts
+        (0.0001, 0.0, 8, 1),  # nothing has been measured
+        (1.0, 0.0001, 8, MAX_RUN),
+    ],
+)
+def test_runs_are_longer_the_slower_the_host_and_the_longer_puzzles_think(
+    host_s: float, first_s: float, segments: float, length: int
+) -> None:
+    counters = LaneCounters(mean_host_s=host_s, mean_first_s=first_s, mean_segments=segments)
+    assert counters.best_run_length() == length
+
+
+@pytest.mark.parametrize(("runs_ahead", "lengths"), [(True, {1, 4}), (False, {1})])
+def test_a_slow_host_lets_only_an_engine_that_runs_ahead_run_longer(runs_ahead: bool, lengths: set[int]) -> None:
+    now = 0.0
+
+    def pass_time(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    class Slow(Tens):
+        def check_BT(self, inputs_BT: np.ndarray, answers_BT: np.ndarray) -> np.ndarray:
+            pass_time(1.0)
+            return super().check_BT(inputs_BT, answers_BT)
+
+    class Watched(Ahead):
+        seen: set[int]
+
+        def run(self, num_active: int, num_segments: int) -> Iterator[StepOutput]:
+            self.seen.add(num_segments)
+            return super().run(num_active, num_segments)
+
+        def step(self, num_active: int) -> StepOutput:
+            pass_time(1.0)
+            output = super().step(num_active)
+            answer_BT = output.answer_BT.copy()
+            answer_BT[:, 1] = self.num_segments % 2  # it changes its mind, so each segment is checked
+            return StepOutput(answer_BT=answer_BT, halt_margin_B=output.halt_margin_B, q_halt_B=output.q_halt_B)
+
+    play = lambda asked_T: Script(answer_T=asked_T, segments=4)  # noqa: E731
+    engine = Watched(num_slots=1, seq_len=3, play=play)
+    engine.runs_ahead, engine.seen = runs_ahead, {1}  # type: ignore[misc]
+    lane = Lane(engine, Slow(proof_exists=False), queue_limit=99, clock=lambda: now)
+    for number in range(40):
+        lane.submit(attempt(number, 3))
+    while lane.has_work:
+        lane.step()
+    assert engine.seen == lengths
