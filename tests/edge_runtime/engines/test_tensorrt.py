@@ -133,9 +133,9 @@ def said_alike(ours: Engine, theirs: Engine, num_active: int) -> None:
     assert (one.q_halt_B == other.q_halt_B).all()
 
 
-def lane_answers(engine: Engine, bundle: Bundle) -> dict[int, tuple[object, ...]]:
+def lane_answers(engine: Engine, bundle: Bundle, run_length: int | None = None) -> dict[int, tuple[object, ...]]:
     """What a lane says about forty puzzles that come and go."""
-    lane, rng = Lane(engine, bundle.puzzle, queue_limit=40), np.random.default_rng(4)
+    lane, rng = Lane(engine, bundle.puzzle, queue_limit=40, run_length=run_length), np.random.default_rng(4)
     attempts = [
         Attempt(
             attempt_id=number,
@@ -172,12 +172,57 @@ def nothing_is_held() -> None:
     assert {**gpu.memory, **gpu.pinned, **gpu.executables, **gpu.events} == {}
 
 
-def test_a_lane_over_it_gives_every_puzzle_the_answer_it_gets_alone(bundle: Bundle, device: SetUp) -> None:
-    device()
+@pytest.mark.parametrize("is_integrated", ["1", "0"])
+@pytest.mark.parametrize("run_length", [None, 1, 2, 5])
+def test_a_lane_over_it_gives_every_puzzle_the_answer_it_gets_alone(
+    bundle: Bundle, device: SetUp, is_integrated: str, run_length: int | None
+) -> None:
+    device(FAKE_CUDA_INTEGRATED=is_integrated)
     build(bundle)
-    ours = lane_answers(opened(bundle), bundle)
+    ours = lane_answers(opened(bundle), bundle, run_length)
     assert len(ours) == 40
     assert ours == lane_answers(engine_from_bundle(bundle, num_slots=1, num_threads=1), bundle)
+
+
+@both_drivers
+@pytest.mark.parametrize("setting", [{}, {"FAKE_CUDA_INTEGRATED": "0"}, {"FAKE_CUDA_FAILS": "cuStreamBeginCapture"}])
+def test_a_run_says_what_its_segments_say_one_by_one_and_is_one_segment_ahead(
+    bundle: Bundle, device: SetUp, setting: dict[str, str], driver: Callable[[], Driver]
+) -> None:
+    device(**setting)
+    build(bundle)
+    ours, theirs = opened(bundle, driver), engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1)
+    (stream,) = gpu_state().streams.values()
+    for length in (5, 4, 1):
+        for slot in range(SLOTS):
+            load_both(ours, theirs, bundle, slot, token=slot + length)
+        for left, (one, other) in enumerate(zip(ours.run(SLOTS, length), theirs.run(SLOTS, length), strict=True), 1):
+            assert bool(stream.waiting) == (left < length)
+            assert (one.answer_BT == other.answer_BT).all()
+            assert (one.halt_margin_B == other.halt_margin_B).all()
+    said_alike(ours, theirs, SLOTS)
+
+
+def load_both(ours: Engine, theirs: Engine, bundle: Bundle, slot: int, token: int) -> None:
+    for engine in (ours, theirs):
+        engine.load(slot, np.full(16, token % 6, np.int32), bundle.puzzle_table[0])
+
+
+def test_what_is_loaded_after_a_run_that_was_left_is_not_seen_by_its_segment_ahead(
+    bundle: Bundle, device: SetUp
+) -> None:
+    device()
+    build(bundle)
+    ours, theirs = opened(bundle), engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1)
+    for slot in range(SLOTS):
+        load_both(ours, theirs, bundle, slot, token=1)
+    next(ours.run(SLOTS, 4))
+    for slot in range(SLOTS):
+        load_both(ours, theirs, bundle, slot, token=2 + slot)
+    for _ in range(3):
+        said_alike(ours, theirs, SLOTS)
+    ours.close()
+    nothing_is_held()
 
 
 NO_GRAPHS = [

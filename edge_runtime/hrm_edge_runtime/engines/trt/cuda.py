@@ -143,6 +143,8 @@ class Gpu:
 
     def close(self) -> None:
         """Release graphs and memory, and leave the context as it was found; no shared tensor is read afterwards."""
+        with suppress(CudaError):
+            self._driver.wait(self.stream)
         for held, release in (
             (self._graphs, self._driver.destroy),
             (self._events, self._driver.destroy_event),

@@ -7,8 +7,9 @@ rows above n compute values that are never read. Contexts share one piece of scr
 the same time.
 
 In a run the next segment is launched before the host has looked at the last, so the GPU does not wait for it: answers
-have two places in turn, as the carry does, and only a run's first segment takes what the host wrote. Not run on a GPU
-yet: the same code runs in the tests over a stand-in for TensorRT and CUDA.
+have two places in turn, as the carry does, and only a run's first segment takes what the host wrote. One ahead of a run that
+was left may see what is loaded next, but nobody sees it. Not run on a GPU yet: the same code runs in the tests over a
+stand-in for TensorRT and CUDA.
 """
 
 # Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against tensorrt-stubs.
@@ -74,18 +75,15 @@ class TensorRTEngine(Engine):
         self._contexts = {bucket: self._context(profile, bucket) for profile, bucket in enumerate(self._buckets)}
         self._current = 0
         self._events = [self._gpu.event() for _parity in range(2)]
-        self._is_ahead = False
         kinds = itertools.product(self._buckets, range(2), (True, False))
         self._launches = {kind: self._recorded(*kind) for kind in kinds}
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
-        self._settle()
         self._fed["tokens_BT"].array[slot] = tokens_T
         self._fed["puzzle_vector_BE"].array[slot] = puzzle_vector_E
         self._fed["fresh_B"].array[slot] = True
 
     def move(self, source: int, target: int) -> None:
-        self._settle()
         for tensor in self._fed.values():
             tensor.array[target] = tensor.array[source]
         for address in self._carries[self._current].values():
@@ -96,14 +94,12 @@ class TensorRTEngine(Engine):
 
     def run(self, num_active: int, num_segments: int) -> Iterator[StepOutput]:
         assert 0 < num_active <= self.num_slots, f"{num_active} active slots of {self.num_slots}"
-        self._settle()
         bucket = next(bucket for bucket in self._buckets if bucket >= num_active)
         self._launch(bucket, is_first=True)
         for num_left in reversed(range(num_segments)):
             parity = 1 - self._current  # of the segment that the host sees next
             if num_left:
                 self._launch(bucket, is_first=False)
-            self._is_ahead = num_left > 0
             self._gpu.wait_for(self._events[parity])
             self._fed["fresh_B"].array[:num_active] = False
             said = {name: tensor.array[:num_active] for name, tensor in self._read[parity].items()}
@@ -119,12 +115,6 @@ class TensorRTEngine(Engine):
         self._launches[bucket, parity, is_first]()
         self._gpu.record(self._events[parity])
         self._current = 1 - parity
-
-    def _settle(self) -> None:
-        """Wait for the segment ahead of a run that was left: it reads what is loaded next."""
-        if self._is_ahead:
-            self._gpu.wait()
-            self._is_ahead = False
 
     def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
         """`z_high_BND` and `z_low_BND` after the last step, for parity; copies."""
