@@ -1,9 +1,13 @@
-"""What a lane counts, and the picture of itself that it shows to others."""
+"""What a lane counts, and the picture of itself that it shows to others.
 
-import math
+Shapes: N recent puzzles, L lengths of a run.
+"""
+
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Literal
+
+import numpy as np
 
 from hrm_edge_runtime.batching.halting import HaltReason
 
@@ -91,6 +95,8 @@ class LaneCounters:
     mean_segments: float = 0.0
     mean_first_s: float = 0.0
     mean_host_s: float = 0.0
+    _run_length: int = 1
+    _choose_at: int = 0
     completed: Counter[Outcome] = field(default_factory=Counter[Outcome])
     segments: Counter[int] = field(default_factory=Counter[int])
     full_steps_s: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NUM_RECENT))
@@ -123,14 +129,17 @@ class LaneCounters:
     def best_run_length(self) -> int:
         """How many segments an engine that runs ahead should compute between two looks at the line.
 
-        A look leaves the engine idle for as long as the host takes, about twice what is seen of it here: messages come
-        on top. A longer run wastes more rows, for whoever halts within it keeps its slot to the end. Both losses are
-        least together at a square root, as of an order that is paid for by the order and by the storage.
+        The length at which recent puzzles would have held a slot for the least time. Whoever halts within a run keeps
+        its slot to the end of it; a look leaves the engine idle for as long as the host takes, about twice what is seen
+        of it here, since messages come on top.
         """
-        if not self.mean_first_s:
-            return 1
-        best = math.sqrt(2 * (2 * self.mean_host_s) * self.mean_segments / self.mean_first_s)
-        return min(max(1, round(best)), MAX_RUN)
+        if self.steps >= self._choose_at and len(self.recent_segments) >= _NUM_TELLING:
+            self._choose_at = self.steps + _NUM_RECENT
+            look_s, further_s = 2 * self.mean_host_s + self.mean_first_s, max(self.mean_first_s, self.mean_host_s)
+            length_L, segments_N1 = np.arange(1, MAX_RUN + 1), np.array(self.recent_segments)[:, None]
+            runs_L = np.ceil(segments_N1 / length_L).mean(axis=0)
+            self._run_length = 1 + int((runs_L * (look_s + (length_L - 1) * further_s)).argmin())
+        return self._run_length
 
     def snapshot(
         self, *, num_slots: int, num_active: int, num_queued: int, queue_limit: int, slots: tuple[SlotView, ...]

@@ -210,17 +210,20 @@ def test_a_run_is_left_when_nobody_is_left_in_it() -> None:
 @pytest.mark.parametrize(
     ("host_s", "first_s", "segments", "length"),
     [
-        (0.0001, 0.0001, 1, 2),
-        (0.0001, 0.0001, 9, 6),
-        (0.0001, 0.004, 8, 1),  # a large model: the host hardly counts
-        (0.0001, 0.0, 8, 1),  # nothing has been measured
-        (1.0, 0.0001, 8, MAX_RUN),
+        (1.0, 1.0, [1], 1),
+        (1.0, 1.0, [4], 4),  # a run of 4 costs 2 + 1 + 3, four of 1 cost 4 x 3
+        (1.0, 1.0, [1, 1, 1, 16], 4),
+        (1.0, 100.0, [4, 5, 6, 7], 1),  # a large model: the host hardly counts
+        (100.0, 1.0, [4, 5, 6, 7], 7),
+        (1.0, 1.0, [160], MAX_RUN),
     ],
 )
-def test_runs_are_longer_the_slower_the_host_and_the_longer_puzzles_think(
-    host_s: float, first_s: float, segments: float, length: int
+def test_runs_are_as_long_as_puzzles_hold_a_slot_for_the_least_time(
+    host_s: float, first_s: float, segments: list[int], length: int
 ) -> None:
-    counters = LaneCounters(mean_host_s=host_s, mean_first_s=first_s, mean_segments=segments)
+    counters = LaneCounters(mean_host_s=host_s, mean_first_s=first_s)
+    assert counters.best_run_length() == 1
+    counters.recent_segments.extend(32 * segments)
     assert counters.best_run_length() == length
 
 

@@ -7,9 +7,9 @@ rows above n compute values that are never read. Contexts share one piece of scr
 the same time.
 
 In a run the next segment is launched before the host has looked at the last, so the GPU does not wait for it: answers
-have two places in turn, as the carry does, and only a run's first segment takes what the host wrote. One ahead of a run that
-was left may see what is loaded next, but nobody sees it. Not run on a GPU yet: the same code runs in the tests over a
-stand-in for TensorRT and CUDA.
+have two places in turn, as the carry does, and only a run's first segment takes what the host wrote. The one ahead of a
+run that was left may see what is loaded next, but nobody sees it. Not run on a GPU yet: the same code runs in the tests
+over a stand-in for TensorRT and CUDA.
 """
 
 # Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against tensorrt-stubs.
