@@ -41,7 +41,8 @@ def measure(
     With a checkpoint PyTorch takes turns too. Refuses (ValueError) engines the bundle cannot run.
     """
     for engine in engines:
-        choose(bundle, engine)
+        if choose(bundle, engine).engine == "unrolled":
+            raise ValueError("an unrolled graph has no segment to time: its first step runs the whole loop.")
     names = [*engines, *(PYTORCH if checkpoint else ())]
     rows: list[report.Row] = []
     for batch in dict.fromkeys(batches):

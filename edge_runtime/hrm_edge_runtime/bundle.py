@@ -95,6 +95,15 @@ class Bundle:
         portable = self.manifest.precisions[precision]
         return self.path / (self.manifest.cpu_graphs.get(precision, portable) if device == "cpu" else portable)
 
+    def unrolled_path(self, precision: str) -> Path:
+        """The whole loop of a precision in one graph; raises BundleError for one not held."""
+        if precision not in self.manifest.unrolled:
+            raise BundleError(
+                f"{self.path} holds no unrolled {precision!r} graph but those of {sorted(self.manifest.unrolled)}: "
+                "export the bundle again with --loop unrolled."
+            )
+        return self.path / self.manifest.unrolled[precision]
+
     def golden(self) -> Golden:
         """Read the golden traces; raises BundleError where they are missing or do not fit the manifest."""
         if GOLDEN_NAME not in self.manifest.files:

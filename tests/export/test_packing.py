@@ -15,9 +15,16 @@ import onnx
 import pytest
 from export_tools import random_questions, replayed, small_model
 from onnx import numpy_helper
+from typer.testing import CliRunner
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.batching.lane import Lane, run_all
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.factory import engine_for
+from hrm_edge_runtime.engines.unrolled import UnrolledEngine
+from hrm_edge_runtime.manifest import BundleError
+from hrm_edge_runtime.parity.cli import main as parity_main
 from hrm_edge_runtime.parity.report import passes
 from hrm_export.cli import ParityError, write_bundle
 from hrm_export.contents import Contents, Options, served_graph
@@ -107,6 +114,50 @@ def test_the_unrolled_graph_halts_at_the_threshold_of_its_precision(whole: Bundl
         stated = {entry.key: entry.value for entry in onnx.load(whole.path / name).metadata_props}
         assert stated["num_segments"] == "3"
         assert float(stated["threshold"]) == whole.manifest.halting_policy(precision).threshold
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_parity_compares_the_unrolled_graph_with_the_loop_over_its_step_graph(whole: Bundle, precision: str) -> None:
+    ended = CliRunner().invoke(parity_main, [str(whole.path), "--engine", f"unrolled:{precision}", "--json"])
+    found = json.loads(ended.output)
+    assert (ended.exit_code, found["passed"], found["different_answers"], found["different_segments"]) == (
+        0,
+        True,
+        0,
+        0,
+    )
+    assert found["num_puzzles"] == len(whole.golden().tokens_BT)
+    assert found["margin_gap"] < 1e-5
+
+
+def test_a_server_over_the_unrolled_graph_answers_after_as_many_segments_as_the_loop(whole: Bundle) -> None:
+    said = []
+    for engine in ("unrolled", "cpu"):
+        opened = engine_for(whole, engine=engine, num_slots=3, num_threads=1)
+        lane, golden = Lane(opened, whole.puzzle, queue_limit=9), whole.golden()
+        policy = HaltingPolicy(kind="learned", threshold=whole.manifest.halting_policy().threshold, max_segments=3)
+        attempts = [
+            Attempt(
+                attempt_id=row,
+                tokens_T=golden.tokens_BT[row],
+                puzzle_vector_E=whole.puzzle_table[0],
+                policy=policy,
+                arrival_s=0.0,
+            )
+            for row in range(len(golden.tokens_BT))
+        ]
+        ended = sorted(run_all(lane, attempts), key=lambda one: one.attempt_id)
+        said.append([(one.segments, one.halted_by, np.asarray(one.answer_T).tobytes()) for one in ended])
+        opened.close()
+    assert said[0] == said[1]
+
+
+def test_a_step_graph_in_the_place_of_an_unrolled_one_is_refused(whole: Bundle) -> None:
+    swapped = whole.manifest.model_copy(update={"unrolled": {"fp32": "step.fp32.onnx"}})
+    with pytest.raises(BundleError, match=r"is no unrolled graph: export the bundle again with --loop unrolled"):
+        UnrolledEngine(replace(whole, manifest=swapped), precision="fp32", num_slots=1)
+    with pytest.raises(BundleError, match=r"holds no unrolled 'int8' graph but those of \['fp32'\]"):
+        replace(whole, manifest=swapped).unrolled_path("int8")
 
 
 def test_a_threshold_that_is_not_given_is_chosen_from_the_curve(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 Engines are named as on the command line, ENGINE[:PRECISION]: `cpu`, `cuda` and `ort-tensorrt` are ONNX Runtime with
 that provider, `tensorrt` is our own TensorRT engine, `auto` the first of tensorrt, cuda and cpu that this machine runs.
+`unrolled` is the graph that holds the whole loop, on the CPU: it serves to check what other programs will call.
 Nothing is imported that the chosen engine does not need: a Jetson has no ONNX Runtime, a desktop no TensorRT.
 """
 
@@ -15,7 +16,7 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, EngineUnavailableError
 from hrm_host.board import cuda_devices
 
-ENGINES = ("auto", "cpu", "cuda", "ort-tensorrt", "tensorrt")
+ENGINES = ("auto", "cpu", "cuda", "ort-tensorrt", "tensorrt", "unrolled")
 MAX_SLOTS_CPU, MAX_SLOTS_GPU = 8, 16
 LONG_SEQUENCE = 256  # tokens; with more of them each slot holds much, and even a GPU has enough to do with few
 CUDA_TRIAL = """
@@ -24,7 +25,7 @@ from hrm_edge_runtime.engines.onnx import CUDA, OnnxEngine
 OnnxEngine(sys.argv[1], num_slots=1, provider=CUDA).step(1)
 """
 """In a process of its own: what ONNX Runtime was compiled with says nothing, and a context would stay in this one."""
-PREFERRED = {"cpu": ("fp32",), "cuda": ("fp16", "fp32"), "ort-tensorrt": ("fp16", "fp32")}
+PREFERRED = {"cpu": ("fp32",), "unrolled": ("fp32",), "cuda": ("fp16", "fp32"), "ort-tensorrt": ("fp16", "fp32")}
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
@@ -57,7 +58,7 @@ def choose(bundle: Bundle, engine: str = "auto", precision: str | None = None, *
     named, stated = parse_choice(engine)
     named = _first_that_runs(bundle) if named == "auto" else named
     precision = precision or stated or _preferred(bundle, named, num_slots)
-    bundle.graph_path(precision)
+    bundle.unrolled_path(precision) if named == "unrolled" else bundle.graph_path(precision)
     return Choice(engine=named, precision=precision)
 
 
@@ -107,6 +108,10 @@ def engine_for(
         raise EngineUnavailableError(
             "onnxruntime is not installed: install hrm-edge[serve], or on a Jetson choose --engine tensorrt."
         )
+    if choice.engine == "unrolled":
+        from hrm_edge_runtime.engines.unrolled import UnrolledEngine
+
+        return UnrolledEngine(bundle, precision=choice.precision, num_slots=num_slots, num_threads=num_threads)
     from hrm_edge_runtime.engines import onnx
 
     return onnx.engine_from_bundle(

@@ -126,7 +126,7 @@ class OnnxEngine(Engine):
         want_logits: bool = False,
     ) -> None:
         self.num_slots = num_slots
-        self._session = _open_session(Path(graph_path), provider, num_threads)
+        self._session = open_session(Path(graph_path), provider, num_threads)
         shapes = _row_shapes(self._session, Path(graph_path))
         self.sizes = {
             axis: size for name in shapes for axis, size in zip(contract.AXES[name], shapes[name], strict=True)
@@ -251,7 +251,7 @@ def _address(rows: NDArray[Any]) -> Address:
     return "cpu", 0, rows.dtype.type, list(rows.shape), rows.ctypes.data
 
 
-def _open_session(path: Path, provider: Provider, num_threads: int | None) -> ort.InferenceSession:
+def open_session(path: Path, provider: Provider, num_threads: int | None) -> ort.InferenceSession:
     """Open a graph; refuses one that does not load, and a provider behind which only the CPU would run."""
     if provider.name not in ort.get_available_providers():
         raise EngineUnavailableError(f"this ONNX Runtime has no {provider.name}: {INSTALL_GPU}.")

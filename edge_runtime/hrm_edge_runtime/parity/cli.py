@@ -2,6 +2,7 @@
 
 hrm-parity sudoku.bundle
 hrm-parity sudoku.bundle --engine cpu:int8 --against cpu:fp32 --data data/sudoku --puzzles 2000 --html int8.html
+hrm-parity sudoku.bundle --engine unrolled:fp16      # the whole loop in one graph, beside the runtime's loop
 """
 
 import json
@@ -14,7 +15,13 @@ from rich.table import Table
 
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import EngineLostError
-from hrm_edge_runtime.parity.comparison import Comparison, ParityOptions, compare_engines, write_comparison
+from hrm_edge_runtime.parity.comparison import (
+    Comparison,
+    ParityOptions,
+    compare_engines,
+    compare_loop,
+    write_comparison,
+)
 from hrm_edge_runtime.parity.report import segment_rows, summary_rows
 from hrm_host import command, progress
 
@@ -28,6 +35,10 @@ main = command.Command(add_completion=False, rich_markup_mode=None, pretty_excep
 def parity(options: ParityOptions) -> None:
     """Compare two engines of a bundle; exits with 1 and the first thing that broke where a gate does not hold."""
     bundle = Bundle.open(find_bundle(options.bundle))
+    if options.engine.startswith("unrolled"):
+        report = compare_loop(bundle, options)
+        print(json.dumps(report.as_json()) if options.as_json else report)
+        raise typer.Exit(0 if report.passed else 1)
     with progress.stages_on(Console(stderr=True)) as stages:
         comparison = compare_engines(bundle, options, stages)
     if options.html is not None:

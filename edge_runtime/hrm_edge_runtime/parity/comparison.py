@@ -17,10 +17,11 @@ import typer
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Float32
-from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
+from hrm_edge_runtime.engines.factory import Choice, choose, engine_for, prepare
 from hrm_edge_runtime.manifest import MANIFEST_NAME, BundleError, FileEntry, sha256_of
 from hrm_edge_runtime.parity.measures import relative_error
 from hrm_edge_runtime.parity.report import DEFAULT_FILE, Break, Gates, ParityReport, breaks, not_judged, read_gates
+from hrm_edge_runtime.parity.unrolled import UnrolledReport, compare_unrolled
 from hrm_edge_runtime.parity.walk import Side, golden_questions, golden_side, walk
 from hrm_host import atomic, progress
 from hrm_puzzles.data.sources import HeldOutPuzzle, Questions, questions_from_data, questions_made
@@ -123,6 +124,22 @@ def compare_engines(bundle: Bundle, options: ParityOptions, stages: progress.Sta
             reasons = reasons_of(broken[0], reference, candidate, questions, bundle) if broken else []
     bisection = _bisected(bundle, source, choice, reference, questions, broken) if options.bisect else None
     return Comparison(report=report, gates=gates, breaks=broken, reasons=reasons, bisection=bisection)
+
+
+def compare_loop(bundle: Bundle, options: ParityOptions, stages: progress.Stages | None = None) -> UnrolledReport:
+    """The unrolled graph beside the step graph it was made of, on the golden puzzles or on those asked for."""
+    if options.against is not None or options.checkpoint is not None or options.bisect:
+        raise ValueError("an unrolled graph is compared with the loop over its own step graph; leave the others out.")
+    choice = choose(bundle, options.engine)
+    is_golden = options.data is None and options.puzzles is None
+    questions = golden_questions(bundle.golden()) if is_golden else _held_out(bundle, options, stages or progress.Stages())
+    return compare_unrolled(
+        bundle,
+        choice.precision,
+        questions,
+        num_slots=min(options.slots, len(questions)),
+        num_threads=options.threads,
+    )
 
 
 def _choices(bundle: Bundle, options: ParityOptions, *, is_golden: bool) -> tuple[Choice, Choice | Path | None]:

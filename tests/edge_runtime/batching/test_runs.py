@@ -19,7 +19,7 @@ from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_puzzles.data.held_out import Questions, questions_made
+from hrm_puzzles.data.sources import Questions, questions_made
 
 RUN_LENGTHS = (1, 2, 4, 8)
 NUM_SLOTS = 8

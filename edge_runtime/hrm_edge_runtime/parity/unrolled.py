@@ -1,0 +1,84 @@
+"""Does the unrolled graph of a bundle answer in one call what the runtime's loop answers segment by segment?"""
+
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.batching.lane import Lane, run_all
+from hrm_edge_runtime.batching.task import Attempt
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.engine import Engine
+from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_edge_runtime.engines.unrolled import UnrolledEngine
+from hrm_puzzles.data.sources import Questions
+
+ROUNDED_OTHERWISE = 0.01
+"""Share of puzzles below float32: ONNX Runtime joins casts over the border of two segments, where the loop rounds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnrolledReport:
+    """Of `num_puzzles`, how many the graph answers otherwise, or after another number of segments."""
+
+    precision: str
+    num_puzzles: int
+    different_answers: int
+    different_segments: int
+    margin_gap: float
+
+    @property
+    def passed(self) -> bool:
+        allowed = 0 if self.precision == "fp32" else ROUNDED_OTHERWISE * self.num_puzzles
+        return max(self.different_answers, self.different_segments) <= allowed
+
+    def as_json(self) -> dict[str, Any]:
+        return {"passed": self.passed, **asdict(self)}
+
+    def __str__(self) -> str:
+        return (
+            f"{'passed' if self.passed else 'broken'}: of {self.num_puzzles} puzzles {self.different_answers} are "
+            f"answered otherwise and {self.different_segments} after another number of segments than by the loop; "
+            f"the margins are at most {self.margin_gap:.2g} apart."
+        )
+
+
+def compare_unrolled(
+    bundle: Bundle, precision: str, questions: Questions, *, num_slots: int, num_threads: int | None
+) -> UnrolledReport:
+    """Run both under the learned rule, the only one that a graph knows, over the same form of the step."""
+    unrolled = UnrolledEngine(bundle, precision=precision, num_slots=num_slots, num_threads=num_threads)
+    policy = bundle.manifest.halting_policy(precision)
+    kind = "fixed" if policy.kind == "fixed" else "learned"
+    policy = replace(policy, kind=kind, max_segments=unrolled.num_segments)
+    step = OnnxEngine(bundle.graph_path(precision), num_slots=num_slots, num_threads=num_threads)
+    with closing(unrolled), closing(step):
+        ours, theirs = (_ended(bundle, engine, questions, policy) for engine in (unrolled, step))
+    pairs = [(ours[index], theirs[index]) for index in sorted(ours)]
+    return UnrolledReport(
+        precision=precision,
+        num_puzzles=len(pairs),
+        different_answers=sum(_cells(our) != _cells(their) for our, their in pairs),
+        different_segments=sum(our.segments != their.segments for our, their in pairs),
+        margin_gap=max(abs(our.margin - their.margin) for our, their in pairs),
+    )
+
+
+def _cells(one: Attempt) -> list[int]:
+    assert one.answer_T is not None, "nobody cancels an attempt here, and garbage is refused where it is made"
+    return one.answer_T.tolist()
+
+
+def _ended(bundle: Bundle, engine: Engine, questions: Questions, policy: HaltingPolicy) -> dict[int, Attempt]:
+    lane = Lane(engine, bundle.puzzle, queue_limit=engine.num_slots)
+    attempts = (
+        Attempt(
+            attempt_id=asked.index,
+            tokens_T=asked.tokens_T,
+            puzzle_vector_E=bundle.puzzle_table[asked.puzzle_id],
+            policy=policy,
+            arrival_s=0.0,
+        )
+        for asked in questions
+    )
+    return {one.attempt_id: one for one in run_all(lane, attempts)}
