@@ -132,7 +132,9 @@ def compare_loop(bundle: Bundle, options: ParityOptions, stages: progress.Stages
         raise ValueError("an unrolled graph is compared with the loop over its own step graph; leave the others out.")
     choice = choose(bundle, options.engine)
     is_golden = options.data is None and options.puzzles is None
-    questions = golden_questions(bundle.golden()) if is_golden else _held_out(bundle, options, stages or progress.Stages())
+    questions = (
+        golden_questions(bundle.golden()) if is_golden else _held_out(bundle, options, stages or progress.Stages())
+    )
     return compare_unrolled(
         bundle,
         choice.precision,

@@ -9,8 +9,6 @@ from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine
-from hrm_edge_runtime.engines.onnx import OnnxEngine
-from hrm_edge_runtime.engines.unrolled import UnrolledEngine
 from hrm_puzzles.data.sources import Questions
 
 ROUNDED_OTHERWISE = 0.01
@@ -47,6 +45,9 @@ def compare_unrolled(
     bundle: Bundle, precision: str, questions: Questions, *, num_slots: int, num_threads: int | None
 ) -> UnrolledReport:
     """Run both under the learned rule, the only one that a graph knows, over the same form of the step."""
+    from hrm_edge_runtime.engines.onnx import OnnxEngine  # a Jetson has no ONNX Runtime
+    from hrm_edge_runtime.engines.unrolled import UnrolledEngine
+
     unrolled = UnrolledEngine(bundle, precision=precision, num_slots=num_slots, num_threads=num_threads)
     policy = bundle.manifest.halting_policy(precision)
     kind = "fixed" if policy.kind == "fixed" else "learned"
