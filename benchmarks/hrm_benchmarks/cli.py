@@ -2,6 +2,7 @@
 
 import asyncio
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -267,11 +268,14 @@ def throughput(
     slots: Annotated[int, typer.Option(min=1, help="Slots of the server.")] = 32,
     json: Json = False,
 ) -> None:
-    """Send as many puzzles through HTTP as it takes, over a scripted engine that costs nothing."""
+    """Send as many puzzles through HTTP as it takes, over a scripted engine that costs nothing, beside a bare echo."""
     settings = dict[str, object](locals())
     target = scripted_target(Scripted(segments="geo3", slots=slots, queue_limit=16 * slots))
-    with refusals_in_one_sentence(), running(target.command) as server:
-        found = asyncio.run(processes.throughput(server, target, offered, connections=connections, seconds=seconds))
+    echo_command = [sys.executable, "-m", "hrm_benchmarks.echo"]
+    with refusals_in_one_sentence(), running(target.command) as server, running(echo_command) as echo:
+        found = asyncio.run(
+            processes.throughput(server, echo, target, offered, connections=connections, seconds=seconds)
+        )
     if json:
         print_json(settings, passages=found)
     else:

@@ -14,15 +14,14 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
-from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hrm_edge_runtime.http import body as intake
 from hrm_edge_runtime.http import schema, streams
 from hrm_edge_runtime.http.auth import KeyRing, key_of
 from hrm_edge_runtime.http.errors import JSON, ServiceError, as_json, invalid, no_answer, refusal_from
-from hrm_edge_runtime.http.middleware import RequestMiddleware, Trace
+from hrm_edge_runtime.http.middleware import INTERNAL, RequestMiddleware, Trace
 from hrm_edge_runtime.http.model_manager import Library, ModelManager
 from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.schema import error_answers
@@ -38,6 +37,7 @@ PAGE_HEADERS = {
     "require-trusted-types-for 'script'; trusted-types 'none'",  # a string never becomes markup, not even by mistake
     "Cache-Control": "no-cache",
 }
+REFUSED = (ServiceError, NoAnswerError, intake.ClientGoneError)
 _ROUTE_FAULTS = {
     404: ("not-found", "there is nothing at this path"),
     405: ("method-not-allowed", "this path does not take this method"),
@@ -72,7 +72,7 @@ def create_app(
             yield
         service.close()
 
-    app = fastapi.FastAPI(
+    app = EdgeApp(
         title="HRM Edge",
         description="Puzzles solved by a Hierarchical Reasoning Model, a segment at a time.",
         lifespan=lifespan,
@@ -81,18 +81,38 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.service = service
-    app.router.routes.append(Route("/solve", solve, methods=["POST"]))  # FastAPI only describes it: its way costs 60 us
     app.include_router(router)
     app.mount("/web", WebFiles())
-    app.add_exception_handler(ServiceError, _refuse)
-    app.add_exception_handler(NoAnswerError, _refuse)
+    for refused in REFUSED:
+        app.add_exception_handler(refused, _refuse)
     app.add_exception_handler(HTTPException, _refuse_route)
     app.add_exception_handler(RequestValidationError, _refuse_query)
-    app.add_exception_handler(intake.ClientGoneError, _client_gone)
+    app.add_exception_handler(Exception, _own_fault)
     app.openapi_schema = _description(app, next(iter(service.models.values())))
     routes = list(app.openapi_schema["paths"])
-    app.add_middleware(RequestMiddleware, metrics=service.metrics, routes=routes, keys=keys, trace=trace)
+    app.entrance = RequestMiddleware(app.pass_on, metrics=service.metrics, routes=routes, keys=keys, trace=trace)
     return app
+
+
+class EdgeApp(fastapi.FastAPI):
+    """FastAPI behind our one middleware; it describes POST /solve, which goes past it and saves a fifth of the CPU."""
+
+    entrance: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.entrance(scope, receive, send)
+
+    async def pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] != "/solve" or scope["method"] != "POST":
+            await super().__call__(scope, receive, send)
+            return
+        scope["app"] = self
+        request = Request(scope, receive)
+        try:
+            response = await solve(request)
+        except REFUSED as error:
+            response = await _refuse(request, error)
+        await response(scope, receive, send)
 
 
 def _description(app: fastapi.FastAPI, model: ServedModel) -> dict[str, Any]:
@@ -105,6 +125,8 @@ def _description(app: fastapi.FastAPI, model: ServedModel) -> dict[str, Any]:
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
+    if isinstance(error, intake.ClientGoneError):
+        return Response(status_code=CLIENT_GONE)
     assert isinstance(error, ServiceError | NoAnswerError)
     return refusal_from(error).response()
 
@@ -124,8 +146,8 @@ async def _refuse_query(_: Request, error: Exception) -> Response:
     return invalid(first["type"], f"{field!r}: {first['msg']}", "see /docs for its values", field=field).response()
 
 
-async def _client_gone(_: Request, __: Exception) -> Response:
-    return Response(status_code=CLIENT_GONE)
+async def _own_fault(_: Request, __: Exception) -> Response:
+    return INTERNAL.response()
 
 
 class WebFiles(StaticFiles):

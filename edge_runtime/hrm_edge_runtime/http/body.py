@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
 from hrm_edge_runtime.http.errors import JSON, ServiceError, invalid
@@ -34,16 +34,24 @@ async def unless_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
 
     The body must have been read: what comes after it can only be the disconnect.
     """
-    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(_disconnect(receive))
+    ours, is_over = asyncio.current_task(), False
+    assert ours is not None
+
+    def give_up(_: object) -> None:
+        if not is_over:
+            ours.cancel()
+
+    watch = asyncio.ensure_future(_disconnect(receive))
+    watch.add_done_callback(give_up)
     try:
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGoneError
-        return task.result()
+        return await work
+    except asyncio.CancelledError:
+        if watch.done():
+            raise ClientGoneError from None
+        raise
     finally:
-        task.cancel()
+        is_over = True
         watch.cancel()
-        await asyncio.gather(task, watch, return_exceptions=True)
 
 
 async def _disconnect(receive: Receive) -> None:
@@ -91,15 +99,18 @@ def check_type(request: Request, media_types: Sequence[str]) -> None:
 
 async def _read(request: Request) -> bytes:
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise ServiceError(
-                413,
-                "body-too-large",
-                f"the body has more than {MAX_BODY_BYTES} bytes",
-                "send one puzzle at a time, or many as lines to /solve/batch",
-            )
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_BODY_BYTES:
+                raise ServiceError(
+                    413,
+                    "body-too-large",
+                    f"the body has more than {MAX_BODY_BYTES} bytes",
+                    "send one puzzle at a time, or many as lines to /solve/batch",
+                )
+    except ClientDisconnect:
+        raise ClientGoneError from None
     return bytes(body)
 
 

@@ -117,7 +117,8 @@ class RequestMiddleware:
             return answer
         scope.setdefault("state", {})["key"] = key
         context.key = key.label
-        wait_s = key.bucket.wait_s() if key.bucket and scope["path"] in METERED_PATHS else 0.0
+        is_metered = scope["path"].rstrip("\n") in METERED_PATHS  # Starlette's routes take one line break behind them
+        wait_s = key.bucket.wait_s() if key.bucket and is_metered else 0.0
         if not wait_s:
             return None
         retry = {"Retry-After": str(max(1, math.ceil(wait_s)))}

@@ -124,19 +124,33 @@ def test_body_that_comes_too_slowly_is_a_408(monkeypatch: pytest.MonkeyPatch) ->
         assert (refused.status_code, refused.json()["error"]["reason"]) == (408, "body-too-slow")
 
 
-def test_fault_of_our_own_is_a_500_in_the_same_shape_with_id_and_safe_headers(caplog: pytest.LogCaptureFixture) -> None:
-    async def ask() -> httpx.Response:
-        app, _ = app_over(QUICK)
-        app.state.service.slots = lambda: 1 / 0
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-            return await http.get("/slots", headers={"x-request-id": "job-1"})
-
+@pytest.mark.parametrize(("method", "path"), [("GET", "/slots"), ("POST", "/solve")])
+async def test_fault_of_our_own_is_a_500_in_the_same_shape_with_id_and_safe_headers(
+    method: str, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, _ = app_over(QUICK)
+    app.state.service.slots = app.state.service.solve = lambda *_, **__: 1 / 0
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     with caplog.at_level(logging.INFO):
-        response = asyncio.run(ask())
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            headers = {"x-request-id": "job-1", **JSON}
+            response = await http.request(method, path, content=QUESTIONS[0], headers=headers)
     assert (response.status_code, response.json()["error"]["reason"]) == (500, "internal")
     assert (response.headers["x-request-id"], response.headers["x-content-type-options"]) == ("job-1", "nosniff")
     assert "refused: internal" in caplog.text
+
+
+@pytest.mark.parametrize("path", ["/solve", "/solve/stream"])
+async def test_client_that_leaves_in_the_middle_of_its_body_is_no_fault_of_ours(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        call = Call(app_over(QUICK)[0], path, JSON)
+        call.give(b'{"puzzle": ')
+        call.leave()
+        await call.task
+    assert call.status == 499
+    assert all(record.exc_info is None for record in caplog.records)
 
 
 def test_waiting_grows_with_losses_in_a_row_and_starts_over_after_health() -> None:

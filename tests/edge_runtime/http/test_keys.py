@@ -79,8 +79,9 @@ def test_requests_are_counted_by_the_label_of_their_key(tmp_path: Path) -> None:
 
 def test_key_that_asks_too_often_is_refused_and_others_are_not(tmp_path: Path) -> None:
     with serving(*app_over(QUICK, ring(tmp_path, SLOW))) as http:
-        asked = [http.post("/solve", headers={"x-api-key": "slow"}, json={"puzzle": GOOD}) for _ in range(3)]
-        assert [answer.status_code for answer in asked] == [200, 200, 429]
+        paths = ("/solve", "/solve/stream", "/solve", "/solve%0A")
+        asked = [http.post(path, headers={"x-api-key": "slow"}, json={"puzzle": GOOD}) for path in paths]
+        assert [answer.status_code for answer in asked] == [200, 200, 429, 429]
         assert asked[2].json()["error"]["reason"] == "rate-limited"
         assert 90 <= int(asked[2].headers["retry-after"]) <= 100
         assert http.get("/slots", headers={"x-api-key": "slow"}).status_code == 200
