@@ -67,10 +67,10 @@ else:
         return True
 
     def most_open_files(wanted: int) -> int | None:
-        """How many files this process may open, raised as far as it goes; None where nothing bounds them."""
+        """How many files this process may open, raised to the hard limit; None where nothing bounds them."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if soft != resource.RLIM_INFINITY:
+            more = max(soft, wanted) if hard == resource.RLIM_INFINITY else hard
             with contextlib.suppress(OSError, ValueError):  # a service manager may forbid the call
                 resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
                 soft = more

@@ -104,6 +104,8 @@ class EdgeApp(fastapi.FastAPI):
 
     async def pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != "/solve" or scope["method"] != "POST":
+            if scope.get("method") == "HEAD":  # uvicorn sends no body then
+                scope = {**scope, "method": "GET"}
             await super().__call__(scope, receive, send)
             return
         scope["app"] = self

@@ -21,6 +21,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from hrm_edge_runtime.http.errors import JSON, SAFE_HEADERS, ServiceError, as_json, no_answer
 
 HEADER_BYTES = 16 * 1024
+READ_BYTES = 4096  # at most in one turn of the event loop: no client may have more than some hundred events of it
+MANY_PIECES = 1000  # of a body, from where on they must have LEAST_PIECE bytes on average: each is a call of Python
+LEAST_PIECE = 16
+MAX_AHEAD = 128  # requests sent before the answer to the first
+HALF_CLOSED_SECONDS = 0.2  # for an answer to a client that sends no more; one that has left looks the same
 HEADER_SECONDS = 10.0  # from the first byte, or the connection, to the end of the header
 UNREAD_SECONDS = 10.0  # for the rest of a body that was refused: long enough for its client to see why
 FETCH_SECONDS = 60.0  # for a client to take what waits for it
@@ -55,6 +60,27 @@ class ConnectionLimits(Collector):
         yield dropped
 
 
+class SmallReads(asyncio.BufferedProtocol):
+    """Hands a connection's bytes on in small portions, so that the others get their turn in between."""
+
+    _buffer = bytearray(READ_BYTES)  # shared: it is emptied in the same turn
+
+    def __init__(self, protocol: GuardedProtocol) -> None:
+        self._protocol = protocol
+        self.connection_lost = protocol.connection_lost
+        self.eof_received = protocol.waits_for_its_answer
+        self.pause_writing, self.resume_writing = protocol.pause_writing, protocol.resume_writing
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        del sizehint
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._protocol.data_received(bytes(self._buffer[:nbytes]))
+        if nbytes == READ_BYTES:
+            self._protocol.rest_a_turn()
+
+
 class GuardedProtocol(HttpToolsProtocol):
     """Uvicorn's HTTP/1.1 over one connection, with a bound on headers and a deadline for the client's next step."""
 
@@ -64,12 +90,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._expected: Reason | None = None
         self._fetching: asyncio.TimerHandle | None = None
-        self._header_bytes = self._fault = 0
+        self._header_bytes = self._num_pieces = self._body_bytes = self._fault = 0
         self._is_body_due = False
         self._is_ignored = False  # whatever still comes from this client
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_protocol(SmallReads(self))
         self._limits.num_open += 1
         if self._limits.num_open > self._limits.max_connections and not self._limits.make_room():
             self._limits.dropped["too-many"] += 1
@@ -105,9 +132,16 @@ class GuardedProtocol(HttpToolsProtocol):
         self._fault = self._fault_of_header()
         if self._fault:
             raise ValueError(self._fault)  # ends the parsing: uvicorn calls send_400_response
-        self._header_bytes = 0
+        self._header_bytes = self._num_pieces = self._body_bytes = 0
         self._is_body_due = True
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._num_pieces += 1
+        self._body_bytes += len(body)
+        if self._num_pieces > MANY_PIECES and self._body_bytes < LEAST_PIECE * self._num_pieces:
+            raise ValueError("a body in crumbs")  # as above
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._is_body_due = False
@@ -122,6 +156,24 @@ class GuardedProtocol(HttpToolsProtocol):
             self._expect("unread-body", self._limits.unread_s)
         else:
             self._expect("slow-reader", self._limits.fetch_s)  # uvicorn closes it sooner, but only once all is fetched
+
+    def rest_a_turn(self) -> None:
+        """Read on after the others had their turn."""
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+            self.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def waits_for_its_answer(self) -> bool:
+        """Whether a client that has stopped sending is still owed an answer; it gets one that comes soon."""
+        if not self._is_answering or self.scheme == "https":
+            return False
+        self.cycle.keep_alive = False
+        self.loop.call_later(HALF_CLOSED_SECONDS, self.transport.close)
+        return True
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -157,6 +209,8 @@ class GuardedProtocol(HttpToolsProtocol):
             num_hosts += name == b"host"
             if name == b"transfer-encoding" and value.lower() != b"chunked":
                 return 501
+        if len(self.pipeline) >= MAX_AHEAD:
+            return 400
         if size > HEADER_BYTES:
             return 431
         assert self.parser is not None  # as long as the connection lasts
@@ -168,6 +222,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._is_ignored:
             return
         self._is_ignored = True
+        if self._is_body_due and not self._is_answering:  # it was answered, and that must still be fetched
+            return
         if self._is_answering and self.cycle.response_started:
             self.transport.abort()
             return

@@ -31,6 +31,7 @@ from hrm_edge_runtime.worker.process import SpawnedEngine
 from hrm_host import system
 
 LAST_BYTES_S = 5  # for answers that are written but not yet read by their clients
+BACKLOG = 256  # connections that one turn of the event loop may have to take, or to refuse
 SPARE_FILES = 128  # descriptors for everything that is no connection: pipes, bundles, page files, and a margin
 
 _log = logging.getLogger("hrm_edge_runtime.server")
@@ -141,6 +142,7 @@ def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], option
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=LAST_BYTES_S,
+        backlog=BACKLOG,
         http=cast(Any, functools.partial(GuardedProtocol, limits=limits)),
         ssl_certfile=options.tls_cert,
         ssl_keyfile=options.tls_key,
@@ -152,9 +154,10 @@ def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], option
 
 def _with_descriptors_for(max_connections: int) -> int:
     """Raise this process's limit of open files as far as it goes, and return the connections that fit under it."""
-    most = system.most_open_files(max_connections + SPARE_FILES)
-    if most is None or most >= max_connections + SPARE_FILES:
+    wanted = max_connections + BACKLOG + SPARE_FILES
+    most = system.most_open_files(wanted)
+    if most is None or most >= wanted:
         return max_connections
-    fitting = max(1, most - SPARE_FILES)
+    fitting = max(1, most - BACKLOG - SPARE_FILES)
     _log.warning("at most %d connections: this process may open %d files (ulimit -n)", fitting, most)
     return fitting

@@ -5,6 +5,8 @@ import contextlib
 import functools
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,13 +18,15 @@ from scripted_server import examples
 from service_tools import PATIENCE_S, running, wait_for
 from uvicorn.server import ServerState
 
-from hrm_edge_runtime.http.connections import ConnectionLimits, GuardedProtocol
+from hrm_edge_runtime.http.connections import MAX_AHEAD, READ_BYTES, ConnectionLimits, GuardedProtocol
 
 SHORT_S = 0.3
 AGES_S = 30.0  # nothing here takes so long, even on a busy machine
 GET = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n"
 LARGE = 8 << 20
 GOOD = next(iter(examples()))
+CHUNKED = GET.replace(b"\r\n\r\n", b"\r\ntransfer-encoding: chunked\r\n\r\n")
+CRUMBS = b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,7 +88,7 @@ async def ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, drib
 
     async def keep_on() -> None:
         with contextlib.suppress(ConnectionError):
-            while True:
+            while dribble:
                 writer.write(dribble)
                 await writer.drain()
                 await asyncio.sleep(SHORT_S / 10)
@@ -149,6 +153,78 @@ async def test_body_that_ends_in_time_leaves_the_connection_usable() -> None:
         writer.write(b"cd" + GET)
         assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
         assert not there.limits.dropped
+
+
+async def test_no_client_has_more_than_a_small_read_in_one_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn, reads, take = 0, list[tuple[int, int]](), GuardedProtocol.data_received
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def noted(protocol: GuardedProtocol, data: bytes) -> None:
+        reads.append((turn, len(data)))
+        take(protocol, data)
+
+    monkeypatch.setattr(GuardedProtocol, "data_received", noted)
+    async with house() as there:
+        counter = asyncio.ensure_future(count_turns())
+        head = GET.replace(b"\r\n\r\n", b"\r\ncontent-length: 200000\r\n\r\n")
+        _, writer = await there.connect(head + b"x" * 200_000)
+        await writer.drain()
+        while sum(size for _, size in reads) < len(head) + 200_000:
+            await asyncio.sleep(0.01)
+        counter.cancel()
+    assert max(size for _, size in reads) <= READ_BYTES
+    assert len({turn for turn, _ in reads}) == len(reads)
+
+
+async def test_body_in_crumbs_is_not_read_to_its_end() -> None:
+    async with house() as there:
+        said = await ended(*await there.connect(CHUNKED.replace(b"/ ", b"/busy ") + CRUMBS))
+        assert said.startswith(b"HTTP/1.1 400")
+
+
+async def test_body_in_crumbs_behind_its_answer_ends_the_connection_and_the_answer_is_seen() -> None:
+    async with house(unread_s=SHORT_S) as there:
+        reader, writer = await there.connect(CHUNKED)
+        assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
+        writer.write(CRUMBS + GET)
+        assert await ended(reader, writer) == b""
+        assert there.limits.dropped == {"unread-body": 1}
+
+
+async def test_body_in_small_lines_is_read() -> None:
+    async with house() as there:
+        reader, writer = await there.connect(CHUNKED + b"20\r\n%s\r\n" % (b"x" * 32) * 5000 + b"0\r\n\r\n" + GET)
+        for _ in range(2):
+            assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
+async def test_requests_sent_far_ahead_are_not_kept() -> None:
+    async with house() as there:
+        said = await ended(*await there.connect(GET.replace(b"/ ", b"/busy ") + GET * 20 * MAX_AHEAD))
+        assert said.startswith(b"HTTP/1.1 400")
+
+
+async def test_some_requests_sent_ahead_are_answered_in_their_turn() -> None:
+    async with house() as there:
+        reader, _ = await there.connect(GET * 64)
+        for _ in range(64):
+            assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(("is_soon", "said"), [(True, b"HTTP/1.1 200"), (False, b"")])
+async def test_client_that_only_stops_sending_is_answered_unless_that_takes_long(is_soon: bool, said: bytes) -> None:
+    async with house() as there:
+        reader, writer = await there.connect(GET.replace(b"/ ", b"/busy "))
+        writer.write_eof()
+        if is_soon:
+            asyncio.get_running_loop().call_later(SHORT_S / 10, there.leave.set)
+        assert (await ended(reader, writer))[:12] == said
 
 
 @pytest.mark.parametrize("path", [b"/large ", b"/ "])
@@ -220,6 +296,28 @@ async def test_what_is_no_http_is_refused_in_the_one_shape_without_repeating_it(
         assert head.startswith(b"HTTP/1.1 %d" % status)
         assert set(json.loads(body)["error"]) == {"reason", "field", "rule", "cell", "message", "remedy"}
         assert b"yyy" not in body
+
+
+@pytest.mark.process
+def test_open_files_go_up_to_the_hard_limit_and_leave_room_for_a_burst() -> None:
+    program = "import resource; from hrm_edge_runtime.http import server; limit = resource.RLIMIT_NOFILE; "
+    program += "resource.setrlimit(limit, (300, 1000)); fitting = server._with_descriptors_for(4096); "
+    program += "print(resource.getrlimit(limit)[0], fitting + server.BACKLOG + server.SPARE_FILES)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "1000 1000\n"
+
+
+@pytest.mark.process
+def test_burst_of_connections_is_refused_in_few_words() -> None:
+    """Ten times as many as it may hold, all at once; one that was there before is answered all the while."""
+    with running(max_connections=100) as server, contextlib.ExitStack() as burst:
+        for _ in range(1000):
+            connection = burst.enter_context(socket.socket())
+            connection.setblocking(False)
+            connection.connect_ex(("127.0.0.1", server.port))
+        assert [server.http.get("/livez").status_code for _ in range(50)] == [200] * 50
+        assert len(server.log) < 10_000
+        assert "Traceback" not in server.log
 
 
 @pytest.mark.slow

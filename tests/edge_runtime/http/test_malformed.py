@@ -92,6 +92,13 @@ def test_only_json_is_read(server: Server, content_type: str, status: int) -> No
         _checked_error(response)
 
 
+@pytest.mark.parametrize(("path", "status"), [("/livez", 200), ("/docs", 200), ("/solve", 405), ("/no", 404)])
+def test_head_is_answered_as_get_without_a_body(server: Server, path: str, status: int) -> None:
+    answer = server.http.head(path)
+    assert (answer.status_code, answer.content) == (status, b"")
+    assert answer.headers["content-type"].startswith(server.http.get(path).headers["content-type"])
+
+
 def test_compressed_bodies_are_refused(server: Server) -> None:
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
     assert server.http.post("/solve", content=b"\x1f\x8b", headers=headers).status_code == 415
