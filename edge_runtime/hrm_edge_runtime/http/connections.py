@@ -65,7 +65,7 @@ class SmallReads(asyncio.BufferedProtocol):
 
     _buffer = bytearray(READ_BYTES)  # shared: it is emptied in the same turn
 
-    def __init__(self, protocol: GuardedProtocol) -> None:
+    def __init__(self, protocol: "GuardedProtocol") -> None:
         self._protocol = protocol
         self.connection_lost = protocol.connection_lost
         self.eof_received = protocol.waits_for_its_answer
