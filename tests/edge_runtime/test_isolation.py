@@ -20,6 +20,7 @@ from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 
 NUM_SLOTS, NUM_SEGMENTS, NUM_QUESTIONS = 8, 5, 4
+POISONABLE = "logistics-6x6"  # a model that takes a puzzle vector, in which poison can come
 MODELS = [("sudoku-6x6", "fp32"), ("sudoku-6x6", "int8"), ("sudoku", "fp32"), ("arc-7x7", "fp32")]
 
 Said = tuple[bytes, bytes, bytes, bytes]
@@ -97,7 +98,7 @@ def test_a_puzzle_is_answered_alike_in_any_slot_of_any_batch_beside_anybody(
 def test_a_lane_answers_everybody_as_if_nobody_else_had_come(
     precision: str, order: list[int], cancelled: set[int], poisoned: set[int], pauses: list[int], num_slots: int
 ) -> None:
-    bundle, engine = bundle_of("sudoku-6x6"), engine_of("sudoku-6x6", precision, num_slots=num_slots)
+    bundle, engine = bundle_of(POISONABLE), engine_of(POISONABLE, precision, num_slots=num_slots)
     lane, results = Lane(engine, bundle.puzzle, queue_limit=20), list[Attempt]()
     for number, pause in zip(order, pauses, strict=True):
         lane.submit(job(number, poisoned=number in poisoned))
@@ -115,7 +116,7 @@ def test_a_lane_answers_everybody_as_if_nobody_else_had_come(
 
 
 def job(number: int, *, poisoned: bool = False) -> Attempt:
-    tokens_T, vector_E = question("sudoku-6x6", number)
+    tokens_T, vector_E = question(POISONABLE, number)
     return Attempt(
         attempt_id=number,
         tokens_T=tokens_T,
@@ -127,7 +128,7 @@ def job(number: int, *, poisoned: bool = False) -> Attempt:
 
 @cache
 def solo(precision: str, number: int) -> tuple[object, ...]:
-    bundle = bundle_of("sudoku-6x6")
+    bundle = bundle_of(POISONABLE)
     engine = engine_from_bundle(bundle, precision=precision, num_slots=1, num_threads=1)
     (result,) = run_all(Lane(engine, bundle.puzzle, queue_limit=1), [job(number)])
     return fields(result)

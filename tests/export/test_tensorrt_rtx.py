@@ -61,11 +61,13 @@ def test_every_plan_is_for_the_one_target_and_built_without_a_complaint(figures:
 @pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED_BUNDLES.glob("*.bundle")))
 def test_every_shipped_graph_builds_within_its_budget(name: str, precision: str) -> None:
     bundle = Bundle.open(find_bundle(name))
-    one = build(load_rtx(), precision, onnx.load(bundle.graph_path(precision)))
-    assert one.complaints == ()  # such as NVIDIA's warning of normalisations in float16
+    graph = onnx.load(bundle.graph_path(precision))
+    one, num_attentions = build(load_rtx(), precision, graph), sum(n.op_type == "Softmax" for n in graph.graph.node)
+    told = [said for said in one.complaints if "puzzle_vector_BE" not in said or bundle.manifest.puzzle_vector_size]
+    assert told == []  # such as NVIDIA's warning of normalisations in float16; an input of no width is unused
     assert one.targets == {TARGET}
     assert one.num_kernels <= MOST_KERNELS
-    assert one.num_fused_attention == (0 if precision == "fp32" else 2)
+    assert one.num_fused_attention == (0 if precision == "fp32" else num_attentions)
 
 
 def test_types_agree_with_the_stubs_of_tensorrt(tmp_path: Path) -> None:
