@@ -19,6 +19,7 @@ from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle, find_bundle
 NUM_ATTENTIONS = 24  # a segment runs four layers six times
 FORMS = 8
 MOST_KERNELS = 20  # fused ones of a shipped segment, without its matrix products
+MOST_KERNELS_OF_SIXTEEN = 55  # the maze model runs 16 blocks a segment where the others run 2: 25 kernels, 53 in INT8
 TARGET = "86"
 
 pytestmark = [
@@ -66,7 +67,7 @@ def test_every_shipped_graph_builds_within_its_budget(name: str, precision: str)
     told = [said for said in one.complaints if "puzzle_vector_BE" not in said or bundle.manifest.puzzle_vector_size]
     assert told == []  # such as NVIDIA's warning of normalisations in float16; an input of no width is unused
     assert one.targets == {TARGET}
-    assert one.num_kernels <= MOST_KERNELS
+    assert one.num_kernels <= (MOST_KERNELS_OF_SIXTEEN if name == "maze-8x8" else MOST_KERNELS)
     assert one.num_fused_attention == (0 if precision == "fp32" else num_attentions)
 
 
