@@ -2,7 +2,7 @@
 
 Uvicorn bounds the time between two requests (5 s). Limited here are the size and the time of a header, the time of a
 body that no route reads and of fetching an answer, and the number of connections. Bodies that a route reads have their
-own deadlines (`body.py`, `batch.py`).
+own deadlines (`body.py`, `streams.py`).
 
 Uvicorn has no public hook for a connection's state, so GuardedProtocol extends its HttpToolsProtocol, a private class:
 pyproject.toml bounds the version of uvicorn, and test_connections.py must pass before that bound is raised.
