@@ -15,8 +15,8 @@ help:  ## List the targets
 demo: .venv-serve/ready  ## Set up the server alone, serve the shipped model and solve a Sudoku over HTTP
 	@docs/demo.sh $(SERVE)
 
-test: .venv/ready  ## Run the test suite (minutes)
-	$(DEV)/python -m pytest -m "not slow"
+test: test-quick  ## Run the test suite (minutes)
+	$(DEV)/python -m pytest -m "not slow and process"
 
 test-quick: .venv/ready  ## Run what starts no other process, one worker a core: the inner loop
 	OMP_NUM_THREADS=1 $(DEV)/python -m pytest -m "not slow and not process" -n auto -q
