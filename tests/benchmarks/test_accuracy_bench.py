@@ -27,6 +27,7 @@ def solve_all(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
             position,
             SolveAnswer(
                 solution=ANOTHER if position == 2 else SOLUTION,
+                status="proven" if solved else "unfinished",
                 solved=solved,
                 verified=solved,
                 segments=1,
@@ -38,6 +39,7 @@ def solve_all(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
                 attempts=request.attempts or 1,
                 total_segments=10 * (request.attempts or 1),
                 votes=None,
+                vote_share=None,
             ),
         )
 

@@ -36,7 +36,18 @@ SHIPPED = ("sudoku", "sudoku-6x6", "maze-8x8", "logistics-6x6", "arc-7x7")
 PUZZLES: dict[str, list[Any]] = json.loads((Path(__file__).parent / "puzzles.json").read_text(encoding="utf-8"))
 SECONDS_TO_START = 120.0
 CALL = "import sys; from importlib import import_module; sys.argv[0] = {!r}; import_module({!r}).{}()"
-ANSWER = ("solution", "solved", "verified", "segments", "halted_by", "model", "attempts", "total_segments", "votes")
+ANSWER = (
+    "solution",
+    "status",
+    "solved",
+    "verified",
+    "segments",
+    "halted_by",
+    "model",
+    "attempts",
+    "total_segments",
+    "votes",
+)
 PASSING = ("time", "date", "commit")  # fields of a bundle that tell of the moment and not of the model
 
 TRAINING = (

@@ -119,7 +119,7 @@ def test_solve_command_opens_a_bundle_and_keeps_the_order_of_many(bundle: Path, 
     assert done.status == 1, done.stderr
     assert [line[:9] for line in lines[:4]] == [SOLVED[:9], "# not sol", "# refused", SOLVED[:9]]
     assert len(lines) == 20
-    counts = "20 puzzles: 10 solved, all proven, 5 not solved, 5 refused (5 bad-puzzle); 1.7 segments on average"
+    counts = "20 puzzles: 10 proven, 5 unfinished, 5 refused (5 bad-puzzle); 1.7 segments on average"
     assert counts in done.stderr
 
 

@@ -14,6 +14,7 @@ PUZZLE = registry.get("sudoku-4x4")
 def answer(puzzle: object, *, solved: bool = True) -> SolveAnswer:
     return SolveAnswer(
         solution=puzzle,
+        status="proven" if solved else "unfinished",
         solved=solved,
         verified=solved,
         segments=2,
@@ -25,6 +26,7 @@ def answer(puzzle: object, *, solved: bool = True) -> SolveAnswer:
         attempts=1,
         total_segments=2,
         votes=None,
+        vote_share=None,
     )
 
 

@@ -284,17 +284,20 @@ class Attempts:
 
     def _finish(self, group: _Group, attempt: Attempt, votes: int | None) -> None:
         """Report the end of a task whose attempts have all ended; this attempt answers it."""
-        num_attempts, total_segments, halted_by = 0, 0, attempt.halted_by
+        num_attempts, total_segments, num_voters, halted_by = 0, 0, 0, attempt.halted_by
         for one in group.ended:
             num_attempts += one.segments > 0
             total_segments += one.segments
+            num_voters += one.answer_T is not None and one.halted_by != "outrun"
             if one.halted_by == "deadline" and not attempt.verified:
                 halted_by = "deadline"  # some attempts were cut, so the deadline was missed
         assert halted_by is not None
+        said = "halted" if halted_by == "learned" and attempt.verified is None else "unfinished"
         self._results.append(
             Result(
                 task_id=group.task.task_id,
                 answer_T=attempt.answer_T,
+                status="proven" if attempt.verified else said,
                 verified=attempt.verified,
                 segments=attempt.segments,
                 halted_by=halted_by,
@@ -304,6 +307,7 @@ class Attempts:
                 num_attempts=num_attempts,
                 total_segments=total_segments,
                 votes=votes,
+                vote_share=votes / num_voters if votes else None,
             )
         )
         for groups in (self._groups, self._best_effort, self._streamed):

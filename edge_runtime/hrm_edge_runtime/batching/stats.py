@@ -13,6 +13,8 @@ from hrm_edge_runtime.batching.halting import HaltReason
 
 Outcome = Literal[HaltReason, "cancelled", "outrun", "deadline", "failed"]
 """How a job ends; one is outrun where another attempt at its question settled the answer first."""
+Status = Literal["proven", "halted", "unfinished"]
+"""What is known of an answer: a proof, the model's own word that it is done, or nothing."""
 HALTED: frozenset[Outcome] = frozenset(("proven", "learned", "max_segments"))
 
 _MEMORY = 1 / 32  # weight of the newest value in the running means: about the last thirty steps or puzzles

@@ -6,7 +6,7 @@ Shapes: T tokens, E puzzle-vector size. Times are seconds of the lane's clock; a
 from dataclasses import dataclass, field
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.stats import Outcome
+from hrm_edge_runtime.batching.stats import Outcome, Status
 from hrm_edge_runtime.engines.engine import Float32, Int32
 
 
@@ -76,12 +76,13 @@ class SegmentEvent:
 class Result:
     """How a task ended: the attempt that answers it, and what all attempts cost together.
 
-    `num_attempts` ran at least one segment. `votes` is how many attempts gave this answer, None where answers can be
-    proven or there is none.
+    `num_attempts` ran at least one segment. `votes` is how many attempts gave this answer, `vote_share` their share of
+    those that gave any; None where answers can be proven or there is none.
     """
 
     task_id: int
     answer_T: Int32 | None
+    status: Status
     verified: bool | None
     segments: int
     halted_by: Outcome
@@ -91,3 +92,4 @@ class Result:
     num_attempts: int
     total_segments: int
     votes: int | None = None
+    vote_share: float | None = None

@@ -69,7 +69,7 @@ class Metrics(Collector):
         self._queue_seconds = histogram("hrm_solve_queue_seconds", "From arrival to a slot.", ["model"])
         self._compute_seconds = histogram("hrm_solve_compute_seconds", "From a slot to the end.", ["model"])
         self._answers = counter(
-            "hrm_answers", "Puzzles answered, by how the answering attempt halted.", ["model", "halted_by"]
+            "hrm_answers", "Puzzles answered, by what is known of the answer.", ["model", "status", "halted_by"]
         )
 
     def watch(self, collector: Collector) -> None:
@@ -86,7 +86,7 @@ class Metrics(Collector):
     def note_solved(self, model: str, result: task.Result) -> None:
         self._queue_seconds.labels(model).observe(result.queue_s)
         self._compute_seconds.labels(model).observe(result.compute_s)
-        self._answers.labels(model, result.halted_by).inc()
+        self._answers.labels(model, result.status, result.halted_by).inc()
 
     def page(self) -> bytes:
         """The text exposition format."""

@@ -177,7 +177,8 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
     model = parsed.model
     return SolveAnswer(
         solution=parsed.solution_of(result.answer_T),
-        solved=result.verified is True if model.puzzle.proof_exists else result.halted_by == "learned",
+        status=result.status,
+        solved=result.status == "proven",
         verified=result.verified,
         segments=result.segments,
         halted_by=result.halted_by,
@@ -188,6 +189,7 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
         attempts=result.num_attempts,
         total_segments=result.total_segments,
         votes=result.votes,
+        vote_share=result.vote_share,
     )
 
 

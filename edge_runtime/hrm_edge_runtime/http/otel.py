@@ -64,6 +64,7 @@ class RequestTracer:
             "hrm.model": model,
             "hrm.segments": result.total_segments,
             "hrm.attempts": result.num_attempts,
+            "hrm.status": result.status,
             "hrm.halted_by": result.halted_by,
         }
         self._tracer.start_span("compute", parent, start_time=admitted_ns, attributes=attributes).end(ended_ns)

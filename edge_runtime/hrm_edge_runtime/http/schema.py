@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from hrm_edge_runtime.batching.halting import PolicyKind
-from hrm_edge_runtime.batching.stats import LaneSnapshot, Outcome
+from hrm_edge_runtime.batching.stats import LaneSnapshot, Outcome, Status
 from hrm_edge_runtime.worker.client import EngineState
 
 
@@ -45,12 +45,14 @@ class SolveRequest(BaseModel):
 
 
 class SolveAnswer(BaseModel):
-    """The model's answer, right or wrong: `solved` and `verified` say which."""
+    """The model's answer, right or wrong: `status` says what is known of it."""
 
     solution: Any = Field(description="The model's last answer, in the notation of the puzzle.")
-    solved: bool = Field(
-        description="Proven right; where no proof exists: the model itself was content with its answer."
+    status: Status = Field(
+        description="proven: it keeps every rule of its puzzle. halted: no proof exists; the model stopped by itself, "
+        "see margin and vote_share. unfinished: neither."
     )
+    solved: bool = Field(description="Shown to be right: a server says it of proven answers only.")
     verified: bool | None = Field(description="Proven right, proven wrong, or null where no proof exists.")
     segments: int = Field(description="How many segments the attempt ran that gave this answer.")
     halted_by: Outcome
@@ -61,6 +63,7 @@ class SolveAnswer(BaseModel):
     attempts: int = Field(description="How many attempts ran; a puzzle may have fewer than asked for.")
     total_segments: int = Field(description="The segments of all attempts together: what the answer cost.")
     votes: int | None = Field(description="How many attempts gave this answer, where no proof exists.")
+    vote_share: float | None = Field(description="Their share of the attempts that gave an answer.")
 
 
 class SegmentView(BaseModel):

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hrm_edge_runtime.batching.stats import Status
 from hrm_edge_runtime.http.schema import ErrorDetail, SolveAnswer
 from hrm_edge_runtime.solve import solvers
 from hrm_edge_runtime.solve.solvers import Entry, Options, Reply, Solver, SolvingError, solve_in_order
@@ -28,6 +30,11 @@ BEGINNING = b'{"number": '  # of every line of an output file
 SYNC_EVERY_S = 1.0  # what a power failure may take; a killed process loses nothing that was written
 
 GIVEN, FOUND = "bold", "cyan"
+VERDICTS: dict[Status, str] = {
+    "proven": "solved, proven right",
+    "halted": "the model's word, no proof exists",
+    "unfinished": "not solved",
+}
 
 Record = Mapping[str, Any]
 
@@ -49,7 +56,8 @@ def run(argument: str, solver: Solver, options: Options, *, out: Path | None, as
             if num_there := file.skip_answered(entries, tally):
                 print(f"{num_there} puzzles are answered there already", file=sys.stderr)
         stages = stack.enter_context(stages_on(console))
-        for entry, reply in solve_in_order(solver, entries, options):
+        for entry, unlabelled in solve_in_order(solver, entries, options):
+            reply = judged(solver, entry, unlabelled)
             record = record_of(entry, reply)
             if file is None:
                 _print(solver, entry, reply, as_json=as_json, as_board=not many and Console().is_terminal)
@@ -63,7 +71,16 @@ def run(argument: str, solver: Solver, options: Options, *, out: Path | None, as
         print(tally.as_json())
     elif many or out is not None:
         print(tally.text(), file=sys.stderr)
-    return ALL_SOLVED if tally.solved == tally.num_puzzles else NOT_ALL_SOLVED
+    return ALL_SOLVED if tally.counts["solved"] == tally.num_puzzles else NOT_ALL_SOLVED
+
+
+def judged(solver: Solver, entry: Entry, reply: Reply) -> Reply:
+    """The reply, solved where the answer is what the caller's own label says."""
+    if isinstance(reply, SolveAnswer) and entry.known is not None and (puzzle := solver.puzzles.get(reply.model)):
+        with contextlib.suppress(PuzzleError):  # a label that is no board says nothing
+            found, known = (_answered(puzzle, entry.puzzle, one) for one in (reply.solution, entry.known))
+            return reply.model_copy(update={"solved": reply.solved or np.array_equal(found, known)})
+    return reply
 
 
 def _print(solver: Solver, entry: Entry, reply: Reply, *, as_json: bool, as_board: bool) -> None:
@@ -85,7 +102,7 @@ def _line(reply: Reply, *, as_json: bool) -> str:
     if as_json:
         return json.dumps(reply.model_dump(mode="json"))
     solution = reply.solution if isinstance(reply.solution, str) else json.dumps(reply.solution)
-    return solution if reply.solved else f"# {summary(reply)}"
+    return f"# {summary(reply)}" if reply.status == "unfinished" and not reply.solved else solution
 
 
 def record_of(entry: Entry, reply: Reply) -> Record:
@@ -96,7 +113,11 @@ def record_of(entry: Entry, reply: Reply) -> Record:
 
 def summary(answer: SolveAnswer) -> str:
     """How an answer came about, for people."""
-    verdict = {True: "solved, proven right", False: "not solved", None: "no proof exists"}[answer.verified]
+    verdict = VERDICTS[answer.status]
+    if answer.vote_share is not None and answer.attempts > 1:
+        verdict += f", {100 * answer.vote_share:.0f} % of the votes"
+    if answer.solved and answer.status != "proven":
+        verdict += ", right by its label"
     plural = "" if answer.segments == 1 else "s"
     cost = f"{answer.segments} segment{plural}, {answer.compute_ms:.0f} ms, margin {answer.margin:.2f}"
     if answer.attempts > 1:
@@ -106,11 +127,9 @@ def summary(answer: SolveAnswer) -> str:
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counts over records; `refused` is by reason."""
+    """Counts over records: those solved, those of each status, and those refused by reason."""
 
-    solved: int = 0
-    proven: int = 0
-    not_solved: int = 0
+    counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(("solved", *VERDICTS), 0)))
     total_segments: int = 0
     refused: Counter[str] = field(default_factory=Counter[str])
 
@@ -118,36 +137,38 @@ class Tally:
         if (answer := record.get("answer")) is None:
             self.refused[record["error"]["reason"]] += 1
             return
-        self.solved += answer["solved"]
-        self.proven += answer["verified"] is True
-        self.not_solved += not answer["solved"]
+        self.counts.update({"solved": answer["solved"], answer["status"]: 1})
         self.total_segments += answer["total_segments"]
 
     @property
     def num_puzzles(self) -> int:
-        return self.solved + self.not_solved + self.refused.total()
+        return self.num_answered + self.refused.total()
+
+    @property
+    def num_answered(self) -> int:
+        return sum(self.counts[status] for status in VERDICTS)
 
     @property
     def mean_segments(self) -> float:
-        return self.total_segments / max(1, self.solved + self.not_solved)
+        return self.total_segments / max(1, self.num_answered)
 
     def note(self) -> str:
         """What to say while the run goes on."""
-        return f"{self.solved} solved" + (f", {self.refused.total()} refused" if self.refused else "")
+        return f"{self.counts['solved']} solved" + (f", {self.refused.total()} refused" if self.refused else "")
 
     def text(self) -> str:
         """All counts in one line."""
-        proven = ", all proven" if self.proven == self.solved else f", {self.proven} of them proven"
-        said = [f"{self.solved} solved{proven if self.solved else ''}", f"{self.not_solved} not solved"]
+        said = [f"{self.counts[status]} {status}" for status in VERDICTS if self.counts[status]]
+        if by_label := self.counts["solved"] - self.counts["proven"]:
+            said.append(f"{by_label} right by their labels")
         if self.refused:
             reasons = ", ".join(f"{count} {reason}" for reason, count in self.refused.most_common())
             said.append(f"{self.refused.total()} refused ({reasons})")
         return f"{self.num_puzzles} puzzles: {', '.join(said)}; {self.mean_segments:.1f} segments on average"
 
     def as_json(self) -> str:
-        counts = {"puzzles": self.num_puzzles, **vars(self), "mean_segments": self.mean_segments}
-        del counts["total_segments"]
-        return json.dumps(counts)
+        sums = {"puzzles": self.num_puzzles, **self.counts, "refused": self.refused}
+        return json.dumps({**sums, "mean_segments": self.mean_segments})
 
 
 @contextlib.contextmanager
@@ -189,7 +210,7 @@ class OutputFile:
                         raise self._foreign("its last line")
                     os.ftruncate(self._descriptor, num_kept)
                     break
-                tally.add(self._checked(line, number, next(entries, None)))
+                self._count(line, number, next(entries, None), tally)
                 num_kept += len(line)
         return tally.num_puzzles
 
@@ -210,12 +231,12 @@ class OutputFile:
         os.fsync(self._descriptor)
         self._synced_s = time.monotonic()
 
-    def _checked(self, line: bytes, number: int, entry: Entry | None) -> Record:
+    def _count(self, line: bytes, number: int, entry: Entry | None, tally: Tally) -> None:
         try:
             record = json.loads(line)
             is_own = record["number"] == number and ("answer" in record) != ("error" in record)
             if is_own and entry is not None and record["puzzle"] == entry.puzzle:
-                return record
+                return tally.add(record)
         except (ValueError, KeyError, TypeError):
             pass
         raise self._foreign(f"its line {number}")
@@ -233,9 +254,7 @@ def board(puzzle: Puzzle, question: object, solution: object) -> RenderableType 
     A Sudoku has boxes, the other puzzles a `palette` of colours by value.
     """
     try:
-        if isinstance(question, dict):  # an ARC question names its task; its solution is a grid alone
-            solution = {**cast("dict[str, object]", question), "input": solution}
-        asked, answered = puzzle.parse(question).grid, puzzle.parse(solution).grid
+        asked, answered = puzzle.parse(question).grid, _answered(puzzle, question, solution)
     except PuzzleError:
         return None
     if isinstance(puzzle, Sudoku):
@@ -243,6 +262,13 @@ def board(puzzle: Puzzle, question: object, solution: object) -> RenderableType 
     if isinstance(puzzle, Coloured):
         return _coloured_board(puzzle, puzzle.palette, asked, answered)
     return Text(puzzle.render(answered, asked))
+
+
+def _answered(puzzle: Puzzle, question: object, solution: object) -> Grid:
+    """The grid of a solution."""
+    if isinstance(question, dict):  # an ARC question names its task; its solution is a grid alone
+        solution = {**cast("dict[str, object]", question), "input": solution}
+    return puzzle.parse(solution).grid
 
 
 def _sudoku_board(puzzle: Sudoku, asked: Grid, answered: Grid) -> Text:

@@ -73,7 +73,7 @@ def test_the_first_proven_answer_wins_turned_back_and_stops_the_others_at_once()
     result = run_out(attempts)[0][7]
     assert result.answer_T is not None
     assert result.answer_T.tolist() == [53, 53, 53]
-    assert (result.verified, result.halted_by, result.votes) == (True, "proven", None)
+    assert (result.status, result.verified, result.halted_by, result.votes) == ("proven", True, "proven", None)
     assert (result.num_attempts, result.total_segments) == (3, 6)
     assert len(engine.steps) == 2
 
@@ -83,7 +83,7 @@ def test_without_any_proof_all_attempts_run_out_and_the_answer_is_disproven() ->
     attempts = attempts_over(engine)
     attempts.submit(ask(1, 3, 4))
     result = run_out(attempts)[0][1]
-    assert (result.verified, result.halted_by) == (False, "max_segments")
+    assert (result.status, result.verified, result.halted_by) == ("unfinished", False, "max_segments")
     assert (result.num_attempts, result.total_segments) == (4, 4 * MAX_SEGMENTS)
 
 
@@ -96,7 +96,8 @@ def test_a_vote_is_closed_when_those_to_come_cannot_change_it() -> None:
     attempts = attempts_over(engine, proof_exists=False)
     attempts.submit(ask(1, 3, 5))
     result = run_out(attempts)[0][1]
-    assert (result.votes, result.verified, result.total_segments) == (3, None, 5)
+    assert (result.votes, result.vote_share, result.verified, result.total_segments) == (3, 1.0, None, 5)
+    assert result.status == "halted"  # the model's word, and no more
     assert len(engine.steps) == 1
 
 

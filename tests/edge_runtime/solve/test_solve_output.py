@@ -12,10 +12,10 @@ from rich.console import Console
 from service_tools import command
 from solving_tools import OPEN, PUZZLE, SOLVED, answer
 
-from hrm_edge_runtime.http.schema import ErrorDetail
+from hrm_edge_runtime.http.schema import ErrorDetail, SolveAnswer
 from hrm_edge_runtime.solve.cli import read_key
-from hrm_edge_runtime.solve.output import Tally, board, record_of
-from hrm_edge_runtime.solve.solvers import Entry
+from hrm_edge_runtime.solve.output import Tally, board, judged, record_of, summary
+from hrm_edge_runtime.solve.solvers import Entry, Solver
 from hrm_puzzles import registry
 
 
@@ -26,9 +26,23 @@ def test_counts_tell_solved_proven_and_refused_by_reason() -> None:
     for outcome in (answer("x"), answer("x"), answer("x", solved=False), refusal):
         tally.add(record_of(entry, outcome))
     assert tally.note() == "2 solved, 1 refused"
-    assert tally.text() == (
-        "4 puzzles: 2 solved, all proven, 1 not solved, 1 refused (1 bad-puzzle); 2.0 segments on average"
-    )
+    assert tally.text() == ("4 puzzles: 2 proven, 1 unfinished, 1 refused (1 bad-puzzle); 2.0 segments on average")
+
+
+def test_what_a_model_halted_on_is_solved_only_by_the_callers_own_label() -> None:
+    solver = Solver(puzzles={"m": registry.get("arc-7x7")}, solve_all=lambda _: ())
+    question, word = {"task": "t", "input": [[0, 7]]}, {"status": "halted", "attempts": 3, "vote_share": 2 / 3}
+    halted = answer([[7, 0]], solved=False).model_copy(update=word)
+    shown = [
+        judged(solver, Entry(number=1, fields={"puzzle": question}, known=known), halted)
+        for known in ([[7, 0]], [[7, 7]], "no board", None)
+    ]
+    assert [isinstance(one, SolveAnswer) and one.solved for one in shown] == [True, False, False, False]
+    assert summary(halted).startswith("the model's word, no proof exists, 67 % of the votes: 3 attempts")
+    tally = Tally()
+    for one in shown:
+        tally.add(record_of(Entry(number=1, fields={"puzzle": question}), one))
+    assert tally.text().startswith("4 puzzles: 4 halted, 1 right by their labels; ")
 
 
 def ansi(puzzle: str, question: object, solution: object) -> str:

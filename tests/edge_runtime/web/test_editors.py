@@ -98,7 +98,7 @@ def test_arc_answer_is_never_called_proven_and_changes_with_each_segment(page: P
     paste(page, json.dumps(TASK))
     assert page.input_value("#task") == "shift-colours"
     assert page.locator(".demonstration").count() == 2
-    assert solve(page) == "Beyond proof"
+    assert solve(page) == "The model's word"
     assert "Nobody can prove an ARC answer" in page.inner_text("#verdict-text")
     shown = page.locator("#answer-board [role=gridcell]").all_text_contents()
     asked = [colour for row in TASK["test"][0]["input"] for colour in row]

@@ -11,11 +11,13 @@ const HALTED = {
 
 /** The mood (good, bad or open), a title and a sentence. */
 export function verdictOf(answer, kind) {
-  if (answer.verified === true) return { mood: "good", title: "Proven", text: kind.proven };
+  if (answer.status === "proven") return { mood: "good", title: "Proven", text: kind.proven };
   if (answer.verified === false) return { mood: "bad", title: "Not proven", text: kind.disproven };
-  const content = answer.halted_by === "learned" ? "The model itself was content with it." : "The model itself was not content with it.";
+  const isHalted = answer.status === "halted";
+  const votes = answer.attempts > 1 && answer.votes ? ` ${Math.round(100 * answer.vote_share)} % of its attempts agree.` : "";
+  const content = isHalted ? `The model says that it is done; it is often wrong.${votes}` : "The model had not finished.";
   const text = `Nobody can prove an ${kind.title} answer: what a task asks for is written nowhere. ${content}`;
-  return { mood: "open", title: "Beyond proof", text };
+  return { mood: "open", title: isHalted ? "The model's word" : "Unfinished", text };
 }
 
 /** Name and value of each figure of an answer. */
@@ -25,7 +27,7 @@ export function figuresOf(answer, model, elapsedMs) {
     ["Segments", `${answer.segments} of at most ${model.max_segments}`],
     ["Halting margin", answer.margin.toFixed(2).replace("-", "−")],
     ...(answer.attempts > 1 ? [["Attempts", `${answer.attempts}, ${answer.total_segments} segments together`]] : []),
-    ...(answer.attempts > 1 && answer.votes !== null ? [["Votes for it", `${answer.votes}`]] : []),
+    ...(answer.attempts > 1 && answer.votes !== null ? [["Votes for it", `${answer.votes}, ${Math.round(100 * answer.vote_share)} %`]] : []),
     ["In the queue", inMs(answer.queue_ms)],
     ["Computing", inMs(answer.compute_ms)],
     ["Seen from here", inMs(elapsedMs)],
