@@ -118,7 +118,7 @@ def contents_of(options: Options, source: Path, out: Path, stages: progress.Stag
     atomic.require_free(out)
     model, meta = checkpoint.load(checkpoint.resolve(source))
     if options.board is not None:
-        if model.config.blocks == "attention":
+        if model.config.blocks != "relational":
             raise ValueError(f"--board {options.board} asks for another size than {source} has; leave the option away")
         model, meta = geometry.on_board(model, registry.get(options.board)), {**meta, "puzzle": options.board}
     config, puzzle = model.config, puzzle_of(model.config, meta.get("puzzle"), source)

@@ -1,4 +1,4 @@
-"""The step graph: one segment of an HRM as ONNX, from carry to carry. Read `_Segment.think` first, beside `HRM.think`.
+"""The step graph: one segment as ONNX, from carry to carry. Read `_Segment.think` first, beside `HRM.think`.
 
 Written node by node from the weights: tracing the PyTorch module takes minutes for the published size and leaves
 weights behind a Transpose. Matrices are stored [in, out], as MatMul uses them, under their names in the checkpoint.
@@ -73,13 +73,14 @@ class _Segment:
     def recur(self, high: str, low: str, x: str) -> tuple[str, str]:
         """All cycles of one segment."""
         graph, config = self.graph, self.config
+        high_level = "low_level" if config.arch == "trm" else "high_level"
         for step in range(config.high_cycles * config.low_cycles):
             injection = graph.node(f"low_{step}/injection", "Add", high, x)
             low = graph.node(f"low_{step}/state", "Add", low, injection)
             low = self.level(f"low_{step}", "low_level", config.low_layers, low)
             if (step + 1) % config.low_cycles == 0:
                 high = graph.node(f"high_{step}/state", "Add", high, low)
-                high = self.level(f"high_{step}", "high_level", config.high_layers, high)
+                high = self.level(f"high_{step}", high_level, config.high_layers, high)
         return high, low
 
     def start(self, carry: str, initial: str) -> str:
@@ -107,7 +108,11 @@ class _Segment:
             if self.config.blocks == "relational":
                 x = self.units(inner, module, x) if len(self.config.board) == 4 else self.near(inner, module, x)
                 continue
-            x = self.residual(f"{inner}/attention", x, self.attention(f"{inner}/attention", f"{module}.self_attn", x))
+            if self.config.blocks == "mixer":
+                x = self.mixed(f"{inner}/mixer", f"{module}.mlp_t", x)
+            else:
+                change = self.attention(f"{inner}/attention", f"{module}.self_attn", x)
+                x = self.residual(f"{inner}/attention", x, change)
             x = self.residual(f"{inner}/mlp", x, self.swiglu(f"{inner}/mlp", f"{module}.mlp", x))
         return x
 
@@ -139,7 +144,7 @@ class _Segment:
         shape = graph.ints(0, config.num_positions, 3 * heads, config.head_size)
         qkv = graph.node(f"{scope}/heads", "Reshape", self.linear(f"{scope}/qkv", f"{module}.qkv_proj", x), shape)
         qkv = graph.node(f"{scope}/heads_first", "Transpose", qkv, perm=(0, 2, 1, 3))
-        if config.positions == "learned":
+        if config.positions != "rope":
             return graph.split(f"{scope}/q_k_v", qkv, (heads, heads, heads), axis=1)
         qk, v = graph.split(f"{scope}/qk_v", qkv, (2 * heads, heads), axis=1)
         return [*graph.split(f"{scope}/q_k", self.rotated(scope, qk), (heads, heads), axis=1), v]
@@ -155,8 +160,14 @@ class _Segment:
         crossed = graph.node(f"{scope}/rotary_sin", "Mul", turned, sin)
         return graph.node(f"{scope}/rotated", "Add", straight, crossed)
 
+    def mixed(self, scope: str, module: str, x: str) -> str:
+        """`MixerBlock.forward` over the positions: channels first, [B, D, N], and back."""
+        turned = self.graph.node(f"{scope}/channels_first", "Transpose", x, perm=(0, 2, 1))
+        turned = self.residual(scope, turned, self.swiglu(scope, module, turned))
+        return self.graph.node(f"{scope}/positions_first", "Transpose", turned, perm=(0, 2, 1))
+
     def swiglu(self, scope: str, module: str, x: str) -> str:
-        graph, width = self.graph, self.config.intermediate_size
+        graph, width = self.graph, self.weights[f"{module}.down_proj.weight"].shape[1]
         gate_up = self.linear(f"{scope}/gate_up", f"{module}.gate_up_proj", x)
         gate, up = graph.split(f"{scope}/gate_and_up", gate_up, (width, width), axis=2)
         silu = graph.node(f"{scope}/silu", "Mul", gate, graph.node(f"{scope}/sigmoid", "Sigmoid", gate))

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-Arch = Literal["hrm", "transformer"]
-Blocks = Literal["attention", "relational"]
-Positions = Literal["rope", "learned"]
+Arch = Literal["hrm", "trm", "transformer"]
+Blocks = Literal["attention", "mixer", "relational"]
+Positions = Literal["rope", "learned", "none"]
 HaltRule = Literal["difference", "q_halt"]
 
 
@@ -17,10 +17,13 @@ HaltRule = Literal["difference", "q_halt"]
 class HRMConfig:
     """Everything that determines the network; defaults are the published 27 M model (HRM, 2025).
 
-    `arch` "transformer" is the baseline of equal parameters: the same blocks one after another, once, so its cycles do
-    not matter, its carry passes through and it has a single segment. `puzzle_vector_size` is the width of a
-    puzzle-embedding row; 0 leaves the prefix out. `halt_rule` says what a positive margin means: q_halt - q_continue as
-    published, or q_halt alone for models trained without q_continue.
+    `arch` "trm" is the Tiny Recursive Model (2025): the low level's blocks are the high level's too, and gradients pass
+    the whole last high cycle. "transformer" is the baseline of equal parameters: the same blocks one after another,
+    once, so its cycles do not matter, its carry passes through and it has a single segment. `puzzle_vector_size` is the
+    width of a puzzle-embedding row, 0 leaves the prefix out; the row takes `puzzle_positions` positions (0: as many as
+    it needs). `halt_rule` says what a positive margin means: q_halt - q_continue as published, or q_halt alone for
+    models trained without q_continue, as TRM is.
+    `blocks` "mixer" have a SwiGLU over the positions in place of attention.
     `blocks` "relational" are those of `relational.py`: `board` is the geometry's, either (rows, columns) or (bands,
     rows, stacks, columns), and a position holds a vector for each of the last `num_symbols` tokens. In training the low
     level also learns `num_hints` kinds of hints. With `random_start` each vector has a random start of its
@@ -37,6 +40,7 @@ class HRMConfig:
     random_start: bool = False
     num_puzzle_ids: int = 1
     puzzle_vector_size: int = 512
+    puzzle_positions: int = 0
     hidden_size: int = 512
     num_heads: int = 8
     expansion: float = 4.0
@@ -63,13 +67,23 @@ class HRMConfig:
             "since rotary positions pair the halves of each head",
         )
         _require(
-            self.arch == "hrm" or self.max_segments == 1,
+            self.arch != "transformer" or self.max_segments == 1,
             f"max_segments is {self.max_segments}, but a transformer answers in a single segment; set max_segments=1",
         )
         if self.blocks == "relational":
             self._check_relations()
-        size = self.puzzle_vector_size
+        _require(
+            self.arch != "trm" or self.high_layers == self.low_layers,
+            f"high_layers is {self.high_layers} and low_layers {self.low_layers}, but a TRM has one level for both; "
+            "set them alike",
+        )
+        size, room = self.puzzle_vector_size, self.puzzle_positions * self.hidden_size
         _require(size >= 0, f"puzzle_vector_size is {size}, but must not be negative")
+        _require(
+            self.puzzle_positions == 0 or 0 < size <= room,
+            f"a puzzle vector of {size} values does not go with puzzle_positions {self.puzzle_positions} of "
+            f"{self.hidden_size}; set puzzle_positions=0 for as many as it needs",
+        )
 
     def _check_relations(self) -> None:
         board, symbols = self.board, self.num_symbols
@@ -85,8 +99,8 @@ class HRMConfig:
         )
         _require(
             self.arch == "hrm" and self.positions == "rope" and self.puzzle_vector_size == 0,
-            "relational blocks know no puzzle vector, learned positions or transformer; set puzzle_vector_size=0 and "
-            "leave arch and positions as they are",
+            "relational blocks know no puzzle vector, learned positions, TRM or transformer; set puzzle_vector_size=0 "
+            "and leave arch and positions as they are",
         )
 
     @property
@@ -102,7 +116,7 @@ class HRMConfig:
     @property
     def prefix_len(self) -> int:
         """Positions in front of the puzzle's tokens that carry its embedding row (zero-padded to whole positions)."""
-        return -(-self.puzzle_vector_size // self.hidden_size)
+        return self.puzzle_positions or -(-self.puzzle_vector_size // self.hidden_size)
 
     @property
     def num_positions(self) -> int:
@@ -113,9 +127,23 @@ class HRMConfig:
         return self.hidden_size // self.num_heads
 
     @property
+    def num_learnt_steps(self) -> int:
+        """How many low calls of a segment, its last, keep a gradient: as published, one of HRM, a cycle's of TRM.
+
+        All of relational blocks, where a cycle is a single step.
+        """
+        if self.blocks == "relational":
+            return self.high_cycles * self.low_cycles
+        return self.low_cycles if self.arch == "trm" else 1
+
+    @property
     def intermediate_size(self) -> int:
-        """SwiGLU width: two thirds of `expansion`, rounded up to a multiple of 256 as published."""
-        return -(-round(self.expansion * self.hidden_size * 2 / 3) // 256) * 256
+        """SwiGLU width."""
+        return self.intermediate_of(self.hidden_size)
+
+    def intermediate_of(self, width: int) -> int:
+        """Two thirds of `expansion`, rounded up to a multiple of 256 as published."""
+        return -(-round(self.expansion * width * 2 / 3) // 256) * 256
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"

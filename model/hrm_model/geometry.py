@@ -70,7 +70,7 @@ def on_board(model: HRM, puzzle: Puzzle) -> HRM:
     Random starts belong to a board: those of another are drawn anew, always the same.
     """
     config = model.config
-    if config.blocks == "attention":
+    if config.blocks != "relational":
         return model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -91,6 +91,8 @@ def misfit(config: HRMConfig, geometry: Geometry) -> str | None:
     """Why a model of these sizes cannot start from the geometry, in one sentence; None where it can."""
     if config.blocks == "relational":
         return "relational blocks know the geometry from the start; set geometric_start=false"
+    if config.blocks == "mixer" or config.arch == "trm":
+        return "a TRM or a mixer has no heads of two levels to start from the geometry; set geometric_start=false"
     if config.positions != "learned":
         return "positions is 'rope', but a geometric start needs a table; choose positions='learned'"
     sizes = _sizes(geometry)

@@ -1,9 +1,10 @@
 """The Hierarchical Reasoning Model: one segment, from carry to carry. Read `HRM.think` first.
 
-The same class is the plain transformer of equal parameters (`arch` in `config.py`), which only `HRM.think` tells apart.
+The same class is the Tiny Recursive Model and the plain transformer of equal parameters (`arch` in `config.py`).
 
 Shapes: B batch, T tokens, P prefix, N = P + T positions, D hidden, E puzzle-vector width, V vocabulary.
-Source: the published model (sapientinc/HRM, 2025); float32 results equal it for equal weights.
+Source: the published models (sapientinc/HRM and SamsungSAILMontreal/TinyRecursiveModels, 2025); float32 results equal
+theirs for equal weights.
 """
 
 import math
@@ -62,7 +63,8 @@ class HRM(nn.Module):
             self.embed_positions = nn.Parameter(
                 truncated_normal_(torch.empty(config.num_positions, width), 1 / math.sqrt(width))
             )
-        self.high_level = Level(config, config.high_layers, block_of(config))
+        if config.arch != "trm":
+            self.high_level = Level(config, config.high_layers, block_of(config))
         self.low_level = Level(config, config.low_layers, block_of(config))
         self.lm_head = Linear(width, 1 if has_symbols else config.vocab_size)
         self.hint_head = Linear(config.hidden_size, config.num_hints) if config.num_hints else None
@@ -77,6 +79,11 @@ class HRM(nn.Module):
         self.register_buffer("_cos", cos, persistent=False)
         self.register_buffer("_sin", sin, persistent=False)
 
+    @property
+    def levels(self) -> list[Level]:
+        """High and low, or the one that is both."""
+        return [self.low_level] if self.config.arch == "trm" else [self.high_level, self.low_level]
+
     def start(self, num_rows: int) -> Carry:
         """The state every puzzle begins with, as broadcast views [B, N, D]."""
         shape = (num_rows, self.config.num_positions, self.config.hidden_size)
@@ -89,7 +96,7 @@ class HRM(nn.Module):
         return output._replace(carry=output.carry.detach())
 
     def think(self, carry: Carry, tokens_BT: Tensor, puzzle_vector_BE: Tensor) -> SegmentOutput:
-        """One segment from gathered puzzle rows; only the last low and the last high call keep a gradient.
+        """One segment from gathered puzzle rows; only the last calls keep a gradient (`num_learnt_steps`).
 
         The carry's type is the type of all activations, as published (weights stay in theirs and are cast where used).
         The new carry is still attached, so that a trainer may let gradients pass from one segment to the one before.
@@ -113,19 +120,19 @@ class HRM(nn.Module):
         return self._halting(self._recur(carry, x_BND, num_read).z_high_BND)
 
     def _recur(self, carry: Carry, x_BND: Tensor, num_read: int | None = None) -> Carry:
-        """All cycles; of the last high call only the first `num_read` positions where given.
-
-        Gradients pass the last cycle alone, as published; of relational blocks all, where a cycle is a single step.
-        """
-        config, rotation = self.config, self._rotation()
+        """All cycles; of the last high call only the first `num_read` positions where given."""
+        config, rotation, high_level = self.config, self._rotation(), self.levels[0]
+        num_steps = config.high_cycles * config.low_cycles
+        first = num_steps - config.num_learnt_steps
         z_high, z_low = carry
-        with torch.set_grad_enabled(torch.is_grad_enabled() and config.blocks == "relational"):
-            for step in range(config.high_cycles * config.low_cycles - 1):
-                z_low = self.low_level(z_low + (z_high + x_BND), rotation)
-                if (step + 1) % config.low_cycles == 0:
-                    z_high = self.high_level(z_high + z_low, rotation)
-        z_low = self.low_level(z_low + (z_high + x_BND), rotation)
-        return Carry(self.high_level(z_high + z_low, rotation, num_read), z_low)
+        for steps, is_learnt in ((range(first), False), (range(first, num_steps), True)):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and is_learnt):
+                for step in steps:
+                    z_low = self.low_level(z_low + (z_high + x_BND), rotation)
+                    if (step + 1) % config.low_cycles == 0:
+                        read = num_read if step + 1 == num_steps else None
+                        z_high = high_level(z_high + z_low, rotation, read)
+        return Carry(z_high, z_low)
 
     def _one_pass(self, x_BND: Tensor, num_read: int | None = None) -> Tensor:
         """The baseline: an ordinary transformer made of the same blocks."""

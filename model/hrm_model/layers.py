@@ -1,4 +1,4 @@
-"""The building blocks of the published HRM, in plain PyTorch with SDPA attention.
+"""The building blocks of the published HRM and TRM, in plain PyTorch with SDPA attention.
 
 Shapes: B batch, N positions (prefix + tokens), D hidden, K head width, F SwiGLU width.
 Matrices are stored [out, in] as in published checkpoints and have no biases.
@@ -95,10 +95,10 @@ class Attention(nn.Module):
 class SwiGLU(nn.Module):
     """down(silu(gate(x)) * up(x)); gate and up are the two halves of one matrix."""
 
-    def __init__(self, config: HRMConfig) -> None:
+    def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.gate_up_proj = Linear(config.hidden_size, 2 * config.intermediate_size)
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size)
+        self.gate_up_proj = Linear(width, 2 * inner)
+        self.down_proj = Linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(gated(self.gate_up_proj(x)))
@@ -111,11 +111,27 @@ class Block(nn.Module):
         super().__init__()
         self.eps = config.rms_norm_eps
         self.self_attn = Attention(config)
-        self.mlp = SwiGLU(config)
+        self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
 
     def forward(self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None) -> Tensor:
         """All positions, or the first `num_read` where the others are not read."""
         x_BND = residual_norm(x_BND[:, :num_read], self.self_attn(x_BND, rotation, num_read), self.eps)
+        return residual_norm(x_BND, self.mlp(x_BND), self.eps)
+
+
+class MixerBlock(nn.Module):
+    """TRM's block without attention: a SwiGLU over the positions of each channel, normalised over the positions."""
+
+    def __init__(self, config: HRMConfig) -> None:
+        super().__init__()
+        self.eps = config.rms_norm_eps
+        self.mlp_t = SwiGLU(config.num_positions, config.intermediate_of(config.num_positions))
+        self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
+
+    def forward(self, x_BND: Tensor, _: Rotation | None, num_read: int | None = None) -> Tensor:
+        """As `Block.forward`."""
+        turned_BDN = x_BND.transpose(1, 2)
+        x_BND = residual_norm(turned_BDN, self.mlp_t(turned_BDN), self.eps).transpose(1, 2)[:, :num_read]
         return residual_norm(x_BND, self.mlp(x_BND), self.eps)
 
 

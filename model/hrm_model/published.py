@@ -1,7 +1,8 @@
-"""Reads checkpoints of the published HRM (`step_N` or `checkpoint` beside `all_config.yaml`) into ours.
+"""Reads checkpoints of the published HRM and TRM (`step_N` or `checkpoint` beside `all_config.yaml`) into ours.
 
 The weight file is a pickle. It is opened with PyTorch's restricted loader, which rebuilds tensors and nothing else, so
-that a hostile file is refused rather than run. Key names and shapes: the published repository at 42410da.
+that a hostile file is refused rather than run. Key names and shapes: sapientinc/HRM at 42410da, of TRM
+SamsungSAILMontreal/TinyRecursiveModels at e7b6871.
 """
 
 import re
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -31,6 +32,7 @@ RENAMED = {
     "embed_pos.embedding_weight": "embed_positions",
     "puzzle_emb.weights": "puzzle_table",
 }
+ARCHITECTURES = {"hrm_act_v1": "hrm", "trm": "trm"}
 LEVELS = {"H_level.": "high_level.", "L_level.": "low_level."}
 
 
@@ -82,8 +84,10 @@ def _config(file: Path, state: Mapping[str, Tensor], seq_len: int) -> HRMConfig:
         arch = yaml.safe_load(file.read_text(encoding="utf-8"))["arch"]
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file} cannot be read ({error}); it must stand beside the weights") from error
-    if not isinstance(arch, dict) or "hrm_act_v1" not in str(arch.get("name")):
-        raise CheckpointError(f"{file} describes {arch!r:.80}; only hrm_act_v1 models are imported")
+    module = str(arch.get("name")).partition("@")[0] if isinstance(arch, dict) else ""
+    kind = ARCHITECTURES.get(module.rpartition(".")[2])
+    if kind is None:
+        raise CheckpointError(f"{file} describes {arch!r:.80}; only {' and '.join(ARCHITECTURES)} models are imported")
     try:
         vocab_size, hidden_size = state["embed_tokens"].shape
         table = state.get("puzzle_table", torch.empty(1, 0))
@@ -97,17 +101,24 @@ def _config(file: Path, state: Mapping[str, Tensor], seq_len: int) -> HRMConfig:
             expansion=arch["expansion"],
             high_cycles=arch["H_cycles"],
             low_cycles=arch["L_cycles"],
-            high_layers=arch["H_layers"],
+            high_layers=arch["H_layers" if kind == "hrm" else "L_layers"],
             low_layers=arch["L_layers"],
             positions=arch["pos_encodings"],
             rope_theta=arch.get("rope_theta", 10000.0),
             rms_norm_eps=arch.get("rms_norm_eps", 1e-5),
             max_segments=arch["halt_max_steps"],
+            **(_of_trm(arch) if kind == "trm" else {}),
         )
     except (KeyError, ValueError) as error:
         raise CheckpointError(
             f"the published checkpoint lacks or misstates {error}; import it from a whole run"
         ) from error
+
+
+def _of_trm(arch: Mapping[str, Any]) -> dict[str, Any]:
+    """What a TRM has and an HRM has not; its mixers ignore rotary positions."""
+    told = {"arch": "trm", "halt_rule": "q_halt", "puzzle_positions": arch.get("puzzle_emb_len", 16)}
+    return {**told, "blocks": "mixer" if arch.get("mlp_t") else "attention"}
 
 
 app = Command(add_completion=False, rich_markup_mode=None)
@@ -120,7 +131,7 @@ def import_checkpoint(
     puzzle: Annotated[str, typer.Option(help="The puzzle it was trained on; gives the sequence length.")] = "sudoku",
     weights: Annotated[str | None, typer.Option(help="Weight file name; default: the last step_N.")] = None,
 ) -> None:
-    """Import a published HRM checkpoint; its weight file is opened with a loader that cannot run code."""
+    """Import a published HRM or TRM checkpoint; its weight file is opened with a loader that cannot run code."""
     kind = registry.get(puzzle)
     model = model_from_published(source, kind.seq_len, weights)
     if model.config.vocab_size != kind.vocab_size:

@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from hrm_model.config import HRMConfig
-from hrm_model.layers import Block, Linear, Rotation
+from hrm_model.layers import Block, Linear, MixerBlock, Rotation
 from hrm_model.ops import residual_norm
 
 BAND, ROW, STACK, COLUMN, SYMBOL = 1, 2, 3, 4, 5
@@ -80,8 +80,8 @@ def _biased(linear: Linear, x: Tensor, bias: Tensor) -> Tensor:
 
 def block_of(config: HRMConfig) -> type[nn.Module]:
     """The kind of block that the configuration asks for."""
-    if config.blocks == "attention":
-        return Block
+    if config.blocks != "relational":
+        return Block if config.blocks == "attention" else MixerBlock
     return UnitBlock if len(config.board) == 4 else GridBlock
 
 

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from export_tools import engine_of, random_inputs, random_questions, relational_sizes, run_once, small_model
+from export_tools import (
+    TRM,
+    TRM_MIXER,
+    engine_of,
+    random_inputs,
+    random_questions,
+    relational_sizes,
+    run_once,
+    small_model,
+)
 from onnx import helper, numpy_helper
 
 from hrm_export.onnx_graph import TENSORRT_OPERATORS, GraphError, check_graph, stored_sizes
@@ -28,6 +37,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "many-cycles": {"high_cycles": 2, "low_cycles": 3, "high_layers": 2},
     "transformer": {"arch": "transformer", "max_segments": 1, "high_layers": 2},
     "transformer-learned": {"arch": "transformer", "max_segments": 1, "positions": "learned", "halt_rule": "q_halt"},
+    "trm": TRM,
+    "trm-mixer": TRM_MIXER,
     "other-sizes": {"vocab_size": 11, "seq_len": 81, "hidden_size": 48, "num_heads": 3, "expansion": 2.0},
 }
 MODELS |= {name: {**relational_sizes(name), "low_cycles": 1} for name in ("sudoku-4x4", "sudoku-6x6", "maze-8x8")}

@@ -15,6 +15,8 @@ SIZES = HRMConfig(
     vocab_size=6, seq_len=16, hidden_size=48, num_heads=4, puzzle_vector_size=48, positions="learned", low_layers=1
 )
 
+TRM = {"arch": "trm", "puzzle_positions": 16, "halt_rule": "q_halt", "high_layers": 1}
+
 
 def fresh_model(**changes: object) -> HRM:
     torch.manual_seed(0)
@@ -52,6 +54,33 @@ def test_gradients_pass_the_last_call_of_each_level_and_no_carry() -> None:
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for n, p in model.named_parameters() if "level" in n)
 
 
+@pytest.mark.parametrize("more", [{"positions": "rope"}, {"blocks": "mixer", "positions": "none"}])
+def test_gradients_of_a_trm_pass_the_whole_last_cycle_and_no_other(more: dict[str, object]) -> None:
+    model, last_cycle = (fresh_model(**TRM, **more, high_cycles=cycles, low_cycles=3) for cycles in (3, 1))
+    last_cycle.load_state_dict(model.state_dict())
+    carry, vector_BE = model.start(2), torch.zeros(2, 48)
+    model.think(carry, tokens(2), vector_BE).logits_BTV.square().sum().backward()
+    for _ in range(2):
+        carry = last_cycle.think(carry, tokens(2), vector_BE).carry.detach()
+    last_cycle.think(carry, tokens(2), vector_BE).logits_BTV.square().sum().backward()
+    pairs = zip(model.low_level.parameters(), last_cycle.low_level.parameters(), strict=True)
+    assert all(one.grad is not None and torch.equal(one.grad, other.grad) for one, other in pairs)
+    assert not [name for name in model.state_dict() if "high_level" in name]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"high_layers": 3}, "set them alike"),
+        ({"puzzle_vector_size": 800}, "a puzzle vector of 800 values does not go with puzzle_positions 16 of 48"),
+        ({"puzzle_vector_size": 0}, "set puzzle_positions=0"),
+    ],
+)
+def test_a_trm_that_cannot_be_is_refused(change: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        fresh_model(**{**TRM, **change})
+
+
 def test_a_geometric_start_attends_within_each_partition() -> None:
     model = fresh_model()
     start_from_geometry(model, PUZZLE.geometry)
@@ -63,7 +92,11 @@ def test_a_geometric_start_attends_within_each_partition() -> None:
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    [({"positions": "rope"}, "choose positions='learned'"), ({"num_heads": 2}, "choose 3 heads")],
+    [
+        ({"positions": "rope"}, "choose positions='learned'"),
+        ({"num_heads": 2}, "choose 3 heads"),
+        (TRM, "set geometric_start=false"),
+    ],
 )
 def test_a_geometric_start_needs_room(change: dict[str, object], sentence: str) -> None:
     model = fresh_model(**change)
@@ -125,7 +158,14 @@ def test_an_architecture_that_cannot_be_is_refused(change: dict[str, object], se
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"positions": "rope", "high_layers": 2}, {"arch": "transformer", "max_segments": 1}]
+    "change",
+    [
+        {},
+        {"positions": "rope", "high_layers": 2},
+        {"arch": "transformer", "max_segments": 1},
+        TRM,
+        {**TRM, "blocks": "mixer"},
+    ],
 )
 def test_halting_alone_is_that_of_the_whole_segment(change: dict[str, object]) -> None:
     model = fresh_model(**change)

@@ -8,15 +8,22 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from export_tools import engine_of
 
+from hrm_export.segment import segment_graph
+from hrm_export.torch_engine import record
 from hrm_model.checkpoint import CheckpointError
+from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_model.published import model_from_published
+from hrm_puzzles.data.sources import Questions
 
 SEQ_LEN, VOCAB, WIDTH, HEADS, LAYERS, IDS = 12, 7, 32, 4, 2, 3
 INTER = 256
 TOLERANCE = 1e-5
 """float32 rounding over 8 segments against float64."""
+TRM_TOLERANCE = 1e-4
+"""The same after 128 blocks instead of 48."""
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -82,6 +89,8 @@ def write_published(
 class Reference:
     """The published formulas, one row at a time, in float64 so that only the model's own rounding is measured."""
 
+    prefix = 2  # 40 values need two prefix positions of 32
+
     def __init__(self, state: Arrays, positions: str, cycles: tuple[int, int]) -> None:
         self.cycles = cycles
         self.w = {name.removeprefix("inner."): array.astype(np.float64) for name, array in state.items()}
@@ -111,10 +120,10 @@ class Reference:
             mixed.append(weight / weight.sum(-1, keepdims=True) @ v)
         return np.concatenate(mixed, 1) @ self.w[key + "self_attn.o_proj.weight"].T
 
-    def mlp(self, key: str, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        both = x @ self.w[key + "mlp.gate_up_proj.weight"].T
+    def mlp(self, key: str, x: np.ndarray[Any, Any], name: str = "mlp") -> np.ndarray[Any, Any]:
+        both = x @ self.w[f"{key}{name}.gate_up_proj.weight"].T
         gate, up = both[:, :INTER], both[:, INTER:]
-        return (gate / (1 + np.exp(-gate)) * up) @ self.w[key + "mlp.down_proj.weight"].T
+        return (gate / (1 + np.exp(-gate)) * up) @ self.w[f"{key}{name}.down_proj.weight"].T
 
     def level(self, name: str, state: np.ndarray[Any, Any], injection: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         h = state + injection
@@ -125,9 +134,9 @@ class Reference:
         return h
 
     def embed(self, tokens: np.ndarray[Any, Any], puzzle_id: int) -> np.ndarray[Any, Any]:
-        row = np.zeros(2 * WIDTH)  # 40 values need two prefix positions of 32
+        row = np.zeros(self.prefix * WIDTH)
         row[:40] = self.w["puzzle_emb.weights"][puzzle_id]
-        x = np.concatenate([row.reshape(2, WIDTH), self.w["embed_tokens.embedding_weight"][tokens]])
+        x = np.concatenate([row.reshape(self.prefix, WIDTH), self.w["embed_tokens.embedding_weight"][tokens]])
         if self.positions == "learned":
             x = np.sqrt(0.5) * (x + self.w["embed_pos.embedding_weight"])
         return np.sqrt(WIDTH) * x
@@ -143,7 +152,7 @@ class Reference:
                     z_low = self.level("L", z_low, z_high + x)
                 z_high = self.level("H", z_high, z_low)
             q = self.w["q_head.weight"] @ z_high[0] + self.w["q_head.bias"]
-            outputs.append((z_high[2:] @ self.w["lm_head.weight"].T, q))
+            outputs.append((z_high[self.prefix :] @ self.w["lm_head.weight"].T, q))
         return outputs
 
 
@@ -165,6 +174,89 @@ def test_segments_equal_the_published_formulas(tmp_path: Path, positions: str, c
                 assert abs(float(output.q_continue_B[row]) - q[1]) <= TOLERANCE
 
 
+class TrmReference(Reference):
+    """One level for both; with `mlp_t` a SwiGLU over positions, normalised over them, in place of attention."""
+
+    prefix = 16
+
+    def level(self, _: str, state: np.ndarray[Any, Any], injection: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        h = state + injection
+        for layer in range(LAYERS):
+            key = f"L_level.layers.{layer}."
+            if key + "mlp_t.down_proj.weight" in self.w:
+                h = self.rms(h.T + self.mlp(key, h.T, "mlp_t")).T
+            else:
+                h = self.rms(h + self.attention(key, h))
+            h = self.rms(h + self.mlp(key, h))
+        return h
+
+
+def write_trm(directory: Path, positions: str, *, mixes: bool) -> Arrays:
+    rng, num_positions = np.random.default_rng(7), TrmReference.prefix + SEQ_LEN
+    state = {name: array for name, array in published_state("rope", rng).items() if "H_level" not in name}
+    for name in [name for name in state if "self_attn" in name and mixes]:
+        del state[name]
+    for layer in range(LAYERS if mixes else 0):
+        key = f"inner.L_level.layers.{layer}.mlp_t."
+        for name, shape in (("gate_up_proj", (2 * INTER, num_positions)), ("down_proj", (num_positions, INTER))):
+            spread = 0.5 * shape[1] ** -0.5
+            state[f"{key}{name}.weight"] = (spread * rng.standard_normal(shape)).astype(np.float32)
+    if positions == "learned":
+        table = rng.standard_normal((num_positions, WIDTH)) * WIDTH**-0.5
+        state["inner.embed_pos.embedding_weight"] = table.astype(np.float32)
+    published = {"name": "recursive_reasoning.trm@TinyRecursiveReasoningModel_ACTV1", "H_layers": 0, "mlp_t": mixes}
+    published |= {"puzzle_emb_len": 16, "no_ACT_continue": True, "forward_dtype": "bfloat16"}
+    arch = architecture(positions, (2, 3)) | published
+    torch.save(
+        {f"_orig_mod.model.{name}": torch.from_numpy(array) for name, array in state.items()}, directory / "step_9"
+    )
+    (directory / "all_config.yaml").write_text(yaml.safe_dump({"arch": arch, "ema": True, "data_paths": ["x"]}))
+    return state
+
+
+@pytest.mark.parametrize(
+    ("positions", "mixes"), [("rope", False), ("learned", False), ("none", False), ("none", True), ("rope", True)]
+)
+def test_a_published_trm_says_in_pytorch_and_onnx_what_its_formulas_say(
+    tmp_path: Path, positions: str, mixes: bool
+) -> None:
+    reference = TrmReference(write_trm(tmp_path, positions, mixes=mixes), positions, (2, 3))
+    model = model_from_published(tmp_path, SEQ_LEN)
+    tokens_BT = np.random.default_rng(1).integers(1, VOCAB, (3, SEQ_LEN), dtype=np.int32)
+    expected = [reference.run(row, puzzle_id, segments=8) for puzzle_id, row in enumerate(tokens_BT)]
+    questions = Questions(tokens_NT=tokens_BT, labels_NT=tokens_BT, puzzle_ids_N=np.arange(3), source="here")
+    engine = engine_of(segment_graph(model), model, questions, tmp_path)
+    said = record(model, questions)
+    for segment in range(8):
+        step = engine.step(3)
+        assert step.logits_BTV is not None
+        for row in range(3):
+            logits, q = expected[row][segment]
+            for ours, q_halt, margin in (
+                (said.logits_SBTV[segment, row], said.q_halt_SB[segment, row], said.halt_margin_SB[segment, row]),
+                (step.logits_BTV[row], step.q_halt_B[row], step.halt_margin_B[row]),
+            ):
+                assert np.abs(ours - logits).max() <= TRM_TOLERANCE
+                assert abs(q_halt - q[0]) <= TRM_TOLERANCE
+                assert margin == q_halt
+
+
+def test_weights_of_a_mixer_fix_the_number_of_positions(tmp_path: Path) -> None:
+    write_trm(tmp_path, "none", mixes=True)
+    with pytest.raises(CheckpointError, match=r"mlp_t\.down_proj\.weight: expected \(29, 256\), found \(28, 256\)"):
+        model_from_published(tmp_path, SEQ_LEN + 1)
+
+
+def test_the_published_trms_have_the_published_parameter_counts() -> None:
+    trm = {"arch": "trm", "high_layers": 2, "low_layers": 2, "puzzle_positions": 16, "vocab_size": 11, "seq_len": 81}
+    with torch.device("meta"):
+        counts = [
+            sum(parameter.numel() for parameter in HRM(HRMConfig(**trm, blocks=blocks)).parameters())
+            for blocks in ("mixer", "attention")
+        ]
+    assert counts == [5_028_866, 6_828_034]  # "5M" and "7M" in the paper
+
+
 @pytest.mark.parametrize("prefix", ["_orig_mod.model.", "model.", ""])
 def test_compile_and_loss_head_prefixes_are_optional(tmp_path: Path, prefix: str) -> None:
     state = write_published(tmp_path, "rope", prefix)
@@ -184,8 +276,6 @@ def test_initial_states_stored_in_bfloat16_are_read(tmp_path: Path) -> None:
 
 
 def test_the_published_sizes_have_the_published_parameter_count() -> None:
-    from hrm_model.config import HRMConfig
-
     with torch.device("meta"):
         model = HRM(HRMConfig(vocab_size=11, seq_len=81))
     assert sum(parameter.numel() for parameter in model.parameters()) == 27_275_266
@@ -224,7 +314,9 @@ def test_what_is_not_a_published_run_is_refused_in_one_sentence(tmp_path: Path, 
         whole = (tmp_path / "step_100").read_bytes()
         (tmp_path / "step_100").write_bytes(whole[: len(whole) // 2])
     else:
-        (tmp_path / "all_config.yaml").write_text(yaml.safe_dump({"arch": {"name": "trm@TRM"}}))
+        (tmp_path / "all_config.yaml").write_text(
+            yaml.safe_dump({"arch": {"name": "recursive_reasoning.trm_singlez@TRM"}})
+        )
     with pytest.raises(CheckpointError) as refusal:
         model_from_published(tmp_path, SEQ_LEN)
     assert "\n" not in str(refusal.value)

@@ -25,6 +25,16 @@ from hrm_puzzles.puzzle import Puzzle
 GAIN = 0.7
 """On all matrices: a fresh model amplifies rounding (a trained one does not), and would drown what is compared here."""
 
+TRM: dict[str, Any] = {
+    "arch": "trm",
+    "high_layers": 2,
+    "puzzle_positions": 3,
+    "halt_rule": "q_halt",
+    "max_segments": 8,
+}
+"""What makes `small_model` a TRM."""
+TRM_MIXER: dict[str, Any] = {**TRM, "blocks": "mixer", "positions": "none"}
+
 
 def small_model(*, seed: int = 0, gain: float = GAIN, **changes: Any) -> HRM:
     """Two heads of width 16 on 4x4 Sudoku, everything random, also what starts as zero in training."""

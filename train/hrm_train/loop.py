@@ -71,8 +71,8 @@ class Trainer:
         self._mine = self.ranks.slots(recipe.batch_size)
         self._prefetcher = Prefetcher(self._draw, workers=hardware.workers, depth=hardware.prefetch)
         if recipe.quantisation_aware:
-            model.high_level.compute_as_int8()
-            model.low_level.compute_as_int8()
+            for level in model.levels:
+                level.compute_as_int8()
         if hardware.recompute:
             recompute_blocks(model)
         hardware.compile_(model, say)

@@ -60,14 +60,15 @@ def estimate(
         model = HRM(config)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     slot_bytes = 2 * config.num_positions * config.hidden_size * dtype.itemsize + 8 * config.seq_len
-    length = config.seq_len if config.board else min(config.seq_len, PROBE_LEN)
+    length = min(config.seq_len, PROBE_LEN) if config.blocks == "attention" else config.seq_len
     short = replace(config, seq_len=length, num_puzzle_ids=1)
     probed = Recipe(window=recipe.window, loss=recipe.loss, label_smoothing=recipe.label_smoothing)
     one, two = (_kept_bytes(short, probed, dtype, count) for count in (1, 2))
     positions, width = micro_batch * config.num_positions, config.hidden_size * dtype.itemsize
     kept = (two - one) * positions // short.num_positions
     constant = max(0, 2 * one - two)  # copies of the weights in another type
-    num_blocks = (config.low_layers + config.high_layers) * recipe.window
+    num_high = -(-config.num_learnt_steps // config.low_cycles)
+    num_blocks = (config.low_layers * config.num_learnt_steps + config.high_layers * num_high) * recipe.window
     if recompute:
         kept, constant = kept // num_blocks + positions * width * num_blocks, constant // num_blocks
     working = 2 * config.intermediate_size * positions * dtype.itemsize  # the widest product, before anything is kept
@@ -85,7 +86,8 @@ def estimate(
 def _kept_bytes(config: HRMConfig, recipe: Recipe, dtype: torch.dtype, rows: int) -> int:
     """What autograd keeps of one window, beside what exists anyway; distinct storages only."""
     with torch.device("meta"):
-        model = HRM(replace(config, high_cycles=1, low_cycles=1))  # the other cycles keep nothing
+        low_cycles = min(config.low_cycles, config.num_learnt_steps)  # the other cycles keep nothing
+        model = HRM(replace(config, high_cycles=config.num_learnt_steps // low_cycles, low_cycles=low_cycles))
     model = model.to_empty(device="cpu")
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):

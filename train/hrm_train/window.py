@@ -177,6 +177,6 @@ class Slots:
 
 def recompute_blocks(model: HRM) -> None:
     """Keeps only each block's input for the backward pass, which computes the rest again: less memory, more time."""
-    for level in (model.low_level, model.high_level):
-        for block in level.blocks:
+    for level in model.levels:
+        for block in level.layers:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)

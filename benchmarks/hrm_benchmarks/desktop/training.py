@@ -146,7 +146,7 @@ def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
 def _start(config: HRMConfig) -> hrm.HRM:
     torch.manual_seed(0)
     model = hrm.HRM(config)
-    for level in (model.low_level, model.high_level):
+    for level in model.levels:
         for weights in level.parameters():
             weights *= GAIN
     return model
