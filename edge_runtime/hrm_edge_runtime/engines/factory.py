@@ -6,15 +6,22 @@ that provider, `tensorrt` is our own TensorRT engine, `auto` the first of tensor
 Nothing is imported that the chosen engine does not need: a Jetson has no ONNX Runtime, a desktop no TensorRT.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import logging
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, EngineUnavailableError
 from hrm_host.board import cuda_devices
+
+if TYPE_CHECKING:
+    from hrm_edge_runtime.engines.trt.build import Build
 
 ENGINES = ("auto", "cpu", "cuda", "ort-tensorrt", "tensorrt", "unrolled")
 MAX_SLOTS_CPU, MAX_SLOTS_GPU = 8, 16
@@ -67,23 +74,36 @@ def max_slots(bundle: Bundle, engine: str = "tensorrt") -> int:
     return MAX_SLOTS_GPU if engine != "cpu" and bundle.manifest.seq_len <= LONG_SEQUENCE else MAX_SLOTS_CPU
 
 
-def prepare(bundle: Bundle, engine: str = "auto", *, num_slots: int | None, to_judge: bool = False) -> Choice:
+def presumed(bundle: Bundle, engine: str = "auto") -> Choice:
+    """What `prepare` chooses, as far as it is known before TensorRT's engines are built: their precision may differ."""
+    named, precision = parse_choice(engine)
+    named = _first_that_runs(bundle) if named == "auto" else named
+    if named == "tensorrt" and precision is None:
+        return Choice(engine=named, precision=next(iter(bundle.manifest.precisions)))
+    return choose(bundle, named, precision)
+
+
+def prepare(
+    bundle: Bundle,
+    engine: str = "auto",
+    *,
+    num_slots: int | None,
+    to_judge: bool = False,
+    watch: Callable[[Build], None] | None = None,
+) -> Choice:
     """Like `choose`, but builds every TensorRT engine this needs first; that takes minutes the first time.
 
     Without `num_slots` for as many as may be tried. A TensorRT engine that breaks the golden traces is refused, unless
-    it is opened `to_judge` it.
+    it is opened `to_judge` it. `watch` gets the build when it begins.
     """
-    num_slots = num_slots or max_slots(bundle)
-    named, precision = parse_choice(engine)
-    named = _first_that_runs(bundle) if named == "auto" else named
-    if named != "tensorrt":
-        return choose(bundle, named, precision, num_slots=num_slots)
-    if precision is not None:
-        bundle.graph_path(precision)
+    choice, slots = presumed(bundle, engine), num_slots or max_slots(bundle)
+    if choice.engine != "tensorrt":
+        return choice
     from hrm_edge_runtime.engines.trt import build
 
-    built = build.prepare(bundle, precision=precision, num_slots=num_slots, to_judge=to_judge)
-    return Choice(engine=named, precision=built)
+    stated = parse_choice(engine)[1]
+    built = build.prepare(bundle, precision=stated, num_slots=slots, to_judge=to_judge, watch=watch)
+    return replace(choice, precision=built)
 
 
 def engine_for(

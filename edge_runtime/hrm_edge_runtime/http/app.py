@@ -70,7 +70,7 @@ def create_app(
     async def lifespan(_: fastapi.FastAPI) -> AsyncGenerator[None]:
         async with engine_client:
             yield
-        service.close()
+            service.close()
 
     app = EdgeApp(
         title="HRM Edge",
@@ -241,12 +241,15 @@ async def livez(request: Request) -> schema.LiveAnswer:
     return schema.LiveAnswer(step_age_ms=1000 * engine_client.step_age_s)
 
 
-@router.get("/readyz", responses=error_answers(503))
+@router.get("/readyz", responses={**error_answers(), 503: {"model": schema.UnreadyAnswer, "description": "Not yet"}})
 async def readyz(request: Request) -> schema.ReadyAnswer:
-    """Whether new work is taken."""
-    state = service_of(request).engine_client.state
+    """Whether new work is taken; until then, what is being built."""
+    service = service_of(request)
+    state, manager = service.engine_client.state, service.model_manager
     if state != "ready":
-        raise no_answer(state)
+        refusal = no_answer(state)
+        refusal.beside["progress"] = manager.progress() if manager else None
+        raise refusal
     return schema.ReadyAnswer(state=state)
 
 

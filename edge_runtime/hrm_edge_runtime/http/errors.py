@@ -76,12 +76,13 @@ class ServiceError(Exception):
         super().__init__(message)
         self.status = status
         self.headers = headers or {}
+        self.beside: dict[str, object] = {}
         message, remedy = _shortened(message), _shortened(remedy)
         self.detail = ErrorDetail(reason=reason, field=field, rule=rule, cell=cell, message=message, remedy=remedy)
 
     def body(self) -> dict[str, object]:
         """The JSON answer; every key is always there."""
-        return {"error": self.detail.model_dump(mode="json")}
+        return {"error": self.detail.model_dump(mode="json"), **self.beside}
 
     def response(self) -> Response:
         """The answer to the refused request; its log line gets the reason."""

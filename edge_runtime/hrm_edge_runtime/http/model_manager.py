@@ -1,11 +1,15 @@
 """Which bundles may be served and how to run them, and adding, reloading and removing models while the server runs."""
 
+from __future__ import annotations
+
 import asyncio
 import functools
 import itertools
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
 from hrm_edge_runtime.engines import engine, factory
@@ -14,6 +18,9 @@ from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.schema import ChangeAnswer
 from hrm_edge_runtime.manifest import BundleError
 from hrm_edge_runtime.worker import client, lane_manager, lanes
+
+if TYPE_CHECKING:
+    from hrm_edge_runtime.engines.trt.build import Build
 
 OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread
 
@@ -30,6 +37,9 @@ class Library:
         self._defaults = defaults
         self._named = {bundle.path.resolve() for bundle in bundles}
         self._folders = [folder.resolve() for folder in (SHIPPED_BUNDLES, *folders)]
+        self._unbuilt: list[Bundle] = []
+        self._build: Build | None = None
+        self._is_closed = False
         self.lanes: dict[str, lanes.LaneOptions] = {}
 
     def find(self, text: str) -> Path:
@@ -50,10 +60,50 @@ class Library:
             "--bundle-dir of its command line."
         )
 
-    def open(self, bundle: Bundle, key: str) -> tuple[ServedModel, lanes.LaneOptions]:
-        """The model, and how to open it as the lane `key`; builds what its engine needs, which can take minutes."""
+    def start(self, bundle: Bundle) -> ServedModel:
+        """A model to serve from the start; what its engine needs built is left to `build`."""
+        choice = factory.presumed(bundle, self._defaults.engine)
+        if choice.engine == "tensorrt":
+            self._unbuilt.append(bundle)
+        model, self.lanes[bundle.manifest.name] = self.open(bundle, bundle.manifest.name, choice)
+        return model
+
+    def build(self) -> Iterator[ServedModel]:
+        """Build what the models of the start need, which can take minutes; each as it is then served."""
+        while self._unbuilt:
+            model, lane = self.open(self._unbuilt[0], self._unbuilt[0].manifest.name)
+            self.lanes[lane.key] = lane
+            yield model
+            del self._unbuilt[0]
+
+    def progress(self) -> dict[str, str | float] | None:
+        """What is being built, and for how long; for any thread."""
+        if (build := self._build) is None:
+            return None
+        elapsed_s = round(time.monotonic() - build.began_s, 1)
+        return {"model": build.model, "precision": build.precision, "elapsed_s": elapsed_s}
+
+    def close(self) -> None:
+        """End the build that runs, and every later one."""
+        self._is_closed = True
+        if (build := self._build) is not None:
+            build.kill()
+
+    def _watch(self, build: Build) -> None:
+        self._build = build
+        if self._is_closed:
+            build.kill()
+
+    def open(
+        self, bundle: Bundle, key: str, choice: factory.Choice | None = None
+    ) -> tuple[ServedModel, lanes.LaneOptions]:
+        """The model, and how to open it as the lane `key`; without a choice it builds what its engine needs."""
         defaults = self._defaults
-        choice = factory.prepare(bundle, defaults.engine, num_slots=defaults.num_slots)
+        if choice is None:
+            try:
+                choice = factory.prepare(bundle, defaults.engine, num_slots=defaults.num_slots, watch=self._watch)
+            finally:
+                self._build = None
         most = factory.max_slots(bundle, choice.engine)
         model = ServedModel.of(
             bundle,
@@ -76,15 +126,13 @@ def models_and_library(
 ) -> tuple[list[ServedModel], Library]:
     """The models to serve at the start, and the library that says how the engine process opens them.
 
-    Builds what the engines need built; refuses two bundles of one name, and what `prepare` refuses.
+    Refuses two bundles of one name, and what `presumed` refuses.
     """
     names = [bundle.manifest.name for bundle in bundles]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise BundleError(f"two bundles are named {doubled[0]!r}: serve one of them, or export one under another name.")
     library = Library(bundles, defaults, folders)
-    opened = [library.open(bundle, bundle.manifest.name) for bundle in bundles]
-    library.lanes = {lane.key: lane for _, lane in opened}
-    return [model for model, _ in opened], library
+    return [library.start(bundle) for bundle in bundles], library
 
 
 class ModelManager:
@@ -136,7 +184,11 @@ class ModelManager:
             self._retire_later(model)
             _log.info("removed %s", name)
 
+    def progress(self) -> dict[str, str | float] | None:
+        return self._library.progress()
+
     def close(self) -> None:
+        self._library.close()
         for task in self._retirements:
             task.cancel()
 

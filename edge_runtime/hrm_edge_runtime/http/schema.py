@@ -94,6 +94,20 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetail
 
 
+class BuildView(BaseModel):
+    """The TensorRT engine that is being built; the precision is empty until the builder has begun with one."""
+
+    model: str
+    precision: str
+    elapsed_s: float
+
+
+class UnreadyAnswer(ErrorAnswer):
+    """No new work is taken yet, or any more."""
+
+    progress: BuildView | None = None
+
+
 class HaltingView(BaseModel):
     """The halting rule that a model is served with where a request names none."""
 

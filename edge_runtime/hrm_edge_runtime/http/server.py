@@ -119,18 +119,26 @@ def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], option
     """Serve models until a signal ends it; exits with 1 where the port is taken.
 
     The engine process makes its own lanes, one for each model. With a library an admin may change the models, and a
-    new engine process opens those served at that moment. Raises EngineUnavailableError where the engine refuses to
-    start.
+    new engine process opens those served at that moment. What it needs built is built while the port answers that the
+    server is not ready. Raises EngineUnavailableError where the engine is not built or refuses to start.
     """
     library = lanes if isinstance(lanes, Library) else None
+
+    def start_engine() -> SpawnedEngine:
+        if not isinstance(lanes, Library):
+            return SpawnedEngine(lanes, options.log)
+        service.models.update((model.name, model) for model in lanes.build())
+        return SpawnedEngine(lanes.make_lanes(), options.log)
+
     engine_client = EngineClient(
-        lambda: SpawnedEngine(lanes.make_lanes() if isinstance(lanes, Library) else lanes, options.log),
+        start_engine,
         {model.name: model.num_slots + options.queue_limit for model in models},
         stall_s=options.stall_s,
     )
     app = create_app(engine_client, models, keys=options.keys, trace=options.trace, library=library)
+    service = cast(SolveService, app.state.service)
     limits = ConnectionLimits(max_connections=_with_descriptors_for(options.max_connections))
-    cast(SolveService, app.state.service).metrics.watch(limits)
+    service.metrics.watch(limits)
     config = uvicorn.Config(
         app,
         host=options.host,

@@ -208,8 +208,13 @@ class EngineProcess:
             try:
                 ready_s = await self._run_engine()
             except Exception as error:  # whatever keeps an engine from starting, it is worth another try later
-                _log.exception("the engine could not be started")
                 self.last_error = f"the engine could not be started: {error}"
+                if self._closing.is_set():  # which ends a build
+                    return
+                if isinstance(error, ValueError) and not self._was_ready:
+                    self.refusal = str(error)
+                else:
+                    _log.exception("the engine could not be started")
             if self._closing.is_set() or self.refusal is not None:
                 return
             delay_s = self.back_off(ready_s)

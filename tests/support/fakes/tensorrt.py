@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,8 @@ def _build(network: _Network, config: _Config, logger: ILogger) -> Guard | None:
             return None
     monitor.phase_finish(phase)
     print(os.environ.get("FAKE_TENSORRT_PRINTS", ""), end="")
+    while (gate := os.environ.get("FAKE_TENSORRT_WAITS_FOR")) and not Path(gate).exists():
+        time.sleep(0.01)
     if os.environ.get("FAKE_TENSORRT_FAILS") in ("build", network.name):
         logger.log(ILogger.Severity.ERROR, "Error Code 2: OutOfMemory\n(no further information)")
         return None

@@ -13,9 +13,10 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -52,18 +53,50 @@ BUILDER_MB = 2000
 COPIES_OF_GRAPH = 4
 
 
-def prepare(bundle: Bundle, *, precision: str | None, num_slots: int, to_judge: bool = False) -> str:
+class Build:
+    """A build in a process of its own, which a Ctrl-C does not reach; any thread may look at it, and end it."""
+
+    def __init__(self, bundle: Bundle, command: list[str]) -> None:
+        self.model, self.precision, self.began_s = bundle.manifest.name, "", time.monotonic()
+        self._child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self.kill = self._child.kill
+
+    def result(self) -> dict[str, Any]:
+        """What was built and chosen; raises EngineUnavailableError where nothing was."""
+        told: dict[str, Any] = {}
+        with self._child as child:
+            assert child.stdout is not None
+            try:
+                for line in child.stdout:
+                    if line.startswith(('{"building"', '{"chosen"')):  # a library may print lines of its own
+                        told = json.loads(line)
+                        self.precision = told.get("building", self.precision)
+                status = child.wait()
+            finally:
+                child.kill()
+        if status or "chosen" not in told:
+            raise EngineUnavailableError(f"no TensorRT engine was built (status {status}): see the line above.")
+        return told
+
+
+def prepare(
+    bundle: Bundle,
+    *,
+    precision: str | None,
+    num_slots: int,
+    to_judge: bool = False,
+    watch: Callable[[Build], None] | None = None,
+) -> str:
     """Build in a child process what is not built yet; returns the precision to run, the fastest where none is given.
 
     The child shows its progress on standard error. Neither TensorRT nor CUDA is loaded into this process. An engine
     that does not hold PyTorch's answers is refused, unless it is opened `to_judge` it.
     """
-    command = [*cache.build_command(bundle, precision=precision, num_slots=num_slots), "--json"]
-    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
-    told = next((line for line in reversed(done.stdout.splitlines()) if line.startswith('{"chosen"')), None)
-    if done.returncode or told is None:
-        raise EngineUnavailableError(f"no TensorRT engine was built (status {done.returncode}): see the line above.")
-    chosen, pages = (json.loads(told)[name] for name in ("chosen", "engines"))
+    build = Build(bundle, [*cache.build_command(bundle, precision=precision, num_slots=num_slots), "--json"])
+    if watch is not None:
+        watch(build)
+    told = build.result()
+    chosen, pages = told["chosen"], told["engines"]
     first = pages[0]["key"]["precision"]
     if chosen is None and not to_judge:
         raise EngineUnavailableError(
@@ -99,6 +132,8 @@ def build_command(
         raise typer.Exit(1) from error
     slots = slots or max_slots(opened)
     for one in [precision] if precision else worth_a_try(opened):
+        if as_json:
+            print("\n" + json.dumps({"building": one}), flush=True)
         try:
             built.append(_built(opened, one, slots, settings=settings, again=again, force=force, console=console))
         except (ValueError, OSError, EngineLostError) as error:

@@ -1,0 +1,73 @@
+"""A server whose TensorRT engines are still to be built: it answers from the first moment, and leaves when told to."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service_tools import Server, command, wait_for
+
+pytestmark = pytest.mark.process
+
+FAKES = Path(__file__).parents[2] / "support" / "fakes"
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No build ends before this file is there."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("FAKE_TENSORRT_WAITS_FOR", str(tmp_path / "gate"))
+    return tmp_path / "gate"
+
+
+@pytest.fixture
+def building(tiny_bundle: Path, gate: Path) -> Iterator[Server]:
+    """A server whose first build waits at the `gate`."""
+    assert not gate.exists()
+    with Server(command("serve", tiny_bundle, "--engine=tensorrt", "--slots=1")) as server:
+        wait_for(lambda: server.status("/readyz") == 503 and progress(server).get("precision") == "fp32")
+        yield server
+
+
+def progress(server: Server) -> Any:
+    return server.http.get("/readyz").json()["progress"] or {}
+
+
+def test_while_an_engine_is_built_the_port_answers_and_tells_how_far_it_is(
+    building: Server, gate: Path, examples: dict[str, str]
+) -> None:
+    question = next(iter(examples))
+    assert building.status("/livez") == 200
+    before = progress(building)
+    assert (before["model"], before["precision"]) == ("tiny", "fp32")
+    wait_for(lambda: progress(building)["elapsed_s"] > before["elapsed_s"])
+    refused = building.solve(question)
+    assert (refused.status_code, refused.json()["error"]["reason"]) == (503, "loading")
+    assert int(refused.headers["retry-after"]) >= 1
+    gate.touch()
+    building.wait_until_ready()
+    assert building.http.get("/models").json()["models"][0]["precision"] == "fp32"
+    assert building.solve(question).status_code == 200
+
+
+def test_a_server_that_is_told_to_leave_ends_its_build_and_says_nothing_of_an_error(building: Server) -> None:
+    (child,) = children(building.process.pid)
+    building.process.send_signal(signal.SIGTERM)
+    assert building.exit_status() == 0
+    wait_for(lambda: not Path(f"/proc/{child}").exists())
+    assert "Traceback" not in building.log
+
+
+def test_a_build_that_fails_is_one_sentence_and_status_1(building: Server) -> None:
+    (child,) = children(building.process.pid)
+    os.kill(child, signal.SIGKILL)
+    assert building.exit_status() == 1
+    assert building.log.splitlines()[-1].startswith("hrm-serve: no TensorRT engine was built (status -9)")
+    assert "Traceback" not in building.log
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for file in Path(f"/proc/{pid}/task").glob("*/children") for one in file.read_text().split()]
