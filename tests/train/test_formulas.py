@@ -69,9 +69,10 @@ def test_halting_learns_whether_the_answer_is_exact() -> None:
     logits[0, :, 1] = logits[1, 0, 1] = logits[1, 1, 2] = 9.0
     labels = torch.ones(2, 2, dtype=torch.int64)
     q, carry = torch.tensor([3.0, 3.0]), Carry(logits, logits)
-    loss, exact_B = segment_loss(SegmentOutput(carry, logits, q, q), labels, None, Recipe())
-    assert exact_B.tolist() == [True, False]
-    halting = 2 * (loss - answer_loss_B(logits, labels, "softmax").sum())
+    loss, answer_loss, right_BT = segment_loss(SegmentOutput(carry, logits, q, q), labels, None, Recipe())
+    assert right_BT.tolist() == [[True, True], [True, False]]
+    assert answer_loss == answer_loss_B(logits, labels, "softmax").sum()
+    halting = 2 * (loss - answer_loss)
     assert float(halting) == pytest.approx(math.log(1 + math.exp(-3)) + math.log(1 + math.exp(3)))
 
 

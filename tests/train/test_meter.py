@@ -62,7 +62,9 @@ def test_steps_still_on_the_device_wait_for_the_next_reading() -> None:
 
 def test_samples_per_second_leave_out_what_is_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now_s=0.0)
-    monkeypatch.setattr(meter, "time", SimpleNamespace(perf_counter=lambda: clock.now_s))
+    monkeypatch.setattr(
+        meter, "time", SimpleNamespace(perf_counter=lambda: clock.now_s, process_time=lambda: clock.now_s / 2)
+    )
     timer = PhaseTimer(CPU)
     with timer.phase("forward"):
         clock.now_s += 0.5
@@ -72,8 +74,21 @@ def test_samples_per_second_leave_out_what_is_no_training(monkeypatch: pytest.Mo
     clock.now_s += 0.5
     reading = timer.drain()
     assert reading.samples_per_s == 16.0
-    assert (reading.phase_ms, reading.step_ms) == ({"forward": 500.0}, 1000.0)
+    assert (reading.phase_ms, reading.step_ms, reading.cpu_cores) == ({"forward": 500.0}, 1000.0, 0.5)
     assert (reading.share("forward"), reading.share("data")) == (0.5, 0.0)
+
+
+def test_percentiles_are_of_steps_end_to_end_and_leave_out_validations() -> None:
+    DeviceMark.now_ms, DeviceMark.enqueued_ms = 1e9, 0.0
+    timer = PhaseTimer(CPU, DeviceMark)
+    for _ in range(3):
+        step(timer, "forward")  # 20 ms from end to end
+    with timer.aside():
+        DeviceMark.enqueued_ms += 5000.0
+    for _ in range(2):
+        step(timer, "forward", "backward")  # 40 ms
+    reading = timer.drain()
+    assert (reading.step_p50_ms, reading.step_p99_ms) == (20.0, pytest.approx(40.0, rel=0.02))
 
 
 def test_nothing_measured_reads_as_nothing() -> None:

@@ -5,13 +5,14 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from hrm_train.checkpoints import sole_writer, writer_of
-from hrm_train.status import read_status, show
+from hrm_train.status import read_status, table_of, watch
 
 MOMENT = {
     "time": 1000.0,
@@ -19,8 +20,11 @@ MOMENT = {
     "samples": 320,
     "samples_per_s": 16.0,
     "step_ms": 100.0,
+    "step_p50_ms": 90.0,
+    "step_p99_ms": 180.0,
+    "cpu_cores": 1.5,
     "phase_ms": {"data": 10.0, "forward": 50.0},
-    "train": {"loss": 1.5, "exact": 0.25},
+    "train": {"loss": 1.5, "answer_loss": 1.25, "exact": 0.25, "cells": 0.875, "segments": 3.5, "lr": 2.5e-4},
     "system": {"gpu_power_w": 120.0},
 }
 
@@ -77,14 +81,30 @@ def test_a_run_that_has_only_begun_says_so(run: Path) -> None:
         (run / name).unlink()
     status = read_status(run)
     assert (status["step"], status["eta_s"], status["best_validation"], status["latest"]) == (0, None, None, None)
-    show(status, Console(file=io.StringIO()))
+    Console(file=io.StringIO()).print(table_of(status))
 
 
 def test_the_table_names_what_counts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show(read_status(run), Console(width=120))
+    Console(width=120).print(table_of(read_status(run)))
     shown = capsys.readouterr().out
     for part in ("320 of 480", "data 10 %", "step_20 (best)", "step_40 (latest)", "50.0 % proven", "no process"):
         assert part in shown
+    for part in ("one in a hundred 180.0 ms", "1.2500", "87.50%", "3.50", "0.00025", "cpu_cores 1.5, gpu_power_w 120"):
+        assert part in shown
+
+
+def test_watching_shows_a_run_again_until_nobody_writes_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    console, writing = Console(file=io.StringIO(), force_terminal=True, width=120), ExitStack()
+    writing.enter_context(sole_writer(run))
+
+    def step_and_end(_seconds: float) -> None:
+        (run / "metrics.ndjson").write_text(json.dumps({**MOMENT, "samples": 400}) + "\n")
+        writing.close()
+
+    monkeypatch.setattr("hrm_train.status.time.sleep", step_and_end)
+    watch(run, console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert shown.index("320 of 480") < shown.index("400 of 480")
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:

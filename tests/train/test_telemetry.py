@@ -36,7 +36,16 @@ ROW = MetricsRow(
     samples_per_s=80.4,
     step_ms=100.0,
     phase_ms={"data": 12.0, "forward": 50.0},
-    train={"loss": 1.2345, "exact": 0.25, "revealed": 0.0, "max_segments": 4.0},
+    train={
+        "loss": 1.2345,
+        "answer_loss": 1.0,
+        "exact": 0.25,
+        "cells": 0.5,
+        "lr": 2.5e-4,
+        "segments": 2.5,
+        "revealed": 0.0,
+        "max_segments": 4.0,
+    },
     system={},
 )
 
@@ -53,12 +62,19 @@ def test_tensorboard_gets_training_system_and_validation_figures(data: Path, tmp
     events.Reload()
     tags = set(events.Tags()["scalars"])
     assert {"train/loss", "train/gradient_norm", "system/samples_per_s", "system/data_ms"} <= tags
+    assert {f"train/{name}" for name in ("lr", "cells", "answer_loss", "exact", "segments")} <= tags
+    assert {f"system/{name}" for name in ("step_p50_ms", "step_p99_ms", "cpu_cores")} <= tags
+    assert 1 <= events.Scalars("train/segments")[-1].value <= 4
+    assert events.Scalars("train/lr")[-1].value == pytest.approx(1e-3, rel=0.5)
     assert {"val/whole/exact_at_4", "val/whole/halting_at_4", "val/whole/segments"} <= tags
     assert events.Scalars("train/loss")[-1].step == 160
 
 
 def test_the_summary_says_speed_loss_wait_and_load() -> None:
-    assert ROW.summary() == "80 samples/s, loss 1.234, exact 25 %, data wait 12 %, at most 4 segments"
+    assert ROW.summary() == (
+        "80 samples/s, loss 1.234 (answers 1.000), exact 25 %, cells 50.0 %, lr 0.00025, data wait 12 %, "
+        "2.5 of 4 segments"
+    )
     with_gpu = MetricsRow(**{**vars(ROW), "system": {"gpu_utilisation_percent": 97.0}})
     assert with_gpu.summary().endswith("GPU 97 %")
 

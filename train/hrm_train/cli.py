@@ -10,7 +10,7 @@ import json
 import shlex
 import sys
 import threading
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -86,13 +86,16 @@ def train(options: TrainOptions) -> None:
 def status(
     run: Annotated[Path, typer.Argument(help="Directory of the run.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds until the run ends.")] = False,
 ) -> None:
     """Show how a run stands: speed, validations, checkpoints, where time goes, and whether a process writes it."""
-    found = run_status.read_status(run)
-    if as_json:
-        print(json.dumps(found, indent=2))
+    if watch:
+        with suppress(KeyboardInterrupt):
+            run_status.watch(run, Console())
+    elif as_json:
+        print(json.dumps(run_status.read_status(run), indent=2))
     else:
-        run_status.show(found, Console())
+        Console().print(run_status.table_of(run_status.read_status(run)))
 
 
 def _say(sentence: str) -> None:

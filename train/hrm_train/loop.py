@@ -28,25 +28,32 @@ from hrm_train.window import Slots, recompute_blocks, window_loss
 class StepReport:
     """What one step measured over the global batch; tensors stay on the device until they are read.
 
-    `loss` is the mean per row and segment, `exact` the share of rows whose answer is exact, `halted` how many rows
-    halted, `skipped` how many updates of this run were left out because their gradient was not finite.
+    `loss` is the mean per row and segment, `answer_loss` its part without halting (and hints), `exact` and `cells` the
+    shares of rows that are exact and of open cells that are right, `halted` how many rows halted, after `segments` in
+    sum, `skipped` how many updates of this run were left out because their gradient was not finite.
     """
 
     loss: Tensor
+    answer_loss: Tensor
     exact: Tensor
+    cells: Tensor
     halted: Tensor
+    segments: Tensor
     gradient_norm: Tensor
     skipped: Tensor
-    rate: float
+    lr: float
 
 
 class StepSums(NamedTuple):
-    """Over the rows of a step: the loss, exact answers, solved rows (exact and halted) and halted rows."""
+    """Over the rows of a step: losses, exact answers, shares of right cells; solved rows are exact and halted."""
 
     loss: Tensor
+    answer_loss: Tensor
     exact: Tensor
+    cells: Tensor
     solved: Tensor
     halted: Tensor
+    segments: Tensor
 
 
 class Trainer:
@@ -87,7 +94,8 @@ class Trainer:
             self._refill()
         sums, vector_gradients = self._learn()
         with self.meter.phase("optimiser"):
-            norm = self._update(sums, vector_gradients)
+            rate = self._rate()
+            norm = self._update(sums, vector_gradients, rate)
         self._counted += torch.stack([sums.solved, sums.halted])
         batch_size = self.recipe.batch_size
         samples = batch_size * self.recipe.window
@@ -96,11 +104,14 @@ class Trainer:
         self.progress.samples += samples
         return StepReport(
             loss=sums.loss,
+            answer_loss=sums.answer_loss,
             exact=sums.exact / batch_size,
+            cells=sums.cells / batch_size,
             halted=sums.halted,
+            segments=sums.segments,
             gradient_norm=norm,
             skipped=self._skipped.clone(),
-            rate=self._rate(),
+            lr=self.optimiser.lr * rate,
         )
 
     def _refill(self) -> None:
@@ -146,12 +157,21 @@ class Trainer:
         with self.meter.phase("forward"):
             hints_BT = self._hints_BT(slots)
             puzzle_vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
-            total, exact_B, margin_B = window_loss(model, slots, puzzle_vector_BE, recipe, self.max_segments, hints_BT)
-            total = total / (recipe.batch_size * recipe.window)
+            found = window_loss(model, slots, puzzle_vector_BE, recipe, self.max_segments, hints_BT)
+            num_segments = recipe.batch_size * recipe.window
+            total = found.loss / num_segments
         with self.meter.phase("backward"):
             total.backward()
-        slots.halt(margin_B, self.max_segments)
-        sums = StepSums(total.detach(), exact_B.sum(), (exact_B & slots.halted_B).sum(), slots.halted_B.sum())
+        slots.halt(found.margin_B, self.max_segments)
+        sums = StepSums(
+            loss=total.detach(),
+            answer_loss=found.answer_loss / num_segments,
+            exact=found.exact_B.sum(),
+            cells=found.cells_B.sum(),
+            solved=(found.exact_B & slots.halted_B).sum(),
+            halted=slots.halted_B.sum(),
+            segments=(slots.segments_B * slots.halted_B).sum(),
+        )
         gradient_BE = puzzle_vector_BE.grad
         return sums, torch.zeros_like(puzzle_vector_BE) if gradient_BE is None else gradient_BE
 
@@ -171,12 +191,11 @@ class Trainer:
         slots.refill(self.model, rows, self.recipe.explore, self.max_segments)
         self._learn_part(slots)
 
-    def _update(self, sums: StepSums, vector_gradient_BE: Tensor) -> Tensor:
+    def _update(self, sums: StepSums, vector_gradient_BE: Tensor, rate: float) -> Tensor:
         """One update from the gradients of all ranks; returns their norm. One that is not finite changes nothing."""
         recipe, params = self.recipe, self.optimiser.params
         self.ranks.sum_([*sums, *(parameter.grad for parameter in params if parameter.grad is not None)])
         norm, keep = clip_(params, recipe.clip_norm)
-        rate = self._rate()
         if self.model.config.puzzle_vector_size:
             ids_B = self.ranks.everyones(torch.cat([part.puzzle_ids_B for part in self._parts]))
             gradient_BE = torch.where(keep > 0, self.ranks.everyones(vector_gradient_BE), 0)

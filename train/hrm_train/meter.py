@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -47,9 +48,16 @@ class HostMark:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Means over the steps since the last reading; `step_ms` is wall time, so phases need not add up to it."""
+    """Means over the steps since the last reading; `step_ms` is wall time, so phases need not add up to it.
+
+    The percentiles are of the last PhaseTimer.MOST_PENDING steps, from the end of one to the end of the next.
+    `cpu_cores` is how many this process kept busy.
+    """
 
     step_ms: float
+    step_p50_ms: float = 0.0
+    step_p99_ms: float = 0.0
+    cpu_cores: float = 0.0
     samples_per_s: float
     phase_ms: Mapping[str, float]
 
@@ -71,6 +79,8 @@ class PhaseTimer:
         self._new_mark = new_mark or ((lambda: torch.cuda.Event(enable_timing=True)) if on_cuda else HostMark)
         self._open: list[_Span] = []
         self._pending: deque[list[_Span]] = deque(maxlen=self.MOST_PENDING)
+        self._steps_ms: deque[float] = deque(maxlen=self.MOST_PENDING)
+        self._last_end: Mark | None = None
         self._restart()
 
     @contextmanager
@@ -93,21 +103,32 @@ class PhaseTimer:
     @contextmanager
     def aside(self) -> Generator[None]:
         """What runs inside (a validation, a checkpoint) is no training time."""
-        begin = time.perf_counter()
+        begin, cpu_s = time.perf_counter(), time.process_time()
         yield
         self._since += time.perf_counter() - begin
+        self._cpu_since += time.process_time() - cpu_s
+        self._pending.append([])  # the step after it does not begin where the last one ended
 
     def drain(self) -> Reading:
         """Reads the steps whose marks have all passed, without waiting for the others, and begins anew."""
-        wall_s = time.perf_counter() - self._since
+        wall_s, cpu_s = time.perf_counter() - self._since, time.process_time() - self._cpu_since
         total_ms: defaultdict[str, float] = defaultdict(float)
         passed = 0
         while self._pending and all(end.query() for _, _, end in self._pending[0]):
-            passed += 1
-            for phase, begin, end in self._pending.popleft():
+            spans = self._pending.popleft()
+            passed += bool(spans)
+            for phase, begin, end in spans:
                 total_ms[phase] += begin.elapsed_time(end)
+            end = spans[-1][2] if spans else None
+            if self._last_end and end:
+                self._steps_ms.append(self._last_end.elapsed_time(end))
+            self._last_end = end
+        p50_ms, p99_ms = np.percentile(self._steps_ms, (50, 99)).tolist() if self._steps_ms else (0.0, 0.0)
         reading = Reading(
             step_ms=1000 * wall_s / max(1, self._steps),
+            step_p50_ms=p50_ms,
+            step_p99_ms=p99_ms,
+            cpu_cores=cpu_s / wall_s if wall_s > 0 else 0.0,
             samples_per_s=self._samples / wall_s if wall_s > 0 else 0.0,
             phase_ms={phase: ms / passed for phase, ms in total_ms.items()},
         )
@@ -115,7 +136,8 @@ class PhaseTimer:
         return reading
 
     def _restart(self) -> None:
-        self._since, self._steps, self._samples = time.perf_counter(), 0, 0
+        self._since, self._cpu_since = time.perf_counter(), time.process_time()
+        self._steps = self._samples = 0
 
 
 SKIP, WARM, ACTIVE = 3, 2, 10  # steps: left out (compilation, caches), warming the profiler up, and profiled

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 
 from hrm_host.progress import duration
@@ -19,7 +20,7 @@ from hrm_train import checkpoints, evaluate
 
 SETTINGS, METRICS, VALIDATIONS = "run.json", "metrics.ndjson", "validation.ndjson"
 PROGRESS, SEGMENTS = "curve.png", "segments.png"
-TAIL_BYTES = 1 << 16
+TAIL_BYTES, WATCH_S = 1 << 16, 2.0
 Row = dict[str, Any]
 
 
@@ -84,6 +85,7 @@ def read_status(run: Path) -> Row:
         "samples": samples,
         "total_samples": recipe["total_samples"],
         "samples_per_s": speed,
+        **{name: row.get(name) for name in ("step_ms", "step_p50_ms", "step_p99_ms", "cpu_cores")},
         "eta_s": max(0, recipe["total_samples"] - samples) / speed if speed else None,
         "age_s": time.time() - row["time"] if row else None,
         "train": row.get("train", {}),
@@ -101,7 +103,18 @@ def _short(row: Mapping[str, Any]) -> Row:
     return {name: value[-1] if isinstance(value, list) else value for name, value in row.items()}
 
 
-def show(status: Mapping[str, Any], console: Console) -> None:
+def watch(run: Path, console: Console) -> None:
+    """Shows a run until it is finished, or no process writes it any more."""
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            status = read_status(run)
+            live.update(table_of(status), refresh=True)
+            if not status["process"]:
+                return
+            time.sleep(WATCH_S)
+
+
+def table_of(status: Mapping[str, Any]) -> Table:
     samples, total, process, train = (status[name] for name in ("samples", "total_samples", "process", "train"))
     writing = f"process {process} writes it" if process else "no process writes it"
     rows = {
@@ -111,13 +124,15 @@ def show(status: Mapping[str, Any], console: Console) -> None:
     }
     if status["samples_per_s"]:
         rows["speed"] = f"{status['samples_per_s']:.0f} samples/s, {duration(status['age_s'])} ago"
+        if status["step_p99_ms"]:
+            rows["speed"] += f"; a step {status['step_p50_ms']:.1f} ms, one in a hundred {status['step_p99_ms']:.1f} ms"
         rows["remaining"] = duration(status["eta_s"]) + (" from then" if process else " once it goes on")
-    if train:
-        rows["loss"] = f"{train['loss']:.4f}, {100 * train['exact']:.1f} % exact in training"
+    rows |= {name: text.format(train[name]) for name, text in _SHOWN.items() if name in train}
     if status["phase_share"]:
         rows["a step"] = ", ".join(f"{phase} {100 * share:.0f} %" for phase, share in status["phase_share"].items())
-    if status["system"]:
-        rows["GPU"] = ", ".join(f"{name} {value:.4g}" for name, value in status["system"].items())
+    system = {"cpu_cores": status["cpu_cores"], **status["system"]}
+    if any(system.values()):
+        rows["machine"] = ", ".join(f"{name} {value:.4g}" for name, value in system.items() if value is not None)
     rows["last validation"] = _validation(status["last_validation"])
     rows["best validation"] = _validation(status["best_validation"])
     pointers = ("latest", "best")
@@ -126,7 +141,18 @@ def show(status: Mapping[str, Any], console: Console) -> None:
     table = Table(title=f"{status['run']} ({status['puzzle']})", show_header=False)
     for name, text in rows.items():
         table.add_row(name, text)
-    console.print(table)
+    return table
+
+
+_SHOWN = {
+    "loss": "{:.4f}",
+    "answer_loss": "{:.4f}",
+    "exact": "{:.1%}",
+    "cells": "{:.2%}",
+    "segments": "{:.2f}",
+    "lr": "{:.3g}",
+    "gradient_norm": "{:.3g}",
+}  # of training, by the names that TensorBoard and W&B have too
 
 
 def _validation(row: Mapping[str, Any] | None) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hrm_host import system
 from hrm_train import evaluate, hardware, loop, meter, status
 
 
@@ -34,10 +35,12 @@ class MetricsRow(meter.Reading):
     def summary(self) -> str:
         parts = [
             f"{self.samples_per_s:.0f} samples/s",
-            f"loss {self.train['loss']:.3f}",
+            f"loss {self.train['loss']:.3f} (answers {self.train['answer_loss']:.3f})",
             f"exact {100 * self.train['exact']:.0f} %",
+            f"cells {100 * self.train['cells']:.1f} %",
+            f"lr {self.train['lr']:.3g}",
             f"data wait {100 * self.share('data'):.0f} %",
-            f"at most {self.train['max_segments']:.0f} segments",
+            f"{self.train['segments']:.1f} of {self.train['max_segments']:.0f} segments",
         ]
         if self.train.get("revealed"):
             parts.append(f"{self.train['revealed']:.0f} cells revealed")
@@ -122,22 +125,29 @@ class Telemetry:
         throttled = self._gpu.throttled() if self._gpu else ()
         for warning in self._monitor.see(reading, series["loss"], throttled):
             self._say(f"warning: {warning}")
-        gpu = {**self._gpu.sample(), "gpu_throttled": float(bool(throttled))} if self._gpu else {}
+        machine = {**self._gpu.sample(), "gpu_throttled": float(bool(throttled))} if self._gpu else {}
+        if (load := system.load_average()) is not None:
+            machine["cpu_load"] = load
+        means = {name: sum(values) / len(values) for name, values in series.items()}
+        means["segments"] /= max(1 / len(series["halted"]), means["halted"])  # of a puzzle that halted
         row = MetricsRow(
             time=time.time(),
             step=progress.step,
             samples=progress.samples,
             **vars(reading),
-            train={name: sum(values) / len(values) for name, values in series.items()}
-            | {"revealed": progress.curriculum_level, "max_segments": trainer.max_segments},
-            system={**meter.gpu_memory(trainer.device), **gpu},
+            train={**means, "revealed": progress.curriculum_level, "max_segments": trainer.max_segments},
+            system={**meter.gpu_memory(trainer.device), **machine},
         )
         if trainer.ranks.is_first:
             self._write(row)
         return row
 
     def validated(self, kind: str, evaluation: evaluate.Evaluation) -> None:
-        figures = {"segments": evaluation.segments, "halted_exact": evaluation.halted_exact, "loss": evaluation.loss}
+        figures = {name: getattr(evaluation, name) for name in ("segments", "halted_exact")}
+        figures |= {
+            "answer_loss": evaluation.loss,
+            **{f"pass_at_{k}": share for k, share in evaluation.pass_at.items()},
+        }
         for segments in sorted({1, 4, len(evaluation.exact)}):
             figures |= {f"{name}_at_{segments}": value for name, value in evaluation.at(segments).items()}
         for writer in self._writers:
@@ -153,7 +163,9 @@ class Telemetry:
         figures = {f"train/{name}": value for name, value in row.train.items()}
         figures |= {f"system/{name}": value for name, value in row.system.items()}
         figures |= {f"system/{phase}_ms": value for phase, value in row.phase_ms.items()}
-        figures |= {"system/samples_per_s": row.samples_per_s, "system/data_wait_share": row.share("data")}
+        measured = ("samples_per_s", "step_ms", "step_p50_ms", "step_p99_ms", "cpu_cores")
+        figures |= {f"system/{name}": getattr(row, name) for name in measured}
+        figures["system/data_wait_share"] = row.share("data")
         for writer in self._writers:
             writer.write(figures, row.samples)
 

@@ -6,6 +6,7 @@ Shapes: B slots, T tokens, V vocabulary, N positions, D hidden, E puzzle-vector 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -18,6 +19,19 @@ from hrm_train.batches import Offer
 from hrm_train.recipe import LossKind, Recipe
 
 
+class WindowLoss(NamedTuple):
+    """`loss` and `answer_loss`, the answers' part of it, are summed over rows and segments.
+
+    Of the last segment: whether a row is exact, its share of right cells among the open ones, its halting margin.
+    """
+
+    loss: Tensor
+    answer_loss: Tensor
+    exact_B: Tensor
+    cells_B: Tensor
+    margin_B: Tensor
+
+
 def window_loss(
     model: HRM,
     slots: "Slots",
@@ -25,12 +39,10 @@ def window_loss(
     recipe: Recipe,
     max_segments: int,
     hints_BT: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Moves the slots on by the recipe's window of segments; gradients pass through all of it.
-
-    Returns the loss summed over rows and segments, and of the last segment exact_B and the halting margin_B.
-    """
-    losses: list[Tensor] = []
+) -> WindowLoss:
+    """Moves the slots on by the recipe's window of segments; gradients pass through all of it."""
+    learnt: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    open_BT = (slots.tokens_BT != slots.labels_BT) & (slots.labels_BT != IGNORE)
     for _ in range(recipe.window):
         output = model.think(slots.carry, slots.tokens_BT, puzzle_vector_BE)
         target_B = None
@@ -38,29 +50,37 @@ def window_loss(
             q_halt_B, q_continue_B = model.halting(output.carry, slots.tokens_BT, puzzle_vector_BE)
             best_B = torch.maximum(q_halt_B, q_continue_B)
             target_B = torch.where(slots.segments_B + 1 >= max_segments, q_halt_B, best_B).sigmoid()
-        loss, exact_B = segment_loss(output, slots.labels_BT, target_B, recipe)
+        loss, answer_loss, right_BT = segment_loss(output, slots.labels_BT, target_B, recipe)
         if hints_BT is not None and model.hint_head is not None:
             loss = loss + answer_loss_B(model.hint_head(output.carry.z_low_BND), hints_BT, "softmax").sum()
-        losses.append(loss)
+        learnt.append((loss, answer_loss.detach(), right_BT, model.margin(output)))
         slots.carry, slots.segments_B = output.carry, slots.segments_B + 1
-    return torch.stack(losses).sum(), exact_B, model.margin(output)  # pyright: ignore[reportPossiblyUnboundVariable]
+    losses, answer_losses, _, _ = zip(*learnt, strict=True)
+    *_, right_BT, margin_B = learnt[-1]
+    return WindowLoss(
+        loss=torch.stack(losses).sum(),
+        answer_loss=torch.stack(answer_losses).sum(),
+        exact_B=right_BT.all(-1),
+        cells_B=1 - (open_BT & ~right_BT).sum(-1) / open_BT.sum(-1).clamp(min=1),
+        margin_B=margin_B,
+    )
 
 
 def segment_loss(
     output: SegmentOutput, labels_BT: Tensor, target_continue_B: Tensor | None, recipe: Recipe
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Answer loss plus a share of the halting losses, summed over rows (the trainer divides by the batch).
 
     q_halt learns whether the answer is exact now; q_continue learns `target_continue_B`, the value of going on.
-    Also returns whether every counted cell of a row is right.
+    Also returns the answer loss alone, and which cells are right or not counted.
     """
-    q_halt_B, counted_BT = output.q_halt_B, labels_BT != IGNORE
-    exact_B = ((output.logits_BTV.argmax(-1) == labels_BT) | ~counted_BT).all(-1)
+    q_halt_B, right_BT = output.q_halt_B, (output.logits_BTV.argmax(-1) == labels_BT) | (labels_BT == IGNORE)
+    exact_B = right_BT.all(-1)
     answer = answer_loss_B(output.logits_BTV, labels_BT, recipe.loss, recipe.label_smoothing).sum()
     halt = F.binary_cross_entropy_with_logits(q_halt_B, exact_B.to(q_halt_B.dtype), reduction="sum")
     if target_continue_B is not None:
         halt = halt + F.binary_cross_entropy_with_logits(output.q_continue_B, target_continue_B, reduction="sum")
-    return answer + recipe.halt_weight * halt, exact_B
+    return answer + recipe.halt_weight * halt, answer, right_BT
 
 
 def answer_loss_B(logits_BTV: Tensor, labels_BT: Tensor, kind: LossKind, smoothing: float = 0.0) -> Tensor:
