@@ -17,7 +17,7 @@ from hrm_train.cli import app
 from hrm_train.hardware import PRESETS, hardware_from_name, preset_for_gpu
 from hrm_train.memory import estimate
 from hrm_train.plan import PlanOptions, RunPlan, draft, fastest, open_plan, read_plan, trainer_from
-from hrm_train.recipe import NAMED, SIZES, config_for, recipe_for
+from hrm_train.recipe import NAMED, SIZES, Recipe, config_for, recipe_for
 
 TRAINING_GPUS = [preset for preset in PRESETS.values() if preset.gpu and not preset.refusal]
 ALL_ARC_TASKS = 876_000  # published puzzle ids: 960 tasks in 1,000 variants, less those that fall together
@@ -103,11 +103,31 @@ def test_a_dry_run_tells_steps_rate_and_hours() -> None:
     assert "192 (planned)" in told.stdout
 
 
-@pytest.mark.parametrize(("warmup", "num_warnings"), [("480", 0), ("481", 1)])
+@pytest.mark.parametrize(("warmup", "num_warnings"), [("480", 0), ("481", 1), ("10%", 0), ("10.1 %", 1)])
 def test_a_warm_up_beyond_a_tenth_of_the_run_is_said(warmup: str, num_warnings: int) -> None:
     settings = ["total_samples=4800", f"warmup_samples={warmup}"]
     options = PlanOptions(puzzle="sudoku-4x4", settings=settings)
-    assert len(draft(options, PRESETS["cpu"]).warnings()) == num_warnings
+    assert len(draft(options, PRESETS["cpu"]).warnings(options)) == num_warnings
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_no_recipe_warns_of_what_it_means(name: str) -> None:
+    options = PlanOptions(recipe=name)
+    assert draft(options, PRESETS["rtx4090"]).warnings(options) == []
+    shorter = PlanOptions(recipe=name, settings=["total_samples=2000", "warmup_samples=300"])
+    assert len(draft(shorter, PRESETS["rtx4090"]).warnings(shorter)) == 1
+
+
+def test_lengths_may_be_given_in_passes_over_the_data_set(data: Path, tmp_path: Path) -> None:
+    def recipe_of(**options: Any) -> Recipe:
+        settings = ["total_samples=5 passes", "warmup_samples=0.5 passes", "deepening_samples=40%"]
+        return draft(PlanOptions(settings=settings, **options), PRESETS["cpu"]).recipe
+
+    found = recipe_of(puzzle="sudoku-4x4", data=data)  # of 200 puzzles
+    assert (found.total_samples, found.warmup_samples, found.deepening_samples) == (1000, 100, 400)
+    assert recipe_of(recipe="city", data=tmp_path / "absent").total_samples == 5 * 960
+    with pytest.raises(ValueError, match="absent is absent; build it first"):
+        recipe_of(puzzle="arc", data=tmp_path / "absent")
 
 
 def test_the_city_recipe_has_the_figures_of_its_notes() -> None:

@@ -63,7 +63,7 @@ def train(options: TrainOptions) -> None:
         telemetry.require_wandb()
     plan = open_plan(options, _say, tune=options.tune)
     if not options.resume:
-        for line in (plan.memory().summary(), plan.schedule(), *plan.warnings()):
+        for line in (plan.memory().summary(), plan.schedule(), *plan.warnings(options)):
             _say(line)
     path = plan.run
     with checkpoints.sole_writer(path) if distributed.ranks().is_first else nullcontext():

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +30,7 @@ from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches, distributed, memory, status
 from hrm_train.hardware import PRESETS, Hardware, Say, hardware_from_name, prepare
 from hrm_train.loop import Trainer
-from hrm_train.recipe import NAMED, SIZES, Recipe, Values, config_for, named, recipe_for, with_settings
+from hrm_train.recipe import NAMED, SIZES, Recipe, Values, config_for, in_samples, named, recipe_for, with_settings
 
 SMALL = 8_000_000  # parameters, below which the table's small_rows_* hold
 FACTORS = (0.5, 1, 2, 4)  # of the wanted micro-batch: what `fastest` tries, REPEATS times each
@@ -119,17 +120,19 @@ class RunPlan:
         return (
             f"{steps:,} steps of {recipe.batch_size} puzzles, {recipe.total_samples:,} samples; lr "
             f"{recipe.scaled(recipe.lr):.3g}{given}, of puzzle vectors {recipe.scaled(recipe.puzzle_lr):.3g}, after "
-            f"{recipe.warmup_samples:,} samples of warm-up"
+            f"{recipe.warmup_samples:,} samples of warm-up ({100 * recipe.warmup_samples / recipe.total_samples:.1f} %)"
         )
 
-    def warnings(self) -> list[str]:
-        """What is allowed and hardly meant."""
+    def warnings(self, options: PlanOptions) -> list[str]:
+        """What is allowed and hardly meant; a warm-up and a length that a recipe names together are meant."""
         recipe, most = self.recipe, self.recipe.total_samples // LONGEST_WARMUP
-        if recipe.warmup_samples <= most:
+        lengths = {"total_samples", "warmup_samples"}
+        changed = {text.partition("=")[0] for text in options.settings or []}
+        is_meant = lengths <= options.named_settings.keys() and not lengths & changed
+        if recipe.warmup_samples <= most or is_meant:
             return []
-        share = recipe.warmup_samples / recipe.total_samples
-        text = f"the warm-up of {recipe.warmup_samples:,} samples is {100 * share:.0f} % of the run, more than a tenth"
-        return [f"warning: {text}; --set warmup_samples={most} would be a tenth"]
+        text = f"the warm-up of {recipe.warmup_samples:,} samples takes more than a tenth of the run"
+        return [f"warning: {text}; --set warmup_samples=10% would be a tenth"]
 
     def with_puzzle_ids(self, count: int) -> "RunPlan":
         return replace(self, config=replace(self.config, num_puzzle_ids=count))
@@ -173,7 +176,10 @@ def draft(options: PlanOptions, machine: Hardware) -> RunPlan:
     settings = [f"{key}={value}" for key, value in given.items() if key not in ("puzzle", "preset", "data")]
     of_model, of_recipe, of_machine = _settings_by_record([*settings, *(options.settings or []), *arch])
     preset = options.preset or given.get("preset") or machine.preset
-    recipe = with_settings(recipe_for(preset, kind, machine.target_batch), of_recipe)
+    data = options.data or Path("data") / str(options.recipe if "data" in given else kind.name)
+    usual = recipe_for(preset, kind, machine.target_batch)
+    samples_a_pass = partial(_samples_a_pass, data, kind, given.get("data", {}))
+    recipe = with_settings(usual, in_samples(of_recipe, usual, samples_a_pass))
     if of_model.get("arch") == "transformer":
         of_model = {"max_segments": "1", **of_model}
     sizes = checkpoint.load_config(checkpoint.resolve(init)) if init else config_for(preset, kind, 1)
@@ -181,12 +187,22 @@ def draft(options: PlanOptions, machine: Hardware) -> RunPlan:
     distributed.ranks().slots(recipe.batch_size)  # refuse before any work
     return RunPlan(
         run=options.run_path,
-        data=options.data or Path("data") / str(options.recipe if "data" in given else kind.name),
+        data=data,
         hardware=with_settings(machine, of_machine),
         config=with_settings(sizes, of_model),
         recipe=recipe,
         init=init,
     )
+
+
+def _samples_a_pass(data: Path, kind: Puzzle, examples: Values) -> int:
+    """One for each group of the data set, as a published epoch; where it is absent, as it will be built."""
+    if data.exists():
+        return batches.open_source(data, "train", kind).num_groups
+    count = examples.get("csv_sample") or examples.get("num_train")
+    if count or not (isinstance(kind, Arc) or "source" in examples):
+        return count or usual_counts(kind)[0]
+    raise ValueError(f"passes are counted on the data set, and {data} is absent; build it first, or give samples")
 
 
 def read_plan(run: Path, hw: str | None = None) -> RunPlan:

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -12,6 +13,7 @@ from hrm_model.geometry import misfit
 from hrm_puzzles.puzzle import Hinted, Puzzle
 
 LossKind = Literal["softmax", "stablemax"]
+Optimiser = Literal["adam_atan2", "adamw", "lion"]
 Values = dict[str, Any]
 
 
@@ -40,6 +42,7 @@ class Recipe:
     weight_decay: float = 0.1
     puzzle_lr: float = 1e-3
     puzzle_weight_decay: float = 0.1
+    optimiser: Optimiser = "adam_atan2"
     beta1: float = 0.9
     beta2: float = 0.95
     clip_norm: float = 1.0
@@ -64,8 +67,9 @@ class Recipe:
             raise ValueError(f"average_decay is {self.average_decay}, but must lie in [0, 1); 0 keeps no average")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing is {self.label_smoothing}, but must lie in [0, 1); 0 is none")
-        if self.loss not in get_args(LossKind):
-            raise ValueError(f"loss is {self.loss!r}; choose {' or '.join(get_args(LossKind))}")
+        for name, kinds in (("loss", LossKind), ("optimiser", Optimiser)):
+            if getattr(self, name) not in get_args(kinds):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(get_args(kinds))}")
 
     def scaled(self, lr: float) -> float:
         """A learning rate of this recipe at its real batch."""
@@ -92,6 +96,19 @@ class Recipe:
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+
+
+def in_samples(settings: Mapping[str, str], usual: Recipe, samples_a_pass: Callable[[], int]) -> dict[str, str]:
+    """The settings with lengths in samples, where they are given in passes over the data ("2 passes") or as "5%"."""
+    found, total = dict(settings), float(usual.total_samples)
+    for key in ("total_samples", "warmup_samples", "deepening_samples"):
+        given = re.fullmatch(r"([\d.]+) *(%|pass|passes)", settings.get(key, ""))
+        if given:
+            whole = samples_a_pass() if given[2] != "%" else total / 100
+            found[key] = str(round(float(given[1]) * whole))
+        if key == "total_samples" and key in found:
+            total = float(found[key])
+    return found
 
 
 def with_settings(record: Any, settings: Mapping[str, str]) -> Any:
@@ -164,7 +181,7 @@ RECIPES: dict[str, Values] = {
         "window": 8,
         "lr": 3e-3,
         "lr_min_ratio": 0.02,
-        "warmup_samples": 12_800,
+        "warmup_samples": 10_000,
         "weight_decay": 0.01,
         "halt_weight": 0.05,
         "explore": 0.3,
@@ -192,6 +209,7 @@ NAMED: dict[str, Values] = {
         "preset": "relational",
         "data": {"num_train": 6000, "num_test": 200, "difficulty": "minimal,hard"},
         "total_samples": 120_000,
+        "warmup_samples": "10%",
         **_EAGER,
     },
     "log": {"puzzle": "arc", "preset": "log", "batch_size": 40, "micro_batch": 20, "base_batch": 0, "lr": 2.5e-4},
@@ -201,8 +219,8 @@ NAMED: dict[str, Values] = {
         "data": {"num_train": 960, "num_test": 400},
         "batch_size": 32,
         "base_batch": 0,
-        "total_samples": 4_800,
-        "warmup_samples": 1_920,
+        "total_samples": "5 passes",
+        "warmup_samples": "2 passes",
         "weight_decay": 0.1,
         "puzzle_lr": 1e-2,
         "puzzle_weight_decay": 0.1,
