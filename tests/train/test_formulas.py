@@ -10,7 +10,7 @@ from torch import nn
 from hrm_model.hrm import Carry, SegmentOutput
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_train.batches import Progress
-from hrm_train.optim import AdamATan2, Average, step_puzzle_table
+from hrm_train.optim import OPTIMISERS, AdamATan2, AdamW, Average, Lion, step_puzzle_table
 from hrm_train.recipe import Recipe
 from hrm_train.window import answer_loss_B, log_stablemax, segment_loss
 
@@ -26,6 +26,44 @@ def test_adam_atan2_follows_its_formula() -> None:
         m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g * g
         w = w * (1 - 0.1 * 0.5) - 0.1 / (1 - 0.9**step) * np.arctan2(m, np.sqrt(v) / math.sqrt(1 - 0.95**step))
     assert np.allclose(weight.detach().numpy(), w, atol=1e-6)
+
+
+GRADIENTS = ([0.5, -1.0], [0.0, 3.0], [-2.0, 0.25])
+
+
+def test_adamw_is_pytorchs_own() -> None:
+    ours, theirs = (nn.Parameter(torch.tensor([1.0, -2.0])) for _ in range(2))
+    optimiser = AdamW([ours], lr=0.1, betas=(0.9, 0.95), weight_decay=0.5)
+    reference = torch.optim.AdamW([theirs], lr=0.1, betas=(0.9, 0.95), weight_decay=0.5)
+    for gradient in GRADIENTS:
+        ours.grad, theirs.grad = torch.tensor(gradient), torch.tensor(gradient)
+        optimiser.step()
+        reference.step()
+    assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+def test_lion_follows_its_formula() -> None:
+    weight = nn.Parameter(torch.tensor([1.0, -2.0]))
+    optimiser = Lion([weight], lr=0.1, betas=(0.9, 0.99), weight_decay=0.5)
+    w, m = np.array([1.0, -2.0]), np.zeros(2)
+    for gradient in GRADIENTS:
+        weight.grad = torch.tensor(gradient)
+        optimiser.step()
+        g = np.array(gradient)
+        w, m = w * (1 - 0.1 * 0.5) - 0.1 * np.sign(0.9 * m + 0.1 * g), 0.99 * m + 0.01 * g
+    assert np.allclose(weight.detach().numpy(), w, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", OPTIMISERS.values())
+def test_an_update_that_is_not_kept_changes_nothing(kind: type[AdamATan2]) -> None:
+    weight = nn.Parameter(torch.tensor([1.0, -2.0]))
+    optimiser = kind([weight], lr=0.1, weight_decay=0.5)
+    for keep in (torch.ones(()), torch.zeros(())):
+        before = [tensor.clone() for tensor in (weight, *optimiser.exp_avg, *optimiser.exp_avg_sq)]
+        weight.grad = torch.ones(2) * keep
+        optimiser.step(keep=keep)
+        after = [weight, *optimiser.exp_avg, *optimiser.exp_avg_sq]
+        assert all(torch.equal(*pair) for pair in zip(before, after, strict=True)) == (keep == 0)
 
 
 def test_only_touched_puzzle_rows_move_and_by_the_sign_of_their_summed_gradient() -> None:

@@ -99,6 +99,7 @@ def test_a_dry_run_tells_steps_rate_and_hours() -> None:
         app, ["--dry-run", "--hw", "rtx4090", "--puzzle", "sudoku", "--samples-per-s", "100", *options]
     )
     assert "10,000 steps of 192 puzzles, 1,920,000 samples; lr 2.5e-05 (0.0001 at a batch of 768)" in told.stdout
+    assert "after 19,200 samples of warm-up (1.0 %)" in told.stdout
     assert "at 100 samples/s: 5.3 h" in told.stdout
     assert "192 (planned)" in told.stdout
 
@@ -134,6 +135,19 @@ def test_the_city_recipe_has_the_figures_of_its_notes() -> None:
     recipe = draft(PlanOptions(recipe="city"), PRESETS["rtx3070ti"]).recipe
     assert (recipe.batch_size, recipe.total_samples, recipe.warmup_samples) == (32, 5 * 960, 1920)
     assert (recipe.scaled(recipe.lr), recipe.weight_decay, recipe.puzzle_lr) == (1e-4, 0.1, 1e-2)
+
+
+@pytest.mark.parametrize("optimiser", ["adam_atan2", "lion"])
+def test_the_forecast_of_a_checkpoint_is_its_size_on_disk(optimiser: str, data: Path, tmp_path: Path) -> None:
+    plan = plan_of(data, tmp_path / "run", f"optimiser={optimiser}")
+    trainer = trainer_from(plan)
+    trainer.step()
+    trainer.save(tmp_path / "step_1", {})
+    size = sum(file.stat().st_size for file in (tmp_path / "step_1").iterdir())
+    assert plan.memory().checkpoint == pytest.approx(size, rel=0.1)
+    resumed = trainer_from(plan)
+    resumed.restore(tmp_path / "step_1")
+    assert float(resumed.step().loss) == float(trainer.step().loss)
 
 
 @pytest.mark.process
@@ -209,9 +223,18 @@ def test_the_transformer_needs_no_other_setting(data: Path, tmp_path: Path) -> N
 
 
 def test_tuning_finds_a_micro_batch_and_keeps_the_batch(data: Path, tmp_path: Path) -> None:
-    plan = plan_of(data, tmp_path, "micro_batch=2", tune=True)
+    plan = plan_of(data, tmp_path, "micro_batch=2", tune=1)
     assert plan.micro_batch in (1, 2, 4, 8)
     assert plan.recipe.batch_size == 8
+
+
+def test_tuning_may_let_the_batch_grow_and_the_rates_with_it(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hrm_train.plan.fastest", lambda trainer, *_: len(trainer.slots))
+    plan = plan_of(data, tmp_path, "base_batch=16", "lr=1e-3", tune=4)
+    assert (plan.recipe.batch_size, plan.micro_batch) == (32, 32)
+    assert plan.recipe.scaled(plan.recipe.lr) == pytest.approx(2e-3)
 
 
 @pytest.mark.parametrize("wanted", [2, 8])

@@ -36,7 +36,14 @@ class TrainOptions(Intervals, PlanOptions):
 
     context: typer.Context
     tune: Annotated[bool, typer.Option("--tune", help="Try which micro-batch is fastest here, then train.")] = False
+    tune_batch: Annotated[
+        int, typer.Option(min=1, help="The batch may grow so many times with --tune, and the rates with it.")
+    ] = 1
     profile: Annotated[bool, typer.Option("--profile", help="Profile a few steps instead, and keep none.")] = False
+    profile_window: Annotated[tuple[int, int], typer.Option(help="Steps to leave out first, and steps to profile.")] = (
+        meter.SKIP,
+        meter.ACTIVE,
+    )
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what the run would need, of any --hw, and end.")] = (
         False
     )
@@ -61,9 +68,9 @@ def train(options: TrainOptions) -> None:
         return
     if options.wandb:
         telemetry.require_wandb()
-    plan = open_plan(options, _say, tune=options.tune)
+    plan = open_plan(options, _say, tune=options.tune_batch if options.tune else 0)
     if not options.resume:
-        for line in (plan.memory().summary(), plan.schedule(), *plan.warnings(options)):
+        for line in (plan.memory().summary(), plan.schedule(), plan.disk(), *plan.warnings(options)):
             _say(line)
     path = plan.run
     with checkpoints.sole_writer(path) if distributed.ranks().is_first else nullcontext():
@@ -73,7 +80,7 @@ def train(options: TrainOptions) -> None:
         if (path / "latest").exists():
             trainer.restore(checkpoint.resolve(path / "latest"))
         if options.profile:
-            console.print(meter.profile_steps(trainer.step, trainer.device, path).table())
+            console.print(meter.profile_steps(trainer.step, trainer.device, path, options.profile_window).table())
             _say(f"written: {path / meter.TABLE}, {path / meter.TRACE}; train with hrm-train --run {path} --resume")
         else:
             _drive(run_of(plan, trainer, options, _say, wandb=options.wandb))

@@ -35,6 +35,7 @@ def show_dry_run(options: PlanOptions, console: Console, samples_per_s: float | 
         f"{num_parameters:,} parameters, {plan.config.seq_len} tokens, {plan.config.num_puzzle_ids:,} puzzle ids; "
         f"{machine.name}{f' ({machine.gpu}, {machine.memory_gb} GB)' if machine.gpu else ''}, {machine.precision}",
         plan.schedule(),
+        plan.disk(),
         *plan.warnings(options),
     ]
     for line in lines:

@@ -27,7 +27,8 @@ class Hardware:
 
     `rows_81` and `rows_900` are the micro-batch of the 27 M model at that many tokens, `small_rows_*` that of models
     below 8 M parameters; `target_batch` is the batch of one update, made up of micro-batches. `workers` threads draw
-    rows `prefetch` steps ahead. `recompute` keeps less for the backward pass and computes it again.
+    rows `prefetch` steps ahead. `recompute` keeps less for the backward pass and computes it again. `tf32` lets a GPU
+    round the factors of float32 products to 10 bits.
     `micro_batch` takes the place of the four figures; 0 leaves it to them.
     """
 
@@ -46,6 +47,7 @@ class Hardware:
     prefetch: int = 2
     compile: bool = True
     recompute: bool = False
+    tf32: bool = False
     micro_batch: int = 0
     refusal: str = ""
 
@@ -164,6 +166,8 @@ def prepare(hardware: Hardware) -> None:
         raise ValueError(
             f"--hw {hardware.name} needs a CUDA device and this PyTorch sees none; use --hw cpu or install a CUDA build"
         )
+    if hardware.device == "cuda":
+        torch.set_float32_matmul_precision("high" if hardware.tf32 else "highest")
 
 
 def preset_for_gpu(gpu: str, memory_gb: float) -> str:

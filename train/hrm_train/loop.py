@@ -19,7 +19,7 @@ from hrm_train import checkpoints, distributed, memory
 from hrm_train.batches import INTERVAL, Feed, Offer, Prefetcher, Progress
 from hrm_train.hardware import Hardware, Say
 from hrm_train.meter import PhaseTimer
-from hrm_train.optim import AdamATan2, Average, clip_, step_puzzle_table
+from hrm_train.optim import OPTIMISERS, Average, clip_, step_puzzle_table
 from hrm_train.recipe import Recipe
 from hrm_train.window import Slots, recompute_blocks, window_loss
 
@@ -72,7 +72,8 @@ class Trainer:
         self.model = model.to(self.device)
         self.meter = PhaseTimer(self.device)
         betas = (recipe.beta1, recipe.beta2)
-        self.optimiser = AdamATan2(model.parameters(), recipe.scaled(recipe.lr), betas, recipe.weight_decay)
+        kind, lr = OPTIMISERS[recipe.optimiser], recipe.scaled(recipe.lr)
+        self.optimiser = kind(model.parameters(), lr, betas, recipe.weight_decay)
         self.average = Average(model, recipe.average_decay)
         self.progress = Progress(curriculum_level=recipe.curriculum, curriculum_upcoming=recipe.curriculum)
         self._mine = self.ranks.slots(recipe.batch_size)
@@ -251,7 +252,7 @@ class Trainer:
         """Raw weights and moments, by their names in a checkpoint."""
         names, optimiser = [name for name, _ in self.model.named_parameters()], self.optimiser
         kinds = {"weights": optimiser.params, "exp_avg": optimiser.exp_avg, "exp_avg_sq": optimiser.exp_avg_sq}
-        return {f"{kind}.{name}": one for kind, of in kinds.items() for name, one in zip(names, of, strict=True)}
+        return {f"{kind}.{name}": one for kind, of in kinds.items() if of for name, one in zip(names, of, strict=True)}
 
     def save(self, path: Path, meta: dict[str, Any]) -> None:
         """Writes a whole checkpoint of this instant, or nothing; every rank must call it, and the first one writes."""

@@ -13,6 +13,7 @@ import torch
 from hrm_host import memory
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
+from hrm_train.optim import OPTIMISERS
 from hrm_train.recipe import Recipe
 from hrm_train.window import Slots, window_loss
 
@@ -27,7 +28,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Bytes on one device. `optimiser` are the two moments, `average` the moving average of the weights."""
+    """Bytes on one device. `optimiser` are its moments, `average` the moving average of the weights."""
 
     weights: int
     gradients: int
@@ -39,6 +40,11 @@ class Estimate:
     @property
     def total(self) -> int:
         return sum(asdict(self).values())
+
+    @property
+    def checkpoint(self) -> int:
+        """On disk: all of that but gradients and activations, and one of the two states of the slots."""
+        return self.weights + self.optimiser + self.average + self.slots // 2
 
     def summary(self) -> str:
         parts = ", ".join(f"{name} {size / 2**20:.0f}" for name, size in asdict(self).items())
@@ -75,7 +81,7 @@ def estimate(
     return Estimate(
         weights=weights + model.puzzle_table.numel() * 4,
         gradients=weights * (2 if world > 1 else 1),  # the sum over ranks is taken of a flat copy
-        optimiser=2 * weights,
+        optimiser=(1 + OPTIMISERS[recipe.optimiser].has_squares) * weights,
         average=weights,
         slots=2 * slots * slot_bytes,  # of this step, and before it, should it have to be repeated
         activations=kept + constant + working,

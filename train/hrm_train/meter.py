@@ -141,6 +141,7 @@ class PhaseTimer:
 
 
 SKIP, WARM, ACTIVE = 3, 2, 10  # steps: left out (compilation, caches), warming the profiler up, and profiled
+Window = tuple[int, int]  # of steps: how many are left out, how many are profiled
 TOP = 15
 TABLE, TRACE = "profile.txt", "trace.json.gz"
 
@@ -174,9 +175,11 @@ class Profile:
         return grid
 
 
-def profile_steps(step: Callable[[], object], device: torch.device, run: Path) -> Profile:
+def profile_steps(
+    step: Callable[[], object], device: torch.device, run: Path, window: Window = (SKIP, ACTIVE)
+) -> Profile:
     """Profiles a few steps; writes the table and the trace (for chrome://tracing or perfetto) into `run`."""
-    on_cuda = device.type == "cuda"
+    (skip, active), on_cuda = window, device.type == "cuda"
 
     def now_s() -> float:
         if on_cuda:
@@ -184,34 +187,35 @@ def profile_steps(step: Callable[[], object], device: torch.device, run: Path) -
         return time.perf_counter()
 
     activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if on_cuda else [])]
-    steps, step_ms = profiler.schedule(wait=SKIP, warmup=WARM, active=ACTIVE, repeat=1), 0.0
-    with profiler.profile(activities=activities, schedule=steps, acc_events=True) as window:
-        for _ in range(SKIP + WARM):
+    steps, step_ms = profiler.schedule(wait=skip, warmup=WARM, active=active, repeat=1), 0.0
+    with profiler.profile(activities=activities, schedule=steps, acc_events=True) as profiled:
+        for _ in range(skip + WARM):
             step()
-            window.step()
+            profiled.step()
         begin_s = now_s()
-        for number in range(ACTIVE):
+        for number in range(active):
             step()
-            if number == ACTIVE - 1:
-                step_ms = 1000 * (now_s() - begin_s) / ACTIVE  # before the profiler gathers what it has seen
-            window.step()
-    found = _by_time(window.key_averages(), step_ms, "device_time_total" if on_cuda else "cpu_time_total")
+            if number == active - 1:
+                step_ms = 1000 * (now_s() - begin_s) / active  # before the profiler gathers what it has seen
+            profiled.step()
+    clock = "device_time_total" if on_cuda else "cpu_time_total"
+    found = _by_time(profiled.key_averages(), step_ms, clock, active)
     run.mkdir(parents=True, exist_ok=True)
-    window.export_chrome_trace(str(run / TRACE))
+    profiled.export_chrome_trace(str(run / TRACE))
     with (run / TABLE).open("w", encoding="utf-8") as file:
         Console(file=file, width=110).print(found.table())
     return found
 
 
-def _by_time(events: Iterable[Any], step_ms: float, clock: str) -> Profile:
+def _by_time(events: Iterable[Any], step_ms: float, clock: str, num_steps: int) -> Profile:
     phases: list[Share] = []
     operators: list[Share] = []
     for event in events:
-        name, calls = event.key or "", event.count / ACTIVE
+        name, calls = event.key or "", event.count / num_steps
         if name.startswith(PHASE):
-            phases.append(Share(name.removeprefix(PHASE), getattr(event, clock) / 1000 / ACTIVE, calls))
+            phases.append(Share(name.removeprefix(PHASE), getattr(event, clock) / 1000 / num_steps, calls))
         elif not name.startswith("ProfilerStep"):
-            operators.append(Share(name, getattr(event, f"self_{clock}") / 1000 / ACTIVE, calls))
+            operators.append(Share(name, getattr(event, f"self_{clock}") / 1000 / num_steps, calls))
     for shares in (phases, operators):
         shares.sort(key=lambda share: -share.ms)
     return Profile(step_ms=step_ms, phases=phases, operators=operators[:TOP])

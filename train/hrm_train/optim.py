@@ -1,7 +1,8 @@
 """The published optimisers, in plain PyTorch: AdamATan2 for the network, sign descent for the puzzle table.
 
 The torch._foreach calls, one for all parameters, are what PyTorch's own optimisers are made of.
-Source: AdamATan2 (Everett et al., 2024; adam-atan2 0.0.3) and the sparse embedding optimiser of the published HRM.
+Sources: AdamATan2 (Everett et al., 2024; adam-atan2 0.0.3), the sparse embedding optimiser of the published HRM, AdamW
+(Loshchilov and Hutter, 2019) and Lion (Chen et al., 2023).
 """
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
@@ -18,6 +19,8 @@ class AdamATan2:
     w *= 1 - lr * wd;  w -= lr / (1 - b1^t) * atan2(m, sqrt(v) / sqrt(1 - b2^t)).
     """
 
+    has_squares = True
+
     def __init__(
         self,
         params: Iterable[nn.Parameter],
@@ -30,7 +33,7 @@ class AdamATan2:
         self.lr, self.betas, self.weight_decay, self.num_steps = lr, betas, weight_decay, 0
         self.params: list[Tensor] = list(params)
         self.exp_avg = [torch.zeros_like(p, requires_grad=False) for p in self.params]
-        self.exp_avg_sq = [torch.zeros_like(p, requires_grad=False) for p in self.params]
+        self.exp_avg_sq = [torch.zeros_like(p, requires_grad=False) for p in self.params if self.has_squares]
 
     @torch.no_grad()
     def step(self, rate: float = 1.0, keep: Tensor | None = None) -> None:
@@ -38,10 +41,14 @@ class AdamATan2:
 
         `keep` 0 (a tensor on the device, which is not waited for) changes nothing; the gradients must then be zeros.
         """
-        (beta1, beta2), lr, params = self.betas, self.lr * rate, self.params
-        keep = torch.ones((), device=params[0].device) if keep is None else keep
+        keep = torch.ones((), device=self.params[0].device) if keep is None else keep
         self.num_steps += 1
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+        self._move(gradients, self.lr * rate, keep)
+        self.forget_gradients()
+
+    def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
+        (beta1, beta2), params = self.betas, self.params
         torch._foreach_mul_(params, 1 - lr * self.weight_decay * keep)
         torch._foreach_mul_(self.exp_avg, 1 - (1 - beta1) * keep)
         torch._foreach_add_(self.exp_avg, gradients, alpha=1 - beta1)
@@ -51,11 +58,55 @@ class AdamATan2:
         root = math.sqrt(1 - beta2**self.num_steps)
         for parameter, m, v in zip(params, self.exp_avg, self.exp_avg_sq, strict=True):
             parameter.addcmul_(torch.atan2(m, v.sqrt().div_(root)), scale)
-        self.forget_gradients()
 
     def forget_gradients(self) -> None:
         for parameter in self.params:
             parameter.grad = None
+
+
+class AdamW(AdamATan2):
+    """PyTorch's fused kernel, which itself leaves out an update that is not kept."""
+
+    def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
+        steps = [torch.full_like(keep, self.num_steps)] * len(self.params)
+        torch._fused_adamw_(
+            self.params,
+            gradients,
+            self.exp_avg,
+            self.exp_avg_sq,
+            [],
+            steps,
+            lr=lr,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            weight_decay=self.weight_decay,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+            found_inf=1 - keep,
+        )
+
+
+class Lion(AdamATan2):
+    """The sign of a moving average; no second moment.
+
+    w *= 1 - lr * wd;  w -= lr * sign(lerp(m, g, 1 - b1));  m = lerp(m, g, 1 - b2).
+    """
+
+    has_squares = False
+
+    def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
+        beta1, beta2 = self.betas
+        signs = torch._foreach_lerp(self.exp_avg, gradients, 1 - beta1)
+        torch._foreach_sign_(signs)
+        torch._foreach_mul_(signs, lr * keep)
+        torch._foreach_mul_(self.params, 1 - lr * self.weight_decay * keep)
+        torch._foreach_sub_(self.params, signs)
+        torch._foreach_mul_(self.exp_avg, 1 - (1 - beta2) * keep)
+        torch._foreach_add_(self.exp_avg, gradients, alpha=1 - beta2)
+
+
+OPTIMISERS = {"adam_atan2": AdamATan2, "adamw": AdamW, "lion": Lion}
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ trainer = trainer_from(plan)
 import json
 import math
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -18,6 +19,7 @@ import torch
 import typer
 
 from hrm_host import atomic
+from hrm_host.memory import GIB
 from hrm_model import checkpoint, geometry
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
@@ -35,6 +37,7 @@ from hrm_train.recipe import NAMED, SIZES, Recipe, Values, config_for, in_sample
 SMALL = 8_000_000  # parameters, below which the table's small_rows_* hold
 FACTORS = (0.5, 1, 2, 4)  # of the wanted micro-batch: what `fastest` tries, REPEATS times each
 REPEATS = 3
+CHECKPOINTS = 4  # the last two, the best, and the one being written
 LONGEST_WARMUP = 10  # a warm-up beyond one such part of the run is said
 FILLED = 0.9  # share of the device's memory that a micro-batch may fill; the rest is for fragments and other programs
 
@@ -112,6 +115,13 @@ class RunPlan:
             world=world,
         )
 
+    def disk(self) -> str:
+        """What the run's checkpoints take, beside what is free there."""
+        folder = next(path for path in self.run.absolute().parents if path.is_dir())
+        size, free = self.memory().checkpoint, shutil.disk_usage(folder).free
+        text = f"a checkpoint takes {size / GIB:.2f} GiB, {CHECKPOINTS} at once at most; {free / GIB:.1f} GiB are free"
+        return text if CHECKPOINTS * size < free else f"warning: {text}; give --run on a larger disk"
+
     def schedule(self) -> str:
         """How long the run is and how fast it learns."""
         recipe = self.recipe
@@ -143,11 +153,11 @@ class RunPlan:
         return json.dumps({**paths, **records}, indent=2) + "\n"
 
 
-def open_plan(options: PlanOptions, say: Say = print, *, tune: bool = False) -> RunPlan:
+def open_plan(options: PlanOptions, say: Say = print, *, tune: int = 0) -> RunPlan:
     """The plan of a new run, or with `resume` that of an old one; a process that torchrun restarts resumes.
 
     Builds the usual data set of the puzzle, or of the recipe, where there is none. `tune` tries how many rows at once
-    are fastest; the batch of an update stays what it is. With several ranks the first one plans for all.
+    are fastest; the batch of an update may grow so many times. With several ranks the first one plans for all.
     """
     run, ranks = options.run_path, distributed.ranks()
     was_restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by torchrun, after a failure
@@ -161,8 +171,7 @@ def open_plan(options: PlanOptions, say: Say = print, *, tune: bool = False) -> 
             _build_usual_data(kind, plan.data, options.named_settings.get("data", {}), say)
         plan = plan.with_puzzle_ids(batches.open_source(plan.data, "train", kind).num_puzzle_ids)
         if tune:
-            rows = fastest(trainer_from(plan, say), plan.micro_batch, say)
-            plan = replace(plan, hardware=replace(plan.hardware, micro_batch=rows))
+            plan = _tuned(plan, tune, say)
         run.mkdir(parents=True, exist_ok=True)
         atomic.write_text(run / status.SETTINGS, plan.to_json())
     ranks.wait()
@@ -275,6 +284,19 @@ def _build_usual_data(kind: Puzzle, path: Path, examples: Values, say: Say) -> N
         usual = {"num_train": 0, "num_test": 0, "csv_train": str(files[0]), "csv_test": str(files[1])}
     chosen = {key: value for key, value in examples.items() if key != "source"}
     build(DataRecipe(puzzle=kind.name, **(usual | chosen)), path, num_workers=workers)
+
+
+def _tuned(plan: RunPlan, most: int, say: Say) -> RunPlan:
+    """With the fastest micro-batch; one that is larger than the batch becomes the batch, and the rates grow with it."""
+    recipe = replace(plan.recipe, batch_size=most * plan.recipe.batch_size)
+    rows = fastest(trainer_from(replace(plan, recipe=recipe), say), plan.micro_batch, say)
+    plan = replace(plan, hardware=replace(plan.hardware, micro_batch=rows))
+    batch_size, grown = plan.recipe.batch_size, rows * distributed.ranks().world
+    if grown <= batch_size:
+        return plan
+    say(f"the batch grows from {batch_size} to {grown}, and the learning rates {grown / batch_size:.3g} times with it")
+    base_batch = plan.recipe.base_batch or batch_size
+    return replace(plan, recipe=replace(plan.recipe, batch_size=grown, base_batch=base_batch))
 
 
 def fastest(trainer: Trainer, wanted: int, say: Say, limit: int | None = None) -> int:

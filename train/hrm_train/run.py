@@ -32,7 +32,7 @@ class Intervals:
 
     validate_steps: Annotated[int, typer.Option(min=1, help="Steps between validations on a tenth.")] = 1000
     validate_whole_steps: Annotated[int, typer.Option(min=1, help="Steps between validations on all.")] = 10_000
-    validation_puzzles: Annotated[int, typer.Option(min=1, help="At most so many held-out puzzles in all.")] = 4096
+    validation_puzzles: Annotated[int, typer.Option(min=0, help="At most so many held-out puzzles; 0: all.")] = 4096
     checkpoint_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 2000
     checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Minutes between checkpoints.")] = 5.0
     keep: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints stay, beside the best.")] = 2
@@ -202,7 +202,7 @@ class TrainingRun:
 def run_of(plan: RunPlan, trainer: Trainer, intervals: Intervals, say: Say, *, wandb: bool) -> TrainingRun:
     """The run of a plan; its checkpoints name the data, the machine and the commit."""
     source = batches.open_source(plan.data, "test", trainer.feed.puzzle)
-    rows = held_out(source, intervals.validation_puzzles, trainer.recipe.seed)
+    rows = held_out(source, intervals.validation_puzzles or len(source), trainer.recipe.seed)
     try:
         command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
         commit = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
