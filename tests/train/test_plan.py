@@ -57,6 +57,15 @@ def test_every_machine_of_the_table_holds_its_micro_batch(preset: str, puzzle: s
         assert found.total < 0.85 * machine.memory_gb * 1e9, (machine.name, found.summary())
 
 
+@pytest.mark.parametrize("name", ["trm-sudoku", "trm-maze", "trm-arc"])
+def test_every_machine_of_the_table_holds_a_trm(name: str) -> None:
+    for machine in TRAINING_GPUS:
+        plan = draft(PlanOptions(recipe=name), machine)
+        assert plan.config.arch == "trm"
+        assert not plan.recipe.continue_loss
+        assert plan.memory().total < 0.85 * machine.memory_gb * 1e9, (machine.name, plan.memory().summary())
+
+
 def test_presets_have_the_sizes_they_state() -> None:
     kind = registry.get("arc")
     with torch.device("meta"):
@@ -65,6 +74,7 @@ def test_presets_have_the_sizes_they_state() -> None:
         "published": 27_276_290,
         "log": 5_970_434,
         "small": pytest.approx(0.34e6, rel=0.5),
+        "trm": 6_829_058,
         "relational": 23_762,
     }
 

@@ -99,7 +99,9 @@ class RunPlan:
     def micro_batch_for(self, model: HRM) -> int:
         """The same for a model that exists already: the meta device takes two seconds to import, on each resume."""
         num_parameters = sum(p.numel() for p in model.parameters())
-        wanted = self.hardware.rows(self.config.seq_len, small=num_parameters < SMALL)
+        is_trm = self.config.arch == "trm"  # keeps 14 blocks of a segment where an HRM keeps 8, and mixers are wide
+        wanted = self.hardware.rows(self.config.seq_len, small=num_parameters < SMALL and not is_trm)
+        wanted = max(1, wanted // 2) if is_trm else wanted
         return min(wanted, len(distributed.ranks().slots(self.recipe.batch_size)))
 
     def memory(self) -> memory.Estimate:

@@ -142,6 +142,14 @@ SIZES: dict[str, Values] = {
         "halt_rule": "q_halt",
         "max_segments": 24,
     },
+    "trm": {
+        "arch": "trm",
+        "high_cycles": 3,
+        "low_cycles": 6,
+        **dict.fromkeys(("high_layers", "low_layers"), 2),
+        "puzzle_positions": 16,
+        "halt_rule": "q_halt",
+    },
     "relational": {
         "blocks": "relational",
         "num_heads": 1,
@@ -155,7 +163,8 @@ SIZES: dict[str, Values] = {
     },
 }
 """`published`: 27 M parameters as in the paper. `log`: 5.97 M, half its width and one low layer less, for cards of 8
-GB (rounding the SwiGLU width to 256 makes it larger than the 5.7 M it was planned with). `small`: 0.34 M, for a CPU."""
+GB (rounding the SwiGLU width to 256 makes it larger than the 5.7 M it was planned with). `small`: 0.34 M, for a CPU.
+`trm`: as in its paper, 6.8 M with attention and 5 M with mixers."""
 
 _PUBLISHED: Values = {
     "base_batch": 768,
@@ -166,7 +175,7 @@ _PUBLISHED: Values = {
     "loss": "stablemax",
     "continue_loss": True,
     "warmup_samples": 2000 * 768,
-}  # as the published trainer, but for the average, which is TRM's
+}  # as the published trainers, but for HRM's average, which is TRM's
 
 OF_CANDIDATES: Values = {"hidden_size": 32, "high_cycles": 1, "random_start": True}
 OF_CELLS: Values = {"hidden_size": 24, "high_cycles": 8}  # each cycle brings a cell news from one cell farther
@@ -175,6 +184,7 @@ OF_CELLS: Values = {"hidden_size": 24, "high_cycles": 8}  # each cycle brings a 
 RECIPES: dict[str, Values] = {
     "published": _PUBLISHED,
     "log": _PUBLISHED,
+    "trm": {**_PUBLISHED, "continue_loss": False},
     "small": {"base_batch": 32, "lr": 1e-3, "beta2": 0.98, "window": 4},
     "relational": {
         "batch_size": 16,
@@ -231,6 +241,22 @@ NAMED: dict[str, Values] = {
         "data": {"source": f"{_HUB}sudoku-extreme", "csv_sample": 1000},
     },
     "maze-1k": {"puzzle": "maze", "preset": "published", "data": {"source": f"{_HUB}maze-30x30-hard-1k"}},
+    "trm-sudoku": {
+        "puzzle": "sudoku",
+        "preset": "trm",
+        "data": {"source": f"{_HUB}sudoku-extreme", "csv_sample": 1000},
+        "total_samples": 50_000_000,
+        "blocks": "mixer",
+        "positions": "none",
+    },
+    "trm-maze": {
+        "puzzle": "maze",
+        "preset": "trm",
+        "data": {"source": f"{_HUB}maze-30x30-hard-1k"},
+        "total_samples": 50_000_000,
+        "low_cycles": 4,
+    },
+    "trm-arc": {"puzzle": "arc", "preset": "trm", "data": {"dataset": "arcagi"}, "low_cycles": 4},
     "arc-1": {"puzzle": "arc", "preset": "published", "data": {"dataset": "arcagi"}},
     "arc-2": {"puzzle": "arc", "preset": "published", "data": {"dataset": "arcagi2"}},
 }
