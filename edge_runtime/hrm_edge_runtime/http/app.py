@@ -57,12 +57,14 @@ def create_app(
     models: Sequence[ServedModel],
     *,
     keys: KeyRing | None = None,
+    hosts: Sequence[str] = (),
     trace: Trace | None = None,
     library: Library | None = None,
 ) -> fastapi.FastAPI:
     """The application over one engine, which starts and stops with it.
 
-    With `keys` every route but /livez needs one of them. With a `library` an admin may add, reload and remove models.
+    With `keys` every route but /livez needs one of them; without, `hosts` are its public names. With a `library` an
+    admin may add, reload and remove models.
     """
     service = SolveService(models, engine_client, library)
 
@@ -80,7 +82,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.service = service
+    app.state.service, app.state.keys = service, keys
     app.include_router(router)
     app.mount("/web", WebFiles())
     for refused in REFUSED:
@@ -90,7 +92,9 @@ def create_app(
     app.add_exception_handler(Exception, _own_fault)
     app.openapi_schema = _description(app, next(iter(service.models.values())))
     routes = list(app.openapi_schema["paths"])
-    app.entrance = RequestMiddleware(app.pass_on, metrics=service.metrics, routes=routes, keys=keys, trace=trace)
+    app.entrance = RequestMiddleware(
+        app.pass_on, metrics=service.metrics, routes=routes, keys=keys, hosts=hosts, trace=trace
+    )
     return app
 
 
