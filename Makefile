@@ -67,7 +67,7 @@ clean:  ## Remove environments and caches
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(DEV)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(DEV)/python -m pip install --quiet --editable '.[train,export,serve,otel]' --group dev
+	$(DEV)/python -m pip install --quiet --editable '.[train,export,serve,otel,hub]' --group dev
 	touch $@
 
 .venv-serve/ready: pyproject.toml constraints.txt

@@ -127,7 +127,7 @@ def contents_of(options: Options, source: Path, out: Path, stages: progress.Stag
         raise ValueError(f"--max-segments {limit} asks a transformer to go on, which it cannot; leave the option away")
     kind = options.policy or ("verified" if puzzle.proof_exists else "learned")
     policy = HaltingPolicy(kind=cast("PolicyKind", kind), threshold=options.threshold or 0.0, max_segments=limit)
-    data = data_of(options.data, source, config)
+    data = data_of(options.data, source, config, puzzle)
     identifiers = identifiers_of(data, config.num_puzzle_ids)
     calibration, held_out = find_puzzles(options, config, puzzle, data, stages)
     model.config = replace(config, max_segments=min(limit, config.max_segments))  # what traces cover
@@ -190,7 +190,7 @@ def puzzle_of(config: HRMConfig, name: object, source: Path) -> Puzzle:
     return puzzle
 
 
-def data_of(given: Path | None, source: Path, config: HRMConfig) -> Path | None:
+def data_of(given: Path | None, source: Path, config: HRMConfig, puzzle: Puzzle) -> Path | None:
     """The data set: the one given, or, where its tasks are part of the model, the one that the run says it had."""
     if given is not None or config.num_puzzle_ids == 1:
         return given
@@ -199,7 +199,8 @@ def data_of(given: Path | None, source: Path, config: HRMConfig) -> Path | None:
     if isinstance(stated, str) and Path(stated).is_dir():
         return Path(stated)
     raise ValueError(
-        f"the puzzle table has {config.num_puzzle_ids} rows whose names only the data set knows; give it with --data"
+        f"the puzzle table has {config.num_puzzle_ids} rows whose names only the data set of its training knows; give "
+        f"that with --data (made by hrm-data build {puzzle.name} --out data/{puzzle.name}, or by the published builder)"
     )
 
 

@@ -1,8 +1,9 @@
 """Reads checkpoints of the published HRM and TRM (`step_N` or `checkpoint` beside `all_config.yaml`) into ours.
 
-The weight file is a pickle. It is opened with PyTorch's restricted loader, which rebuilds tensors and nothing else, so
-that a hostile file is refused rather than run. Key names and shapes: sapientinc/HRM at 42410da, of TRM
-SamsungSAILMontreal/TinyRecursiveModels at e7b6871.
+A file that carries its settings (`model_config` beside `model_state_dict`, under the published names) needs no
+`all_config.yaml`. The weight file is a pickle. It is opened with PyTorch's restricted loader, which rebuilds tensors
+and plain values and nothing else, so that a hostile file is refused rather than run. Key names and shapes:
+sapientinc/HRM at 42410da, of TRM SamsungSAILMontreal/TinyRecursiveModels at e7b6871.
 """
 
 import re
@@ -23,8 +24,9 @@ from hrm_model.checkpoint import CheckpointError, load_state
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
+from hrm_puzzles.data import sources
 
-PREFIX = re.compile(r"^(_orig_mod\.)?(model\.)?(inner\.)")  # of torch.compile, the loss head and the ACT wrapper
+PREFIX = re.compile(r"^(_orig_mod\.)?(model\.)?(inner\.)?")  # of torch.compile, the loss head and the ACT wrapper
 RENAMED = {
     "H_init": "high_init",
     "L_init": "low_init",
@@ -34,15 +36,21 @@ RENAMED = {
 }
 ARCHITECTURES = {"hrm_act_v1": "hrm", "trm": "trm"}
 LEVELS = {"H_level.": "high_level.", "L_level.": "low_level."}
+NAMES = re.compile(r"(H_init|L_init|embed_tokens|embed_pos|puzzle_emb|lm_head|q_head|H_level|L_level)(\.|$)")
+HUB_FILES = ("all_config.yaml", "checkpoint")
+BY_HAND = f"download {' and '.join(HUB_FILES)} into one directory and import that"
 
 
-def model_from_published(directory: Path, seq_len: int, weights_name: str | None = None) -> HRM:
-    """The network in float32 and evaluation mode.
+def model_from_published(source: Path, seq_len: int, weights_name: str | None = None) -> HRM:
+    """The network in float32 and evaluation mode, from the directory of a run or from a weight file in it.
 
     `seq_len` must be given, since rotary checkpoints do not record it (81 Sudoku, 900 Maze and ARC). Refuses what the
     fact sheet does not describe: other architectures, missing or surplus tensors, sizes that disagree.
     """
-    if weights_name is None:
+    directory = source if source.is_dir() else source.parent
+    if not source.is_dir():
+        file = source
+    elif weights_name is None:
         steps = [path for path in directory.glob("step_*") if re.fullmatch(r"step_\d+", path.name)]
         file = max(steps, key=lambda path: int(path.name[5:]), default=directory / "checkpoint")
         if not file.is_file():
@@ -51,43 +59,59 @@ def model_from_published(directory: Path, seq_len: int, weights_name: str | None
             )
     else:
         file = directory / weights_name
-    state = {_our_name(name): tensor for name, tensor in _tensors(file).items()}
-    model = HRM(_config(directory / "all_config.yaml", state, seq_len))
+    tensors, arch = _opened(file)
+    state = {_our_name(name): tensor for name, tensor in tensors.items()}
+    config = HUB_FILES[0] if arch is None else file.name
+    model = HRM(_config(directory / config, _arch_of(directory / config) if arch is None else arch, state, seq_len))
     load_state(model, {name: tensor.float() for name, tensor in state.items()}, directory)
     return model.eval()
 
 
-def _tensors(file: Path) -> Mapping[str, Tensor]:
+def _opened(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Any] | None]:
+    """The tensors, and the settings of a file that has its own."""
+    arch = None
     try:
         loaded = torch.load(file, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, UnpicklingError, EOFError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        code = re.search(r"GLOBAL (\S+)", str(error))
+        reason = f"it would run {code[1]}" if code else (str(error) or type(error).__name__).splitlines()[0]
         raise CheckpointError(
             f"{file} is not a plain file of tensors ({reason}); only checkpoints without code are imported"
         ) from error
+    if isinstance(loaded, Mapping) and "model_state_dict" in loaded:
+        loaded, arch = loaded["model_state_dict"], loaded.get("model_config")
+        if not isinstance(arch, Mapping):
+            raise CheckpointError(f"{file} has the model_config {arch!r:.80}; only one that is a dict can be read")
     if not isinstance(loaded, Mapping) or not all(isinstance(value, Tensor) for value in loaded.values()):
         raise CheckpointError(f"{file} holds something other than named tensors; give the published weight file")
-    return loaded
+    return loaded, None if arch is None else {"name": "hrm_act_v1", **arch}
 
 
 def _our_name(name: str) -> str:
-    if not PREFIX.match(name):
-        raise CheckpointError(f"tensor {name!r} is not of the published model; expected names under 'inner.'")
     short = PREFIX.sub("", name)
+    if not NAMES.match(short):
+        raise CheckpointError(
+            f"tensor {name!r} is not of the published model; expected such as H_level.* and lm_head.*"
+        )
     for theirs, ours in LEVELS.items():
         short = ours + short[len(theirs) :] if short.startswith(theirs) else short
     return RENAMED.get(short, short)
 
 
-def _config(file: Path, state: Mapping[str, Tensor], seq_len: int) -> HRMConfig:
+def _arch_of(file: Path) -> Any:
     try:
-        arch = yaml.safe_load(file.read_text(encoding="utf-8"))["arch"]
+        return yaml.safe_load(file.read_text(encoding="utf-8"))["arch"]
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file} cannot be read ({error}); it must stand beside the weights") from error
-    module = str(arch.get("name")).partition("@")[0] if isinstance(arch, dict) else ""
+
+
+def _config(file: Path, arch: Any, state: Mapping[str, Tensor], seq_len: int) -> HRMConfig:
+    module = str(arch.get("name")).partition("@")[0] if isinstance(arch, Mapping) else ""
     kind = ARCHITECTURES.get(module.rpartition(".")[2])
     if kind is None:
         raise CheckpointError(f"{file} describes {arch!r:.80}; only {' and '.join(ARCHITECTURES)} models are imported")
+    if (stated := arch.get("seq_len", seq_len)) != seq_len:
+        raise CheckpointError(f"{file} is of {stated} tokens where the puzzle has {seq_len}; choose its own --puzzle")
     try:
         vocab_size, hidden_size = state["embed_tokens"].shape
         table = state.get("puzzle_table", torch.empty(1, 0))
@@ -109,7 +133,7 @@ def _config(file: Path, state: Mapping[str, Tensor], seq_len: int) -> HRMConfig:
             max_segments=arch["halt_max_steps"],
             **(_of_trm(arch) if kind == "trm" else {}),
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"the published checkpoint lacks or misstates {error}; import it from a whole run"
         ) from error
@@ -124,23 +148,30 @@ def _of_trm(arch: Mapping[str, Any]) -> dict[str, Any]:
 app = Command(add_completion=False, rich_markup_mode=None)
 
 
-@app.command(epilog="Example: hrm-import checkpoints/sudoku-extreme --puzzle sudoku --out runs/published")
+@app.command(epilog="Example: hrm-import hub:sapientinc/HRM-checkpoint-sudoku-extreme --out runs/published")
 def import_checkpoint(
-    source: Annotated[Path, typer.Argument(help="Directory with all_config.yaml and step_N or checkpoint.")],
+    source: Annotated[
+        str,
+        typer.Argument(help="Directory with all_config.yaml and step_N or checkpoint; a weight file; hub:ORG/NAME."),
+    ],
     out: Annotated[Path, typer.Option(help="Checkpoint directory to write.")],
     puzzle: Annotated[str, typer.Option(help="The puzzle it was trained on; gives the sequence length.")] = "sudoku",
     weights: Annotated[str | None, typer.Option(help="Weight file name; default: the last step_N.")] = None,
 ) -> None:
     """Import a published HRM or TRM checkpoint; its weight file is opened with a loader that cannot run code."""
-    kind = registry.get(puzzle)
-    model = model_from_published(source, kind.seq_len, weights)
+    kind, place = registry.get(puzzle), Path(source)
+    if source.startswith(sources.HUB):
+        files = (HUB_FILES[0], weights or HUB_FILES[1])
+        *_, place = sources.downloaded(source, *files, repo_type="model", by_hand=BY_HAND)
+    model = model_from_published(place, kind.seq_len, weights)
     if model.config.vocab_size != kind.vocab_size:
         raise checkpoint.CheckpointError(
             f"{source} has {model.config.vocab_size} tokens but {puzzle} has {kind.vocab_size}; choose its own --puzzle"
         )
-    checkpoint.save(out, model, {"puzzle": kind.name, "imported_from": source.name, "step": 0})
+    checkpoint.save(out, model, {"puzzle": kind.name, "imported_from": Path(source).name, "step": 0})
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    typer.echo(f"imported {parameters:,} parameters into {out}; export them with 'hrm-export {out}'")
+    data = f" --data data/{puzzle}" if model.config.num_puzzle_ids > 1 else ""
+    typer.echo(f"imported {parameters:,} parameters into {out}; export them with 'hrm-export {out}{data}'")
 
 
 def main() -> None:

@@ -239,7 +239,7 @@ def test_a_checkpoint_for_no_known_puzzle_is_refused(tmp_path: Path, puzzle: obj
 @pytest.mark.parametrize(
     ("changes", "saying"),
     [
-        ({"num_puzzle_ids": 3, "max_segments": 4}, "give it with --data"),
+        ({"num_puzzle_ids": 3, "max_segments": 4}, "give that with --data"),
         ({"num_puzzle_ids": 1, "max_segments": 6, "gain": 4.0}, "rounding alone changes"),
     ],
     ids=["many tasks", "amplifies rounding"],
@@ -309,7 +309,7 @@ def test_a_model_of_many_tasks_finds_the_data_set_of_its_run(tmp_path: Path) -> 
     many = small_model(num_puzzle_ids=3).config
     (tmp_path / "set").mkdir()
     (tmp_path / "run.json").write_text(json.dumps({"data": str(tmp_path / "set")}))
-    assert data_of(None, tmp_path / "best", many) == tmp_path / "set"
-    assert data_of(None, tmp_path / "best", CONFIG) is None
-    with pytest.raises(ValueError, match="give it with --data"):
-        data_of(None, Path("runs/tiny/best"), many)
+    assert data_of(None, tmp_path / "best", many, SUDOKU) == tmp_path / "set"
+    assert data_of(None, tmp_path / "best", CONFIG, SUDOKU) is None
+    with pytest.raises(ValueError, match=r"--data .made by hrm-data build sudoku-4x4 --out data/sudoku-4x4,"):
+        data_of(None, Path("runs/tiny/best"), many, SUDOKU)

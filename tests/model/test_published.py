@@ -1,6 +1,10 @@
 """The model against the published formulas, computed here a second time in plain numpy."""
 
+import hashlib
 import os
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +13,16 @@ import pytest
 import torch
 import yaml
 from export_tools import engine_of
+from typer.testing import CliRunner
 
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import record
+from hrm_model import checkpoint
 from hrm_model.checkpoint import CheckpointError
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
-from hrm_model.published import model_from_published
+from hrm_model.published import app, model_from_published
+from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.data.sources import Questions
 
 SEQ_LEN, VOCAB, WIDTH, HEADS, LAYERS, IDS = 12, 7, 32, 4, 2, 3
@@ -290,7 +297,7 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path, monkeypatch
     write_published(tmp_path, "rope")
     torch.save({"model.inner.H_init": Hostile()}, tmp_path / "step_100")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match="not a plain file of tensors"):
+    with pytest.raises(CheckpointError, match=r"not a plain file of tensors \(it would run \w+\.mkdir\)"):
         model_from_published(tmp_path, SEQ_LEN)
     assert not (tmp_path / "was-run").exists()
 
@@ -329,3 +336,94 @@ def test_the_last_step_is_the_one_with_the_largest_number(tmp_path: Path) -> Non
     (tmp_path / "step_100_all_preds.0").write_bytes(b"predictions, not weights")
     model = model_from_published(tmp_path, SEQ_LEN)
     assert np.array_equal(model.puzzle_table.numpy(), later["inner.puzzle_emb.weights"])
+
+
+def tensors_of(state: Arrays) -> dict[str, torch.Tensor]:
+    return {name.removeprefix("inner."): torch.from_numpy(array) for name, array in state.items()}
+
+
+def test_a_weight_file_is_read_as_its_directory_is(tmp_path: Path) -> None:
+    state = write_published(tmp_path, "rope")
+    model = model_from_published(tmp_path / "step_100", SEQ_LEN)
+    assert np.array_equal(model.puzzle_table.numpy(), state["inner.puzzle_emb.weights"])
+
+
+def test_a_file_that_carries_its_settings_needs_nothing_beside_it(tmp_path: Path) -> None:
+    state, file = published_state("rope", np.random.default_rng(7)), tmp_path / "hrm-v2.pt"
+    settings = {name: value for name, value in architecture("rope", (1, 3)).items() if name not in ("name", "loss")}
+    torch.save({"model_config": settings, "model_state_dict": tensors_of(state), "epoch": 7, "loss": 0.5}, file)
+    model = model_from_published(file, SEQ_LEN)
+    assert (model.config.high_cycles, model.config.low_cycles, model.config.max_segments) == (1, 3, 8)
+    assert np.array_equal(model.puzzle_table.numpy(), state["inner.puzzle_emb.weights"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "names", "reason"),
+    [
+        ("hidden 32", "{}", "has the model_config 'hidden 32'; only one that is a dict"),
+        ({}, "{}", "lacks or misstates 'num_heads'"),
+        ({"seq_len": 81}, "{}", "is of 81 tokens where the puzzle has 12"),
+        ({"name": "gpt"}, "{}", "describes .*; only hrm_act_v1 and trm models are imported"),
+        ({}, "encoder.{}", "tensor 'encoder.H_init' is not of the published model"),
+    ],
+)
+def test_settings_in_the_file_are_refused_with_the_reason(
+    tmp_path: Path, settings: object, names: str, reason: str
+) -> None:
+    state = tensors_of(published_state("rope", np.random.default_rng(7)))
+    named = {names.format(name): tensor for name, tensor in state.items()}
+    torch.save({"model_config": settings, "model_state_dict": named}, tmp_path / "hrm-v2.pt")
+    with pytest.raises(CheckpointError, match=reason):
+        model_from_published(tmp_path / "hrm-v2.pt", SEQ_LEN)
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Two files of one repository, as the hub's HTTP interface hands them out."""
+
+    files: Path
+
+    def do_HEAD(self) -> None:
+        path, content = self.path.partition("/resolve/main/"), b""
+        file = self.files / path[2]
+        found = path[0] == "/org/name" and file.is_file()
+        if found:
+            content = file.read_bytes()
+        self.send_response(200 if found else 404)
+        headers = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": "0" * 40}
+        headers |= {"Content-Length": str(len(content))} | ({} if found else {"X-Error-Code": "RepoNotFound"})
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if found and self.command == "GET":
+            self.wfile.write(content)
+
+    do_GET = do_HEAD
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_hub_name_is_downloaded_and_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("huggingface_hub", reason="the extra 'hub' is not installed")
+    monkeypatch.setattr(sys.modules[__name__], "VOCAB", 6)
+    (tmp_path / "there").mkdir()
+    state = write_published(tmp_path / "there", "rope")
+    (tmp_path / "there" / "step_100").rename(tmp_path / "there" / "checkpoint")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Here", (Hub,), {"files": tmp_path / "there"}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    environment = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "home")}
+    for name, value in {**environment, "HF_HUB_DISABLE_XET": "1"}.items():
+        monkeypatch.setenv(name, value)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
+        monkeypatch.delitem(sys.modules, name)  # it reads its environment when it is imported
+    options = ["--puzzle", "sudoku-4x4", "--out", str(tmp_path / "out")]
+    try:
+        told = CliRunner().invoke(app, ["hub:org/name", *options])
+        with pytest.raises(DatasetError, match=r"hub:org/other cannot be fetched \(.*\); check the name"):
+            app(["hub:org/other", *options], standalone_mode=False)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert told.exit_code == 0, told.output
+    model, meta = checkpoint.load(tmp_path / "out")
+    assert np.array_equal(model.puzzle_table.numpy(), state["inner.puzzle_emb.weights"])
+    assert (meta["puzzle"], meta["imported_from"]) == ("sudoku-4x4", "name")

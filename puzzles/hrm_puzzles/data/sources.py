@@ -161,23 +161,22 @@ def _csv_error(path: Path, line: int, problem: str, remedy: str) -> DatasetError
     return DatasetError(f"{path}, line {line}: {problem}; {remedy}.")
 
 
-def downloaded(source: str) -> tuple[Path, Path]:
-    """train.csv and test.csv of `hub:ORG/NAME`, downloaded once; every failure is one sentence."""
+def downloaded(source: str, *files: str, repo_type: str = "dataset", by_hand: str = BY_HAND) -> list[Path]:
+    """Files of `hub:ORG/NAME` (train.csv and test.csv), downloaded once; every failure is one sentence."""
     name = source.removeprefix(HUB)
     if not source.startswith(HUB) or name.count("/") != 1:
         raise DatasetError(f"{source!r} is no source; write {HUB}ORG/NAME, as in {HUB}sapientinc/sudoku-extreme.")
     try:
         from huggingface_hub import hf_hub_download  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        remedy = f"install it with pip install 'hrm-edge[hub]', or {BY_HAND}"
+        remedy = f"install it with pip install 'hrm-edge[hub]', or {by_hand}"
         raise DatasetError(f"{source} needs the package huggingface_hub, which is missing; {remedy}.") from error
     try:
-        train, test = (Path(hf_hub_download(name, file, repo_type="dataset")) for file in ("train.csv", "test.csv"))
+        return [Path(hf_hub_download(name, file, repo_type=repo_type)) for file in files or ("train.csv", "test.csv")]
     except (OSError, ValueError) as error:  # the client's own errors are kinds of these
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        remedy = f"check the name and the network, or {BY_HAND}"
+        remedy = f"check the name and the network, or {by_hand}"
         raise DatasetError(f"{source} cannot be fetched ({reason}); {remedy}.") from error
-    return train, test
 
 
 SEED = 20_017
