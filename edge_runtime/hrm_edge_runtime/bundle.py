@@ -111,8 +111,8 @@ class Bundle:
         with self._golden_arrays() as arrays:
             return _golden(arrays, self.manifest)
 
-    def golden_question(self) -> object:
-        """A held-out puzzle of the golden traces as a person would send it; None where the bundle holds no traces.
+    def golden_example(self) -> tuple[object, object] | None:
+        """A held-out puzzle of the golden traces and its answer, as a person would write both; None without traces.
 
         The first one that PyTorch solved, if answers can be proven and any was; else the first. The logits, nearly all
         of the file, are not read.
@@ -122,8 +122,10 @@ class Bundle:
         with self._golden_arrays() as arrays:
             is_solved_B = (arrays["answer_SBT"] == arrays["labels_BT"]).all(-1).any(0)
             row = int(is_solved_B.argmax()) if self.puzzle.proof_exists else 0
-            question = self.puzzle.decode(arrays["tokens_BT"][row].astype(np.int32))
-            return self.puzzle.asked(question, self.identifiers[arrays["puzzle_ids_B"][row].astype(int)])
+            tokens = (arrays[name][row].astype(np.int32) for name in ("tokens_BT", "labels_BT"))
+            name = self.identifiers[arrays["puzzle_ids_B"][row].astype(int)]
+            question, answer = (self.puzzle.asked(self.puzzle.decode(tokens_T), name) for tokens_T in tokens)
+            return question, answer
 
     @contextlib.contextmanager
     def _golden_arrays(self) -> Generator[Mapping[str, NDArray[np.generic]]]:

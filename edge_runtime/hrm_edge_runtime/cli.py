@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from hrm_host import system
 from hrm_host.command import Command, refusing
 
 serve = Command(add_completion=False, pretty_exceptions_enable=False)
@@ -53,15 +52,14 @@ def serve_command(
         int, typer.Option(min=1, help="Connections at once; when all are taken, idle ones make room.")
     ] = 4096,
     keys: Annotated[Path | None, typer.Option(help="File of keys, made with hrm-key; every request needs one.")] = None,
+    cors: Annotated[
+        list[str] | None, typer.Option(metavar="ORIGIN", help="Pages of this origin may ask too, as https://my.site.")
+    ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate (PEM, with its chain): speak HTTPS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).")] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without keys: whoever reaches it may use it.")
     ] = False,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="Without keys: a public name of this server; may be repeated."),
-    ] = None,
     log: Annotated[
         Literal["text", "json"], typer.Option(help="Lines on standard error: for people, or JSON.")
     ] = "text",
@@ -71,7 +69,6 @@ def serve_command(
     ] = None,
 ) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
-    system.ignore_hang_ups()
     from hrm_edge_runtime import bundle, logs
     from hrm_edge_runtime.http import auth, model_manager, server
     from hrm_edge_runtime.worker.lanes import LaneDefaults, MemoryBudget
@@ -110,9 +107,9 @@ def serve_command(
         stall_s=stall_seconds,
         max_connections=max_connections,
         keys=ring,
+        origins=auth.checked_origins(cors or ()),
         tls_cert=tls_cert,
         tls_key=tls_key,
-        hosts=allow_host or (),
         log=log,
         trace=trace,
     )

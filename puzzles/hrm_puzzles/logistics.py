@@ -10,6 +10,7 @@ Grid values: 0 building, a road's cost (1, or congested 2 and 4), 5 depot, 6 cus
 1, 2 and 4 on the tour. Tokens: see `tours`. Shapes: B batch, P stops, T cells.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -21,7 +22,7 @@ from hrm_puzzles.grid import notation as grid_notation
 from hrm_puzzles.grid.board import NEIGHBOURS, BoolArray, GridShape, Int32Array, bit_at, levels_from, num_neighbours_BT
 from hrm_puzzles.grid.notation import Cell, Legend
 from hrm_puzzles.grid.puzzle import GridPuzzle
-from hrm_puzzles.puzzle import Example, Grid, IntArray, PuzzleError, require_difficulty
+from hrm_puzzles.puzzle import Example, Grid, IntArray, Leg, PuzzleError, Route, require_difficulty
 from hrm_puzzles.tours import COST_OF_TOKEN, COSTS, CUSTOMER_TOKEN, DEPOT_TOKEN, FAR, TOUR, VOCAB_SIZE
 
 BUILDING, ROAD, DEPOT, CUSTOMER = 0, 1, 5, 6  # values in grids
@@ -117,6 +118,31 @@ class Logistics(GridPuzzle):
                 question, answer = _grids(city, chosen[0])
                 return Example(question=question, answer=answer, rating=chosen[1])
 
+    def route(self, question: Grid, answer: Grid) -> Route:
+        """A leg to each customer and one back to the depot, of a cheapest tour over the marked roads."""
+        tokens_T, shape = self.encode(question), self.shape
+        is_kept_T = (answer == question).reshape(-1) | (answer == question + ON_TOUR).reshape(-1)
+        costs_T = np.where(is_kept_T, tours.marked_costs_BT(self.encode(answer)), 0)
+        depot, customers = (np.flatnonzero(tokens_T == token).tolist() for token in (DEPOT_TOKEN, CUSTOMER_TOKEN))
+        stops: list[int] = depot + customers
+        costs_T[stops] = 1
+        optimum = int(tours.optimum_B(shape, COST_OF_TOKEN[tokens_T][None], tokens_T[None])[0])
+        start = divmod(stops[0], shape.cols)
+        distance_PT = tours.distances_BPT(shape, costs_T[None], np.array([stops]))[0]
+        if (distance_PT[:, stops] == FAR).any():
+            return Route(start=start, legs=[], cost=None, optimum=optimum)
+        cheapest, ahead = tours.CheapestTours(distance_PT[:, stops]), {*stops[1:]}
+        entered, legs = list[int](), list[Leg]()
+        for before, stop in reversed(cheapest.one()):
+            for cell in reversed(_way(shape, distance_PT[before], costs_T, stops[stop], min)):
+                entered.append(cell)
+                if cell in ahead or (cell == stops[0] and not ahead):  # a tour may pass the depot on its way
+                    cells = [divmod(one, shape.cols) for one in entered]
+                    legs.append(Leg(to=cells[-1], cost=int(costs_T[entered].sum()), cells=cells))
+                    ahead.discard(cell)
+                    entered.clear()
+        return Route(start=start, legs=legs, cost=cheapest.cost, optimum=optimum)
+
     def from_object(self, question: dict[object, object]) -> tuple[Grid, dict[str, object]]:
         """Further rules: `wrong-keys`, `bad-cell`, `in-building` and `same-cell`."""
         shape = self.shape
@@ -132,6 +158,10 @@ class Logistics(GridPuzzle):
             _require_road(grid, cell, name)
             grid[cell] = value
         return grid, {"grid": rows, "depot": depot, "customers": customers}
+
+    def question_object(self, grid: Grid) -> dict[str, object]:
+        depot, customers = (np.argwhere(grid == value).tolist() for value in (DEPOT, CUSTOMER))
+        return {"grid": np.where(grid >= DEPOT, 1, grid).tolist(), "depot": depot[0], "customers": customers}
 
     def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
         return {**question, "tour": np.argwhere(grid >= DEPOT).tolist()}
@@ -215,14 +245,22 @@ def _with_one_tour(city: _City, draw: Random) -> tuple[BoolArray, int] | None:
 def _cells_of_one(city: _City, draw: Random, distance_PT: Int32Array, cheapest: tours.CheapestTours) -> BoolArray:
     cells_T = np.zeros(city.shape.num_cells, dtype=np.bool_)
     for start, end in cheapest.one():
-        cell, distance_T, costs_T = city.stops[end], distance_PT[start], city.costs_T
-        while cell != city.stops[start]:
-            cells_T[cell] = True
-            row, col = divmod(cell, city.shape.cols)
-            places = [(row + down, col + right) for down, right in NEIGHBOURS]
-            near = [r * city.shape.cols + c for r, c in places if 0 <= r < city.shape.rows and 0 <= c < city.shape.cols]
-            cell = draw.choice([other for other in near if distance_T[other] == distance_T[cell] - costs_T[cell]])
+        cells_T[_way(city.shape, distance_PT[start], city.costs_T, city.stops[end], draw.choice)] = True
     return cells_T
+
+
+def _way(
+    shape: GridShape, distance_T: Int32Array, costs_T: Int32Array, cell: int, choose: Callable[[list[int]], int]
+) -> list[int]:
+    """The cells that a cheapest way enters, back from `cell` to where `distance_T` is 0, that one left out."""
+    cells: list[int] = []
+    while distance_T[cell]:
+        cells.append(int(cell))
+        row, col = divmod(cell, shape.cols)
+        places = [(row + down, col + right) for down, right in NEIGHBOURS]
+        near = [r * shape.cols + c for r, c in places if 0 <= r < shape.rows and 0 <= c < shape.cols]
+        cell = choose([other for other in near if distance_T[other] == distance_T[cell] - costs_T[cell]])
+    return cells
 
 
 def _congest(city: _City, draw: Random, others_T: BoolArray, chosen_T: BoolArray) -> bool:

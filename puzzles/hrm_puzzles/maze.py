@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hrm_puzzles.grid import board as grid_board
 from hrm_puzzles.grid import notation as grid_notation
 from hrm_puzzles.grid.puzzle import GridPuzzle
-from hrm_puzzles.puzzle import Example, Grid, IntArray, PuzzleError, require_difficulty
+from hrm_puzzles.puzzle import Example, Grid, IntArray, Leg, PuzzleError, Route, require_difficulty
 
 OPEN, WALL, START, GOAL, PATH = range(5)  # values in grids
 WALL_TOKEN, OPEN_TOKEN, START_TOKEN, GOAL_TOKEN, PATH_TOKEN = range(1, 6)
@@ -121,6 +121,21 @@ class Maze(GridPuzzle):
                 length = draw.randrange(wanted.start, min(len(levels), wanted.stop))
                 return _example(shape, draw, free, levels[0], _any_of(draw, levels[length]))
 
+    def route(self, question: Grid, answer: Grid) -> Route:
+        """One leg: the cells of a shortest way over the marked cells, and its moves."""
+        shape, is_marked = self.shape, (question == OPEN) & (answer == PATH)
+        sets = (is_marked | (question > WALL), question == START, question == GOAL)
+        free, start, goal = (grid_board.bits_from(shape, is_set.reshape(1, -1)) for is_set in sets)
+        way = [start]
+        for level in cells_between(shape, free, start, goal)[1:]:
+            near = level & grid_board.neighbours(shape, way[-1])
+            way.append(near & -near)
+        first, *cells = (divmod(cell.bit_length() - 1, shape.cols + 1) for cell in way)
+        optimum = num_moves(shape, self.encode(question))
+        assert optimum is not None, "a question without a way is refused"
+        legs = [Leg(to=cells[-1], cost=len(cells), cells=cells)] if cells else []
+        return Route(start=first, legs=legs, cost=len(cells) or None, optimum=optimum)
+
     def board_of(self, text: str) -> Grid:
         """The cells of one row of a CSV file, question or answer; the board is not judged."""
         return grid_notation.parsed(self.shape, LEGEND, text).grid
@@ -148,6 +163,10 @@ class Maze(GridPuzzle):
         if start == goal:
             raise grid_notation.error_at(goal, "start and goal are the same cell", "same-cell", "move one of them")
         return grid, {"grid": rows, "start": start, "goal": goal}
+
+    def question_object(self, grid: Grid) -> dict[str, object]:
+        start, goal = (np.argwhere(grid == value)[0].tolist() for value in (START, GOAL))
+        return {"grid": (grid == WALL).astype(int).tolist(), "start": start, "goal": goal}
 
     def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
         """The marked cells in walking order, strays last."""

@@ -7,7 +7,7 @@ Shapes: B batch, N examples, T tokens (cells), G partitions of the positions.
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,6 +176,50 @@ class Puzzle(Protocol):
 # What a puzzle may offer besides
 
 
+@dataclass(frozen=True, kw_only=True)
+class Leg:
+    """The part of a route from the stop before to the cell `to`: its cost, and the cells it enters, `to` the last."""
+
+    to: tuple[int, int]
+    cost: int
+    cells: list[tuple[int, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """The way that an answer marks; cells are (row, column) from 0.
+
+    Where the marks lead nowhere there are no legs and no cost. `optimum` is the least cost of any way, found by search:
+    it judges an answer and never takes its place.
+    """
+
+    start: tuple[int, int]
+    legs: list[Leg]
+    cost: int | None
+    optimum: int
+
+
+@runtime_checkable
+class Routed(Protocol):
+    """Answers that are a way through the board."""
+
+    def route(self, question: Grid, answer: Grid) -> Route: ...
+
+
+@runtime_checkable
+class Described(Protocol):
+    """Notations that can be shown to people."""
+
+    @property
+    def about(self) -> str:
+        """What stands for what, in a sentence."""
+        ...
+
+    def forms(self, asked: Any) -> dict[str, object]:
+        """A question as `asked` writes it, in every notation by its name."""
+        ...
+
+
 @runtime_checkable
 class Coloured(Protocol):
     """Cells that are shown as colours."""
@@ -227,6 +271,15 @@ class Voting(Protocol):
         q_halt_N: NDArray[np.floating],
     ) -> dict[int, float]:
         """For each k of `voting.TRIALS` the share of tasks whose answer is among the first k grids voted for."""
+        ...
+
+
+@runtime_checkable
+class NamedVariants(Protocol):
+    """A puzzle whose copies are rows of the puzzle table with names of their own, as those of an ARC task."""
+
+    def variant_of(self, name: str) -> tuple[str, Symmetry]:
+        """The task behind a name, and the symmetry that makes this variant of its puzzles."""
         ...
 
 

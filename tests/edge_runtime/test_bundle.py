@@ -237,14 +237,14 @@ def test_golden_traces_that_are_missing_or_do_not_fit_are_refused(bundle: Path) 
         Bundle.open(bundle).golden()
     (bundle / "golden.npz").write_bytes(b"PK no zip")
     rewrite(bundle)
-    for read in (Bundle.golden, Bundle.golden_question):
+    for read in (Bundle.golden, Bundle.golden_example):
         with pytest.raises(BundleError, match="do not read"):
             read(Bundle.open(bundle))
     (bundle / "golden.npz").unlink()
     rewrite(bundle)
     with pytest.raises(BundleError, match="holds no golden"):
         Bundle.open(bundle).golden()
-    assert Bundle.open(bundle).golden_question() is None
+    assert Bundle.open(bundle).golden_example() is None
 
 
 def test_engines_made_on_the_device_do_not_belong_to_what_is_verified(bundle: Path) -> None:

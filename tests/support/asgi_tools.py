@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,9 +35,11 @@ def lanes_over(engine: Engine, puzzle: Puzzle = PUZZLE, name: str = NAME) -> Lan
     return {name: ready_lane(Attempts(engine, puzzle, np.zeros((1, 4), np.float32), queue_limit=8))}
 
 
-def app_over(make_lanes: MakeLanes, keys: KeyRing | None = None) -> tuple[FastAPI, EngineClient]:
+def app_over(
+    make_lanes: MakeLanes, keys: KeyRing | None = None, origins: Sequence[str] = ()
+) -> tuple[FastAPI, EngineClient]:
     engine_client = EngineClient(functools.partial(ThreadEngine, make_lanes), {NAME: 10})
-    return create_app(engine_client, [scripted_model(num_slots=2)], keys=keys), engine_client
+    return create_app(engine_client, [scripted_model(num_slots=2)], keys=keys, origins=origins), engine_client
 
 
 def app_of_two() -> tuple[FastAPI, EngineClient]:
@@ -79,6 +81,9 @@ class Http:
 
     def post(self, path: str, **options: Any) -> httpx.Response:
         return self.portal.call(functools.partial(self.http.post, path, **options))
+
+    def options(self, path: str, **options: Any) -> httpx.Response:
+        return self.portal.call(functools.partial(self.http.options, path, **options))
 
 
 @contextlib.contextmanager

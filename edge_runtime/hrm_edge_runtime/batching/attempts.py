@@ -10,27 +10,17 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 from operator import attrgetter
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from hrm_edge_runtime.batching import lane, scheduler, stats
 from hrm_edge_runtime.batching.task import Attempt, Result, SegmentEvent, Task
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
-from hrm_puzzles.puzzle import RIGHT, Ballot, Puzzle, Symmetry
+from hrm_puzzles.puzzle import RIGHT, Ballot, NamedVariants, Puzzle, Symmetry
 
 _PACE_MEMORY = 1 / 8  # weight of the newest interval in the mean time between two steps
 _BY_NUMBER = attrgetter("number")
 DRAWS = 4  # symmetries drawn for each variant wanted: a puzzle with few of them soon repeats itself
-
-
-@runtime_checkable
-class NamedVariants(Protocol):
-    """A puzzle whose copies are rows of the puzzle table with names of their own, as those of an ARC task."""
-
-    def variant_of(self, name: str) -> tuple[str, Symmetry]:
-        """The task behind a name, and the symmetry that makes this variant of its puzzles."""
-        ...
 
 
 def unchanged(answer_T: Int32) -> Int32:

@@ -1,7 +1,6 @@
 """The HTTP application: its routes, its one middleware, and how every refusal becomes the same answer."""
 
 import contextlib
-import copy
 import os
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -12,19 +11,21 @@ import fastapi
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hrm_edge_runtime.http import body as intake
-from hrm_edge_runtime.http import schema, streams
+from hrm_edge_runtime.http import openapi, schema, streams
 from hrm_edge_runtime.http.auth import KeyRing, key_of
 from hrm_edge_runtime.http.errors import JSON, ServiceError, as_json, invalid, no_answer, refusal_from
 from hrm_edge_runtime.http.middleware import INTERNAL, RequestMiddleware, Trace
 from hrm_edge_runtime.http.model_manager import Library, ModelManager
 from hrm_edge_runtime.http.models import ServedModel
-from hrm_edge_runtime.http.schema import error_answers
+from hrm_edge_runtime.http.openapi import error_answers
 from hrm_edge_runtime.http.solve import SolveService
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
 
@@ -57,14 +58,14 @@ def create_app(
     models: Sequence[ServedModel],
     *,
     keys: KeyRing | None = None,
-    hosts: Sequence[str] = (),
     trace: Trace | None = None,
     library: Library | None = None,
+    origins: Sequence[str] = (),
 ) -> fastapi.FastAPI:
     """The application over one engine, which starts and stops with it.
 
-    With `keys` every route but /livez needs one of them; without, `hosts` are its public names. With a `library` an
-    admin may add, reload and remove models.
+    With `keys` every route but /livez needs one of them. With a `library` an admin may add, reload and remove models.
+    Pages of the `origins` may ask as well, with a key in a header.
     """
     service = SolveService(models, engine_client, library)
 
@@ -82,7 +83,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.service, app.state.keys = service, keys
+    app.state.service = service
     app.include_router(router)
     app.mount("/web", WebFiles())
     for refused in REFUSED:
@@ -90,11 +91,19 @@ def create_app(
     app.add_exception_handler(HTTPException, _refuse_route)
     app.add_exception_handler(RequestValidationError, _refuse_query)
     app.add_exception_handler(Exception, _own_fault)
-    app.openapi_schema = _description(app, next(iter(service.models.values())))
-    routes = list(app.openapi_schema["paths"])
+    app.has_keys = keys is not None
+    routes = [route.path for route in router.routes if isinstance(route, Route)]
     app.entrance = RequestMiddleware(
-        app.pass_on, metrics=service.metrics, routes=routes, keys=keys, hosts=hosts, trace=trace
+        app.pass_on, metrics=service.metrics, routes=routes, keys=keys, trace=trace, origins=origins
     )
+    if origins:
+        app.entrance = CORSMiddleware(
+            app.entrance,
+            allow_origins=origins,
+            allow_methods=("GET", "POST", "PUT", "DELETE"),
+            allow_headers=("Authorization", "Content-Type", "X-API-Key", "X-Request-Id"),
+            expose_headers=("Retry-After", "X-Request-Id"),
+        )
     return app
 
 
@@ -102,6 +111,15 @@ class EdgeApp(fastapi.FastAPI):
     """FastAPI behind our one middleware; it describes POST /solve, which goes past it and saves a fifth of the CPU."""
 
     entrance: ASGIApp
+    has_keys: bool
+    _described: tuple[tuple[ServedModel, ...], dict[str, Any]] = ((), {})
+
+    def openapi(self) -> dict[str, Any]:
+        """Made when it is read, with examples of the models that are served then."""
+        models = tuple(cast(SolveService, self.state.service).models.values())
+        if self._described[0] != models:
+            self._described = models, openapi.described(super().openapi(), models, with_keys=self.has_keys)
+        return self._described[1]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.entrance(scope, receive, send)
@@ -119,15 +137,6 @@ class EdgeApp(fastapi.FastAPI):
         except REFUSED as error:
             response = await _refuse(request, error)
         await response(scope, receive, send)
-
-
-def _description(app: fastapi.FastAPI, model: ServedModel) -> dict[str, Any]:
-    """OpenAPI, with an example that the first of these very models takes."""
-    described = copy.deepcopy(app.openapi())
-    for path in ("/solve", "/solve/stream", "/solve/batch"):
-        for body in described["paths"][path]["post"]["requestBody"]["content"].values():
-            body["schema"]["properties"]["puzzle"]["examples"] = [model.sample]
-    return described
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
@@ -174,7 +183,7 @@ class WebFiles(StaticFiles):
     "/solve",
     response_model=schema.SolveAnswer,
     responses=error_answers(403, 404, 408, 413, 415, 422, 429, 503, 504),
-    openapi_extra=schema.puzzle_body("application/json", "One puzzle."),
+    openapi_extra=openapi.puzzle_body("application/json", "One puzzle."),
 )
 async def solve(request: Request) -> Response:
     """Solve one puzzle. An answer is the model's own, proven or not; it is never replaced by another solver's."""
@@ -188,10 +197,10 @@ async def solve(request: Request) -> Response:
     "/solve/stream",
     response_class=Response,
     responses={
-        **schema.stream_answer(streams.EVENT_TYPE, "`segment` events, and at last one `answer` or `error`."),
+        **openapi.stream_answer(streams.EVENT_TYPE, "`segment` events, and at last one `answer` or `error`."),
         **error_answers(403, 404, 408, 413, 415, 422, 429, 503),
     },
-    openapi_extra=schema.puzzle_body("application/json", "One puzzle."),
+    openapi_extra=openapi.puzzle_body("application/json", "One puzzle."),
 )
 async def solve_stream(request: Request) -> Response:
     """Solve one puzzle and tell the model's answer after every segment; closing the connection cancels it."""
@@ -204,12 +213,12 @@ async def solve_stream(request: Request) -> Response:
     "/solve/batch",
     response_class=Response,
     responses={
-        **schema.stream_answer(
+        **openapi.stream_answer(
             streams.BATCH_TYPE, 'A line for each: {"line": n, "answer": ...} or {"line": n, "error": ...}.'
         ),
         **error_answers(403, 415, 422),
     },
-    openapi_extra=schema.puzzle_body(streams.BATCH_TYPE, "One puzzle in each line."),
+    openapi_extra=openapi.puzzle_body(streams.BATCH_TYPE, "One puzzle in each line."),
 )
 async def solve_batch(request: Request, order: Order = "as-finished") -> Response:
     """Solve any number of puzzles over one connection; read the answers while you send."""
@@ -245,6 +254,7 @@ async def livez(request: Request) -> schema.LiveAnswer:
     return schema.LiveAnswer(step_age_ms=1000 * engine_client.step_age_s)
 
 
+@router.get("/health", responses={**error_answers(), 503: {"model": schema.UnreadyAnswer, "description": "Not yet"}})
 @router.get("/readyz", responses={**error_answers(), 503: {"model": schema.UnreadyAnswer, "description": "Not yet"}})
 async def readyz(request: Request) -> schema.ReadyAnswer:
     """Whether new work is taken; until then, what is being built."""
@@ -282,7 +292,7 @@ async def index() -> Response:
         201: {"model": schema.ChangeAnswer, "description": "Added"},
         **error_answers(403, 404, 408, 413, 415, 422, 503, 507),
     },
-    openapi_extra=schema.request_body("application/json", schema.BundleRequest.model_json_schema()),
+    openapi_extra=openapi.request_body("application/json", schema.BundleRequest.model_json_schema()),
 )
 async def put_model(request: Request, name: ModelName) -> Response:
     """Serve a bundle from now on: another model (201), or the one of this name loaded again (200).

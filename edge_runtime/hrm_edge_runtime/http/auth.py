@@ -5,15 +5,15 @@ and here it would only let strangers keep the server busy with wrong keys.
 """
 
 import asyncio
-import contextlib
 import functools
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import ssl
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -96,10 +96,6 @@ class KeyRing:
         before = {key: key for key in self._keys}
         self._keys = [before.get(key, key) for key in read_keys(self._path)]
 
-    def in_force(self, key: Key) -> Key | None:
-        """The same key as the file has it now."""
-        return next((other for other in self._keys if other.sha256 == key.sha256), None)
-
     def __len__(self) -> int:
         return len(self._keys)
 
@@ -137,20 +133,8 @@ def read_keys(path: Path) -> list[Key]:
     return keys
 
 
-@contextlib.contextmanager
-def changed_keys(path: Path) -> Generator[list[Key]]:
-    """The keys of a file, which are written back as the block leaves them; other processes wait for their turn."""
-    with atomic.lock(path.resolve()):
-        keys = read_keys(path) if path.exists() else []
-        yield keys
-        write_keys(path, keys)
-
-
 def write_keys(path: Path, keys: Sequence[Key]) -> None:
     """Replace the file in one step, with the owner, group and mode it had; a new one only its owner may read."""
-    if len(keys) > MAX_KEYS:
-        raise KeyFileError(f"{path} would hold {len(keys)} keys where at most {MAX_KEYS} are read: remove one first.")
-    path = path.resolve()  # a link stays one
     try:
         with (
             atomic.new_file(path) as draft,
@@ -183,6 +167,14 @@ def bind_warnings(
     if tls_cert is None:
         return [f"listening on {host} without TLS: keys cross the network in the clear unless a proxy encrypts"]
     return []
+
+
+def checked_origins(origins: Sequence[str]) -> Sequence[str]:
+    """Origins as browsers name them; `*` would let every page that a visitor opens use this server."""
+    for origin in origins:
+        if not re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", origin):
+            raise BindError(f"--cors {origin} is no origin: name one, as https://my.site or http://localhost:3000.")
+    return origins
 
 
 def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:

@@ -4,10 +4,8 @@ Plain ASGI, because a wrapper around the request would hide a client's disconnec
 """
 
 import base64
-import functools
 import logging
 import math
-import re
 import time
 from collections.abc import Callable, Collection, Mapping
 
@@ -21,7 +19,7 @@ from hrm_edge_runtime.http.metrics import Metrics
 
 OPEN_PATHS = frozenset(("/livez",))
 METERED_PATHS = frozenset(("/solve", "/solve/stream"))  # lines of /solve/batch are metered there, one by one
-QUIET_PATHS = frozenset(("/livez", "/readyz", "/metrics"))  # probed every few seconds: only failures are worth a line
+QUIET_PATHS = frozenset(("/livez", "/readyz", "/health", "/metrics"))  # probed all the time: only failures are logged
 READING_METHODS = frozenset(("GET", "HEAD"))
 CHALLENGES = (  # one header each, since Chromium reads no list of them; Basic is what browsers ask people for
     'Basic realm="HRM Edge", charset="UTF-8"',
@@ -39,13 +37,6 @@ FOREIGN_PAGE = ServiceError(
     "a page of another origin sent this request",
     "open this server's own page; a proxy in front of it must leave the Host header as it is",
 )
-FOREIGN_HOST = ServiceError(
-    403,
-    "foreign-host",
-    "this server has no keys, and the request names it by a public name that it was not told",
-    "use its address, or start it with --allow-host NAME or with --keys",
-)
-PRIVATE_ENDINGS = (".local", ".localhost", ".internal", ".lan", ".home.arpa")  # nobody can own a name below them
 INTERNAL = ServiceError(500, "internal", "the server made a mistake", "report it with the server's log")
 
 Trace = Callable[[str, str, Mapping[bytes, bytes], logs.RequestContext], Callable[[int], None]]
@@ -59,9 +50,6 @@ class RequestMiddleware:
 
     A key comes as Bearer token, as X-API-Key, or as the password of Basic, which is how a browser opens the page; the
     user name is ignored. It is kept in `scope["state"]["key"]`, as its line of the file.
-
-    Without keys `hosts` lists the server's public names, or a stranger could give this address to a name of his own,
-    and a page under that name would count as the server's.
     """
 
     def __init__(
@@ -71,15 +59,15 @@ class RequestMiddleware:
         metrics: Metrics,
         routes: Collection[str],
         keys: KeyRing | None,
-        hosts: Collection[str],
         trace: Trace | None,
+        origins: Collection[str] = (),
     ) -> None:
         self._app = app
         self._metrics = metrics
         self._routes = frozenset(routes)
         self._keys = keys
-        self._hosts = frozenset(host.lower().encode("latin-1", "replace") for host in hosts)
         self._trace = trace
+        self._origins = frozenset(origin.encode() for origin in origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -119,10 +107,8 @@ class RequestMiddleware:
         # site's page must not ask with the key that its visitor's browser remembers.
         origin, host = headers.get(b"origin"), headers.get(b"host", b"")
         is_foreign = origin is not None and origin.partition(b"://")[2].lower() != host.lower()
-        if is_foreign and scope["method"] not in READING_METHODS:
+        if is_foreign and origin not in self._origins and scope["method"] not in READING_METHODS:
             return FOREIGN_PAGE.response()
-        if self._keys is None and (name := public_name_in(host)) is not None and name not in self._hosts:
-            return FOREIGN_HOST.response()
         if self._keys is None or scope["path"] in OPEN_PATHS:
             return None
         key = self._keys.find(_secret(headers))
@@ -162,15 +148,6 @@ class RequestMiddleware:
             words += f", {fields['model']}: {fields['puzzles']} answered in {fields['segments']} segments"
             words += f", queue {fields['queue_ms']} ms, compute {fields['compute_ms']} ms"
         _log.info("%s", words, extra={"fields": fields})
-
-
-@functools.lru_cache(maxsize=256)
-def public_name_in(host: bytes) -> bytes | None:
-    """The name in a Host header, if anybody could have registered it; None for addresses and private names."""
-    name = re.sub(rb":\d*$", b"", host.lower())
-    is_address = name.startswith(b"[") or re.fullmatch(rb"[0-9.]*", name) is not None
-    is_private = b"." not in name or name.decode("latin-1").endswith(PRIVATE_ENDINGS)
-    return None if is_address or is_private else name
 
 
 def _secret(headers: Mapping[bytes, bytes]) -> str:

@@ -17,7 +17,7 @@ from hrm_edge_runtime.http.errors import ServiceError, bad_puzzle, invalid, no_a
 from hrm_edge_runtime.http.schema import HaltingView, ModelView, SolveAnswer, SolveRequest
 from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.worker.lanes import LaneReport
-from hrm_puzzles.puzzle import Parsed, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, NamedVariants, Parsed, Puzzle, PuzzleError, Routed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,7 +25,8 @@ class ServedModel:
     """One model as the HTTP process knows it: everything but the engine.
 
     `num_slots` is the number asked for; the engine reports how many there are. `lane` is the key of its lane in the
-    engine. `held_out` is a question that it was not trained on, as a person would send it, where there is one.
+    engine. `held_out` is a question that it was not trained on and its answer, as a person would write both, where
+    there is one.
     """
 
     manifest: Manifest
@@ -35,7 +36,7 @@ class ServedModel:
     max_attempts: int
     lane: str
     puzzle_ids: Mapping[str, int] = field(default_factory=dict[str, int])
-    held_out: object = None
+    held_out: tuple[object, object] | None = None
 
     @classmethod
     def of(
@@ -49,7 +50,7 @@ class ServedModel:
             num_slots=num_slots,
             max_attempts=max_attempts,
             puzzle_ids={name: row for row, name in enumerate(bundle.identifiers)},
-            held_out=bundle.golden_question(),
+            held_out=bundle.golden_example(),
         )
 
     @cached_property
@@ -59,7 +60,14 @@ class ServedModel:
     @property
     def sample(self) -> object:
         """A question as a person would send it."""
-        return self.held_out or self.puzzle.sample(list(self.puzzle_ids))
+        return self.held_out[0] if self.held_out else self.puzzle.sample(list(self.puzzle_ids))
+
+    @cached_property
+    def tasks(self) -> list[str]:
+        """The tasks that it has learned by name (ARC), each of them once however many variants it knows."""
+        puzzle = self.puzzle
+        names = (puzzle.variant_of(name)[0] for name in self.puzzle_ids) if isinstance(puzzle, NamedVariants) else ()
+        return [name for name in dict.fromkeys(names) if name != BLANK_IDENTIFIER]
 
     @cached_property
     def halting(self) -> HaltingPolicy:
@@ -90,6 +98,7 @@ class ServedModel:
             rows=rows,
             cols=cols,
             identifiers=manifest.num_puzzle_ids,
+            tasks=len(self.tasks),
             sample=self.sample,
             provenance=manifest.provenance,
         )
@@ -174,7 +183,7 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
     """The answer in the notation of the request."""
     if result.answer_T is None:
         raise no_answer("engine-failed")
-    model = parsed.model
+    model, puzzle = parsed.model, parsed.model.puzzle
     return SolveAnswer(
         solution=parsed.solution_of(result.answer_T),
         status=result.status,
@@ -190,6 +199,7 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
         total_segments=result.total_segments,
         votes=result.votes,
         vote_share=result.vote_share,
+        route=puzzle.route(parsed.parsed.grid, puzzle.decode(result.answer_T)) if isinstance(puzzle, Routed) else None,
     )
 
 

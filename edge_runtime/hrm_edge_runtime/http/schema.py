@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from hrm_edge_runtime.batching.halting import PolicyKind
 from hrm_edge_runtime.batching.stats import LaneSnapshot, Outcome, Status
 from hrm_edge_runtime.worker.client import EngineState
+from hrm_puzzles.puzzle import Route
 
 
 class SolveRequest(BaseModel):
@@ -64,6 +65,11 @@ class SolveAnswer(BaseModel):
     total_segments: int = Field(description="The segments of all attempts together: what the answer cost.")
     votes: int | None = Field(description="How many attempts gave this answer, where no proof exists.")
     vote_share: float | None = Field(description="Their share of the attempts that gave an answer.")
+    route: Route | None = Field(
+        default=None,
+        description="The way that the answer marks through a maze (one leg, whose cost is its moves) or a city (the "
+        "customers in the order of their visits, and back to the depot), beside the cost of the best way.",
+    )
 
 
 class SegmentView(BaseModel):
@@ -138,7 +144,8 @@ class ModelView(BaseModel):
     max_attempts: int = Field(description="The largest `attempts` of a request.")
     rows: int | None = Field(description="Rows of its (largest) board, null where it has none.")
     cols: int | None
-    identifiers: int = Field(description="Rows of its puzzle table: the tasks it has learned, and one blank.")
+    identifiers: int = Field(description="Rows of its puzzle table: its tasks, their variants, and one blank.")
+    tasks: int = Field(description="How many tasks it has learned by name, each with its variants; 0 where it has one.")
     sample: Any = Field(description="A question as a person would send it.")
     provenance: dict[str, str | int | float]
 
@@ -212,38 +219,3 @@ class ReadyAnswer(BaseModel):
     """New work is taken."""
 
     state: EngineState
-
-
-ERRORS: dict[int, str] = {
-    401: "No key, or not a known one (only where the server asks for keys)",
-    403: "A page of another origin asks, or this key is no admin's",
-    404: "No such path or model",
-    405: "Another method is needed here",
-    409: "It is the only model here",
-    408: "The body came too slowly",
-    413: "The body is too large",
-    415: "The body is no plain JSON",
-    422: "The request or its puzzle cannot be accepted: field, rule and cell say where",
-    429: "This key asks more often than it may; see Retry-After",
-    500: "A fault of the server or its engine",
-    503: "Not now: queue-full, cannot-make-deadline, loading, draining or engine-lost; see Retry-After",
-    507: "There is no memory for it: the budget, and what nobody uses, are not enough",
-    504: "The deadline passed first",
-}
-
-
-def error_answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI's description of the refusals of a route; any may answer 401, 405 and 500."""
-    return {status: {"model": ErrorAnswer, "description": ERRORS[status]} for status in (*statuses, 401, 405, 500)}
-
-
-def request_body(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
-
-
-def puzzle_body(media_type: str, what: str) -> dict[str, Any]:
-    return request_body(media_type, {**SolveRequest.model_json_schema(), "description": what})
-
-
-def stream_answer(media_type: str, what: str) -> dict[int | str, dict[str, Any]]:
-    return {200: {"description": what, "content": {media_type: {"schema": {"type": "string"}}}}}

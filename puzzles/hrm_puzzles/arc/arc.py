@@ -7,7 +7,7 @@ Shapes: B batch, N answers, S side of the canvas, T = S * S, G = 2 partitions (r
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -56,6 +56,20 @@ class Arc:
         """The question with its task; one of a variant is turned back to the task's own colours and turn."""
         task, variant = arc_canvas.variant_of(identifier)
         return {"task": task, "input": variant.invert(grid).tolist()}
+
+    @property
+    def about(self) -> str:
+        return f"the name of a task that the model has learned, and a grid of the colours 0 to 9 up to {self.side} wide"
+
+    def forms(self, asked: Any) -> dict[str, object]:
+        task, rows = asked["task"], asked["input"]
+        lines = ["".join(map(str, row)) for row in rows]
+        return {
+            "rows of numbers": asked,
+            "list of lines": {"task": task, "input": lines},
+            "lines of text": {"task": task, "input": "\n".join(lines)},
+            "whole task": {"task": task, "train": [], "test": [{"input": rows}], "index": 0},
+        }
 
     def write(self, grid: Grid, notation: arc_notation.Notation) -> object:
         return arc_notation.written(grid, notation)

@@ -87,6 +87,10 @@ class GridPuzzle(ABC):
     def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
         """The object of a question with its answer."""
 
+    @abstractmethod
+    def question_object(self, grid: Grid) -> dict[str, object]:
+        """A question as a JSON object, its stops apart from the grid."""
+
     @cached_property
     def shape(self) -> grid_board.GridShape:
         return grid_board.GridShape(rows=self.rows, cols=self.cols)
@@ -124,6 +128,22 @@ class GridPuzzle(ABC):
     def asked(self, grid: Grid, identifier: str = "") -> object:  # noqa: ARG002
         """Lines of text."""
         return grid_notation.text_of(self.legend, grid)
+
+    @property
+    def about(self) -> str:
+        numbers = ", ".join(f"{value} for {character!r}" for value, character in self.legend.characters.items())
+        return f"{self.rows} rows of {self.cols} cells: {self.legend.described}; as numbers {numbers}"
+
+    def forms(self, asked: Any) -> dict[str, object]:
+        lines, grid = asked.split("\n"), self.parse(asked).grid
+        return {
+            "lines of text": asked,
+            "one line": "".join(lines),
+            "list of lines": lines,
+            "rows of characters": [list(line) for line in lines],
+            "rows of numbers": grid.tolist(),
+            "object": self.question_object(grid),
+        }
 
     def write(self, grid: Grid, notation: Notation) -> object:
         if notation.kind == "object":

@@ -7,6 +7,7 @@ Shapes: B batch, S side, T = S * S cells, G = 3 partitions (row, column, box), U
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -72,6 +73,23 @@ class Sudoku(sudoku_board.SudokuBoard):
     def asked(self, grid: Grid, identifier: str = "") -> object:  # noqa: ARG002
         """One line of text, a dot for each blank."""
         return "".join(str(digit or ".") for digit in grid.reshape(-1).tolist())
+
+    @property
+    def about(self) -> str:
+        digits = f"the digits 1 to {self.side}, and . 0 * _ or - for a blank (in lists of numbers 0 or null)"
+        return f"{self.side} rows of {self.side} cells in boxes of {self.box_rows} x {self.box_cols}: {digits}"
+
+    def forms(self, asked: Any) -> dict[str, object]:
+        grid = self.parse(asked).grid
+        lines = [asked[start : start + self.side] for start in range(0, len(asked), self.side)]
+        return {
+            "one line": asked,
+            "lines of text": "\n".join(lines),
+            "text with frames": self.render(grid),
+            "list of lines": lines,
+            "rows of numbers": grid.tolist(),
+            "flat list": [digit or None for digit in grid.reshape(-1).tolist()],
+        }
 
     def write(self, grid: Grid, notation: Notation) -> object:
         return sudoku_board.written(grid, notation)

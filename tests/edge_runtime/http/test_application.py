@@ -1,25 +1,34 @@
 """The application over an engine in a thread: pages, its description, engines that keep dying, and nothing left."""
 
 import asyncio
+import functools
 import json
 import logging
 import re
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, serving, until
 from scripted_server import NAME, examples
 from service_tools import wait_for
 
+from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.http import body
+from hrm_edge_runtime.http.app import create_app
+from hrm_edge_runtime.http.models import ServedModel
+from hrm_edge_runtime.http.schema import SolveAnswer
+from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
-from hrm_edge_runtime.worker.process import BACKOFF_CAP_S, HEALTHY_S
+from hrm_edge_runtime.worker.process import BACKOFF_CAP_S, HEALTHY_S, ThreadEngine
 
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
 QUESTIONS = [json.dumps({"puzzle": question}).encode() for question in examples()]
+SERVED: Any = {"precision": "fp32", "num_slots": 1, "max_attempts": 1}
 STATUSES = {200, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 503, 504}
 
 
@@ -42,11 +51,36 @@ def test_description_declares_every_status_and_takes_the_example() -> None:
         assert list(body["properties"]) == [
             "puzzle", "kind", "model", "policy", "max_segments", "attempts", "deadline_ms", "best_so_far", "priority",
         ]  # fmt: skip
-        example = body["properties"]["puzzle"]["examples"][0]
-        assert http.post("/solve", json={"puzzle": example}).status_code == 200
+        for example in solve["requestBody"]["content"]["application/json"]["examples"].values():
+            assert http.post("/solve", json=example["value"]).status_code == 200
+        assert "the digits 1 to 4" in body["properties"]["puzzle"]["description"]
         for path, methods in described["paths"].items():
             assert {"401", "405", "500"} <= set(next(iter(methods.values()))["responses"]), path
         assert "503" in described["paths"]["/readyz"]["get"]["responses"]
+
+
+def test_description_shows_a_question_in_every_notation_and_an_answer_of_each_kind() -> None:
+    models = {name: ServedModel.of(Bundle.open(find_bundle(name)), **SERVED) for name in ("maze-8x8", "arc-7x7")}
+    app = create_app(EngineClient(functools.partial(ThreadEngine, QUICK), dict.fromkeys(models, 1)), [*models.values()])
+    solve = app.openapi()["paths"]["/solve"]["post"]
+    asked = solve["requestBody"]["content"]["application/json"]["examples"]
+    assert [name.partition(", ")[0] for name in asked] == ["maze-8x8"] * 6 + ["arc-7x7"] * 4
+    answers = solve["responses"]["200"]["content"]["application/json"]["examples"]
+    maze, arc = (answers[name]["value"] for name in models)
+    assert (maze["verified"], maze["route"]["cost"]) == (True, maze["route"]["optimum"])
+    assert np.array(arc["solution"]).ndim == 2
+    for answer in (maze, arc):
+        SolveAnswer.model_validate(answer)
+
+
+def test_curl_needs_no_header_and_a_body_that_is_no_json_is_told_so() -> None:
+    with serving(*app_over(QUICK)) as http:
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        assert http.post("/solve", content=QUESTIONS[0], headers=form).status_code == 200
+        refused = http.post("/solve", content=b"puzzle=1", headers=form)
+        assert (refused.status_code, refused.json()["error"]["rule"]) == (422, "not-json")
+        assert http.post("/solve/batch", content=QUESTIONS[0], headers=form).status_code == 200
+        assert http.get("/health").json() == http.get("/readyz").json() == {"state": "ready"}
 
 
 def test_metrics_tell_of_answers_segments_and_memory() -> None:

@@ -2,36 +2,31 @@
 
 import asyncio
 import base64
-import functools
 import json
 import signal
 import stat
-import sys
-import threading
 from pathlib import Path
 
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, serving, until
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_server import NAME, examples, scripted_model
+from scripted_server import examples
 from service_tools import running, wait_for
 from typer.testing import CliRunner
 
-from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import (
+    BindError,
     Key,
     KeyFileError,
     KeyRing,
     TokenBucket,
-    changed_keys,
+    checked_origins,
     hash_of,
     read_keys,
     write_keys,
 )
 from hrm_edge_runtime.key_cli import main as key_app
-from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.process import ThreadEngine
 
 GOOD = next(iter(examples()))
 ROUTES = ("/", "/docs", "/models", "/slots", "/metrics", "/readyz", "/openapi.json", "/web/css/base.css", "/nothing")
@@ -137,6 +132,35 @@ def test_pages_of_other_origins_may_not_ask(origin: str) -> None:
         assert (refused.status_code, refused.json()["error"]["reason"]) == (403, "foreign-page")
         own = http.post("/solve", headers={"origin": "http://TEST"}, json={"puzzle": GOOD})
         assert own.status_code == 200
+
+
+def test_pages_of_listed_origins_ask_with_a_key_in_a_header_and_no_others(tmp_path: Path) -> None:
+    friend, stranger = {"origin": "https://my.site"}, {"origin": "https://other.site"}
+    asking = {"access-control-request-method": "POST", "access-control-request-headers": "x-api-key, content-type"}
+    with serving(*app_over(QUICK, ring(tmp_path), origins=["https://my.site"])) as http:
+        allowed = "access-control-allow-origin"
+        assert http.options("/solve", headers={**friend, **asking}).headers[allowed] == friend["origin"]
+        refused = http.options("/solve", headers={**stranger, **asking})
+        assert (refused.status_code, refused.headers.get(allowed)) == (400, None)
+        for headers, status in ((friend, 401), ({**friend, "x-api-key": USER}, 200)):
+            answer = http.post("/solve", headers=headers, json={"puzzle": GOOD})
+            assert (answer.status_code, answer.headers[allowed]) == (status, friend["origin"])
+        assert http.post("/solve", headers={**stranger, "x-api-key": USER}, json={"puzzle": GOOD}).status_code == 403
+
+
+@pytest.mark.parametrize("origin", ["*", "my.site", "https://my.site/page", "https://*.site", ""])
+def test_what_is_no_origin_is_refused_at_the_start(origin: str) -> None:
+    with pytest.raises(BindError, match="is no origin: name one"):
+        checked_origins([origin])
+
+
+def test_description_names_the_keys_where_the_server_asks_for_them(tmp_path: Path) -> None:
+    app, _ = app_over(QUICK, ring(tmp_path))
+    described = app.openapi()
+    assert {tuple(scheme) for scheme in described["security"]} == {("bearer",), ("header",), ("password",)}
+    assert set(described["components"]["securitySchemes"]) == {"bearer", "header", "password"}
+    assert described["paths"]["/livez"]["get"]["security"] == []
+    assert "security" not in app_over(QUICK)[0].openapi()
 
 
 def test_every_answer_carries_the_headers_that_keep_browsers_from_guessing(tmp_path: Path) -> None:
@@ -259,74 +283,3 @@ def test_hang_up_makes_a_running_server_read_its_keys_again(tmp_path: Path) -> N
         wait_for(lambda: server.status("/models") == 401)
         server.http.headers["x-api-key"] = ADMIN
         assert server.slots()["engine"]["pid"] == engine
-
-
-def test_commands_that_run_at_once_lose_no_key(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-
-    def add(number: int) -> None:
-        with changed_keys(path) as keys:
-            keys.append(Key(label=f"k{number}", sha256=f"{number:064x}"))
-
-    adding = [threading.Thread(target=add, args=(number,)) for number in range(8)]
-    switch_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for one in adding:
-            one.start()
-        for one in adding:
-            one.join()
-    finally:
-        sys.setswitchinterval(switch_s)
-    assert {key.label for key in read_keys(path)} == {f"k{number}" for number in range(8)}
-
-
-def test_a_key_too_many_is_refused_and_leaves_the_file_readable(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    write_keys(path, [Key(label=f"k{number}", sha256=f"{number:064x}") for number in range(1000)])
-    done = CliRunner().invoke(key_app, ["add", "more", "--file", str(path)])
-    assert (done.exit_code, "would hold 1001 keys" in done.stderr, done.stdout) == (1, True, "")
-    assert len(read_keys(path)) == 1000
-
-
-def test_a_link_to_a_key_file_stays_a_link(tmp_path: Path) -> None:
-    path, link = tmp_path / "keys", tmp_path / "link"
-    link.symlink_to(path)
-    for label in ("first", "second"):
-        assert CliRunner().invoke(key_app, ["add", label, "--file", str(link)]).exit_code == 0
-    assert link.is_symlink()
-    assert [key.label for key in read_keys(path)] == ["first", "second"]
-
-
-async def test_a_removed_key_asks_no_more_in_a_batch_that_is_open(tmp_path: Path) -> None:
-    keys = ring(tmp_path)
-    app, engine_client = app_over(QUICK, keys)
-    async with client_of(app, engine_client):
-        batch = Call(app, "/solve/batch", {"content-type": "application/x-ndjson", "x-api-key": USER})
-        line = json.dumps({"puzzle": GOOD}).encode() + b"\n"
-        batch.give(line)
-        await until(lambda: batch.body.count(b"\n") == 1)
-        write_keys(tmp_path / "keys", [SLOW])
-        keys.reload()
-        batch.give(line, more=False)
-        await asyncio.wait_for(batch.task, 60)
-    before, after = map(json.loads, batch.body.splitlines())
-    assert (before["answer"]["solution"] != GOOD, after["error"]["reason"]) == (True, "bad-key")
-
-
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        *[
-            (host, 200)
-            for host in ("127.0.0.1:8000", "localhost", "[::1]:8000", "board", "hrm.lan:80", "10.1.2.3", "Own.ORG")
-        ],
-        *[(host, 403) for host in ("evil.com", "evil.com:8000", "127.0.0.1.evil.com", "evil.com.", "own.org.evil.com")],
-    ],
-)
-def test_without_keys_a_strangers_name_is_not_taken_for_the_servers(host: str, status: int) -> None:
-    engine_client = EngineClient(functools.partial(ThreadEngine, QUICK), {NAME: 10})
-    with serving(create_app(engine_client, [scripted_model(num_slots=2)], hosts=["own.org"]), engine_client) as http:
-        answers = [http.get("/models", headers={"host": host})]
-        answers.append(http.post("/solve", headers={"host": host, "origin": f"http://{host}"}, json={"puzzle": GOOD}))
-    assert [answer.status_code for answer in answers] == [status] * 2

@@ -71,7 +71,7 @@ def test_what_is_refused_before_it_begins_is_an_ordinary_error(server: Server) -
     for body, status in (({"puzzle": "1"}, 422), ({"puzzle": "1", "model": "x"}, 404), ({}, 422)):
         response = server.http.post("/solve/stream", json=body)
         assert (response.status_code, list(response.json())) == (status, ["error"])
-    assert server.http.post("/solve/stream", content=b"{}").status_code == 415
+    assert server.http.post("/solve/stream", content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
 
 
 def test_a_closed_connection_cancels_and_a_lost_engine_is_an_error_event(examples: dict[str, str]) -> None:

@@ -1,0 +1,111 @@
+"""The description at /openapi.json: the refusals of each route, and examples that the served models take.
+
+Questions come in every notation of their kind, answers from the golden traces of the bundle.
+"""
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+from hrm_edge_runtime.batching.task import Result
+from hrm_edge_runtime.http.errors import JSON
+from hrm_edge_runtime.http.models import ServedModel, answer_from, parse_request
+from hrm_edge_runtime.http.schema import ErrorAnswer, SolveRequest
+from hrm_puzzles.puzzle import Described
+
+SOLVING = ("/solve", "/solve/stream", "/solve/batch")
+KEY_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A key that hrm-key has made."},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    "password": {"type": "http", "scheme": "basic", "description": "Any user name, and the key as the password."},
+}
+
+ERRORS: dict[int, str] = {
+    401: "No key, or not a known one (only where the server asks for keys)",
+    403: "A page of another origin asks, or this key is no admin's",
+    404: "No such path or model",
+    405: "Another method is needed here",
+    409: "It is the only model here",
+    408: "The body came too slowly",
+    413: "The body is too large",
+    415: "The body is no plain JSON",
+    422: "The request or its puzzle cannot be accepted: field, rule and cell say where",
+    429: "This key asks more often than it may; see Retry-After",
+    500: "A fault of the server or its engine",
+    503: "Not now: queue-full, cannot-make-deadline, loading, draining or engine-lost; see Retry-After",
+    507: "There is no memory for it: the budget, and what nobody uses, are not enough",
+    504: "The deadline passed first",
+}
+
+
+def error_answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI's description of the refusals of a route; any may answer 401, 405 and 500."""
+    return {status: {"model": ErrorAnswer, "description": ERRORS[status]} for status in (*statuses, 401, 405, 500)}
+
+
+def request_body(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
+
+
+def puzzle_body(media_type: str, what: str) -> dict[str, Any]:
+    return request_body(media_type, {**SolveRequest.model_json_schema(), "description": what})
+
+
+def stream_answer(media_type: str, what: str) -> dict[int | str, dict[str, Any]]:
+    return {200: {"description": what, "content": {media_type: {"schema": {}}}}}
+
+
+def described(base: dict[str, Any], models: Iterable[ServedModel], *, with_keys: bool) -> dict[str, Any]:
+    """OpenAPI with examples of these very models, and with the keys where the server asks for them."""
+    description = copy.deepcopy(base)
+    paths, kinds = description["paths"], {model.puzzle.name: model for model in models}
+    about = [f"{kind}: {model.puzzle.about}." for kind, model in kinds.items() if isinstance(model.puzzle, Described)]
+    questions = {
+        f"{kind}, {form}": {"value": {"puzzle": question}}
+        for kind, model in kinds.items()
+        for form, question in _forms(model).items()
+    }
+    for path in SOLVING:
+        for body in paths[path]["post"]["requestBody"]["content"].values():
+            puzzle = body["schema"]["properties"]["puzzle"]
+            puzzle["description"] = "\n\n".join([puzzle["description"], *about])
+            puzzle["examples"] = [model.sample for model in kinds.values()]
+            body["examples"] = questions
+    answers = {kind: {"value": example} for kind, model in kinds.items() if (example := _answer_example(model))}
+    paths["/solve"]["post"]["responses"]["200"]["content"][JSON]["examples"] = answers
+    description["components"]["securitySchemes"] = KEY_SCHEMES
+    if with_keys:
+        description["security"] = [{scheme: []} for scheme in KEY_SCHEMES]
+        paths["/livez"]["get"]["security"] = []
+    return description
+
+
+def _forms(model: ServedModel) -> dict[str, object]:
+    puzzle = model.puzzle
+    return puzzle.forms(model.sample) if isinstance(puzzle, Described) else {"as in /models": model.sample}
+
+
+def _answer_example(model: ServedModel) -> dict[str, Any] | None:
+    """What the model would say where it is right."""
+    if model.held_out is None:
+        return None
+    question, answer = model.held_out
+    label_T = model.puzzle.encode(model.puzzle.parse(answer).grid)
+    parsed = parse_request([model], SolveRequest(puzzle=question), task_id=0, arrival_s=0.0)
+    proven = model.puzzle.proof_exists
+    result = Result(
+        task_id=0,
+        answer_T=label_T,
+        status="proven" if proven else "halted",
+        verified=True if proven else None,
+        segments=4,
+        halted_by="proven" if proven else "learned",
+        margin=1.5,
+        queue_s=0.0004,
+        compute_s=0.02,
+        num_attempts=1,
+        total_segments=4,
+        votes=None if proven else 1,
+        vote_share=None if proven else 1.0,
+    )
+    return answer_from(parsed, result).model_dump(mode="json")

@@ -1,0 +1,70 @@
+"""docs/notations.md shows every notation as the code reads it; run this file with Python to write it again."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from hrm_puzzles import registry
+from hrm_puzzles.logistics import Logistics
+from hrm_puzzles.maze import Maze
+from hrm_puzzles.puzzle import Described, Puzzle
+
+PAGE = Path(__file__).parents[2] / "docs" / "notations.md"
+HEAD = """# Notations
+
+Every form in which a puzzle may be sent, and the answer to each: an answer comes back in the notation of its question.
+The page is generated from the code (`python tests/puzzles/test_notations_page.py`), and a test compares the two. The
+same forms stand at `/docs` of a running server, for the models that it serves.
+
+Send any of them as `puzzle`: `curl localhost:8000/solve -d '{"puzzle": "..."}'`, `hrm-solve PUZZLE`, or paste it onto
+the web page. The boards below are small; those of a model are as large as `/models` says. Rows and columns of a JSON
+object count from 0; errors name cells from 1.
+"""
+ARC = ({"task": "0520fde7", "input": [[0, 7, 7], [7, 7, 7]]}, np.array([[7, 0, 7], [0, 7, 0]], np.int8))
+PUZZLES: dict[str, Puzzle] = {  # small boards, to be read by eye
+    "Sudoku": registry.get("sudoku-4x4"),
+    "Mazes": Maze(name="maze-5x5", rows=5, cols=5),
+    "Cities": Logistics(name="logistics-5x5", rows=5, cols=5),
+    "ARC": registry.get("arc-7x7"),
+}
+
+
+def page() -> str:
+    parts = [HEAD]
+    for title, puzzle in PUZZLES.items():
+        assert isinstance(puzzle, Described)
+        parts.append(f"## {title}\n\n{puzzle.about[0].upper()}{puzzle.about[1:]}.\n")
+        asked, answer = example_of(puzzle)
+        for form, question in puzzle.forms(asked).items():
+            solution = puzzle.write(answer, puzzle.parse(question).notation)
+            parts.append(f"**{form.capitalize()}**\n\n{shown(question)}\nAnswer:\n\n{shown(solution)}")
+    return "\n".join(parts)
+
+
+def example_of(puzzle: Puzzle) -> tuple[object, np.ndarray]:
+    if not puzzle.proof_exists:
+        return ARC
+    example = puzzle.generate(np.random.default_rng(3), "medium")
+    return puzzle.asked(example.question, ""), example.answer
+
+
+def shown(value: object) -> str:
+    return f"```\n{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}\n```\n"
+
+
+def test_the_page_is_the_codes_own() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), f"run python {Path(__file__).name} to write it again"
+
+
+def test_every_form_of_every_puzzle_is_read_as_the_same_question() -> None:
+    for name in registry.names():
+        puzzle = registry.get(name)
+        asked = puzzle.sample(["a task"])
+        if isinstance(puzzle, Described):
+            for form, question in puzzle.forms(asked).items():
+                assert puzzle.parse(question).grid.tolist() == puzzle.parse(asked).grid.tolist(), (name, form)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
