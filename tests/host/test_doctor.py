@@ -312,7 +312,7 @@ def doctor_says(*arguments: str, **environment: str) -> subprocess.CompletedProc
 
 
 FAKES = Path(__file__).parents[1] / "support" / "fakes"
-SEGMENTS = ["sudoku in fp32", "sudoku in fp16", "sudoku in int8"]
+SEGMENTS = ["sudoku in fp32", "sudoku in fp16", "sudoku in int8", "segments ahead of the host"]
 FIRST = ["TensorRT", "CUDA", "memory that both sides see, and a CUDA graph"]
 
 
@@ -338,7 +338,8 @@ def test_a_device_is_tried_step_by_step_and_a_failure_is_json_too(
     else:
         assert [step["step"] for step in steps] == [*FIRST, *SEGMENTS]
         assert steps[2]["found"]["launch_and_wait_us"] > 0
-        assert steps[-1]["found"]["step_ms"]["1"] > 0
+        assert steps[-2]["found"]["step_ms"]["1"] > 0
+        assert sorted(steps[-1]["found"]["ms_a_segment"]) == ["1", "2", "4", "8"]
 
 
 @pytest.mark.process

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,12 +26,12 @@ from typer.testing import CliRunner
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import Engine, EngineLostError, EngineUnavailableError
 from hrm_edge_runtime.engines.factory import num_gpus
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
-from hrm_edge_runtime.engines.trt import api, cache
+from hrm_edge_runtime.engines.trt import api, cache, check
 from hrm_edge_runtime.engines.trt import build as tensorrt_build
 from hrm_edge_runtime.engines.trt.api import BuildSettings
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey, Machine
@@ -166,6 +166,17 @@ def test_every_version_builds_and_answers_as_onnx_runtime_does(
     nothing_is_held()
 
 
+@pytest.mark.parametrize("drops", ["0", "1"])
+def test_a_model_without_puzzle_vectors_runs_whether_tensorrt_keeps_the_input_of_no_width_or_not(
+    device: SetUp, drops: str
+) -> None:
+    device(FAKE_TENSORRT_DROPS_UNUSED=drops, FAKE_CUDA_INTEGRATED="0")
+    bundle = Bundle.open(find_bundle("sudoku-6x6"))
+    assert bundle.manifest.puzzle_vector_size == 0
+    done = build(bundle, "--precision", "fp32", "--json")
+    assert (done.exit_code, told_by(done)["chosen"]) == (0, "fp32"), done.stderr
+
+
 def nothing_is_held() -> None:
     gpu = gpu_state()
     assert gpu.depth == 0
@@ -225,6 +236,61 @@ def test_what_is_loaded_after_a_run_that_was_left_is_not_seen_by_its_segment_ahe
     nothing_is_held()
 
 
+@both_drivers
+def test_a_card_gets_what_the_host_wrote_once_and_in_one_piece_and_gives_answers_in_one(
+    bundle: Bundle, device: SetUp, driver: Callable[[], Driver]
+) -> None:
+    device(FAKE_CUDA_INTEGRATED="0")
+    build(bundle)
+    ours, theirs = opened(bundle, driver), engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1)
+    copies = gpu_state().copies
+
+    def num_copies(num_active: int, num_segments: int = 1) -> int:
+        copies.clear()
+        for one, other in zip(ours.run(num_active, num_segments), theirs.run(num_active, num_segments), strict=True):
+            assert (one.answer_BT == other.answer_BT).all()
+        return len(copies)
+
+    for slot in range(SLOTS):
+        load_both(ours, theirs, bundle, slot, token=slot)
+    assert num_copies(2) == 1 + 1
+    assert num_copies(SLOTS) == 1 + 1  # one slot was still to begin
+    assert num_copies(SLOTS) == 1
+    assert num_copies(SLOTS, num_segments=4) == 4
+    load_both(ours, theirs, bundle, 1, token=5)
+    assert num_copies(SLOTS, num_segments=4) == 1 + 4
+    ours.move(2, 0)
+    theirs.move(2, 0)
+    assert num_copies(2) == 2 + 1 + 1  # both halves of the carry, on the device
+
+
+@pytest.mark.parametrize("is_integrated", ["1", "0"])
+def test_tokens_that_change_between_segments_are_seen_by_the_next_with_the_carry_kept(
+    bundle: Bundle, device: SetUp, is_integrated: str
+) -> None:
+    device(FAKE_CUDA_INTEGRATED=is_integrated)
+    build(bundle)
+    ours, theirs = opened(bundle), engine_from_bundle(bundle, num_slots=SLOTS, num_threads=1)
+    load_both(ours, theirs, bundle, 0, token=1)
+    for token in (1, 2, 2, 3):
+        tokens_T = np.full(16, token, np.int32)
+        ours._feed(0, tokens_BT=tokens_T)
+        theirs._inputs["tokens_BT"][0] = tokens_T
+        said_alike(ours, theirs, 1)
+
+
+def test_the_doctor_refuses_runs_that_say_otherwise_than_single_segments(
+    bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device()
+    build(bundle)
+    assert list(check.runs(bundle)["ms_a_segment"]) == [1, 2, 4, 8]
+    right = TensorRTEngine.run
+    monkeypatch.setattr(TensorRTEngine, "run", lambda self, n, length: reversed(list(right(self, n, length))))
+    with pytest.raises(EngineLostError, match="a run of 2 segments says otherwise"):
+        check.runs(bundle)
+
+
 NO_GRAPHS = [
     {"FAKE_CUDA_FAILS": "cuStreamBeginCapture"},
     {"FAKE_CUDA_FAILS": "cuStreamEndCapture"},
@@ -275,8 +341,8 @@ def test_a_profile_that_tensorrt_refuses_is_one_sentence(bundle: Bundle, device:
 
 def test_a_shape_that_tensorrt_refuses_is_one_sentence(device: SetUp, bundle: Bundle) -> None:
     device()
-    shapes = {"tokens_BT": (0, 16)}
-    with pytest.raises(ValueError, match=r"takes no tokens_BT of shape \(0, 16\) \(Shape provided"):
+    shapes = {"tokens_BT": (-1, 16)}
+    with pytest.raises(ValueError, match=r"takes no tokens_BT of shape \(-1, 16\) \(Shape provided"):
         api.plan_from_onnx(
             bundle.graph_path("fp32"), [shapes], settings=BuildSettings(), stages=Stages(), timing_cache=None
         )
@@ -338,16 +404,46 @@ def test_prepare_builds_once_and_chooses_the_measured_precision(bundle: Bundle, 
         ("FAKE_TENSORRT_VERSION", "10.16.1.11", "tensorrt 10.3.0 and not 10.16.1.11"),
         ("FAKE_CUDA_NAME", "Thor", "gpu Orin and not Thor"),
         ("FAKE_CUDA_SMS", "16", "num_sms 8 and not 16"),
+        ("FAKE_CUDA_GIB", "16", "memory_gib 8 and not 16"),
+        ("model", "NVIDIA Jetson AGX Orin", "module NVIDIA Jetson Orin Nano and not NVIDIA Jetson AGX Orin"),
+        ("power_mode", "MAXN", "power_mode 15W and not MAXN"),
     ],
 )
 def test_an_engine_of_another_machine_is_refused(
-    bundle: Bundle, device: SetUp, setting: str, value: str, told: str
+    bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch, setting: str, value: str, told: str
 ) -> None:
     device()
+    on_a_board(monkeypatch)
     build(bundle)
+    on_a_board(monkeypatch, **{setting: value} if setting.islower() else {})
     device(**{"version": "10.3.0", setting: value} if setting != "FAKE_TENSORRT_VERSION" else {"version": value})
     with pytest.raises(EngineUnavailableError, match=f"was built for {told}: build it with `"):
         factory.engine_for(bundle, engine="tensorrt:fp32", num_slots=SLOTS)
+
+
+def on_a_board(
+    monkeypatch: pytest.MonkeyPatch, model: str = "NVIDIA Jetson Orin Nano", power_mode: str = "15W"
+) -> None:
+    monkeypatch.setattr(cache, "Host", lambda: SimpleNamespace(model=model, power_mode=lambda: power_mode))
+
+
+def test_each_power_mode_has_a_timing_cache_of_its_own(
+    bundle: Bundle, device: SetUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device()
+    for power_mode in ("15W", "MAXN", "15W"):
+        on_a_board(monkeypatch, power_mode=power_mode)
+        build(bundle, "--again")
+    kept = {file.name.split("-")[2]: file.read_bytes() for file in cache.plan_folder().glob("timing-*.cache")}
+    assert kept == {"15w": b"timed timed ", "maxn": b"timed "}
+
+
+def test_trying_a_kernel_takes_a_quarter_of_an_8_gb_board_at_most(bundle: Bundle, device: SetUp) -> None:
+    device()
+    assert build(bundle).exit_code == 0
+    plan = next(cache.plan_folder().glob("*.plan")).read_bytes()
+    limits = json.loads(plan.partition(b"\n")[0])["limits"]
+    assert limits == {"WORKSPACE": 512 << 20, "TACTIC_DRAM": 2 << 30}
 
 
 def test_a_larger_engine_serves_fewer_slots(bundle: Bundle, device: SetUp) -> None:

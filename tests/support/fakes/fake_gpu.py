@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 
 NUMPY_OF: dict[str, Any] = {"tensor(int32)": np.int32, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
-GARBAGE, THREAD_LOCAL, MAPPED, NO_TIMING = 0xA5, 1, 2, 2
+GARBAGE, THREAD_LOCAL, MAPPED, NO_TIMING, SLEEPS = 0xA5, 1, 2, 2, 1
+ALIGNMENT = 256
 NO_DEVICE, OUT_OF_MEMORY, ILLEGAL_ADDRESS, CAPTURE_INVALIDATED, UNSUPPORTED = 100, 2, 700, 901, 900
 ATTRIBUTES = {75: 8, 76: 7, 16: int(os.environ.get("FAKE_CUDA_SMS", "8"))}
-MEMORY_BYTES = 8 << 30
 
 depth = 0  # contexts on this thread's stack
 launches = 0
+copies: list[tuple[int, int, int]] = []  # target, source and size of each that has run
 streams: dict[int, Stream] = {}
 memory: dict[int, np.ndarray] = {}
 pinned: dict[int, np.ndarray] = {}
@@ -53,6 +54,10 @@ def refuse(call: str, status: int) -> None:
 
 def name() -> str:
     return os.environ.get("FAKE_CUDA_NAME", "Orin")
+
+
+def memory_bytes() -> int:
+    return int(os.environ.get("FAKE_CUDA_GIB", "8")) << 30
 
 
 def attribute(number: int) -> int:
@@ -85,7 +90,11 @@ class Stream:
         if self.recording is not None and is_set_to_fail("capture"):
             self.is_broken = True
             raise RefusedError(UNSUPPORTED)
-        self.put(lambda: ctypes.memmove(target, source, num_bytes))
+        self.put(lambda: self._copy(target, source, num_bytes))
+
+    def _copy(self, target: int, source: int, num_bytes: int) -> None:
+        copies.append((target, source, num_bytes))
+        ctypes.memmove(target, source, num_bytes)
 
     def synchronize(self) -> None:
         self.advance(len(self.waiting))
@@ -102,7 +111,7 @@ class Event:
     """Waiting for it runs the stream as far as where it was recorded last, and no further."""
 
     def __init__(self, flags: int) -> None:
-        assert flags == NO_TIMING
+        assert flags == NO_TIMING | (SLEEPS if attribute(18) else 0), "a board's cores sleep, a desktop's spin"
         refuse("cuEventCreate", OUT_OF_MEMORY)
         self.handle = next(event_handles)
         self.stream: Stream | None = None
@@ -127,14 +136,17 @@ def allocate(num_bytes: int) -> int:
         os._exit(3)
     if num_bytes > int(os.environ.get("FAKE_CUDA_BYTES", str(1 << 30))):
         raise RefusedError(OUT_OF_MEMORY)
-    array = np.full(num_bytes, GARBAGE, np.uint8)
-    memory[array.ctypes.data] = array
-    return array.ctypes.data
+    return _aligned(num_bytes, memory)
 
 
 def pin(num_bytes: int) -> int:
-    array = np.full(num_bytes, GARBAGE, np.uint8)
-    pinned[array.ctypes.data] = array
+    return _aligned(num_bytes, pinned)
+
+
+def _aligned(num_bytes: int, held: dict[int, np.ndarray]) -> int:
+    room = np.full(num_bytes + ALIGNMENT, GARBAGE, np.uint8)
+    array = room[-room.ctypes.data % ALIGNMENT :][:num_bytes]
+    held[array.ctypes.data] = array
     return array.ctypes.data
 
 

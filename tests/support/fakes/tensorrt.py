@@ -131,7 +131,7 @@ class _Profile:
         self.shapes: dict[str, list[int]] = {}
 
     def set_shape(self, name: str, low: Any, best: Any, high: Any) -> None:
-        if not tuple(low) <= tuple(best) <= tuple(high) or 0 in high:
+        if not tuple(low) <= tuple(best) <= tuple(high) or min(low) < 0:
             raise RuntimeError("Shape provided for min is inconsistent with other shapes.")
         self.shapes[name] = list(high)
 
@@ -231,7 +231,8 @@ def _build(network: _Network, config: _Config, logger: ILogger) -> Guard | None:
     if os.environ.get("FAKE_TENSORRT_FAILS") in ("build", network.name):
         logger.log(ILogger.Severity.ERROR, "Error Code 2: OutOfMemory\n(no further information)")
         return None
-    head = json.dumps({"version": __version__, "profiles": config.profiles}).encode()
+    limits = {pool.name: limit for pool, limit in config.limits.items()}
+    head = json.dumps({"version": __version__, "profiles": config.profiles, "limits": limits}).encode()
     return Guard("IHostMemory", _Bytes(head + b"\n" + network.onnx))
 
 
@@ -255,7 +256,9 @@ class _Engine:
         self.session = ort.InferenceSession(onnx, options, providers=["CPUExecutionProvider"])
         self.profiles = profiles
         self.device_memory_size_v2 = SCRATCH_BYTES
-        self._names = [node.name for node in (*self.session.get_inputs(), *self.session.get_outputs())]
+        nodes = (*self.session.get_inputs(), *self.session.get_outputs())
+        drops = os.environ.get("FAKE_TENSORRT_DROPS_UNUSED") == "1"
+        self._names = [node.name for node in nodes if not (drops and 0 in node.shape)]
         self.digest = hashlib.sha256(onnx).hexdigest()
 
     @property
@@ -292,7 +295,7 @@ class _Context:
         self._has_memory = False
 
     def update_device_memory_size_for_shapes(self) -> int:
-        assert set(self._shapes) == set(self._profile), "the size is known once every input has a shape"
+        assert set(self._shapes) == set(self._profile) & set(self._engine._names), "every input needs a shape"
         return SCRATCH_BYTES
 
     def set_device_memory(self, address: int, num_bytes: int) -> None:
@@ -314,6 +317,7 @@ class _Context:
 
     def set_tensor_address(self, name: str, address: int) -> bool:
         assert address, name
+        assert address % fake_gpu.ALIGNMENT == 0, f"TensorRT takes {name} at multiples of {fake_gpu.ALIGNMENT} alone"
         self._addresses[name] = address
         return True
 
@@ -335,7 +339,8 @@ class _Context:
         binding = self._engine.session.io_binding()
         for node in self._engine.session.get_inputs():
             dtype = fake_gpu.NUMPY_OF[node.type]
-            binding.bind_input(node.name, "cpu", 0, dtype, [num_rows, *node.shape[1:]], addresses[node.name])
+            address = addresses.get(node.name, addresses["tokens_BT"])  # what is dropped is never read
+            binding.bind_input(node.name, "cpu", 0, dtype, [num_rows, *node.shape[1:]], address)
         for node in self._engine.session.get_outputs():
             dtype = fake_gpu.NUMPY_OF[node.type]
             binding.bind_output(node.name, "cpu", 0, dtype, [num_rows, *node.shape[1:]], addresses[node.name])

@@ -3,7 +3,8 @@
     python3 -m hrm_edge_runtime.engines.trt.check [BUNDLE]
 
 One JSON line when a step begins and one when it ends, so that even a crash says where. The last steps build the engines
-of each precision for one puzzle at a time, minutes the first time, and replay the golden traces. Not run on a GPU.
+of each precision for one puzzle at a time, minutes the first time, replay the golden traces, and run several segments
+ahead of the host. Not run on a GPU.
 """
 
 import json
@@ -19,11 +20,12 @@ import numpy as np
 
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import EngineLostError
-from hrm_edge_runtime.engines.factory import prepare
+from hrm_edge_runtime.engines.factory import choose, engine_for, prepare
 from hrm_edge_runtime.engines.trt import api, cache
 from hrm_edge_runtime.engines.trt.cuda import Gpu, look
 
 NUM_NUMBERS, NUM_LAUNCHES = 1024, 200
+RUN_LENGTHS, NUM_SEGMENTS = (1, 2, 4, 8), 64
 
 
 def steps(bundle: Bundle) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -33,13 +35,14 @@ def steps(bundle: Bundle) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "memory that both sides see, and a CUDA graph", launch_us
     for precision in bundle.manifest.precisions:
         yield f"{bundle.manifest.name} in {precision}", partial(segment, bundle, precision)
+    yield "segments ahead of the host", partial(runs, bundle)
 
 
 def launch_us() -> dict[str, float]:
     """The host's median time to launch a recorded copy and wait for it, after the copy was right."""
     with closing(Gpu()) as gpu:
-        shared, there = gpu.share((NUM_NUMBERS,), np.float32), gpu.allocate(4 * NUM_NUMBERS)
-        shared.array[:] = np.arange(NUM_NUMBERS)
+        shared, there = gpu.share({"numbers": ((NUM_NUMBERS,), np.float32)}), gpu.allocate(4 * NUM_NUMBERS)
+        shared.arrays["numbers"][:] = np.arange(NUM_NUMBERS)
 
         def work() -> None:
             gpu.upload(shared)
@@ -51,7 +54,7 @@ def launch_us() -> dict[str, float]:
             launch()
             gpu.wait()
             times_s.append(time.perf_counter() - began_s)
-        if (gpu.read(there, (NUM_NUMBERS,), np.float32) != shared.array).any():
+        if (gpu.read(there, (NUM_NUMBERS,), np.float32) != shared.arrays["numbers"]).any():
             raise EngineLostError("the GPU does not see what the host wrote, so no answer from it can be trusted")
     return {"launch_and_wait_us": round(1e6 * float(np.median(times_s)), 1)}
 
@@ -64,6 +67,23 @@ def segment(bundle: Bundle, precision: str) -> dict[str, Any]:
     if page.breaks:
         raise ValueError(page.breaks[0])
     return {"step_ms": page.step_ms, "build_seconds": page.build_seconds, "fused_attention": page.fused_attention}
+
+
+def runs(bundle: Bundle) -> dict[str, Any]:
+    """The time of a segment in runs of 1, 2, 4 and 8; refuses a run that says otherwise than single segments."""
+    choice, golden, ms, single = choose(bundle, "tensorrt"), bundle.golden(), dict[int, float](), b""
+    with closing(engine_for(bundle, engine=str(choice), num_slots=1)) as engine:
+        for length in RUN_LENGTHS:
+            engine.load(0, golden.tokens_BT[0], bundle.puzzle_table[golden.puzzle_ids_B[0]])
+            said, began_s = b"", time.perf_counter()
+            for _ in range(NUM_SEGMENTS // length):
+                for one in engine.run(1, length):
+                    said += one.answer_BT.tobytes() + one.halt_margin_B.tobytes()
+            ms[length] = round(1e3 * (time.perf_counter() - began_s) / NUM_SEGMENTS, 4)
+            single = single or said
+            if said != single:
+                raise EngineLostError(f"a run of {length} segments says otherwise than single segments")
+    return {"engine": str(choice), "ms_a_segment": ms}
 
 
 def main(arguments: list[str]) -> None:

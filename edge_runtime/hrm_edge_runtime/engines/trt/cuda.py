@@ -1,16 +1,20 @@
 """CUDA as an engine needs it: memory, copies, one stream, graphs. `Gpu` over either of the drivers in `drivers.py`.
 
-Memory comes in two kinds. Device memory holds what stays there: the carry and scratch. A `Shared` tensor is what the
+Memory comes in two kinds. Device memory holds what stays there: the carry and scratch. `Shared` tensors are what the
 host writes or reads: on an integrated GPU the very same pinned memory, which Orin's GPU reads uncached and its CPU
-cached, so it is for small things touched once (CUDA for Tegra application note, section 3); on a card a pinned array
-and its copy in device memory.
+cached, so it is for small things touched once (CUDA for Tegra application note, section 3); on a card pinned memory and
+its copy on the device, all of them in one transfer.
+
+Whoever waits for a mark sleeps on an integrated GPU, where a core that spins takes power and time from everything else,
+and spins on a card, where waking up would take longer than what is left to wait.
 
 CUDA graphs record a stream's work once and launch it whole ever after: a segment is some two hundred small kernels, and
 on a Jetson's CPU starting them one by one takes as long as they run. Not run on a GPU yet.
 """
 
 import ctypes
-from collections.abc import Callable, Generator
+import itertools
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,17 +22,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError
+from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError, Shape
 from hrm_edge_runtime.engines.trt.drivers import INSTALL, CudaError, Driver, GpuInfo, driver_here
 
 MEMORY_REMEDY = "use fewer --slots, leave the desktop (sudo systemctl isolate multi-user.target), or reboot"
 
 
+ALIGNMENT = 256  # of every tensor's address, as TensorRT asks
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shared:
-    """A tensor of the host's with the address under which the GPU sees it."""
+    """Tensors of the host's in one piece of memory, and the addresses under which the GPU sees them."""
 
-    array: NDArray[Any]
+    arrays: dict[str, NDArray[Any]]
+    addresses: dict[str, int]
+    memory: NDArray[np.uint8]
     address: int
 
 
@@ -63,27 +72,39 @@ class Gpu:
             self._memory.append(self._driver.allocate(max(1, num_bytes)))
         return self._memory[-1]
 
-    def share(self, shape: tuple[int, ...], dtype: Any) -> Shared:
-        """A tensor that both sides see, zeroed."""
-        num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    def share(self, tensors: Mapping[str, tuple[Shape, Any]]) -> Shared:
+        """Tensors of these shapes and types that both sides see, zeroed."""
+        sizes = {name: int(np.prod(shape)) * np.dtype(dtype).itemsize for name, (shape, dtype) in tensors.items()}
+        starts = list(itertools.accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values()), initial=0))
+        num_bytes = starts.pop()
         with self._refusing_no_memory(num_bytes):
-            pointer, mapped = self._driver.pin(max(1, num_bytes), mapped=self.info.is_integrated)
+            pointer, mapped = self._driver.pin(num_bytes, mapped=self.info.is_integrated)
         self._pinned.append(pointer)
-        array = np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(pointer)).view(dtype).reshape(shape)
-        array[...] = 0
-        return Shared(array=array, address=mapped or self.allocate(num_bytes))
+        memory = np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(pointer))
+        memory[:] = 0
+        start = dict(zip(tensors, starts, strict=True))
+        address = mapped or self.allocate(num_bytes)
+        return Shared(
+            arrays={
+                name: memory[start[name] : start[name] + sizes[name]].view(dtype).reshape(shape)
+                for name, (shape, dtype) in tensors.items()
+            },
+            addresses={name: address + offset for name, offset in start.items()},
+            memory=memory,
+            address=address,
+        )
 
-    def upload(self, tensor: Shared) -> None:
+    def upload(self, shared: Shared) -> None:
         """Send what the host wrote to the GPU; nothing to do where the memory is the same."""
         if not self.info.is_integrated:
             with self._reporting_loss():
-                self._driver.send(tensor.address, tensor.array.ctypes.data, tensor.array.nbytes, self.stream)
+                self._driver.send(shared.address, shared.memory.ctypes.data, shared.memory.nbytes, self.stream)
 
-    def download(self, tensor: Shared) -> None:
+    def download(self, shared: Shared) -> None:
         """Fetch what the GPU wrote."""
         if not self.info.is_integrated:
             with self._reporting_loss():
-                self._driver.fetch(tensor.array.ctypes.data, tensor.address, tensor.array.nbytes, self.stream)
+                self._driver.fetch(shared.memory.ctypes.data, shared.address, shared.memory.nbytes, self.stream)
 
     def copy(self, source: int, target: int, num_bytes: int) -> None:
         """Copy inside device memory."""
@@ -104,7 +125,7 @@ class Gpu:
 
     def event(self) -> int:
         """A mark on the stream that can be waited for."""
-        self._events.append(_started(self._driver.new_event))
+        self._events.append(_started(lambda: self._driver.new_event(sleeps=self.info.is_integrated)))
         return self._events[-1]
 
     def record(self, event: int) -> None:

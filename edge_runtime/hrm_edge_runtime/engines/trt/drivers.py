@@ -19,7 +19,7 @@ from hrm_edge_runtime.engines.engine import EngineUnavailableError
 INSTALL = "install hrm-edge[jetson], in a container use --runtime nvidia, or choose --engine cpu"
 THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads' calls do not break the recording
 MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP
-NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+NO_TIMING, SLEEPS = 2, 1  # CU_EVENT_DISABLE_TIMING, CU_EVENT_BLOCKING_SYNC
 MAJOR, MINOR, INTEGRATED, NUM_SMS = 75, 76, 18, 16  # CUdevice_attribute
 
 
@@ -73,7 +73,9 @@ class Driver(Protocol):
 
     def wait(self, stream: int) -> None: ...
 
-    def new_event(self) -> int: ...
+    def new_event(self, *, sleeps: bool) -> int:
+        """A mark; whoever waits for it sleeps, or spins."""
+        ...
 
     def record(self, event: int, stream: int) -> None: ...
 
@@ -177,8 +179,8 @@ class BindingsDriver:
     def wait(self, stream: int) -> None:
         self._call("cuStreamSynchronize", stream)
 
-    def new_event(self) -> int:
-        return int(self._call("cuEventCreate", NO_TIMING))
+    def new_event(self, *, sleeps: bool) -> int:
+        return int(self._call("cuEventCreate", NO_TIMING | (SLEEPS if sleeps else 0)))
 
     def record(self, event: int, stream: int) -> None:
         self._call("cuEventRecord", event, stream)
@@ -287,9 +289,9 @@ class PycudaDriver:
         with self._reporting():
             self._held[stream].synchronize()
 
-    def new_event(self) -> int:
+    def new_event(self, *, sleeps: bool) -> int:
         with self._reporting():
-            event = self._cuda.Event(NO_TIMING)
+            event = self._cuda.Event(NO_TIMING | (SLEEPS if sleeps else 0))
         self._held[id(event)] = event
         return id(event)
 

@@ -7,9 +7,9 @@ rows above n compute values that are never read. Contexts share one piece of scr
 the same time.
 
 In a run the next segment is launched before the host has looked at the last, so the GPU does not wait for it: answers
-have two places in turn, as the carry does, and only a run's first segment takes what the host wrote. The one ahead of a
-run that was left may see what is loaded next, but nobody sees it. Not run on a GPU yet: the same code runs in the tests
-over a stand-in for TensorRT and CUDA.
+have two places in turn, as the carry does. What the host wrote is sent once, with the first segment of the run after
+it; in all others nobody is fresh. The one ahead of a run that was left may see what is loaded next, but nobody sees it.
+Not run on a GPU yet: the same code runs in the tests over a stand-in for TensorRT and CUDA.
 """
 
 # Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against tensorrt-stubs.
@@ -79,13 +79,16 @@ class TensorRTEngine(Engine):
         self._launches = {kind: self._recorded(*kind) for kind in kinds}
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
-        self._fed["tokens_BT"].array[slot] = tokens_T
-        self._fed["puzzle_vector_BE"].array[slot] = puzzle_vector_E
-        self._fed["fresh_B"].array[slot] = True
+        self._feed(slot, tokens_BT=tokens_T, puzzle_vector_BE=puzzle_vector_E, fresh_B=True)
+
+    def _feed(self, slot: int, **values: object) -> None:
+        """The only way to what the GPU is fed: it is sent once, with the next segment that the host asks for."""
+        for name, value in values.items():
+            self._fed.arrays[name][slot] = value
+        self._is_unsent = True
 
     def move(self, source: int, target: int) -> None:
-        for tensor in self._fed.values():
-            tensor.array[target] = tensor.array[source]
+        self._feed(target, **{name: array[source] for name, array in self._fed.arrays.items()})
         for address in self._carries[self._current].values():
             self._gpu.copy(address + source * self._row_bytes, address + target * self._row_bytes, self._row_bytes)
 
@@ -95,14 +98,18 @@ class TensorRTEngine(Engine):
     def run(self, num_active: int, num_segments: int) -> Iterator[StepOutput]:
         assert 0 < num_active <= self.num_slots, f"{num_active} active slots of {self.num_slots}"
         bucket = next(bucket for bucket in self._buckets if bucket >= num_active)
-        self._launch(bucket, is_first=True)
+        is_sent = self._is_unsent
+        self._launch(bucket, sends=is_sent)
         for num_left in reversed(range(num_segments)):
             parity = 1 - self._current  # of the segment that the host sees next
             if num_left:
-                self._launch(bucket, is_first=False)
+                self._launch(bucket, sends=False)
             self._gpu.wait_for(self._events[parity])
-            self._fed["fresh_B"].array[:num_active] = False
-            said = {name: tensor.array[:num_active] for name, tensor in self._read[parity].items()}
+            if is_sent:
+                fresh_B = self._fed.arrays["fresh_B"]
+                fresh_B[:num_active] = False
+                self._is_unsent, is_sent = bool(fresh_B.any()), False  # who sat out is still to begin
+            said = {name: array[:num_active] for name, array in self._read[parity].arrays.items()}
             yield StepOutput(
                 answer_BT=said["answer_BT"],
                 halt_margin_B=said["halt_margin_B"],
@@ -110,9 +117,9 @@ class TensorRTEngine(Engine):
                 logits_BTV=said.get(contract.LOGITS),
             )
 
-    def _launch(self, bucket: int, *, is_first: bool) -> None:
+    def _launch(self, bucket: int, *, sends: bool) -> None:
         parity = self._current
-        self._launches[bucket, parity, is_first]()
+        self._launches[bucket, parity, sends]()
         self._gpu.record(self._events[parity])
         self._current = 1 - parity
 
@@ -127,9 +134,9 @@ class TensorRTEngine(Engine):
         return api.layer_names(self._engine)
 
     def close(self) -> None:
-        for holder in (self._launches, self._contexts, self._fed, *self._read):
+        for holder in (self._launches, self._contexts):
             holder.clear()
-        del self._engine
+        del self._engine, self._fed, self._read
         self._gpu.close()
 
     def _open(self, plan: bytes, num_profiles: int) -> tensorrt.ICudaEngine:
@@ -139,9 +146,10 @@ class TensorRTEngine(Engine):
             raise EngineUnavailableError(
                 f"TensorRT {version} does not take this engine ({self._last_error.text}): build it again."
             )
-        names = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
+        self._names = names = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
         due = {*contract.INPUTS, *contract.OUTPUTS}
-        if names != due or engine.num_optimization_profiles != num_profiles:
+        unused = set[str]() if self._manifest.puzzle_vector_size else {"puzzle_vector_BE"}  # TensorRT may leave it out
+        if not due - unused <= names <= due or engine.num_optimization_profiles != num_profiles:
             raise EngineUnavailableError(
                 f"the engine has tensors {sorted(names)} and {engine.num_optimization_profiles} profiles where "
                 f"{sorted(due)} and {num_profiles} are due: build it again."
@@ -151,9 +159,10 @@ class TensorRTEngine(Engine):
     def _allocate(self, num_rows: int) -> None:
         shapes = contract.shapes_of((*contract.INPUTS, *contract.OUTPUTS), self._manifest, num_rows)
         outputs = (*contract.ANSWERS, contract.LOGITS) if self._wants_logits else contract.ANSWERS
-        self._fed = {name: self._gpu.share(shapes[name], contract.INPUTS[name]) for name in contract.FED}
+        self._fed = self._gpu.share({name: (shapes[name], contract.INPUTS[name]) for name in contract.FED})
+        self._is_unsent = True
         self._read = [
-            {name: self._gpu.share(shapes[name], contract.OUTPUTS[name]) for name in outputs} for _parity in range(2)
+            self._gpu.share({name: (shapes[name], contract.OUTPUTS[name]) for name in outputs}) for _parity in range(2)
         ]
         self._none_fresh = self._gpu.allocate(num_rows)
         self._unread = 0 if self._wants_logits else self._gpu.allocate(int(np.prod(shapes[contract.LOGITS])) * 4)
@@ -165,24 +174,22 @@ class TensorRTEngine(Engine):
         self._scratch = self._gpu.allocate(self._engine.device_memory_size_v2)
 
     def _context(self, profile: int, bucket: int) -> tensorrt.IExecutionContext:
-        shapes = contract.shapes_of(contract.INPUTS, self._manifest, bucket)
+        shapes = contract.shapes_of(self._names.intersection(contract.INPUTS), self._manifest, bucket)
         scratch, stream = self._scratch, self._gpu.stream
         return api.context_for(self._engine, profile=profile, shapes=shapes, scratch=scratch, stream=stream)
 
-    def _recorded(self, bucket: int, parity: int, is_first: bool) -> Callable[[], None]:
+    def _recorded(self, bucket: int, parity: int, sends: bool) -> Callable[[], None]:
         """The launch of a bucket's segment from one carry to the other, recorded where the driver can."""
-        context, addresses = self._contexts[bucket], self._addresses(parity, is_first)
-        uploads = self._fed.values() if is_first else ()
+        context, addresses = self._contexts[bucket], self._addresses(parity, sends)
 
         def enqueue() -> None:
-            for name, address in addresses.items():
-                context.set_tensor_address(name, address)
-            for tensor in uploads:
-                self._gpu.upload(tensor)
+            for name in self._names:
+                context.set_tensor_address(name, addresses[name])
+            if sends:
+                self._gpu.upload(self._fed)
             if not context.execute_async_v3(self._gpu.stream):
                 raise EngineLostError(f"TensorRT does not run a segment of {bucket} slots ({self._last_error.text})")
-            for tensor in self._read[parity].values():
-                self._gpu.download(tensor)
+            self._gpu.download(self._read[parity])
 
         enqueue()  # TensorRT settles its shapes in a first run, which must not be recorded
         self._gpu.wait()
@@ -192,13 +199,13 @@ class TensorRTEngine(Engine):
             _log.warning("batch %d runs without a CUDA graph, which costs time: %s", bucket, error)
             return enqueue
 
-    def _addresses(self, parity: int, is_first: bool) -> dict[str, int]:
+    def _addresses(self, parity: int, sends: bool) -> dict[str, int]:
         before, after = self._carries[parity], self._carries[1 - parity]
-        shared = {name: tensor.address for name, tensor in (*self._fed.items(), *self._read[parity].items())}
         return {
             contract.LOGITS: self._unread,
-            **shared,
-            **({} if is_first else {"fresh_B": self._none_fresh}),
+            **self._fed.addresses,
+            **self._read[parity].addresses,
+            **({} if sends else {"fresh_B": self._none_fresh}),
             **before,
             **{f"{name}_next": address for name, address in after.items()},
         }

@@ -49,7 +49,7 @@ class Device:
         return (8, 7)
 
     def total_memory(self) -> int:
-        return fake_gpu.MEMORY_BYTES
+        return fake_gpu.memory_bytes()
 
     def retain_primary_context(self) -> Context:
         return Context()

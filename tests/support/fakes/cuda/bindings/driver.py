@@ -99,7 +99,7 @@ def cuDeviceGetAttribute(attribute: CUdevice_attribute, device: CUdevice) -> tup
 
 def cuDeviceTotalMem(device: CUdevice) -> tuple[Any, ...]:
     assert int(device) == 0
-    return _answer(lambda: fake_gpu.MEMORY_BYTES, int)
+    return _answer(lambda: fake_gpu.memory_bytes(), int)
 
 
 def cuDevicePrimaryCtxRetain(device: CUdevice) -> tuple[Any, ...]:
