@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from hrm_host import system
 from hrm_host.command import Command, refusing
 
 serve = Command(add_completion=False, pretty_exceptions_enable=False)
@@ -60,6 +61,10 @@ def serve_command(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without keys: whoever reaches it may use it.")
     ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Without keys: a public name of this server; may be repeated."),
+    ] = None,
     log: Annotated[
         Literal["text", "json"], typer.Option(help="Lines on standard error: for people, or JSON.")
     ] = "text",
@@ -69,6 +74,7 @@ def serve_command(
     ] = None,
 ) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
+    system.ignore_hang_ups()
     from hrm_edge_runtime import bundle, logs
     from hrm_edge_runtime.http import auth, model_manager, server
     from hrm_edge_runtime.worker.lanes import LaneDefaults, MemoryBudget
@@ -110,6 +116,7 @@ def serve_command(
         origins=auth.checked_origins(cors or ()),
         tls_cert=tls_cert,
         tls_key=tls_key,
+        hosts=allow_host or (),
         log=log,
         trace=trace,
     )

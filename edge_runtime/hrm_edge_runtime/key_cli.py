@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from hrm_edge_runtime.http.auth import Key, KeyFileError, hash_of, new_secret, read_keys, write_keys
+from hrm_edge_runtime.http.auth import Key, KeyFileError, changed_keys, hash_of, new_secret, read_keys
 from hrm_host.command import Command, refusing
 from hrm_host.system import HANG_UP
 
@@ -31,16 +31,16 @@ def add(
     burst: Annotated[int, typer.Option(help="Puzzles at once (with --rate).")] = 10,
 ) -> None:
     """Make a key, write its hash to the file and print the key: once, here, and never again."""
-    keys = read_keys(file) if file.exists() else []
-    if label in {key.label for key in keys}:
-        raise KeyFileError(f"{file} has a key {label!r} already: remove it first, or choose another label.")
     secret = new_secret()
     try:
         key = Key(label=label, role="admin" if admin else "user", sha256=hash_of(secret), rate=rate, burst=burst)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise KeyFileError(f"{first['loc'][0]} cannot be {first['input']!r}: {first['msg']}.") from None
-    write_keys(file, [*keys, key])
+    with changed_keys(file) as keys:
+        if label in {other.label for other in keys}:
+            raise KeyFileError(f"{file} has a key {label!r} already: remove it first, or choose another label.")
+        keys.append(key)
     typer.echo(secret)
     typer.echo(f"hrm-key: {file} holds its hash; keep the key, it is shown only here; {RELOAD}", err=True)
 
@@ -58,11 +58,11 @@ def list_keys(file: File = Path("keys")) -> None:
 @refusing("hrm-key")
 def remove(label: Annotated[str, typer.Argument(help="Whose key.")], file: File = Path("keys")) -> None:
     """Take a key out of the file."""
-    keys = read_keys(file)
-    left = [key for key in keys if key.label != label]
-    if len(left) == len(keys):
-        raise KeyFileError(f"{file} has no key {label!r}: hrm-key list --file {file}.")
-    if not left:
-        raise KeyFileError(f"{label!r} is the last key of {file}, and without one nobody could ask: add another first.")
-    write_keys(file, left)
+    with changed_keys(file) as keys:
+        gone = [key for key in keys if key.label == label]
+        if not gone:
+            raise KeyFileError(f"{file} has no key {label!r}: hrm-key list --file {file}.")
+        if gone == keys:
+            raise KeyFileError(f"{label!r} is the last key of {file}, and nobody could ask: add another first.")
+        keys.remove(gone[0])
     typer.echo(f"hrm-key: removed {label}; {RELOAD}", err=True)

@@ -4,9 +4,15 @@ Both processes write the same form. A line may carry `fields` (extra={"fields": 
 names the request it belongs to.
 """
 
+import contextlib
 import json
 import logging
+import os
+import queue
 import re
+import sys
+import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -18,6 +24,9 @@ from hrm_edge_runtime.batching.task import Result
 
 LogForm = Literal["text", "json"]
 
+MAX_LINES = 10_000  # that wait for the log's reader
+LAST_LINES_S = 1.0  # for them at the end
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # what would begin a line, or speak to a terminal
 SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -69,6 +78,8 @@ class RequestContext:
         }
 
 
+_log = logging.getLogger("hrm_edge_runtime.logs")
+
 request: ContextVar[RequestContext | None] = ContextVar("request", default=None)
 """The current request; set for everything below the middleware, tasks included."""
 
@@ -86,10 +97,48 @@ def begin_request(headers: Mapping[bytes, bytes]) -> RequestContext:
 
 def configure(form: LogForm) -> None:
     """Log from INFO on, in place of whatever was configured before."""
-    handler = logging.StreamHandler()
+    handler = QueuedLines(sys.stderr.fileno())
     handler.addFilter(add_request_id)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+class QueuedLines(logging.Handler):
+    """Hands lines to a thread that writes them: nobody waits for a log whose reader stalls.
+
+    Lines for which there is no more room are dropped, and the log says how many as soon as it is read again.
+    """
+
+    def __init__(self, handle: int, max_lines: int = MAX_LINES) -> None:
+        super().__init__()
+        self._handle = handle
+        self._lines: queue.Queue[bytes] = queue.Queue(max_lines)
+        self._num_dropped = 0
+        threading.Thread(target=self._write_all, name="log-writer", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.put_nowait(self.format(record).encode("utf-8", "backslashreplace") + b"\n")
+        except queue.Full:
+            self._num_dropped += 1
+
+    def flush(self) -> None:
+        """Wait for the queued lines, though not for a reader that stalls; the interpreter calls it at its end."""
+        give_up_s = time.monotonic() + LAST_LINES_S
+        while self._lines.unfinished_tasks and time.monotonic() < give_up_s:
+            time.sleep(0.005)
+
+    def _write_all(self) -> None:
+        while True:
+            rest = self._lines.get()
+            with contextlib.suppress(OSError):  # nobody reads the log any more
+                while rest:
+                    rest = rest[os.write(self._handle, rest) :]  # not a Python stream: its lock would hang the exit
+            if self._num_dropped and self._lines.empty():
+                with self.lock or contextlib.nullcontext():
+                    num_dropped, self._num_dropped = self._num_dropped, 0
+                _log.warning("%d lines of this log were dropped, because nobody read it", num_dropped)
+            self._lines.task_done()
 
 
 def add_request_id(record: logging.LogRecord) -> bool:
@@ -108,7 +157,8 @@ class TextLines(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         request: str = getattr(record, "request", "")
-        return super().formatMessage(record) + (f" [{request}]" if request else "")
+        line = super().formatMessage(record) + (f" [{request}]" if request else "")
+        return CONTROL.sub(lambda found: repr(found[0])[1:-1], line)
 
 
 class JsonLines(logging.Formatter):

@@ -2,11 +2,14 @@
 
 import os
 import shutil
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from hrm_host import system
+
+LOOK_AGAIN_S = 0.02
 
 
 @contextmanager
@@ -62,6 +65,21 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Replace the file `path` in one step, in UTF-8."""
     write_bytes(path, text.encode())
+
+
+@contextmanager
+def lock(path: Path) -> Generator[None]:
+    """Hold the file `.NAME.lock` beside `path`, and wait as long as another process holds it.
+
+    Not the file itself: who waits for that would get one that has been replaced.
+    """
+    handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        while not system.try_lock(handle):
+            time.sleep(LOOK_AGAIN_S)
+        yield
+    finally:
+        os.close(handle)
 
 
 def require_free(path: Path) -> None:

@@ -123,6 +123,12 @@ def rename(move: Callable[[], object]) -> None:
     move()
 
 
+def ignore_hang_ups() -> None:
+    """SIGHUP asks a server to read its files again; one that is about to read them need not die of it."""
+    if HANG_UP is not None:
+        signal.signal(HANG_UP, signal.SIG_IGN)
+
+
 def ignore_interrupts() -> None:
     """Ctrl-C in a terminal reaches every process of it; this one leaves it to its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -58,13 +58,15 @@ def create_app(
     models: Sequence[ServedModel],
     *,
     keys: KeyRing | None = None,
+    hosts: Sequence[str] = (),
     trace: Trace | None = None,
     library: Library | None = None,
     origins: Sequence[str] = (),
 ) -> fastapi.FastAPI:
     """The application over one engine, which starts and stops with it.
 
-    With `keys` every route but /livez needs one of them. With a `library` an admin may add, reload and remove models.
+    With `keys` every route but /livez needs one of them; without, `hosts` are its public names. With a `library` an
+    admin may add, reload and remove models.
     Pages of the `origins` may ask as well, with a key in a header.
     """
     service = SolveService(models, engine_client, library)
@@ -83,7 +85,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.service = service
+    app.state.service, app.state.keys = service, keys
     app.include_router(router)
     app.mount("/web", WebFiles())
     for refused in REFUSED:
@@ -94,7 +96,7 @@ def create_app(
     app.has_keys = keys is not None
     routes = [route.path for route in router.routes if isinstance(route, Route)]
     app.entrance = RequestMiddleware(
-        app.pass_on, metrics=service.metrics, routes=routes, keys=keys, trace=trace, origins=origins
+        app.pass_on, metrics=service.metrics, routes=routes, keys=keys, hosts=hosts, trace=trace, origins=origins
     )
     if origins:
         app.entrance = CORSMiddleware(

@@ -5,6 +5,7 @@ and here it would only let strangers keep the server busy with wrong keys.
 """
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import hmac
@@ -13,7 +14,7 @@ import re
 import secrets
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -96,6 +97,10 @@ class KeyRing:
         before = {key: key for key in self._keys}
         self._keys = [before.get(key, key) for key in read_keys(self._path)]
 
+    def in_force(self, key: Key) -> Key | None:
+        """The same key as the file has it now."""
+        return next((other for other in self._keys if other.sha256 == key.sha256), None)
+
     def __len__(self) -> int:
         return len(self._keys)
 
@@ -133,8 +138,20 @@ def read_keys(path: Path) -> list[Key]:
     return keys
 
 
+@contextlib.contextmanager
+def changed_keys(path: Path) -> Generator[list[Key]]:
+    """The keys of a file, which are written back as the block leaves them; other processes wait for their turn."""
+    with atomic.lock(path.resolve()):
+        keys = read_keys(path) if path.exists() else []
+        yield keys
+        write_keys(path, keys)
+
+
 def write_keys(path: Path, keys: Sequence[Key]) -> None:
     """Replace the file in one step, with the owner, group and mode it had; a new one only its owner may read."""
+    if len(keys) > MAX_KEYS:
+        raise KeyFileError(f"{path} would hold {len(keys)} keys where at most {MAX_KEYS} are read: remove one first.")
+    path = path.resolve()  # a link stays one
     try:
         with (
             atomic.new_file(path) as draft,

@@ -6,6 +6,7 @@
 
 import json
 import math
+import re
 from typing import Literal
 
 from starlette.responses import Response
@@ -22,6 +23,8 @@ SAFE_HEADERS = (  # of every answer
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
 )
+
+FOLDERS = re.compile(r"(?<![\w.:/])(?:[A-Za-z]:)?[/\\](?:[^/\\\s'\"]+[/\\])*(?=[^/\\\s])")
 
 as_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 """One line of JSON in plain ASCII, which survives every terminal and proxy; refuses NaN."""
@@ -114,6 +117,11 @@ def bad_puzzle(error: PuzzleError) -> ServiceError:
     return ServiceError(
         422, "bad-puzzle", error.problem, error.remedy, field="puzzle", rule=error.rule, cell=error.cell
     )
+
+
+def without_folders(text: str) -> str:
+    """A sentence for the log as a client may read it: of absolute paths their last name alone."""
+    return FOLDERS.sub("", text)
 
 
 def _shortened(text: str) -> str:

@@ -4,8 +4,10 @@ Plain ASGI, because a wrapper around the request would hide a client's disconnec
 """
 
 import base64
+import functools
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Collection, Mapping
 
@@ -37,6 +39,13 @@ FOREIGN_PAGE = ServiceError(
     "a page of another origin sent this request",
     "open this server's own page; a proxy in front of it must leave the Host header as it is",
 )
+FOREIGN_HOST = ServiceError(
+    403,
+    "foreign-host",
+    "this server has no keys, and the request names it by a public name that it was not told",
+    "use its address, or start it with --allow-host NAME or with --keys",
+)
+PRIVATE_ENDINGS = (".local", ".localhost", ".internal", ".lan", ".home.arpa")  # nobody can own a name below them
 INTERNAL = ServiceError(500, "internal", "the server made a mistake", "report it with the server's log")
 
 Trace = Callable[[str, str, Mapping[bytes, bytes], logs.RequestContext], Callable[[int], None]]
@@ -50,6 +59,9 @@ class RequestMiddleware:
 
     A key comes as Bearer token, as X-API-Key, or as the password of Basic, which is how a browser opens the page; the
     user name is ignored. It is kept in `scope["state"]["key"]`, as its line of the file.
+
+    Without keys `hosts` lists the server's public names, or a stranger could give this address to a name of his own,
+    and a page under that name would count as the server's.
     """
 
     def __init__(
@@ -59,6 +71,7 @@ class RequestMiddleware:
         metrics: Metrics,
         routes: Collection[str],
         keys: KeyRing | None,
+        hosts: Collection[str],
         trace: Trace | None,
         origins: Collection[str] = (),
     ) -> None:
@@ -66,6 +79,7 @@ class RequestMiddleware:
         self._metrics = metrics
         self._routes = frozenset(routes)
         self._keys = keys
+        self._hosts = frozenset(host.lower().encode("latin-1", "replace") for host in hosts)
         self._trace = trace
         self._origins = frozenset(origin.encode() for origin in origins)
 
@@ -109,6 +123,8 @@ class RequestMiddleware:
         is_foreign = origin is not None and origin.partition(b"://")[2].lower() != host.lower()
         if is_foreign and origin not in self._origins and scope["method"] not in READING_METHODS:
             return FOREIGN_PAGE.response()
+        if self._keys is None and (name := public_name_in(host)) is not None and name not in self._hosts:
+            return FOREIGN_HOST.response()
         if self._keys is None or scope["path"] in OPEN_PATHS:
             return None
         key = self._keys.find(_secret(headers))
@@ -148,6 +164,15 @@ class RequestMiddleware:
             words += f", {fields['model']}: {fields['puzzles']} answered in {fields['segments']} segments"
             words += f", queue {fields['queue_ms']} ms, compute {fields['compute_ms']} ms"
         _log.info("%s", words, extra={"fields": fields})
+
+
+@functools.lru_cache(maxsize=256)
+def public_name_in(host: bytes) -> bytes | None:
+    """The name in a Host header, if anybody could have registered it; None for addresses and private names."""
+    name = re.sub(rb":\d*$", b"", host.lower())
+    is_address = name.startswith(b"[") or re.fullmatch(rb"[0-9.]*", name) is not None
+    is_private = b"." not in name or name.decode("latin-1").endswith(PRIVATE_ENDINGS)
+    return None if is_address or is_private else name
 
 
 def _secret(headers: Mapping[bytes, bytes]) -> str:

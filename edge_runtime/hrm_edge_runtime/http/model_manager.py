@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import logging
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
 from hrm_edge_runtime.engines import engine, factory
-from hrm_edge_runtime.http.errors import ServiceError, invalid, no_answer
+from hrm_edge_runtime.http.errors import ServiceError, invalid, no_answer, without_folders
 from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.schema import ChangeAnswer
 from hrm_edge_runtime.manifest import BundleError
@@ -51,10 +52,11 @@ class Library:
         names = (text, f"{text}.bundle")
         candidates = [path] if path.is_absolute() else [folder / name for folder in self._folders for name in names]
         for candidate in candidates:
-            resolved = candidate.resolve()
-            is_inside = any(folder in resolved.parents for folder in self._folders)
-            if (is_inside or resolved in self._named) and resolved.is_dir():
-                return resolved
+            with contextlib.suppress(OSError, ValueError):  # a name too long for the system, or with a NUL in it
+                resolved = candidate.resolve()
+                is_inside = any(folder in resolved.parents for folder in self._folders)
+                if (is_inside or resolved in self._named) and resolved.is_dir():
+                    return resolved
         raise BundleError(
             f"{text[:200]!r} is no bundle this server may open: give a shipped one's name, or a directory below a "
             "--bundle-dir of its command line."
@@ -267,5 +269,5 @@ class ModelManager:
 
 def _refusal(status: int, reason: str, error: Exception) -> ServiceError:
     """An error's one sentence, `problem: remedy.`, as an answer."""
-    message, _, remedy = str(error).rpartition(": ")
-    return ServiceError(status, reason, message or str(error), remedy.rstrip("."), field="bundle")
+    message, _, remedy = without_folders(str(error)).rpartition(": ")
+    return ServiceError(status, reason, message or remedy, remedy.rstrip("."), field="bundle")

@@ -50,6 +50,7 @@ class DrainingServer(uvicorn.Server):
         self._had_terminal = os.isatty(sys.stdin.fileno()) if sys.stdin else False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
+        self._lacks_descriptors = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -63,7 +64,19 @@ class DrainingServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Exit where the engine refuses its bundles."""
+        if counter % 10 == 0:
+            self.look_for_descriptors()
         return await super().on_tick(counter) or self._engine_client.process.refusal is not None
+
+    def look_for_descriptors(self) -> None:
+        """Say once that there are none: uvloop closes new connections then and says nothing."""
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+            self._lacks_descriptors = False
+        except OSError as error:
+            if not self._lacks_descriptors:
+                _log.error("new connections are closed (%s): raise ulimit -n, or lower --max-connections", error)
+            self._lacks_descriptors = True
 
     def _hang_up(self) -> None:
         """SIGHUP: read the keys again, or drain where it came from a closed terminal."""
@@ -112,6 +125,7 @@ class ServerOptions:
     origins: Sequence[str] = ()
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    hosts: Sequence[str] = ()
     log: LogForm = "text"
     trace: Trace | None = None
 
@@ -137,7 +151,13 @@ def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], option
         stall_s=options.stall_s,
     )
     app = create_app(
-        engine_client, models, keys=options.keys, trace=options.trace, library=library, origins=options.origins
+        engine_client,
+        models,
+        keys=options.keys,
+        hosts=(options.host, *options.hosts),
+        trace=options.trace,
+        library=library,
+        origins=options.origins,
     )
     service = cast(SolveService, app.state.service)
     limits = ConnectionLimits(max_connections=_with_descriptors_for(options.max_connections))

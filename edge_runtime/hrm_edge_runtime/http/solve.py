@@ -12,6 +12,7 @@ import numpy as np
 from hrm_edge_runtime import logs
 from hrm_edge_runtime.batching import stats, task
 from hrm_edge_runtime.http import schema
+from hrm_edge_runtime.http.errors import without_folders
 from hrm_edge_runtime.http.metrics import Metrics
 from hrm_edge_runtime.http.model_manager import Library, ModelManager
 from hrm_edge_runtime.http.models import ParsedRequest, ServedModel, answer_from, candidate_models, parse_request
@@ -91,7 +92,7 @@ class SolveService:
             pid=client.process.pid,
             losses=client.process.num_losses,
             losses_in_a_row=client.process.losses_in_a_row,
-            last_error=client.process.last_error,
+            last_error=without_folders(client.process.last_error or "") or None,
         )
         lanes = snapshot.lanes if snapshot else {}
         return SlotsAnswer(

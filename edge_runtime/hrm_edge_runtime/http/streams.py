@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import anyio
 from starlette.requests import Request
@@ -19,6 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from hrm_edge_runtime.http import auth, models, solve
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES, ClientGoneError, unless_client_leaves, validated
 from hrm_edge_runtime.http.errors import ServiceError, as_json, no_answer, refusal_from
+from hrm_edge_runtime.http.middleware import BAD_KEY
 from hrm_edge_runtime.http.schema import SegmentView, SolveAnswer, SolveRequest
 from hrm_edge_runtime.worker.client import Admission, NoAnswerError
 
@@ -91,8 +92,7 @@ class BatchStream(GrowingAnswer):
     def __init__(self, service: solve.SolveService, request: Request, order: BatchOrder) -> None:
         super().__init__(BATCH_TYPE)
         self._service = service
-        key = auth.key_of(request.scope)
-        self._bucket = key.bucket if key else None
+        self._key, self._keys = auth.key_of(request.scope), cast("auth.KeyRing | None", request.app.state.keys)
         self._keeps_order = order == "kept"
         limits = service.engine_client.limits
         self._window = asyncio.Semaphore(max(limits.batch_limit(model.lane) for model in service.models.values()))
@@ -121,6 +121,7 @@ class BatchStream(GrowingAnswer):
         try:
             async for number, line in lines_of(body.pieces()):
                 await self._window.acquire()
+                await asyncio.sleep(0)  # a line a turn: a window full of them is 50 ms that all others wait
                 answer = await self._begin(number, line)
                 self._unsent.add(answer)
                 if self._keeps_order:
@@ -138,8 +139,7 @@ class BatchStream(GrowingAnswer):
         try:
             if isinstance(line, ServiceError):
                 raise line
-            if self._bucket is not None:
-                await self._bucket.take()
+            await self._check_key()
             request = validated(SolveRequest, line)
             admission = await self._admitted(request, arrival_s)
         except (ServiceError, NoAnswerError) as error:
@@ -149,6 +149,15 @@ class BatchStream(GrowingAnswer):
         answer = asyncio.ensure_future(self._answer(number, admission, request, arrival_s))
         answer.add_done_callback(lambda _: admission.close())  # even where it is cancelled before it began
         return answer
+
+    async def _check_key(self) -> None:
+        """Wait for what the key's rate allows; a key that has been removed meanwhile asks no more."""
+        if self._key is not None and self._keys is not None:
+            if self._key.bucket is not None:
+                await self._key.bucket.take()
+            if (now := self._keys.in_force(self._key)) is None:
+                raise BAD_KEY
+            self._key = now
 
     async def _answer(
         self, number: int, admission: Admission[models.ServedModel], request: SolveRequest, arrival_s: float

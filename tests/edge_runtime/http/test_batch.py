@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, until
+from scripted_server import NAME
 from scripted_server import examples as scripted_examples
 from service_tools import Server, running, wait_for
 
@@ -141,3 +142,17 @@ async def test_batches_that_come_at_once_share_their_half_of_the_places_and_no_l
         assert [len(lines_in(call.body)) for call in calls] == [32] * 4
         assert all("answer" in line for call in calls for line in lines_in(call.body))
         assert engine_client.limits.num_taken("scripted") == 0
+
+
+async def test_others_have_their_turn_between_two_lines_of_a_batch() -> None:
+    app, engine_client = app_over(QUICK)
+    engine_client.limits.open(NAME, 1000)
+    turns, num_lines = 0, 400
+    async with client_of(app, engine_client):
+        call = Call(app, "/solve/batch", NDJSON)
+        call.give(b"x\n" * num_lines, more=False)
+        while not call.task.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert len(lines_in(call.body)) == num_lines
+    assert turns > num_lines

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import functools
 import json
+import os
+import resource
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -19,6 +21,8 @@ from service_tools import PATIENCE_S, running, wait_for
 from uvicorn.server import ServerState
 
 from hrm_edge_runtime.http.connections import MAX_AHEAD, READ_BYTES, ConnectionLimits, GuardedProtocol
+from hrm_edge_runtime.http.server import DrainingServer, ServerOptions
+from hrm_edge_runtime.worker.client import EngineClient
 
 SHORT_S = 0.3
 AGES_S = 30.0  # nothing here takes so long, even on a busy machine
@@ -305,6 +309,26 @@ def test_open_files_go_up_to_the_hard_limit_and_leave_room_for_a_burst() -> None
     program += "print(resource.getrlimit(limit)[0], fitting + server.BACKLOG + server.SPARE_FILES)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "1000 1000\n"
+
+
+def test_server_without_descriptors_says_so_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    server = DrainingServer(
+        uvicorn.Config("none", log_config=None), cast(EngineClient, None), cast(ServerOptions, None)
+    )
+    least, limits = os.dup(0), resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(least)
+    try:
+        for soft in (least, least, limits[0], least):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, limits[1]))
+            server.look_for_descriptors()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "new connections are closed ([Errno 24] Too many open files"
+    ] * 2
 
 
 @pytest.mark.process

@@ -125,6 +125,16 @@ def test_a_truncated_bundle_is_refused_in_one_sentence(bundle: Path) -> None:
         assert "Traceback" not in server.log
 
 
+@pytest.mark.process
+def test_a_hang_up_while_the_server_starts_does_not_end_it(bundle: Path) -> None:
+    """It comes while the first bundle is read; that is truncated, so the server ends in its own way."""
+    (bundle / "step.fp32.onnx").write_bytes(b"")
+    hang_up = "import os, signal, sys\nsys.addaudithook(lambda event, given: event == 'open' and "
+    hang_up += "str(given[0]).endswith('manifest.json') and os.kill(os.getpid(), signal.SIGHUP))"
+    with served(bundle, hang_up) as server:
+        assert server.exit_status() == 1
+
+
 @pytest.mark.slow
 def test_a_bundle_truncated_under_a_running_server_leaves_it_alive_and_telling_until_it_is_mended(bundle: Path) -> None:
     graph = bundle / "step.fp32.onnx"

@@ -2,31 +2,38 @@
 
 import asyncio
 import base64
+import functools
 import json
 import signal
 import stat
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, serving, until
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_server import examples
+from scripted_server import NAME, examples, scripted_model
 from service_tools import running, wait_for
 from typer.testing import CliRunner
 
+from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import (
     BindError,
     Key,
     KeyFileError,
     KeyRing,
     TokenBucket,
+    changed_keys,
     checked_origins,
     hash_of,
     read_keys,
     write_keys,
 )
 from hrm_edge_runtime.key_cli import main as key_app
+from hrm_edge_runtime.worker.client import EngineClient
+from hrm_edge_runtime.worker.process import ThreadEngine
 
 GOOD = next(iter(examples()))
 ROUTES = ("/", "/docs", "/models", "/slots", "/metrics", "/readyz", "/openapi.json", "/web/css/base.css", "/nothing")
@@ -283,3 +290,74 @@ def test_hang_up_makes_a_running_server_read_its_keys_again(tmp_path: Path) -> N
         wait_for(lambda: server.status("/models") == 401)
         server.http.headers["x-api-key"] = ADMIN
         assert server.slots()["engine"]["pid"] == engine
+
+
+def test_commands_that_run_at_once_lose_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+
+    def add(number: int) -> None:
+        with changed_keys(path) as keys:
+            keys.append(Key(label=f"k{number}", sha256=f"{number:064x}"))
+
+    adding = [threading.Thread(target=add, args=(number,)) for number in range(8)]
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for one in adding:
+            one.start()
+        for one in adding:
+            one.join()
+    finally:
+        sys.setswitchinterval(switch_s)
+    assert {key.label for key in read_keys(path)} == {f"k{number}" for number in range(8)}
+
+
+def test_a_key_too_many_is_refused_and_leaves_the_file_readable(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    write_keys(path, [Key(label=f"k{number}", sha256=f"{number:064x}") for number in range(1000)])
+    done = CliRunner().invoke(key_app, ["add", "more", "--file", str(path)])
+    assert (done.exit_code, "would hold 1001 keys" in done.stderr, done.stdout) == (1, True, "")
+    assert len(read_keys(path)) == 1000
+
+
+def test_a_link_to_a_key_file_stays_a_link(tmp_path: Path) -> None:
+    path, link = tmp_path / "keys", tmp_path / "link"
+    link.symlink_to(path)
+    for label in ("first", "second"):
+        assert CliRunner().invoke(key_app, ["add", label, "--file", str(link)]).exit_code == 0
+    assert link.is_symlink()
+    assert [key.label for key in read_keys(path)] == ["first", "second"]
+
+
+async def test_a_removed_key_asks_no_more_in_a_batch_that_is_open(tmp_path: Path) -> None:
+    keys = ring(tmp_path)
+    app, engine_client = app_over(QUICK, keys)
+    async with client_of(app, engine_client):
+        batch = Call(app, "/solve/batch", {"content-type": "application/x-ndjson", "x-api-key": USER})
+        line = json.dumps({"puzzle": GOOD}).encode() + b"\n"
+        batch.give(line)
+        await until(lambda: batch.body.count(b"\n") == 1)
+        write_keys(tmp_path / "keys", [SLOW])
+        keys.reload()
+        batch.give(line, more=False)
+        await asyncio.wait_for(batch.task, 60)
+    before, after = map(json.loads, batch.body.splitlines())
+    assert (before["answer"]["solution"] != GOOD, after["error"]["reason"]) == (True, "bad-key")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *[
+            (host, 200)
+            for host in ("127.0.0.1:8000", "localhost", "[::1]:8000", "board", "hrm.lan:80", "10.1.2.3", "Own.ORG")
+        ],
+        *[(host, 403) for host in ("evil.com", "evil.com:8000", "127.0.0.1.evil.com", "evil.com.", "own.org.evil.com")],
+    ],
+)
+def test_without_keys_a_strangers_name_is_not_taken_for_the_servers(host: str, status: int) -> None:
+    engine_client = EngineClient(functools.partial(ThreadEngine, QUICK), {NAME: 10})
+    with serving(create_app(engine_client, [scripted_model(num_slots=2)], hosts=["own.org"]), engine_client) as http:
+        answers = [http.get("/models", headers={"host": host})]
+        answers.append(http.post("/solve", headers={"host": host, "origin": f"http://{host}"}, json={"puzzle": GOOD}))
+    assert [answer.status_code for answer in answers] == [status] * 2

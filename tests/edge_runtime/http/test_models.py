@@ -126,6 +126,7 @@ async def test_what_does_not_open_or_run_leaves_the_old_one_serving(tmp_path: Pa
             refused = await house.put("slow", bundle)
             assert (refused.status_code, refused.json()["error"]["reason"]) == (422, "bad-bundle"), refused.text
             assert refused.json()["error"]["remedy"]
+            assert str(folder) not in refused.text
         assert await house.names() == ["slow"]
         assert (await house.solve(SOLVED, "slow"))["solved"]
         assert list(house.engine_client.lane_manager.reports) == ["slow"]
@@ -138,11 +139,12 @@ async def test_only_bundles_from_the_places_named_at_the_start_are_opened(tmp_pa
     async with echo_house(tmp_path) as house:
         (house.folder / "link.bundle").symlink_to(outside)
         said = set()
-        for text in (outside, house.folder / ".." / "outside.bundle", "../outside", "link", "/etc", "/nowhere", "x"):
+        nowhere = ("/nowhere", "x", "\0", "/etc\0", "x" * 300, "/" + "x" * 300)
+        for text in (outside, house.folder / ".." / "outside.bundle", "../outside", "link", "/etc", *nowhere):
             refused = await house.put("outside", text)
             assert (refused.status_code, refused.json()["error"]["reason"]) == (422, "bad-bundle")
-            said.add(refused.json()["error"]["message"].replace(repr(str(text)), "it"))
-        assert said == {"it is no bundle this server may open"}  # and not whether it is there
+            said.add(refused.json()["error"]["message"].rpartition("is no bundle")[2])
+        assert said == {" this server may open"}  # and not whether it is there
         other_name = await house.put("x", "slow")
         assert (other_name.status_code, other_name.json()["error"]["rule"]) == (422, "other-name")
 

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from service_tools import Server, running, wait_for
 
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
-from hrm_edge_runtime.logs import JsonLines, RequestContext, TextLines, add_request_id
+from hrm_edge_runtime.logs import JsonLines, QueuedLines, RequestContext, TextLines, add_request_id
 from hrm_edge_runtime.worker.lanes import Lanes
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -113,7 +114,7 @@ def test_json_lines_are_one_object_each_whatever_is_in_them() -> None:
 
 
 def test_lines_for_people_end_with_their_request() -> None:
-    assert "ERROR two\nlines of \u201cwords\u201d [r-1]\n" in lines_of(TextLines())
+    assert "ERROR two\\nlines of \u201cwords\u201d [r-1]\n" in lines_of(TextLines())
 
 
 @pytest.mark.process
@@ -275,3 +276,35 @@ def test_the_line_in_the_page_is_one_that_the_server_writes(caplog: pytest.LogCa
     (record,) = [record for record in caplog.records if record.name.endswith(".access")]
     written = json.loads(re.findall(r"^\{.*\}$", (DOCS / "observing.md").read_text(), re.MULTILINE)[0])
     assert set(json.loads(JsonLines().format(record))) | {"request", "key"} == set(written)
+
+
+def test_nobody_waits_for_a_log_that_is_not_read_and_it_says_what_it_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader, writer = os.pipe()
+    handler, log = QueuedLines(writer, max_lines=10), logging.Logger("stalled")
+    log.addHandler(handler)
+    monkeypatch.setattr("hrm_edge_runtime.logs._log", log)
+    num_sent, dropped, numbers, rest = 2000, 0, list[int](), b""  # the pipe takes some hundred
+    for number in range(num_sent):
+        log.info("%d %s", number, "x" * 200)
+    while len(numbers) + dropped < num_sent:
+        *lines, rest = (rest + os.read(reader, 1 << 16)).split(b"\n")
+        for number, what in (line.split(b" ", 1) for line in lines):
+            if what.startswith(b"x"):
+                numbers.append(int(number))
+            else:
+                assert what == b"lines of this log were dropped, because nobody read it"
+                dropped += int(number)
+    assert numbers == sorted(set(numbers))
+    assert dropped > 0
+    os.close(reader)
+    log.info("nobody is there any more")
+    handler.flush()
+    os.close(writer)
+
+
+def test_a_line_stays_a_line_and_says_nothing_to_a_terminal() -> None:
+    record = logging.LogRecord("x", logging.INFO, "x", 1, "added %s", ("a\r\nb\x1b[2Jc\u2028",), None)
+    said = TextLines().format(record)
+    assert said.endswith(r"added a\r\nb\x1b[2Jc\u2028")
