@@ -7,6 +7,7 @@ the manifest states.
 
 import contextlib
 import json
+import math
 import os
 import re
 from collections.abc import Generator, Mapping
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, Literal
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from hrm_puzzles.puzzle import Puzzle, PuzzleError
 PUZZLE_TABLE_NAME = "puzzle_table.npy"
 IDENTIFIERS_NAME = "identifiers.json"
 GOLDEN_NAME = "golden.npz"
+MAX_ARRAY_BYTES = 1 << 29  # the logits of fifty 30 x 30 boards over 16 segments take 35 MB
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -132,6 +134,7 @@ class Bundle:
         """The arrays by name; each is read only when it is indexed."""
         try:
             with np.load(self.path / GOLDEN_NAME, allow_pickle=False) as arrays:
+                _check_sizes(arrays.zip)
                 yield arrays
         except (KeyError, IndexError, ValueError, OSError, EOFError, BadZipFile) as error:
             raise BundleError(f"the golden traces of {self.path} do not read ({error}): export it again.") from error
@@ -210,6 +213,17 @@ def _identifiers(file: Path, manifest: Manifest) -> tuple[str, ...]:
             "export it again."
         )
     return tuple(names)
+
+
+def _check_sizes(archive: ZipFile) -> None:
+    """Before anything is unpacked: little data may pretend to be much, or unpack to much."""
+    for info in archive.infolist():
+        with archive.open(info) as stream:
+            if np.lib.format.read_magic(stream) != (1, 0):
+                raise ValueError(f"{info.filename} is no array of version 1.0")
+            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+        if (size_bytes := math.prod(shape) * dtype.itemsize) > min(info.file_size, MAX_ARRAY_BYTES):
+            raise ValueError(f"{info.filename} says it holds {size_bytes} bytes")
 
 
 def _golden(arrays: Mapping[str, NDArray[np.generic]], manifest: Manifest) -> Golden:

@@ -63,9 +63,9 @@ def read_memory(machine: Host | None = None) -> Memory | None:
     )
 
 
-def resident_bytes() -> int:
-    """What this process holds; 0 where the kernel does not say (not Linux)."""
-    pages = Host().text("proc/self/statm")
+def resident_bytes(pid: int | None = None) -> int:
+    """What a process, or this one, holds; 0 where the kernel does not say (not Linux) or where it has ended."""
+    pages = Host().text(f"proc/{pid or 'self'}/statm")
     return 0 if pages is None else int(pages.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -1,9 +1,11 @@
 """A bundle is opened only when everything in it is as its manifest says; each refusal names what is wrong."""
 
+import io
 import json
 import os
 import pickle
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -267,3 +269,18 @@ def test_names_that_do_not_fit_the_table_are_refused(bundle: Path, names: str) -
     (bundle / "identifiers.json").write_text(names)
     rewrite(bundle)
     refused(bundle, "identifiers.json is no")
+
+
+@pytest.mark.parametrize("says", [(1 << 40,), (1 << 20,)])
+def test_golden_arrays_that_say_or_unpack_to_too_much_are_refused_before_anything_is_unpacked(
+    bundle: Path, says: tuple[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hrm_edge_runtime.bundle.MAX_ARRAY_BYTES", 1 << 20)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": says})
+    with zipfile.ZipFile(bundle / "golden.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("tokens_BT.npy", header.getvalue() + b"\0" * (4 << 20))
+    rewrite(bundle)
+    for read in (Bundle.golden, Bundle.golden_question):
+        with pytest.raises(BundleError, match="says it holds"):
+            read(Bundle.open(bundle))

@@ -18,7 +18,7 @@ from hrm_edge_runtime.http.errors import ServiceError, invalid, no_answer, witho
 from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.schema import ChangeAnswer
 from hrm_edge_runtime.manifest import BundleError
-from hrm_edge_runtime.worker import client, lane_manager, lanes
+from hrm_edge_runtime.worker import client, lane_manager, lanes, trial
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.engines.trt.build import Build
@@ -237,6 +237,9 @@ class ModelManager:
         return [victim.name for victim in victims]
 
     async def _open(self, model: ServedModel, lane: lanes.LaneOptions) -> None:
+        """Open a lane beside those that run; a TensorRT engine was tried when it was built."""
+        if lane.choice.engine != "tensorrt":
+            await trial.try_lane(lane)
         await self._engine_client.lane_manager.load(
             lane.key,
             model.name,

@@ -36,14 +36,15 @@ class MemoryBudget:
 
     limit_bytes: int | None = None
 
+    def room_bytes(self, held_bytes: int = 0) -> int:
+        """What a process that holds so much may still take."""
+        return available_bytes() - _headroom_bytes() if self.limit_bytes is None else self.limit_bytes - held_bytes
+
     def check(self, name: str, more_bytes: int = 0) -> None:
         """Raise OverBudgetError where the process holds, or with so much more would hold, too much."""
-        held, limit = held_bytes(), self.limit_bytes
-        machine = read_memory()
-        headroom = max(HEADROOM_BYTES, int(HEADROOM_SHARE * machine.total_mb * MIB)) if machine else 0
-        room_bytes = (available_bytes() - headroom if limit is None else limit - held) - more_bytes
+        limit, room_bytes = self.limit_bytes, self.room_bytes(held_bytes()) - more_bytes
         if room_bytes < 0:
-            spare = f"what the machine can spare beside a headroom of {in_mib(headroom)}"
+            spare = f"what the machine can spare beside a headroom of {in_mib(_headroom_bytes())}"
             bound = spare if limit is None else f"the budget of {in_mib(limit)}"
             raise OverBudgetError(
                 f"the bundle {name!r} takes the engine {in_mib(-room_bytes)} past {bound}: remove a model, use fewer "
@@ -183,6 +184,11 @@ def _opened_lane(bundle: Bundle, options: LaneOptions, num_slots: int) -> Attemp
         _release()
         raise
     return lane
+
+
+def _headroom_bytes() -> int:
+    machine = read_memory()
+    return max(HEADROOM_BYTES, int(HEADROOM_SHARE * machine.total_mb * MIB)) if machine else 0
 
 
 def _release() -> None:

@@ -34,15 +34,20 @@ def process_main(make_lanes: MakeLanes, connection: "Connection[Any, Any]", log:
     """What the spawned process runs; it ends when its parent ends, even while native code runs or a driver hangs."""
     system.ignore_interrupts()
     logs.configure(log)
+    die_with_parent()
+    run(make_lanes, connection)
+
+
+def die_with_parent() -> None:
+    """End this spawned process when its parent ends."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "this is for a spawned process"
 
-    def die_with_parent() -> None:
+    def wait() -> None:
         parent.join()
         os._exit(1)
 
-    threading.Thread(target=die_with_parent, name="die-with-parent", daemon=True).start()
-    run(make_lanes, connection)
+    threading.Thread(target=wait, name="die-with-parent", daemon=True).start()
 
 
 def run(make_lanes: MakeLanes, connection: "Connection[Any, Any]") -> None:

@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 import lucky_lanes
 import pytest
-from asgi_tools import QUICK, app_over, client_of, until
+from asgi_tools import QUICK, Call, app_over, client_of, until
 from echo_bundle import ECHO_STEP, write_echo_bundle
+from fastapi import FastAPI
 from scripted_server import NAME, scripted_model
 from service_tools import Server, command, wait_for
 
@@ -37,10 +38,21 @@ BROKEN_STEP = ECHO_STEP.replace(
 DEFAULTS = LaneDefaults(engine="cpu:fp32", num_slots=2, num_threads=1, queue_limit=8, max_attempts=2)
 
 
+@pytest.fixture(autouse=True)
+def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial takes a second; test_trial.py has its laws, and the server process of one test here makes them."""
+
+    async def passed(_: object) -> None:
+        pass
+
+    monkeypatch.setattr("hrm_edge_runtime.worker.trial.try_lane", passed)
+
+
 @dataclass(frozen=True, kw_only=True)
 class House:
     """A running application over real bundles, an admin at its door, and the folder its bundles may come from."""
 
+    app: FastAPI
     http: httpx.AsyncClient
     engine_client: EngineClient
     folder: Path
@@ -75,7 +87,7 @@ async def echo_house(tmp_path: Path) -> AsyncIterator[House]:
     engine_client = EngineClient(lambda: ThreadEngine(library.make_lanes()), {"slow": 10})
     app = create_app(engine_client, models, keys=ring(tmp_path), library=library)
     async with client_of(app, engine_client) as http:
-        yield House(http=http, engine_client=engine_client, folder=folder)
+        yield House(app=app, http=http, engine_client=engine_client, folder=folder)
 
 
 async def test_a_bundle_is_added_and_removed_and_says_what_it_takes(tmp_path: Path) -> None:
@@ -112,6 +124,27 @@ async def test_a_reload_lets_the_old_lane_finish_what_it_was_given(tmp_path: Pat
         assert (await house.solve(OPEN, "slow"))["segments"] == 7
         slots = (await house.http.get("/slots", headers={"x-api-key": USER})).json()
         assert [one["name"] for one in slots["lanes"]] == ["slow"]
+
+
+@pytest.mark.parametrize("num_rounds", [4, pytest.param(200, marks=pytest.mark.slow)])
+async def test_no_line_of_a_batch_is_lost_while_its_model_is_reloaded(tmp_path: Path, num_rounds: int) -> None:
+    """Three batches of 50 lines wait for five places, and two reloads come one after the other."""
+    line = json.dumps({"puzzle": OPEN, "model": "slow", "max_segments": 2}).encode() + b"\n"
+    async with echo_house(tmp_path) as house:
+        for _ in range(num_rounds):
+            headers = {"content-type": "application/x-ndjson", "x-api-key": USER}
+            batches = [Call(house.app, "/solve/batch", headers) for _ in range(3)]
+            for batch in batches:
+                batch.give(line * 50, more=False)
+            await until(lambda: house.engine_client.num_waiting > 1)
+            for _ in range(2):
+                assert (await house.put("slow", "slow")).status_code == 200
+            await asyncio.wait_for(asyncio.gather(*(batch.task for batch in batches)), 60)
+            answers = [json.loads(said) for batch in batches for said in batch.body.splitlines()]
+            assert sorted(answer["line"] for answer in answers) == sorted([*range(1, 51)] * 3)
+            assert {answer["answer"]["segments"] for answer in answers} == {2}
+        assert house.engine_client.process.num_losses == 0
+        await until(lambda: len(house.engine_client.lane_manager.reports) == 1)
 
 
 async def test_what_does_not_open_or_run_leaves_the_old_one_serving(tmp_path: Path) -> None:
@@ -164,7 +197,7 @@ async def test_only_an_admin_changes_what_is_served(tmp_path: Path) -> None:
 async def test_without_keys_nobody_changes_what_is_served(tmp_path: Path) -> None:
     app, engine_client = app_over(QUICK)
     async with client_of(app, engine_client) as http:
-        refused = await House(http=http, engine_client=engine_client, folder=tmp_path).put("slow", "slow")
+        refused = await House(app=app, http=http, engine_client=engine_client, folder=tmp_path).put("slow", "slow")
         assert (refused.status_code, "--keys" in refused.json()["error"]["remedy"]) == (403, True)
 
 
@@ -183,7 +216,7 @@ async def scripted_house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lackin
     engine_client = EngineClient(lambda: ThreadEngine(bench), dict.fromkeys(names, 10))
     app = create_app(engine_client, models, keys=ring(tmp_path), library=Library([], DEFAULTS))
     async with client_of(app, engine_client) as http:
-        yield House(http=http, engine_client=engine_client, folder=tmp_path)
+        yield House(app=app, http=http, engine_client=engine_client, folder=tmp_path)
 
 
 async def test_the_longest_unused_idle_models_make_room_and_no_more_of_them_than_needed(

@@ -1,0 +1,95 @@
+"""What a running server opens was tried in a process of its own: nothing that hangs, swells or computes nonsense."""
+
+import asyncio
+import multiprocessing
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+from echo_bundle import ECHO_STEP, write_echo_bundle
+
+from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.http.model_manager import models_and_library
+from hrm_edge_runtime.manifest import read_manifest, write_manifest
+from hrm_edge_runtime.worker.lane_manager import LaneNotOpenedError
+from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneOptions, MemoryBudget
+from hrm_edge_runtime.worker.trial import try_lane
+
+pytestmark = pytest.mark.process
+DEFAULTS = LaneDefaults(engine="cpu:fp32", num_slots=2, num_threads=1, queue_limit=8, max_attempts=2)
+NAN_STEP = ECHO_STEP.replace(
+    "halt_margin_B = ReduceSum <keepdims = 0> (tokens_float_BT, axis_1)",
+    "sum_B = ReduceSum <keepdims = 0> (tokens_float_BT, axis_1)\n  less_B = Sub (sum_B, sum_B)\n"
+    "  halt_margin_B = Div (less_B, less_B)",
+)
+ENDLESS_STEP = ECHO_STEP.replace(
+    "z_high_BND_next = Identity (z_high_BND)",
+    """rounds = Constant <value = int64 {9223372036854775807}> ()
+  again = Constant <value = bool {1}> ()
+  z_high_BND_next = Loop <body = once (int64 round, bool cond_in, float[B,17,4] z_in)
+    => (bool cond_out, float[B,17,4] z_out) {
+      cond_out = Identity (cond_in)
+      z_out = Tanh (z_in)
+    }> (rounds, again, z_high_BND)""",
+)
+
+
+def options_for(path: Path) -> LaneOptions:
+    (lane,) = models_and_library([Bundle.open(path)], DEFAULTS)[1].lanes.values()
+    return lane
+
+
+def with_other_weights(bundle: Path, copy: Path) -> Path:
+    """The bundle with its golden traces, whose model has turned around."""
+    shutil.copytree(bundle, copy)
+    graph = onnx.load(copy / "step.fp32.onnx")
+    head = next(one for one in graph.graph.initializer if one.name == "head_DV")
+    head.CopyFrom(onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(head), head.name))
+    onnx.save(graph, copy / "step.fp32.onnx")
+    write_manifest(copy, **read_manifest(copy).model_dump(exclude={"files"}))
+    return copy
+
+
+async def fault_of(options: LaneOptions, limit_s: float = 60.0) -> str:
+    with pytest.raises(LaneNotOpenedError) as refused:
+        await try_lane(options, limit_s=limit_s)
+    assert not multiprocessing.active_children()
+    return str(refused.value)
+
+
+async def test_a_bundle_that_computes_what_its_golden_traces_say_passes(tiny_bundle: Path) -> None:
+    await try_lane(options_for(tiny_bundle))
+    assert not multiprocessing.active_children()
+
+
+async def test_other_weights_than_those_of_the_golden_traces_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    turned = with_other_weights(tiny_bundle, tmp_path / "turned.bundle")
+    assert "does not compute what its golden traces say" in await fault_of(options_for(turned))
+
+
+async def test_values_that_are_no_numbers_are_refused_without_golden_traces_too(tmp_path: Path) -> None:
+    bundle = write_echo_bundle(tmp_path / "nan.bundle", step=NAN_STEP)
+    assert await fault_of(options_for(bundle)) == "it computes values that are not finite: export it again."
+
+
+async def test_a_graph_that_never_ends_is_given_up_and_the_event_loop_goes_on(tmp_path: Path) -> None:
+    options, turns = options_for(write_echo_bundle(tmp_path / "endless.bundle", step=ENDLESS_STEP)), 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.01)
+
+    counting = asyncio.ensure_future(count())
+    assert await fault_of(options, limit_s=2.0) == "its trial took more than 2 s: export the bundle again."
+    counting.cancel()
+    assert turns > 20
+
+
+async def test_a_trial_takes_no_more_memory_than_the_budget(tiny_bundle: Path) -> None:
+    options = options_for(tiny_bundle)
+    options = replace(options, defaults=replace(DEFAULTS, budget=MemoryBudget(limit_bytes=1 << 20)))
+    assert "its trial took" in await fault_of(options)
