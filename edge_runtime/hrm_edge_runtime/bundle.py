@@ -149,17 +149,21 @@ SHIPPED_BUNDLES = Path(__file__).parent / "bundles"
 DEFAULT_NAME = "sudoku"
 
 
+def shipped_bundles() -> dict[str, Path]:
+    """The bundles in the package by name, the default first."""
+    paths = sorted(SHIPPED_BUNDLES.glob("*.bundle"), key=lambda path: (path.stem != DEFAULT_NAME, path))
+    return {path.stem: path for path in paths}
+
+
 def find_bundle(name: str | None = None) -> Path:
     """The directory of a bundle given by path or shipped name; without a name, the shipped default."""
-    shipped = {path.stem: path for path in SHIPPED_BUNDLES.glob("*.bundle")}
+    shipped = shipped_bundles()
     if name is None:
         name = DEFAULT_NAME
     elif Path(name).exists():
         return Path(name)
     if name not in shipped:
-        raise BundleError(
-            f"{name} is neither a directory nor a shipped bundle: give a path or one of {sorted(shipped)}."
-        )
+        raise BundleError(f"{name} is neither a directory nor a shipped bundle: give a path or one of {list(shipped)}.")
     return shipped[name]
 
 

@@ -20,12 +20,14 @@ UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10
 MAX_SLOTS = 1024
 
 
-@serve.command(epilog="Example: hrm-serve sudoku maze-8x8 --port 8000")
+@serve.command(epilog="Examples: hrm-serve; hrm-serve sudoku maze-8x8 --port 8000; hrm-serve model.bundle --slots 4")
 @refusing("hrm-serve")
 def serve_command(
     bundles: Annotated[
         list[str] | None,
-        typer.Argument(help="Bundle directories or names of shipped ones, served together; without any the default."),
+        typer.Argument(
+            help="Bundle directories or names of shipped ones, served together; without any, all shipped ones."
+        ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
@@ -87,7 +89,7 @@ def serve_command(
         max_attempts=max_attempts,
         budget=MemoryBudget(limit_bytes=bytes_from(memory_budget) if memory_budget else None),
     )
-    opened = [bundle.Bundle.open(bundle.find_bundle(name)) for name in bundles or [None]]
+    opened = [bundle.Bundle.open(bundle.find_bundle(name)) for name in bundles or bundle.shipped_bundles()]
     models, library = model_manager.models_and_library(opened, defaults, bundle_dir or ())
     ring = auth.KeyRing(keys) if keys else None
     warnings = auth.bind_warnings(

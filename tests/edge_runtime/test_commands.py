@@ -13,7 +13,7 @@ import pytest
 from echo_bundle import write_echo_bundle
 from service_tools import PATIENCE_S, Server, command, free_port
 
-from hrm_edge_runtime.bundle import find_bundle
+from hrm_edge_runtime.bundle import find_bundle, shipped_bundles
 from hrm_edge_runtime.cli import serve
 from hrm_edge_runtime.http.auth import Key, hash_of, write_keys
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
@@ -165,11 +165,15 @@ def test_what_the_engine_refuses_at_the_start_ends_the_server(bundle: Path) -> N
     assert "starting it again" not in done.stderr
 
 
-def test_shipped_bundle_answers_over_http() -> None:
+def test_without_arguments_every_shipped_model_answers_over_http() -> None:
     path = find_bundle()
-    with Server(command("serve")) as server:
+    with Server(command("serve", "--threads=1")) as server:
         server.wait_until_ready()
-        model = server.http.get("/models").json()["models"][0]
+        models = server.http.get("/models").json()["models"]
+        assert [model["name"] for model in models] == list(shipped_bundles())
+        for model in models:
+            assert server.solve(model["sample"]).json()["model"] == model["name"]
+        model = models[0]
         described = server.http.get("/openapi.json").json()["paths"]["/solve"]["post"]["requestBody"]
         example = described["content"]["application/json"]["schema"]["properties"]["puzzle"]["examples"][0]
         answer = server.solve(example).json()

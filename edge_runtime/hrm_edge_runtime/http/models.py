@@ -3,9 +3,11 @@
 Shapes: T tokens.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,11 @@ from hrm_edge_runtime.http.schema import HaltingView, ModelView, SolveAnswer, So
 from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.worker.lanes import LaneReport
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, NamedVariants, Parsed, Puzzle, PuzzleError, Routed
+
+NOT_OF_THE_KIND = ("not-a-puzzle", "wrong-keys", "no-task")
+UNREADABLE = ("wrong-size", "wrong-length", "bad-character")
+NEARLY = 0.05  # kinds that fit as well as this are named together
+SEPARATORS = re.compile(r"[\s|+=-]")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -151,16 +158,16 @@ def parse_request(
 ) -> ParsedRequest:
     """Parse and encode for the first of these models that reads the puzzle.
 
-    Refuses with 422 that names field, rule and cell: that of the model which got far enough to name a cell. Takes up
-    to some 50 ms of CPU.
+    Refuses with 422 that names field, rule and cell, and says of each kind that fits best why it is not that. Takes
+    up to some 50 ms of CPU.
     """
-    errors: list[PuzzleError] = []
+    errors: list[tuple[ServedModel, PuzzleError]] = []
     for model in models:
         try:
             parsed = model.puzzle.parse(request.puzzle)
             tokens_T = model.puzzle.encode(parsed.grid)
         except PuzzleError as error:
-            errors.append(error)
+            errors.append((model, error))
             continue
         _check_fields(model, request, parsed.identifier)
         task = Task(
@@ -176,7 +183,40 @@ def parse_request(
             streamed=streamed,
         )
         return ParsedRequest(model=model, parsed=parsed, task=task)
-    raise bad_puzzle(max(errors, key=lambda error: error.cell is not None))
+    raise _refusal(request.puzzle, errors)
+
+
+def _refusal(notation: object, errors: Sequence[tuple[ServedModel, PuzzleError]]) -> ServiceError:
+    """Why no model reads a puzzle, in the words of those kinds that fit it best."""
+    fits = [_fit(notation, model.puzzle, error) for model, error in errors]
+    best = [said for said, fit in zip(errors, fits, strict=True) if fit and fit > max(fits) - NEARLY]
+    if len(errors) == 1 or len(best) == 1:
+        return bad_puzzle((best or errors)[0][1])
+    if not best:
+        kinds = ", ".join(model.puzzle.name for model, _ in errors)
+        remedy = "send one that is written as its sample in /models"
+        return bad_puzzle(PuzzleError(f"this is no puzzle of any kind served here ({kinds})", "not-a-puzzle", remedy))
+    problem, remedy = (
+        "; ".join(f"as {model.puzzle.name}: {getattr(error, said)}" for model, error in best)
+        for said in ("problem", "remedy")
+    )
+    return bad_puzzle(PuzzleError(problem, best[0][1].rule, remedy, best[0][1].cell))
+
+
+def _fit(notation: object, puzzle: Puzzle, error: PuzzleError) -> float:
+    """How well a puzzle that was refused fits this kind: 0 not at all, above 2 where it breaks only a rule of the game.
+
+    What could not be read is judged by its number of cells, an object by its keys.
+    """
+    if error.rule in NOT_OF_THE_KIND:
+        return 0.0 if error.rule == "not-a-puzzle" else 1.0
+    if error.rule not in UNREADABLE or isinstance(notation, Mapping):
+        return 2.1
+    rows = cast("Sequence[object]", notation.split("\n") if isinstance(notation, str) else notation)
+    written = [row if isinstance(row, str | list) else "x" for row in rows]
+    bare = [SEPARATORS.sub("", row) if isinstance(row, str) else row for row in written]
+    distance = min(abs(sum(map(len, one)) - puzzle.seq_len) for one in (written, bare))
+    return 2.0 - distance / puzzle.seq_len if 2 * distance <= puzzle.seq_len else 0.0
 
 
 def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
@@ -208,7 +248,8 @@ def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | N
     max_segments, max_attempts = model.manifest.max_segments, model.max_attempts
     if identifier is not None and identifier not in model.puzzle_ids:
         message = f"{model.name!r} has not learned the task {identifier[:80]!r}"
-        remedy = "use one of those that /models lists, or train on its demonstrations"
+        named = ", ".join(model.tasks[:3])
+        remedy = f"use one of its {len(model.tasks)}, as {named}, or train on its demonstrations"
         raise invalid("unknown-task", message, remedy, field="puzzle")
     if request.max_segments is not None and request.max_segments > max_segments:
         message = f"max_segments is {request.max_segments} where this model runs at most {max_segments}"

@@ -72,6 +72,14 @@ def test_maze_drawn_with_the_pointer_is_solved(page: Page) -> None:
     screen(page, "maze")
 
 
+def test_a_maze_pasted_on_another_board_opens_its_own(page: Page) -> None:
+    choose(page, "sudoku")
+    paste(page, "S.......\n" + "........\n" * 6 + ".......G")
+    assert page.input_value("#model") == "maze-8x8"
+    paste(page, "S.......\n.......G")  # no board at all stays where it is, and is told why
+    assert page.input_value("#model") == "maze-8x8"
+
+
 def test_second_start_takes_the_place_of_the_first(page: Page) -> None:
     choose(page, "maze-8x8")
     page.click("label.brush:has-text('Start')")

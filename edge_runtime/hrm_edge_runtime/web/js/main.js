@@ -5,13 +5,14 @@ import { DrawnSet } from "./drawn.js";
 import { $, element } from "./dom.js";
 import { Editor } from "./editor.js";
 import { kindOf } from "./kinds/index.js";
+import { valueOf } from "./notation.js";
 import { Operations } from "./operations.js";
 import { SAMPLES } from "./samples.js";
 import { startTabs } from "./tabs.js";
 import { startTheme } from "./theme.js";
 import { Thinking } from "./thinking.js";
 
-const page = { editor: null, thinking: null };
+const page = { editor: null, thinking: null, models: [], drawn: null };
 
 async function start() {
   startTheme();
@@ -31,6 +32,7 @@ async function start() {
     page.editor.board.focus();
   });
   $("model").replaceChildren(...models.map(({ name }) => element("option", {}, name)));
+  Object.assign(page, { models, drawn });
   $("model").onchange = () => open(models[$("model").selectedIndex], drawn);
   listen();
   open(models[0], drawn);
@@ -75,6 +77,17 @@ function solve() {
   });
 }
 
+/** Takes what was pasted or typed; where only the kind of another model reads it, that model's board is shown. */
+function take(text) {
+  const read = (model) => kindOf(model)?.read(valueOf(text));
+  const fitting = page.models.findIndex((model) => read(model)?.isSound && (read(model).task || !kindOf(model).isApart));
+  if (fitting >= 0 && !read(page.models[$("model").selectedIndex])?.isSound) {
+    $("model").selectedIndex = fitting;
+    open(page.models[fitting], page.drawn);
+  }
+  page.editor?.take(text);
+}
+
 function keepText() {
   $("text").value = page.editor.text;
 }
@@ -84,7 +97,7 @@ function listen() {
   $("stop").onclick = () => page.thinking.stop();
   $("clear").onclick = () => { page.editor.clear(); page.editor.board.focus(0); };
   $("undo").onclick = () => page.editor.undo();
-  $("read").onclick = () => page.editor.take($("text").value);
+  $("read").onclick = () => take($("text").value);
   $("paced").checked = !matchMedia("(prefers-reduced-motion: reduce)").matches;
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") page.thinking?.stop();
@@ -95,7 +108,7 @@ function listen() {
     const text = event.clipboardData.getData("text");
     if (isField(event.target) || text.trim().length < 2 || $("puzzle").hidden) return;
     event.preventDefault();
-    page.editor?.take(text.trim().includes("\n") ? text : text.trim());
+    take(text.trim().includes("\n") ? text : text.trim());
   });
 }
 

@@ -1,0 +1,58 @@
+"""Five models are served and none reads the puzzle: the refusal speaks of the kind that fits it best."""
+
+import pytest
+
+from hrm_edge_runtime.bundle import Bundle, shipped_bundles
+from hrm_edge_runtime.http.errors import ServiceError
+from hrm_edge_runtime.http.models import ServedModel, candidate_models, parse_request
+from hrm_edge_runtime.http.schema import SolveRequest
+
+SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+MAZE = "#...#.#.\n#.###.#S\n#.....G.\n#.###.##\n#.#...#.\n#.#####.\n#.......\n########"
+GENERAL = "this is no puzzle of any kind served here (sudoku, arc-7x7, logistics-6x6, maze-8x8, sudoku-6x6)"
+
+
+@pytest.fixture(scope="module")
+def models() -> list[ServedModel]:
+    return [
+        ServedModel.of(Bundle.open(path), precision="fp32", num_slots=1, max_attempts=1)
+        for path in shipped_bundles().values()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("puzzle", "message"),
+    [
+        (SUDOKU[:-1], "the text has 80 cells where 81 are expected"),
+        (SUDOKU.replace("53", "55"), "5 is given twice in row 1, at row 1, column 1 and at row 1, column 2"),
+        ("x" + SUDOKU[1:], "'x' stands at row 1, column 1"),
+        (" ".join(SUDOKU[:-1]), "the text has 80 cells where 81 are expected"),
+        ([[0] * 8 + [12], *[[0] * 9] * 8], "12 stands at row 1, column 9"),
+        (MAZE[:-1], "row 8 has 7 characters where 8 are expected"),
+        (MAZE.split("\n")[:-1], "the list has 7 rows where 8 are expected"),
+        (MAZE.replace("S", "X"), "'X' stands at row 2, column 8"),
+        ({"task": "0520fde7", "input": [[0, 11]]}, "11 stands at row 1, column 2"),
+        ([[0, 1], [1, 0]], "rows alone do not say which task they belong to"),
+        (
+            "1" * 35,
+            "as sudoku-6x6: the text has 35 cells where 36 are expected; "
+            "as logistics-6x6: the text has 35 characters where 36 are expected",
+        ),
+        ("hello", GENERAL),
+        (5, GENERAL),
+    ],
+)
+def test_a_refusal_speaks_of_the_kinds_that_fit_best(models: list[ServedModel], puzzle: object, message: str) -> None:
+    request = SolveRequest(puzzle=puzzle)
+    with pytest.raises(ServiceError) as refused:
+        parse_request(candidate_models(models, request), request, task_id=1, arrival_s=0.0)
+    assert sorted(refused.value.detail.message.split("; ")) == sorted(message.split("; "))
+    assert refused.value.status == 422
+
+
+def test_an_unknown_task_is_refused_with_tasks_that_the_model_has(models: list[ServedModel]) -> None:
+    request = SolveRequest(puzzle={"task": "nowhere", "input": [[0]]})
+    with pytest.raises(ServiceError, match="has not learned the task 'nowhere'") as refused:
+        parse_request(candidate_models(models, request), request, task_id=1, arrival_s=0.0)
+    learned = "use one of its 76, as 0520fde7, 05269061, 0d3d703e, or train on its demonstrations"
+    assert refused.value.detail.remedy == learned
