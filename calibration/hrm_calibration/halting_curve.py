@@ -4,8 +4,9 @@ The rule applied afterwards is the very function that the server calls, on margi
 Shapes: N puzzles, B slots, S segments, T tokens, E puzzle-vector size.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy, stops_B
 from hrm_edge_runtime.batching.lane import Checker
-from hrm_edge_runtime.engines.engine import Engine
+from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN
@@ -67,6 +68,16 @@ class Rollout:
     def num_segments(self) -> int:
         return len(self.margin_SN)
 
+    def classes(self) -> dict[str, NDArray[np.bool_]]:
+        """The puzzles of each difficulty that there is, where ratings are known."""
+        found = {ALL: np.ones(self.margin_SN.shape[1], np.bool_)}
+        if self.ratings_N is not None:
+            rated = {
+                name: (self.ratings_N >= low) & (self.ratings_N <= high) for name, (low, high) in RATING_CLASSES.items()
+            }
+            found |= {name: chosen_N for name, chosen_N in rated.items() if chosen_N.any()}
+        return found
+
     def under(self, policy: HaltingPolicy) -> Outcomes:
         """Where each puzzle would have stopped, and what it had answered by then."""
         num_puzzles = self.margin_SN.shape[1]
@@ -103,8 +114,12 @@ def roll_out(
     num_segments: int,
     *,
     progress: OnProgress = unheard,
+    at_the_end: Callable[[slice, StepOutput], None] | None = None,
 ) -> Rollout:
-    """Run every puzzle through all segments, as many at a time as the engine has slots."""
+    """Run every puzzle through all segments, as many at a time as the engine has slots.
+
+    `at_the_end` sees what the last segment said of each part of the questions.
+    """
     shape = (num_segments, len(questions))
     margin_SN, verdict_SN, exact_SN = np.zeros(shape, np.float32), np.zeros(shape, np.int8), np.zeros(shape, np.bool_)
     for start in range(0, len(questions), engine.num_slots):
@@ -117,6 +132,8 @@ def roll_out(
             margin_SN[segment, part] = output.halt_margin_B
             verdict_SN[segment, part] = puzzle.check_BT(tokens_BT, output.answer_BT)
             exact_SN[segment, part] = ((output.answer_BT == labels_BT) | (labels_BT < 0)).all(axis=1)
+            if at_the_end and segment == num_segments - 1:
+                at_the_end(part, output)
         progress(part.stop, len(questions))
     return Rollout(margin_SN=margin_SN, verdict_SN=verdict_SN, exact_SN=exact_SN, ratings_N=questions.ratings_N)
 
@@ -124,12 +141,7 @@ def roll_out(
 def score_policy(rollout: Rollout, policy: HaltingPolicy) -> PolicyScore:
     """A policy's score on all puzzles, and by difficulty where ratings are known."""
     outcomes = rollout.under(policy)
-    scores = {ALL: outcomes.score()}
-    if rollout.ratings_N is not None:
-        for name, (low, high) in RATING_CLASSES.items():
-            chosen_N = (rollout.ratings_N >= low) & (rollout.ratings_N <= high)
-            if chosen_N.any():
-                scores[name] = outcomes.at(chosen_N).score()
+    scores = {name: outcomes.at(chosen_N).score() for name, chosen_N in rollout.classes().items()}
     return PolicyScore(policy=policy, scores=scores)
 
 
@@ -164,9 +176,11 @@ def choose(curve: Iterable[PolicyScore], exact_after_all: float, max_loss: float
 
 @dataclass(frozen=True, kw_only=True)
 class HaltingReport:
-    """How the policies of one bundle compare.
+    """How the policies of one model compare.
 
-    `chosen` is the point of the `learned` curve of fewest segments that loses at most the share `max_loss`.
+    `chosen` is the point of the `learned` curve of fewest segments that loses at most the share `max_loss`. `cells` are
+    the right ones among the open, by difficulty, and `pass_at` the tasks solved by so many voted answers, after all
+    segments.
     """
 
     model: str
@@ -178,8 +192,10 @@ class HaltingReport:
     chosen: PolicyScore
     fixed: list[PolicyScore]
     learned: list[PolicyScore]
+    cells: dict[str, float]
+    pass_at: dict[int, float]
 
-    def cells(self) -> list[list[str]]:
+    def rows(self) -> list[list[str]]:
         """The table with its head: one row for each policy, one column for each difficulty."""
         classes = self.plain.scores
         rows = [] if self.verified is None else [("verified", self.verified)]
@@ -193,28 +209,37 @@ class HaltingReport:
             ]
             for label, point in rows
         ]
-        return [head, *shown]
+        return [head, *shown, ["open cells", *(f"{100 * self.cells[name]:.1f}" for name in classes)]]
 
     def caption(self) -> str:
         return (
             f"{self.model} ({self.precision}): exact solves in % / mean segments, by rating (number of puzzles). The "
             f"calibrated margin loses at most {100 * self.max_loss:g} points against all {self.num_segments} segments."
+            + "".join(f" pass@{k} {100 * share:.1f} %." for k, share in self.pass_at.items())
         )
 
     def markdown(self) -> str:
-        head, *rows = ("| " + " | ".join(row) + " |" for row in self.cells())
-        rule = "|---" * len(self.cells()[0]) + "|"
+        head, *rows = ("| " + " | ".join(row) + " |" for row in self.rows())
+        rule = "|---" * len(self.rows()[0]) + "|"
         return "\n".join([head, rule, *rows, "", self.caption()])
 
     def table(self) -> Table:
-        head, *rows = self.cells()
+        head, *rows = self.rows()
         table = Table(*head, caption=self.caption(), caption_justify="left")
         for row in rows:
             table.add_row(*row)
         return table
 
 
-def report_on(rollout: Rollout, *, model: str, precision: str, max_loss: float) -> HaltingReport:
+def report_on(
+    rollout: Rollout,
+    *,
+    model: str,
+    precision: str,
+    max_loss: float,
+    cells_N: NDArray[Any],
+    pass_at: Mapping[int, float],
+) -> HaltingReport:
     """Score every policy on one rollout; `verified` only where answers can be proven."""
     fixed, learned, limit = fixed_scores(rollout), learned_curve(rollout), rollout.num_segments
     verified = score_policy(rollout, HaltingPolicy(kind="verified", max_segments=limit))
@@ -228,4 +253,6 @@ def report_on(rollout: Rollout, *, model: str, precision: str, max_loss: float) 
         chosen=choose(learned, fixed[-1].total.exact, max_loss),
         fixed=fixed,
         learned=learned,
+        cells={name: float(cells_N[chosen_N].mean()) for name, chosen_N in rollout.classes().items()},
+        pass_at=dict(pass_at),
     )

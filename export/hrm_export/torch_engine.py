@@ -96,7 +96,7 @@ def survives_rounding_SB(golden: Golden, other: Golden, threshold: float) -> np.
 
 
 class TorchEngine(Engine):
-    """A model with the slots of an engine; the carry stays in tensors, outputs are copies."""
+    """A model with the slots of an engine; the carry stays in tensors where the model is, outputs are copies."""
 
     def __init__(self, model: HRM, num_slots: int) -> None:
         config = model.config
@@ -105,9 +105,10 @@ class TorchEngine(Engine):
         self._model = model
         self._start = model.start(num_slots)
         self._carry = Carry(*(rows_BND.clone() for rows_BND in self._start))
-        self._tokens_BT = torch.zeros(num_slots, config.seq_len, dtype=torch.int32)
-        self._vector_BE = torch.zeros(num_slots, config.puzzle_vector_size)
-        self._fresh_B = torch.ones(num_slots, dtype=torch.bool)
+        device = model.high_init.device
+        self._tokens_BT = torch.zeros(num_slots, config.seq_len, dtype=torch.int32, device=device)
+        self._vector_BE = torch.zeros(num_slots, config.puzzle_vector_size, device=device)
+        self._fresh_B = torch.ones(num_slots, dtype=torch.bool, device=device)
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
         self._tokens_BT[slot] = torch.from_numpy(tokens_T)
@@ -128,10 +129,10 @@ class TorchEngine(Engine):
             rows[active] = new_rows
         self._fresh_B[active] = False
         return StepOutput(
-            answer_BT=output.logits_BTV.argmax(-1).int().numpy(),
-            halt_margin_B=self._model.margin(output).float().numpy(),
-            q_halt_B=output.q_halt_B.float().numpy(),
-            logits_BTV=output.logits_BTV.float().numpy(),
+            answer_BT=output.logits_BTV.argmax(-1).int().cpu().numpy(),
+            halt_margin_B=self._model.margin(output).float().cpu().numpy(),
+            q_halt_B=output.q_halt_B.float().cpu().numpy(),
+            logits_BTV=output.logits_BTV.float().cpu().numpy(),
         )
 
     def close(self) -> None:
@@ -139,7 +140,7 @@ class TorchEngine(Engine):
 
     def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
         """`z_high_BND` and `z_low_BND` after the last step."""
-        high_BND, low_BND = (rows[:num_active].float().numpy() for rows in self._carry)
+        high_BND, low_BND = (rows[:num_active].float().cpu().numpy() for rows in self._carry)
         return high_BND, low_BND
 
 

@@ -1,16 +1,21 @@
-"""hrm-calibrate over a real bundle of a small random model: what it prints is what a reader and a script need."""
+"""hrm-eval over a real bundle and a real checkpoint: what it prints is what a reader and a script need."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from export_tools import small_model
 from step_bundle import step_graph, write_step_bundle
 from typer.testing import CliRunner, Result
 
-from hrm_calibration.cli import main as app
+from hrm_export.evaluation import main as app
+from hrm_model import checkpoint
 from hrm_puzzles import registry
+from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.data import datasets
+from hrm_train.batches import open_source
+from hrm_train.evaluate import evaluate as validate
 
 SUDOKU = registry.get("sudoku-4x4")
 
@@ -60,12 +65,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def calibrated(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["halting", *map(str, arguments)])
+def evaluated(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [*map(str, arguments)])
 
 
 def test_the_markdown_table_can_be_pasted_as_it_is(bundle: Path, data: Path) -> None:
-    result = calibrated(bundle, "--data", data, "--markdown")
+    result = evaluated(bundle, "--data", data, "--markdown")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[:3] == [
@@ -75,32 +80,75 @@ def test_the_markdown_table_can_be_pasted_as_it_is(bundle: Path, data: Path) -> 
     ]
     assert "| learned > 0 | 33.3 / 2.0 | 50.0 / 2.0 | 50.0 / 2.0 | 0.0 / 2.0 |" in lines
     assert "| fixed 4 | 33.3 / 4.0 | 50.0 / 4.0 | 50.0 / 4.0 | 0.0 / 4.0 |" in lines
+    assert "| open cells | 33.3 | 50.0 | 50.0 | 0.0 |" in lines  # 1 where none are open
 
 
 def test_json_holds_the_whole_curve(bundle: Path, data: Path) -> None:
-    report = json.loads(calibrated(bundle, "--data", data, "--json", "--slots", 4).stdout)
+    report = json.loads(evaluated(bundle, "--data", data, "--json", "--slots", 4).stdout)
     assert report["chosen"]["policy"] == {"kind": "learned", "threshold": -0.5, "max_segments": 4}
     assert [point["scores"]["all"]["mean_segments"] for point in report["learned"]] == [2.0, 2.0, 3.0, 4.0, 4.0]
     assert report["verified"]["scores"]["all"]["proven"] == pytest.approx(1 / 3)
 
 
 def test_the_plain_table_names_every_policy(bundle: Path, data: Path) -> None:
-    result = calibrated(bundle, "--data", data)
+    result = evaluated(bundle, "--data", data)
     assert result.exit_code == 0
     for word in ("verified", "learned", "calibrated", "fixed"):
         assert word in result.stdout
 
 
 def test_a_choice_of_puzzles_is_the_same_each_time(bundle: Path, data: Path) -> None:
-    one, other = (calibrated(bundle, "--data", data, "--puzzles", 3, "--json").stdout for _ in range(2))
+    one, other = (evaluated(bundle, "--data", data, "--puzzles", 3, "--json").stdout for _ in range(2))
     assert one == other
     assert json.loads(one)["verified"]["scores"]["all"]["num_puzzles"] == 3
+
+
+def test_a_checkpoint_is_evaluated_as_training_validates_it(data: Path, tmp_path: Path) -> None:
+    model = small_model(num_puzzle_ids=1, max_segments=3)
+    checkpoint.save(tmp_path / "run" / "step_1", model, {"puzzle": "sudoku-4x4"})
+    checkpoint.point(tmp_path / "run" / "best", tmp_path / "run" / "step_1")
+    picture = tmp_path / "eval.png"
+    result = evaluated(tmp_path / "run", "--data", data, "--json", "--slots", 4, "--picture", picture)
+    assert result.exit_code == 0, result.output
+    report, held = json.loads(result.stdout), open_source(data, "test", SUDOKU)
+    expected = validate(model, SUDOKU, held.rows(np.arange(len(held))))
+    learned, fixed = report["plain"]["scores"]["all"], report["fixed"]
+    assert [point["scores"]["all"]["exact"] for point in fixed] == [expected.exact[count - 1] for count in (1, 2, 3)]
+    assert (learned["exact"], learned["mean_segments"]) == pytest.approx((expected.halted_exact, expected.segments))
+    assert (report["cells"]["all"], report["precision"]) == (pytest.approx(expected.cells[-1]), "PyTorch on cpu")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_variants_of_a_task_vote(tmp_path: Path) -> None:
+    arc = registry.get("arc-7x7")
+    recipe = ArcRecipe(puzzle="arc-7x7", tasks="0d3d703e", augment=2, hold_out_all=True)
+    build_arc(recipe, arc, tmp_path / "data")
+    ids = open_source(tmp_path / "data", "test", arc).num_puzzle_ids
+    model = small_model(vocab_size=12, seq_len=49, num_puzzle_ids=ids, max_segments=2)
+    checkpoint.save(tmp_path / "step_1", model, {"puzzle": "arc-7x7"})
+    report = json.loads(evaluated(tmp_path / "step_1", "--data", tmp_path / "data", "--json").stdout)
+    assert report["verified"] is None
+    assert {"1", "2"} <= report["pass_at"].keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "saying"),
+    [
+        (("--engine", "cpu:int8"), "is for bundles; a checkpoint runs in PyTorch on cpu or cuda"),
+        (("--board", "sudoku-6x6"), "has 16 positions of 6 tokens, which is not sudoku-6x6"),
+    ],
+)
+def test_what_a_checkpoint_cannot_do_is_refused(data: Path, tmp_path: Path, options: tuple[str], saying: str) -> None:
+    checkpoint.save(tmp_path / "step_1", small_model(), {"puzzle": "sudoku-4x4"})
+    result = evaluated(tmp_path / "step_1", "--data", data, *options)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert saying in result.stderr
 
 
 def test_puzzles_may_come_from_csv(bundle: Path, tmp_path: Path) -> None:
     file = tmp_path / "test.csv"
     file.write_text("source,question,answer,rating\nmine,12343412214343.1,1234341221434321,3\n")
-    result = calibrated(bundle, "--csv", file, "--markdown")
+    result = evaluated(bundle, "--csv", file, "--markdown")
     assert "| halting | all (1) | 1-9 (1) |" in result.stdout, result.output
 
 
@@ -114,7 +162,7 @@ def test_puzzles_may_come_from_csv(bundle: Path, tmp_path: Path) -> None:
     ],
 )
 def test_missing_puzzles_are_refused_in_one_sentence(bundle: Path, options: tuple[str, ...], saying: str) -> None:
-    result = calibrated(bundle, *options)
+    result = evaluated(bundle, *options)
     assert result.exit_code == 1
     assert saying in result.stderr
     assert result.stderr.count("\n") == 1
@@ -124,12 +172,12 @@ def test_another_puzzles_data_set_is_refused(bundle: Path, tmp_path: Path) -> No
     other = registry.get("sudoku-6x6")
     boards_NT = np.full((2, 36), 2)
     datasets.write_split(tmp_path, "test", boards_NT, boards_NT, puzzle=other)
-    result = calibrated(bundle, "--data", tmp_path)
+    result = evaluated(bundle, "--data", tmp_path)
     assert result.exit_code == 1
     assert "36 positions of 8 tokens where sudoku-4x4 has 16 of 6" in result.stderr
 
 
 def test_a_precision_the_bundle_does_not_hold_is_refused(bundle: Path, data: Path) -> None:
-    result = calibrated(bundle, "--data", data, "--precision", "int8")
+    result = evaluated(bundle, "--data", data, "--engine", "cpu:int8")
     assert result.exit_code == 1
     assert "choose one of fp32" in result.stderr
