@@ -11,14 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from export_tools import made_questions, relational_sizes, replayed, small_model
+from export_tools import TRM_MIXER, made_questions, relational_sizes, replayed, small_model
 from typer.testing import CliRunner, Result
 
 from hrm_edge_runtime.batching.lane import Lane
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
+from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.parity.report import passes
+from hrm_edge_runtime.solve.solvers import from_bundle
 from hrm_export.cli import main as app
 from hrm_export.contents import Options, bundle_name, data_of, find_puzzles, parse_loop
 from hrm_export.torch_engine import record
@@ -28,6 +31,10 @@ from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Puzzle
+from hrm_train.batches import Feed, open_source
+from hrm_train.hardware import PRESETS
+from hrm_train.loop import Trainer
+from hrm_train.recipe import Recipe
 
 SUDOKU = registry.get("sudoku-4x4")
 CONFIG = small_model(num_puzzle_ids=1).config
@@ -96,6 +103,34 @@ def test_a_transformer_answers_from_its_bundle_in_one_segment(tmp_path: Path) ->
     assert passes(replayed(bundle))
     assert_lane_answers_as_pytorch_does(bundle, model)
     refused(source, tmp_path / "longer.bundle", "--max-segments", "2", saying="leave the option away")
+
+
+def test_a_trm_goes_from_training_to_a_served_answer_like_any_model(tmp_path: Path) -> None:
+    sizes = {**TRM_MIXER, "high_layers": 1, "low_layers": 1, "max_segments": 4}
+    trainer = trainer_of(small_model(num_puzzle_ids=1, **sizes), tmp_path / "data")
+    losses = [float(trainer.step().loss) for _ in range(4)]
+    assert losses[-1] < losses[0]
+    trainer.save(tmp_path / "step_4", {"puzzle": SUDOKU.name, "step": 4})
+    forms = ("--fp16", "--int8", "--loop", "unrolled=4", "--max-loss", "100")
+    result = exported(tmp_path / "step_4", tmp_path / "trm.bundle", *forms)
+    assert result.exit_code == 0, result.output
+    bundle = Bundle.open(tmp_path / "trm.bundle")
+    assert passes(replayed(bundle))
+    assert set(bundle.manifest.precisions) == set(bundle.manifest.unrolled) == {"fp32", "fp16", "int8"}
+    assert_lane_answers_as_pytorch_does(bundle, trainer.averaged_model().cpu())
+    asked = [SolveRequest(puzzle=SUDOKU.decode(tokens_T).tolist()) for tokens_T in made_questions(SUDOKU, 3).tokens_NT]
+    for engine in ("cpu:fp32", "cpu:int8", "unrolled:fp16"):
+        replies = [reply for _, reply in from_bundle(bundle, choose(bundle, engine, num_slots=2)).solve_all(asked)]
+        assert [type(reply) for reply in replies] == 3 * [SolveAnswer]
+
+
+def trainer_of(model: HRM, path: Path) -> Trainer:
+    questions = made_questions(SUDOKU, 32)
+    datasets.write_split(path, "train", questions.tokens_NT, questions.labels_NT, puzzle=SUDOKU)
+    datasets.write_identifiers(path)
+    feed = Feed(open_source(path, "train", SUDOKU), SUDOKU, seed=0, augment=True)
+    recipe = Recipe(puzzle=SUDOKU.name, batch_size=8, warmup_samples=0, total_samples=320)
+    return Trainer(model, feed, recipe, replace(PRESETS["cpu"], compile=False, precision="fp32"))
 
 
 def test_relational_weights_serve_a_board_they_were_not_trained_on(tmp_path: Path) -> None:

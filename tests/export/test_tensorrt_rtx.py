@@ -17,7 +17,8 @@ from rtx_tools import NUM_UNROLLED, Figures, build, full_size_graphs, is_install
 from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle, find_bundle
 
 NUM_ATTENTIONS = 24  # a segment runs four layers six times
-FORMS = 8
+ATTENTIONS_OF_TRM = 42  # two layers, 3 x (6 + 1) times
+FORMS = 12
 MOST_KERNELS = 20  # fused ones of a shipped segment, without its matrix products
 MOST_KERNELS_OF_SIXTEEN = 55  # the maze model runs 16 blocks a segment where the others run 2: 25 kernels, 53 in INT8
 TARGET = "86"
@@ -50,6 +51,8 @@ def test_every_attention_is_one_fused_kernel_in_float16(figures: dict[str, Figur
     assert {fused["fp16"], fused["int8, rest fp16"], fused["fp16, 900 cells"]} == {NUM_ATTENTIONS}
     unrolled = {count for form, count in fused.items() if "unrolled" in form}
     assert unrolled == {NUM_UNROLLED * NUM_ATTENTIONS}
+    trms = {form: count for form, count in fused.items() if "trm" in form}
+    assert trms == {form: 0 if "mixers" in form else ATTENTIONS_OF_TRM for form in trms}
 
 
 def test_every_plan_is_for_the_one_target_and_built_without_a_complaint(figures: dict[str, Figures]) -> None:

@@ -43,6 +43,16 @@ STUBS = "tensorrt-stubs==10.13.0.35.1"
 LIBRARIES = ("libtensorrt_rtx.so.*", "libtensorrt_onnxparser_rtx.so.*")
 BUCKETS = (1, 8)
 NUM_UNROLLED = 2
+TRM: dict[str, Any] = {
+    "arch": "trm",
+    "high_cycles": 3,
+    "low_cycles": 6,
+    "high_layers": 2,
+    "low_layers": 2,
+    "puzzle_positions": 16,
+    "halt_rule": "q_halt",
+}
+TRMS: dict[str, dict[str, Any]] = {"trm": {}, "trm of mixers": {"blocks": "mixer", "positions": "none"}}
 FUSED_ATTENTION = re.compile(rb"_gemm_mha_v2_0x[0-9a-f]+")
 KERNEL = re.compile(rb"\w+_0x[0-9a-f]{32}")
 TARGET = re.compile(rb"sm_?(\d{2,3})\b")
@@ -94,7 +104,7 @@ def load_rtx() -> Any:
 
 
 def full_size_graphs() -> Iterator[tuple[str, onnx.ModelProto]]:
-    """Every form of a random 27 M model for 9x9 Sudokus, as hrm-export makes them, and one for 30x30 mazes."""
+    """Every form of a random 27 M model for 9x9 Sudokus, as hrm-export makes them, one for 30x30 mazes, and TRMs."""
     torch.manual_seed(0)
     config = _config("sudoku")
     step = segment_graph(HRM(config).eval())
@@ -113,11 +123,18 @@ def full_size_graphs() -> Iterator[tuple[str, onnx.ModelProto]]:
     yield f"fp16, unrolled {NUM_UNROLLED} times", unrolled_graph(half, policy, NUM_UNROLLED)
     yield f"int8, unrolled {NUM_UNROLLED} times", unrolled_graph(half_int8, policy, NUM_UNROLLED)
     yield "fp16, 900 cells", half_graph(segment_graph(HRM(_config("maze")).eval()), kept)
+    for name, changes in TRMS.items():
+        config = _config("sudoku", **TRM, **changes)
+        step = segment_graph(HRM(config).eval())
+        ranges = _ranges(step, config)
+        signed = quantise(step, _scales(step, ranges))
+        yield f"{name}, fp16", half_graph(step, float32_nodes(step, ranges))
+        yield f"{name}, int8, rest fp16", half_graph(signed, float32_nodes(signed, ranges))
 
 
-def _config(puzzle_name: str) -> HRMConfig:
+def _config(puzzle_name: str, **changes: Any) -> HRMConfig:
     puzzle = registry.get(puzzle_name)
-    return HRMConfig(vocab_size=puzzle.vocab_size, seq_len=puzzle.seq_len)
+    return HRMConfig(vocab_size=puzzle.vocab_size, seq_len=puzzle.seq_len, **changes)
 
 
 def build(trt: Any, form: str, graph: onnx.ModelProto) -> Figures:
