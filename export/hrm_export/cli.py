@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,9 @@ from hrm_export.forms import Form, lower_precisions, unrolled_graph
 from hrm_export.onnx_graph import check_graph, stored_sizes
 from hrm_export.torch_engine import SIZES, golden_traces
 from hrm_host import atomic, command
+from hrm_host.board import num_cores
 from hrm_host.progress import Stages, stages_on
+from hrm_puzzles.data.sources import questions_made
 
 CANDIDATES = 16
 """Puzzles tried for each golden trace, since not every trace survives rounding."""
@@ -39,6 +42,8 @@ HALTING_LOSS = 0.005
 """Share of exact solves that stopping early may cost against running all segments, where no threshold is given."""
 MEASURED_BATCHES = (1, 8)
 MEASURE_S = 0.1  # a table of the report, no decision hangs on it
+STEP = "step.fp32.onnx"
+COST_OF_SIZE = "{board}: {proven:.1%} of {puzzles} proven in {mean_segments:.1f} segments of {segment_ms:.2f} ms"
 main = command.Command(add_completion=False, rich_markup_mode=None)
 """Entry point of `hrm-export`."""
 
@@ -57,7 +62,8 @@ def export(options: Options) -> None:
     with stages_on() as stages:
         contents = contents_of(options, source, out, stages)
         forms = write_bundle(out, contents, options, stages)
-    _show(out, contents, forms, as_json=options.as_json)
+        sizes = cost_of_size(out, contents, forms[0], options, stages)
+    _show(out, contents, forms, sizes, as_json=options.as_json)
     if options.engine:  # in a process of its own, whose memory is free again when the engines are built
         build = [sys.executable, "-m", "hrm_edge_runtime.engines.trt.build", str(out)]
         raise typer.Exit(subprocess.run(build).returncode)
@@ -191,7 +197,28 @@ def segment_ms(graph: Path, batch: int, contents: Contents) -> float:
         return median_step_ms(engine, batch, seconds=MEASURE_S, min_steps=5)
 
 
-def _show(out: Path, contents: Contents, forms: Sequence[Form], *, as_json: bool) -> None:
+def cost_of_size(
+    out: Path, contents: Contents, form: Form, options: Options, stages: Stages
+) -> list[dict[str, str | int | float]]:
+    """What another board costs beside that of training: both in float32, on as many puzzles."""
+    if contents.trained is None:
+        return []
+    rows: list[dict[str, str | int | float]] = []
+    with TemporaryDirectory() as directory:
+        made = questions_made(contents.trained.puzzle, len(contents.held_out), num_workers=num_cores())
+        before = replace(contents, served=contents.trained, held_out=made)
+        trained = Form(precision="fp32", portable=before.served.graph)
+        _write_and_measure(Path(directory), trained, before, options, stages)
+        for folder, of, on in ((Path(directory), before, trained), (out, contents, form)):
+            score = on.score
+            figures = {"puzzles": score.num_puzzles, "proven": score.proven, "mean_segments": score.mean_segments}
+            rows.append({"board": of.served.puzzle.name, **figures, "segment_ms": segment_ms(folder / STEP, 1, of)})
+    return rows
+
+
+def _show(
+    out: Path, contents: Contents, forms: Sequence[Form], sizes: Sequence[Mapping[str, Any]], *, as_json: bool
+) -> None:
     bundle = Bundle.open(out)
     rows = [_figures(bundle, contents, form) for form in forms]
     policy, puzzle = forms[0].policy, contents.served.puzzle.name
@@ -204,6 +231,7 @@ def _show(out: Path, contents: Contents, forms: Sequence[Form], *, as_json: bool
             "halting": {"policy": policy.kind, "max_segments": policy.max_segments},
             "num_held_out": len(contents.held_out),
             "precisions": rows,
+            "sizes": sizes,
         }
         print(json.dumps(page))
         return
@@ -222,6 +250,8 @@ def _show(out: Path, contents: Contents, forms: Sequence[Form], *, as_json: bool
         highlight=False,
         soft_wrap=True,
     )
+    for size in sizes:
+        console.print(COST_OF_SIZE.format(**size), highlight=False, soft_wrap=True)
 
 
 def _figures(bundle: Bundle, contents: Contents, form: Form) -> dict[str, Any]:

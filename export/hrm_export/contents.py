@@ -41,7 +41,7 @@ class Options:
     out: Annotated[Path | None, typer.Option(help="Bundle directory to make, not there yet; else RUN.bundle.")] = None
     name: Annotated[str | None, typer.Option(help="Name of the model; without it, that of the directory.")] = None
     board: Annotated[
-        str | None, typer.Option(help="Puzzle of another size for relational weights; else that of the checkpoint.")
+        str | None, typer.Option(help="Another size for relational weights, as 30x30; shows what that costs.")
     ] = None
     fp16: Annotated[bool, typer.Option("--fp16", help="Add a float16 graph.")] = False
     int8: Annotated[bool, typer.Option("--int8", help="Calibrate; add an INT8 graph and its CPU form.")] = False
@@ -85,7 +85,8 @@ class Options:
 class Contents:
     """All that goes into a bundle; `meta` is the checkpoint's, `identifiers` name the rows of the puzzle table.
 
-    `calibration` and `held_out` share no puzzle. The threshold of `served.policy` is 0 unless the options give one.
+    `calibration` and `held_out` share no puzzle. `trained` is the same model on the board it was trained on, where that
+    is another, of generated puzzles. The threshold of `served.policy` is 0 unless the options give one.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Contents:
     held_out: Questions
     identifiers: Sequence[str]
     meta: Mapping[str, Any]
+    trained: ServedGraph | None = None
 
     @property
     def num_parameters(self) -> int:
@@ -117,10 +119,14 @@ def contents_of(options: Options, source: Path, out: Path, stages: progress.Stag
     """Load, find or make all that goes from the checkpoint `source` to `out`; refuses what does not fit together."""
     atomic.require_free(out)
     model, meta = checkpoint.load(checkpoint.resolve(source))
+    trained, own = None, model
     if options.board is not None:
         if model.config.blocks != "relational":
             raise ValueError(f"--board {options.board} asks for another size than {source} has; leave the option away")
-        model, meta = geometry.on_board(model, registry.get(options.board)), {**meta, "puzzle": options.board}
+        trained = puzzle_of(model.config, meta.get("puzzle"), source)
+        is_size = options.board[:1].isdigit()
+        other = registry.get(f"{trained.name.partition('-')[0]}-{options.board}" if is_size else options.board)
+        model, meta = geometry.on_board(model, other), {**meta, "puzzle": other.name}
     config, puzzle = model.config, puzzle_of(model.config, meta.get("puzzle"), source)
     limit = options.max_segments or config.max_segments
     if config.arch == "transformer" and limit > 1:
@@ -139,6 +145,7 @@ def contents_of(options: Options, source: Path, out: Path, stages: progress.Stag
         held_out=held_out,
         identifiers=identifiers,
         meta={"checkpoint": checkpoint.resolve(source).name, **meta},
+        trained=served_graph(own, trained, policy) if trained is not None and trained.difficulties else None,
     )
 
 

@@ -1,5 +1,7 @@
 """Puzzles by name: the built-in ones and those of third parties (entry points in the group `hrm_edge.puzzles`)."""
 
+import re
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import cast
@@ -27,6 +29,9 @@ _BUILT_IN: dict[str, Puzzle] = {
     "arc-7x7": Arc(name="arc-7x7", side=7),
 }
 
+_SIZED = re.compile(r"(maze|logistics)-([1-9]\d?)x([1-9]\d?)")
+_FULL_SIZES = {"sudoku-9x9": "sudoku", "maze-30x30": "maze", "logistics-10x10": "logistics", "arc-30x30": "arc"}
+
 
 def names() -> list[str]:
     """Every name that `get` knows, the built-in ones first."""
@@ -36,10 +41,16 @@ def names() -> list[str]:
 def get(name: str) -> Puzzle:
     """The puzzle of that name; an unknown one is refused with the list of the known.
 
-    An entry point gives a Puzzle or a callable without arguments that makes one. It cannot replace a built-in name.
+    A maze or a city of any size that its kind knows has a name, such as maze-12x20. An entry point gives a Puzzle or a
+    callable without arguments that makes one. It cannot replace a built-in name.
     """
+    name = _FULL_SIZES.get(name, name)
     if name in _BUILT_IN:
         return _BUILT_IN[name]
+    if sized := _SIZED.fullmatch(name):
+        kind, rows, cols = cast(Maze | Logistics, _BUILT_IN[sized[1]]), int(sized[2]), int(sized[3])
+        if rows in kind.sides and cols in kind.sides:
+            return replace(kind, name=name, rows=rows, cols=cols)
     entry = _entry_points().get(name)
     if entry is None:
         raise PuzzleError(f"there is no puzzle {name[:40]!r}", "unknown-puzzle", f"use one of {', '.join(names())}")

@@ -137,10 +137,14 @@ def test_relational_weights_serve_a_board_they_were_not_trained_on(tmp_path: Pat
     sizes = {"low_cycles": 1, "num_puzzle_ids": 1, "max_segments": 4}
     model = small_model(**relational_sizes("maze-8x8"), **sizes)
     source = saved(tmp_path / "step_12", puzzle="maze-8x8", model=model)
-    result = exported(source, tmp_path / "larger.bundle", "--board", "maze-10x10")
+    result = exported(source, tmp_path / "larger.bundle", "--board", "9x11", "--json")
     assert result.exit_code == 0, result.output
+    small, large = json.loads(result.stdout)["sizes"]
+    assert (small["board"], small["puzzles"], large["board"], large["puzzles"]) == ("maze-8x8", 40, "maze-9x11", 40)
+    assert large["proven"] == json.loads(result.stdout)["precisions"][0]["proven"]
+    assert large["mean_segments"] == small["mean_segments"] == 4  # untrained: nothing is proven
     bundle = Bundle.open(tmp_path / "larger.bundle")
-    assert (bundle.manifest.puzzle, bundle.manifest.seq_len) == ("maze-10x10", 100)
+    assert (bundle.manifest.puzzle, bundle.manifest.seq_len) == ("maze-9x11", 99)
     assert passes(replayed(bundle))
     refused(source, tmp_path / "other.bundle", "--board", "sudoku-4x4", saying="choose its own kind")
     attention = saved(tmp_path / "step_13")

@@ -8,11 +8,22 @@ from pathlib import Path
 import pytest
 
 from hrm_puzzles import registry
+from hrm_puzzles.puzzle import PuzzleError
 
 
 def test_built_in_puzzles_carry_the_names_they_are_found_by() -> None:
     assert {"sudoku", "sudoku-6x6", "sudoku-4x4", "arc", "arc-10x10"} <= set(registry.names())
     assert [registry.get(name).name for name in registry.names()] == registry.names()
+
+
+def test_mazes_and_cities_of_any_size_are_found() -> None:
+    maze = registry.get("maze-12x20")
+    assert (maze.name, maze.seq_len, maze.geometry.board) == ("maze-12x20", 240, (12, 20))
+    assert registry.get("logistics-7x9").seq_len == 63
+    assert registry.get("maze-30x30") is registry.get("maze")
+    for name in ("maze-3x8", "maze-31x31", "maze-012x8", "sudoku-8x8"):
+        with pytest.raises(PuzzleError, match=f"there is no puzzle '{name}'"):
+            registry.get(name)
 
 
 @pytest.mark.process
