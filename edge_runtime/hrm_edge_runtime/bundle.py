@@ -28,6 +28,8 @@ PUZZLE_TABLE_NAME = "puzzle_table.npy"
 IDENTIFIERS_NAME = "identifiers.json"
 GOLDEN_NAME = "golden.npz"
 MAX_ARRAY_BYTES = 1 << 29  # the logits of fifty 30 x 30 boards over 16 segments take 35 MB
+TASKS_NAME = "tasks.json"
+"""What tasks with names ask for (ARC): {name: {"train": [{"input": rows, "output": rows}, ...], "test": [...]}}."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hrm_calibration.halting_curve import choose, learned_curve, roll_out
-from hrm_edge_runtime.bundle import GOLDEN_NAME, IDENTIFIERS_NAME, PUZZLE_TABLE_NAME, Bundle, Golden
+from hrm_edge_runtime.bundle import GOLDEN_NAME, IDENTIFIERS_NAME, PUZZLE_TABLE_NAME, TASKS_NAME, Bundle, Golden
 from hrm_edge_runtime.engines.engine import median_step_ms
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.manifest import write_manifest
@@ -78,6 +78,8 @@ def write_bundle(path: Path, contents: Contents, options: Options, stages: Stage
     with atomic.new_directory(path) as unfinished:
         np.save(unfinished / PUZZLE_TABLE_NAME, contents.served.puzzle_table)
         (unfinished / IDENTIFIERS_NAME).write_text(json.dumps(list(contents.identifiers)) + "\n")
+        if contents.tasks:
+            (unfinished / TASKS_NAME).write_text(json.dumps(contents.tasks, separators=(",", ":")) + "\n")
         fp32 = Form(precision="fp32", portable=contents.served.graph)
         _write_and_measure(unfinished, fp32, contents, options, stages)
         candidates = contents.held_out.at(np.arange(min(CANDIDATES * options.puzzles, len(contents.held_out))))

@@ -21,9 +21,9 @@ from hrm_host import atomic, board, progress
 from hrm_model import checkpoint, geometry, hrm
 from hrm_model.config import HRMConfig
 from hrm_puzzles import registry
-from hrm_puzzles.data.datasets import BLANK_IDENTIFIER
+from hrm_puzzles.data.datasets import BLANK_IDENTIFIER, open_split
 from hrm_puzzles.data.sources import Questions, find_questions
-from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.puzzle import NamedVariants, Puzzle
 
 RUNS, BEST = Path("runs"), "best"
 NUM_CALIBRATION = 8192
@@ -83,7 +83,8 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Contents:
-    """All that goes into a bundle; `meta` is the checkpoint's, `identifiers` name the rows of the puzzle table.
+    """All that goes into a bundle; `meta` is the checkpoint's, `identifiers` name the rows of the puzzle table,
+    `tasks` show what is asked where it has a name.
 
     `calibration` and `held_out` share no puzzle. `trained` is the same model on the board it was trained on, where that
     is another, of generated puzzles. The threshold of `served.policy` is 0 unless the options give one.
@@ -95,6 +96,7 @@ class Contents:
     calibration: Questions
     held_out: Questions
     identifiers: Sequence[str]
+    tasks: Mapping[str, Any]
     meta: Mapping[str, Any]
     trained: ServedGraph | None = None
 
@@ -144,6 +146,7 @@ def contents_of(options: Options, source: Path, out: Path, stages: progress.Stag
         calibration=calibration,
         held_out=held_out,
         identifiers=identifiers,
+        tasks={} if data is None else tasks_of(data, puzzle, identifiers),
         meta={"checkpoint": checkpoint.resolve(source).name, **meta},
         trained=served_graph(own, trained, policy) if trained is not None and trained.difficulties else None,
     )
@@ -217,6 +220,21 @@ def identifiers_of(data: Path | None, num_puzzle_ids: int) -> list[str]:
     if len(names) != num_puzzle_ids:
         raise ValueError(f"{data} names {len(names)} puzzles but the table has {num_puzzle_ids} rows; give its own one")
     return names
+
+
+def tasks_of(data: Path, puzzle: Puzzle, identifiers: Sequence[str]) -> dict[str, Any]:
+    """The pairs of each task as it is, none of its variants: those of the training split, and those held out."""
+    if not isinstance(puzzle, NamedVariants):
+        return {}
+    named = {row: name for row, name in enumerate(identifiers) if row and puzzle.variant_of(name)[0] == name}
+    tasks: dict[str, Any] = {name: {"train": [], "test": []} for name in named.values()}
+    for split_name in ("train", "test"):
+        split = open_split(data, split_name)
+        rows = np.flatnonzero(np.isin(split.puzzle_ids_N, list(named)))
+        for row, *pair_2T in zip(rows.tolist(), split.inputs(rows), split.labels(rows), strict=True):
+            question, answer = (puzzle.decode(tokens_T).tolist() for tokens_T in pair_2T)
+            tasks[named[int(split.puzzle_ids_N[row])]][split_name].append({"input": question, "output": answer})
+    return tasks
 
 
 def find_puzzles(

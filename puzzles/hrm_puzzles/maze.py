@@ -9,7 +9,7 @@ integer, see `grid.board`. Shapes: B batch, T cells.
 
 from dataclasses import dataclass
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,20 +169,11 @@ class Maze(GridPuzzle):
         return {"grid": (grid == WALL).astype(int).tolist(), "start": start, "goal": goal}
 
     def object_of(self, question: dict[str, Any], grid: Grid) -> dict[str, Any]:
-        """The marked cells in walking order, strays last."""
-        start, goal = tuple(question["start"]), tuple(question["goal"])
-        marked = {cast(grid_notation.Cell, tuple(cell)) for cell in np.argwhere(grid == PATH).tolist()} - {start, goal}
-        return {**question, "path": [list(cell) for cell in (start, *_walked(start, marked), goal)]}
-
-
-def _walked(start: grid_notation.Cell, marked: set[grid_notation.Cell]) -> list[grid_notation.Cell]:
-    """The marked cells by their distance from the start along marked cells; those out of reach follow."""
-    order, left = [start], set(marked)
-    for row, col in order:  # which grows meanwhile
-        near = [(row + down, col + right) for down, right in grid_board.NEIGHBOURS if (row + down, col + right) in left]
-        left -= set(near)
-        order += near
-    return order[1:] + sorted(left)
+        """The marked cells in walking order, strays before the goal."""
+        route = self.route(self.from_object({**question})[0], grid)
+        way = [list(cell) for cell in (route.start, *(cell for leg in route.legs for cell in leg.cells[:-1]))]
+        strays = [cell for cell in np.argwhere(grid == PATH).tolist() if cell not in way]
+        return {**question, "path": [*way, *strays, list(question["goal"])]}
 
 
 # Paths are exact: they generate, rate and check mazes, and never answer for the model.

@@ -208,16 +208,12 @@ class Routed(Protocol):
 
 @runtime_checkable
 class Described(Protocol):
-    """Notations that can be shown to people."""
+    """Notations to show people: `about` says what stands for what, `forms` names each for a question as `asked`."""
 
     @property
-    def about(self) -> str:
-        """What stands for what, in a sentence."""
-        ...
+    def about(self) -> str: ...
 
-    def forms(self, asked: Any) -> dict[str, object]:
-        """A question as `asked` writes it, in every notation by its name."""
-        ...
+    def forms(self, asked: Any) -> dict[str, object]: ...
 
 
 @runtime_checkable

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import fastapi
+from anyio import to_thread
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
@@ -18,8 +19,8 @@ from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from hrm_edge_runtime.http import boards, openapi, schema, streams
 from hrm_edge_runtime.http import body as intake
-from hrm_edge_runtime.http import openapi, schema, streams
 from hrm_edge_runtime.http.auth import KeyRing, key_of
 from hrm_edge_runtime.http.errors import JSON, ServiceError, as_json, invalid, no_answer, refusal_from
 from hrm_edge_runtime.http.middleware import INTERNAL, RequestMiddleware, Trace
@@ -199,7 +200,7 @@ async def solve(request: Request) -> Response:
     "/solve/stream",
     response_class=Response,
     responses={
-        **openapi.stream_answer(streams.EVENT_TYPE, "`segment` events, and at last one `answer` or `error`."),
+        **openapi.free_answer(streams.EVENT_TYPE, "`segment` events, and at last one `answer` or `error`."),
         **error_answers(403, 404, 408, 413, 415, 422, 429, 503),
     },
     openapi_extra=openapi.puzzle_body("application/json", "One puzzle."),
@@ -215,7 +216,7 @@ async def solve_stream(request: Request) -> Response:
     "/solve/batch",
     response_class=Response,
     responses={
-        **openapi.stream_answer(
+        **openapi.free_answer(
             streams.BATCH_TYPE, 'A line for each: {"line": n, "answer": ...} or {"line": n, "error": ...}.'
         ),
         **error_answers(403, 415, 422),
@@ -233,6 +234,31 @@ async def models(request: Request) -> schema.ModelsAnswer:
     """The served models."""
     service = service_of(request)
     return schema.ModelsAnswer(models=[service.view(model) for model in service.models.values()])
+
+
+@router.get(
+    "/models/{name}/tasks",
+    response_class=Response,
+    responses={**openapi.free_answer(JSON, "As in a bundle's tasks.json."), **error_answers(404, 422)},
+)
+async def tasks(request: Request, name: ModelName) -> Response:
+    """What the tasks ask for that the model knows by name: demonstrations, and test pairs that it was not shown."""
+    model = service_of(request).models.get(name)
+    if model is None or model.tasks_file is None:
+        raise ServiceError(404, "no-tasks", f"no model {name!r} with tasks is served here", "see tasks in /models")
+    return Response(await to_thread.run_sync(model.tasks_file.read_bytes), media_type=JSON)
+
+
+@router.get("/kinds", responses=error_answers())
+async def kinds() -> schema.KindsAnswer:
+    """The kinds of boards that can be made, with a model for them here or without."""
+    return schema.KindsAnswer(kinds=list(boards.kinds()))
+
+
+@router.get("/puzzle", responses=error_answers(422, 429))
+async def puzzle(request: Request, asked: Annotated[schema.FreshRequest, fastapi.Query()]) -> schema.FreshPuzzle:
+    """A fresh puzzle from the generator with its proven answer; no model is asked."""
+    return await to_thread.run_sync(boards.fresh_puzzle, asked, limiter=service_of(request).makers)
 
 
 @router.get("/slots", responses=error_answers())

@@ -20,7 +20,7 @@ from hrm_edge_runtime.http.errors import SAFE_HEADERS, ServiceError
 from hrm_edge_runtime.http.metrics import Metrics
 
 OPEN_PATHS = frozenset(("/livez",))
-METERED_PATHS = frozenset(("/solve", "/solve/stream"))  # lines of /solve/batch are metered there, one by one
+METERED_PATHS = frozenset(("/solve", "/solve/stream", "/puzzle"))  # lines of /solve/batch are metered there, one by one
 QUIET_PATHS = frozenset(("/livez", "/readyz", "/health", "/metrics"))  # probed all the time: only failures are logged
 READING_METHODS = frozenset(("GET", "HEAD"))
 CHALLENGES = (  # one header each, since Chromium reads no list of them; Basic is what browsers ask people for

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.task import Result, Task
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.bundle import TASKS_NAME, Bundle
+from hrm_edge_runtime.http.boards import board_size
 from hrm_edge_runtime.http.errors import ServiceError, bad_puzzle, invalid, no_answer
 from hrm_edge_runtime.http.schema import HaltingView, ModelView, SolveAnswer, SolveRequest
 from hrm_edge_runtime.manifest import Manifest
@@ -44,6 +46,7 @@ class ServedModel:
     lane: str
     puzzle_ids: Mapping[str, int] = field(default_factory=dict[str, int])
     held_out: tuple[object, object] | None = None
+    tasks_file: Path | None = None
 
     @classmethod
     def of(
@@ -58,6 +61,7 @@ class ServedModel:
             max_attempts=max_attempts,
             puzzle_ids={name: row for row, name in enumerate(bundle.identifiers)},
             held_out=bundle.golden_example(),
+            tasks_file=bundle.path / TASKS_NAME if TASKS_NAME in bundle.manifest.files else None,
         )
 
     @cached_property
@@ -84,9 +88,7 @@ class ServedModel:
     def view(self, report: LaneReport | None = None) -> ModelView:
         """The entry in /models; of the lane only what the engine has reported."""
         manifest = self.manifest
-        full_T = np.full(self.puzzle.seq_len, self.puzzle.vocab_size - 1, np.int32)  # shows the largest board
-        shape = self.puzzle.decode(full_T).shape
-        rows, cols = shape if len(shape) == 2 else (None, None)
+        rows, cols = board_size(self.puzzle) or (None, None)
         return ModelView(
             name=manifest.name,
             kind=self.puzzle.name,

@@ -13,6 +13,16 @@ from hrm_edge_runtime.http.models import ServedModel, answer_from, parse_request
 from hrm_edge_runtime.http.schema import ErrorAnswer, SolveRequest
 from hrm_puzzles.puzzle import Described
 
+PROVEN: Any = {"status": "proven", "verified": True, "halted_by": "proven"}
+VOTED: Any = {"status": "halted", "verified": None, "halted_by": "learned", "votes": 1, "vote_share": 1.0}
+FIGURES: Any = {
+    "segments": 4,
+    "margin": 1.5,
+    "queue_s": 4e-4,
+    "compute_s": 0.02,
+    "num_attempts": 1,
+    "total_segments": 4,
+}
 SOLVING = ("/solve", "/solve/stream", "/solve/batch")
 KEY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "A key that hrm-key has made."},
@@ -51,7 +61,7 @@ def puzzle_body(media_type: str, what: str) -> dict[str, Any]:
     return request_body(media_type, {**SolveRequest.model_json_schema(), "description": what})
 
 
-def stream_answer(media_type: str, what: str) -> dict[int | str, dict[str, Any]]:
+def free_answer(media_type: str, what: str) -> dict[int | str, dict[str, Any]]:
     return {200: {"description": what, "content": {media_type: {"schema": {}}}}}
 
 
@@ -60,11 +70,10 @@ def described(base: dict[str, Any], models: Iterable[ServedModel], *, with_keys:
     description = copy.deepcopy(base)
     paths, kinds = description["paths"], {model.puzzle.name: model for model in models}
     about = [f"{kind}: {model.puzzle.about}." for kind, model in kinds.items() if isinstance(model.puzzle, Described)]
-    questions = {
-        f"{kind}, {form}": {"value": {"puzzle": question}}
-        for kind, model in kinds.items()
-        for form, question in _forms(model).items()
-    }
+    questions: dict[str, Any] = {}
+    for kind, model in kinds.items():
+        forms = model.puzzle.forms(model.sample) if isinstance(model.puzzle, Described) else {"sample": model.sample}
+        questions |= {f"{kind}, {form}": {"value": {"puzzle": question}} for form, question in forms.items()}
     for path in SOLVING:
         for body in paths[path]["post"]["requestBody"]["content"].values():
             puzzle = body["schema"]["properties"]["puzzle"]
@@ -80,32 +89,12 @@ def described(base: dict[str, Any], models: Iterable[ServedModel], *, with_keys:
     return description
 
 
-def _forms(model: ServedModel) -> dict[str, object]:
-    puzzle = model.puzzle
-    return puzzle.forms(model.sample) if isinstance(puzzle, Described) else {"as in /models": model.sample}
-
-
 def _answer_example(model: ServedModel) -> dict[str, Any] | None:
     """What the model would say where it is right."""
     if model.held_out is None:
         return None
-    question, answer = model.held_out
-    label_T = model.puzzle.encode(model.puzzle.parse(answer).grid)
+    puzzle, (question, answer) = model.puzzle, model.held_out
     parsed = parse_request([model], SolveRequest(puzzle=question), task_id=0, arrival_s=0.0)
-    proven = model.puzzle.proof_exists
-    result = Result(
-        task_id=0,
-        answer_T=label_T,
-        status="proven" if proven else "halted",
-        verified=True if proven else None,
-        segments=4,
-        halted_by="proven" if proven else "learned",
-        margin=1.5,
-        queue_s=0.0004,
-        compute_s=0.02,
-        num_attempts=1,
-        total_segments=4,
-        votes=None if proven else 1,
-        vote_share=None if proven else 1.0,
-    )
+    verdict = PROVEN if puzzle.proof_exists else VOTED
+    result = Result(task_id=0, answer_T=puzzle.encode(puzzle.parse(answer).grid), **verdict, **FIGURES)
     return answer_from(parsed, result).model_dump(mode="json")

@@ -1,5 +1,7 @@
 """What goes over HTTP, as pydantic models: the only place that says which fields a request and an answer have."""
 
+import secrets
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -152,6 +154,36 @@ class ModelView(BaseModel):
 
 class ModelsAnswer(BaseModel):
     models: list[ModelView]
+
+
+class KindView(BaseModel):
+    """A kind of board that a generator makes, whether or not a model here solves it."""
+
+    kind: str
+    rows: int
+    cols: int
+    difficulties: list[str]
+
+
+class KindsAnswer(BaseModel):
+    kinds: list[KindView]
+
+
+class FreshRequest(BaseModel):
+    """Which puzzle to make; `held_out` ones are of the quarter of all that no training set holds."""
+
+    kind: str = Field(max_length=100, description="As /kinds names it.")
+    difficulty: str = Field(default="easy", max_length=40)
+    seed: int = Field(default_factory=partial(secrets.randbits, 32), ge=0, lt=2**53)
+    held_out: bool = False
+
+
+class FreshPuzzle(FreshRequest):
+    """A fresh puzzle and its proven answer, as `hrm-data import` reads both; the same for the same seed."""
+
+    puzzle: Any
+    solution: Any
+    rating: int = Field(description="Its own measure: moves of a maze, cost of a tour, backtracks of a Sudoku.")
 
 
 class BundleRequest(BaseModel):

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
+from anyio import CapacityLimiter
 
 from hrm_edge_runtime import logs
 from hrm_edge_runtime.batching import stats, task
@@ -36,6 +37,7 @@ class SolveService:
         self.engine_client = engine_client
         self.metrics = Metrics(engine_client)
         self._parsers = ParserThreads()
+        self.makers = CapacityLimiter(1)  # fresh puzzles are made one at a time, behind all else
 
     def view(self, model: ServedModel) -> schema.ModelView:
         return model.view(self.engine_client.lane_manager.reports.get(model.lane))

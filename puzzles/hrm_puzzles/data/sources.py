@@ -22,7 +22,7 @@ from hrm_host import atomic, workers
 from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError, named_in_recipe, open_split
-from hrm_puzzles.puzzle import RIGHT, CsvForm, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import RIGHT, CsvForm, Example, IntArray, Puzzle, PuzzleError
 
 CHUNK = 64  # puzzles: seconds of work, so that little is lost and progress is seen
 HELD_OUT = 4  # one equivalence class in so many belongs to test splits, whatever the seed
@@ -89,9 +89,18 @@ def difficulties_of(puzzle: Puzzle, difficulty: str) -> list[str]:
     return chosen
 
 
-def is_held_out_N(puzzle: Puzzle, inputs_NT: NDArray[np.uint8], labels_NT: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def is_held_out_N(puzzle: Puzzle, inputs_NT: IntArray, labels_NT: IntArray) -> NDArray[np.bool_]:
     """Which examples belong to test splits only; a rule over equivalence classes, the same for every build."""
     return puzzle.equivalence_hash_B(inputs_NT, labels_NT) % np.uint64(HELD_OUT) == 0
+
+
+def fresh(puzzle: Puzzle, rng: np.random.Generator, difficulty: str, *, is_test: bool) -> Example:
+    """A puzzle of the classes that belong to test splits only, or of the others."""
+    while True:
+        example = puzzle.generate(rng, difficulty)
+        inputs_1T, labels_1T = (puzzle.encode(grid)[None] for grid in (example.question, example.answer))
+        if is_held_out_N(puzzle, inputs_1T, labels_1T)[0] == is_test:
+            return example
 
 
 def _make_chunk(chunk: Chunk, directory: Path) -> int:
@@ -101,12 +110,8 @@ def _make_chunk(chunk: Chunk, directory: Path) -> int:
     names = difficulties_of(puzzle, chunk.difficulty)
     rows = np.zeros(chunk.count, dtype=example_type(puzzle))
     for number in range(chunk.count):
-        difficulty, row = str(rng.choice(names)), rows[number : number + 1]
-        while True:
-            example = puzzle.generate(rng, difficulty)
-            row[0] = puzzle.encode(example.question), puzzle.encode(example.answer), example.rating
-            if is_held_out_N(puzzle, row["inputs"], row["labels"])[0] == chunk.is_test:
-                break
+        example = fresh(puzzle, rng, str(rng.choice(names)), is_test=chunk.is_test)
+        rows[number] = puzzle.encode(example.question), puzzle.encode(example.answer), example.rating
     with atomic.new_file(directory / chunk.file_name) as unfinished, unfinished.open("wb") as file:
         np.save(file, rows)
     return chunk.count

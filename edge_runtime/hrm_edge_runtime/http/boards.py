@@ -1,0 +1,40 @@
+"""Boards without a model: every kind that a generator makes, and fresh puzzles with their proven answers."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hrm_edge_runtime.http.errors import invalid
+from hrm_edge_runtime.http.schema import FreshPuzzle, FreshRequest, KindView
+from hrm_puzzles import registry
+from hrm_puzzles.puzzle import Puzzle, PuzzleError
+
+SLOW = "extreme"  # a second each, which hrm-data has and a server has not
+
+
+def kinds() -> Iterator[KindView]:
+    for puzzle in map(registry.get, registry.names()):
+        difficulties = [name for name in puzzle.difficulties if name != SLOW]
+        if difficulties and (size := board_size(puzzle)):
+            yield KindView(kind=puzzle.name, rows=size[0], cols=size[1], difficulties=difficulties)
+
+
+def board_size(puzzle: Puzzle) -> tuple[int, int] | None:
+    """Rows and columns of the (largest) board, None where it has none."""
+    shape = puzzle.decode(np.full(puzzle.seq_len, puzzle.vocab_size - 1, np.int32)).shape
+    return (shape[0], shape[1]) if len(shape) == 2 else None
+
+
+def fresh_puzzle(asked: FreshRequest) -> FreshPuzzle:
+    """Takes up to a tenth of a second of CPU; refuses with 422 what cannot be made."""
+    from hrm_puzzles.data.sources import fresh  # brings what data sets need
+
+    try:
+        puzzle = registry.get(asked.kind)
+        if asked.difficulty == SLOW:
+            raise PuzzleError(f"{SLOW} puzzles take too long for a server", "too-slow", "make them with hrm-data build")
+        example = fresh(puzzle, np.random.default_rng(asked.seed), asked.difficulty, is_test=asked.held_out)
+    except PuzzleError as error:
+        raise invalid(error.rule, error.problem, error.remedy) from None
+    question, answer = (puzzle.asked(grid, "") for grid in (example.question, example.answer))
+    return FreshPuzzle(**asked.model_dump(), puzzle=question, solution=answer, rating=example.rating)

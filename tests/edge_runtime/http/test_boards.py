@@ -1,0 +1,92 @@
+"""Fresh boards over HTTP: every kind that a generator makes, with the proven answer, no model asked."""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from asgi_tools import QUICK, Http, app_over, serving
+from scripted_server import NAME, scripted_model
+
+from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.http.app import create_app
+from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, write_keys
+from hrm_edge_runtime.http.models import ServedModel
+from hrm_edge_runtime.worker.client import EngineClient
+from hrm_edge_runtime.worker.process import ThreadEngine
+from hrm_puzzles import registry
+from hrm_puzzles.data.sources import is_held_out_N
+from hrm_puzzles.puzzle import RIGHT
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[Http]:
+    with serving(*app_over(QUICK), until_ready=False) as http:
+        yield http
+
+
+def test_every_kind_is_made_in_every_difficulty_with_its_proven_answer(http: Http) -> None:
+    kinds = http.get("/kinds").json()["kinds"]
+    assert {"sudoku", "maze", "logistics"} <= {kind["kind"] for kind in kinds}
+    for kind in kinds:
+        puzzle = registry.get(kind["kind"])
+        assert kind["rows"] * kind["cols"] == puzzle.seq_len
+        for difficulty in kind["difficulties"]:
+            made = http.get("/puzzle", params={"kind": kind["kind"], "difficulty": difficulty, "seed": 5}).json()
+            tokens_2T = [puzzle.encode(puzzle.parse(made[part]).grid)[None] for part in ("puzzle", "solution")]
+            assert puzzle.check_BT(*tokens_2T).tolist() == [RIGHT], made
+
+
+def test_a_seed_makes_the_same_puzzle_again_and_none_another(http: Http) -> None:
+    asked = {"kind": "maze-8x8", "difficulty": "hard"}
+    first = http.get("/puzzle", params=asked).json()
+    assert http.get("/puzzle", params={**asked, "seed": first["seed"]}).json() == first
+    assert http.get("/puzzle", params=asked).json()["puzzle"] != first["puzzle"]
+
+
+@pytest.mark.parametrize("held_out", [True, False])
+def test_held_out_puzzles_are_of_the_classes_that_no_training_set_holds(http: Http, held_out: bool) -> None:
+    puzzle = registry.get("sudoku-4x4")
+    for _ in range(6):
+        made = http.get("/puzzle", params={"kind": puzzle.name, "held_out": held_out}).json()
+        tokens = (puzzle.encode(puzzle.parse(made[part]).grid)[None] for part in ("puzzle", "solution"))
+        assert is_held_out_N(puzzle, *(tokens_1T.astype(np.uint8) for tokens_1T in tokens)).tolist() == [held_out]
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"kind": "chess"}, "use one of sudoku"),
+        ({"kind": "maze-8x8", "difficulty": "silly"}, "use one of easy, medium, hard"),
+        ({"kind": "sudoku", "difficulty": "extreme"}, "make them with hrm-data build"),
+        ({"kind": "arc-7x7"}, "ARC tasks are made by people"),
+        ({"kind": "maze-8x8", "seed": -1}, "'seed'"),
+        ({}, "'kind'"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_with_the_way_out(http: Http, params: dict[str, str], words: str) -> None:
+    refused = http.get("/puzzle", params=params)
+    assert refused.status_code == 422
+    assert words in f"{refused.json()['error']['message']}; {refused.json()['error']['remedy']}"
+
+
+def test_tasks_of_a_model_are_told_with_their_demonstrations_and_counted_once() -> None:
+    arc = ServedModel.of(Bundle.open(find_bundle("arc-7x7")), precision="fp32", num_slots=1, max_attempts=1)
+    client = EngineClient(functools.partial(ThreadEngine, QUICK), {NAME: 10, arc.lane: 1})
+    with serving(create_app(client, [arc, scripted_model(num_slots=2)]), client, until_ready=False) as http:
+        view = http.get("/models").json()["models"][0]
+        tasks = http.get("/models/arc-7x7/tasks").json()
+        assert (len(tasks), view["tasks"], view["identifiers"]) == (76, 76, 2344)
+        assert {part for task in tasks.values() for part in task if task[part]} == {"train", "test"}
+        for name, task in tasks.items():
+            arc.puzzle.parse({"task": name, "input": task["test"][0]["input"]})
+        for name in (NAME, "nowhere"):
+            assert http.get(f"/models/{name}/tasks").json()["error"]["reason"] == "no-tasks"
+
+
+def test_a_keys_rate_bounds_fresh_puzzles_too(tmp_path: Path) -> None:
+    write_keys(tmp_path / "keys", [Key(label="slow", sha256=hash_of("slow"), rate=0.01, burst=2)])
+    with serving(*app_over(QUICK, KeyRing(tmp_path / "keys")), until_ready=False) as http:
+        asked = [http.get("/puzzle", params={"kind": "sudoku-4x4"}, headers={"x-api-key": "slow"}) for _ in range(3)]
+        assert [answer.status_code for answer in asked] == [200, 200, 429]
