@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -141,6 +142,26 @@ def test_the_kernel_log_is_read_for_signs_of_trouble() -> None:
     assert "fell off the bus (2x, PCI:0000:01:00)" in found["kernel log: Xid 79"].text
     assert "pcie_aspm=off" in found["kernel log: Xid 79"].remedy
     assert "GpuFirmware" in found["kernel log: Xid 119"].remedy
+
+
+def test_workers_of_the_driver_that_hang_are_a_fault_and_others_a_warning() -> None:
+    log = """\
+[ 363.1] INFO: task nv_queue:512 blocked for more than 122 seconds.
+[ 485.9] INFO: task nv_queue:512 blocked for more than 245 seconds.
+[ 490.0] watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [UVM GPU1 BH:901]
+[ 500.0] INFO: task jbd2/sda1-8:77 blocked for more than 122 seconds.
+"""
+    found = [(finding.level, finding.text) for finding in training.read_log(log)]
+    assert [level for level, _ in found] == ["fail", "warn", "fail"]
+    assert found[0][1].startswith("its worker UVM GPU1 BH hung (1x)")
+    assert found[1][1] == "jbd2/sda1-8 (1x)"
+    assert found[2][1].startswith("its worker nv_queue hung (2x); the card stopped answering")
+
+
+def test_attention_is_tried_and_timed() -> None:
+    (finding,) = doctor.attention()
+    assert finding.level == "ok"
+    assert re.match(r"\d+\.\d ms for 900 tokens, forward and backward", finding.text)
 
 
 def test_uncorrected_bus_errors_are_worse_than_corrected_ones() -> None:

@@ -1,10 +1,12 @@
 """The training part of `hrm-doctor` (entry point of `hrm_edge.doctor`): PyTorch, and the machine it runs on."""
 
 import importlib.util
+import math
 import platform
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +34,8 @@ def findings() -> list[Finding]:
     """The findings on this machine, or only that it is not used for training."""
     if importlib.util.find_spec("torch") is None:
         return [ok("training", "not looked at, since PyTorch is not installed: pip install 'hrm-edge[train]'")]
-    return examine(Host(), look(), Path.cwd())
+    software = look()
+    return [*examine(Host(), software, Path.cwd()), *(attention() if software.torch else ())]
 
 
 def examine(machine: Host, installed: TrainingSoftware, work: Path) -> list[Finding]:
@@ -56,6 +59,27 @@ def look() -> TrainingSoftware:
         has_triton=importlib.util.find_spec("triton") is not None,
         compiler=next(filter(None, map(shutil.which, compilers)), None),
     )
+
+
+def attention() -> Iterator[Finding]:
+    """A trial of what every model is made of, forward and backward over 900 tokens; the first one warms up."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    seconds = math.inf
+    try:
+        for _ in range(3):
+            begin = time.perf_counter()
+            query, key, value = torch.randn(3, 1, 8, 900, 64, device=device, dtype=dtype, requires_grad=True)
+            torch.nn.functional.scaled_dot_product_attention(query, key, value).sum().backward()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            seconds = min(seconds, time.perf_counter() - begin)
+    except RuntimeError as error:
+        yield fail("attention", f"fails on {device}: {str(error).splitlines()[0]}", CUDA_BUILD)
+        return
+    yield ok("attention", f"{1000 * seconds:.1f} ms for 900 tokens, forward and backward, {dtype} on {device}")
 
 
 def software_findings(machine: Host, software: TrainingSoftware) -> Iterator[Finding]:

@@ -22,6 +22,8 @@ HOT_C = 83  # cards begin to slow down at about this temperature
 
 XID = re.compile(r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<number>\d+)")
 AER = re.compile(r"(AER|PCIe Bus Error).*?(?P<kind>Uncorrect|Correct)", re.IGNORECASE)
+HUNG = re.compile(r"task (\S+):\d+ blocked for more than|soft lockup.*\[([^:\]]+)")
+NVIDIA = ("nv_", "nvidia", "UVM")  # what the driver's own workers are called: nv_queue, nvidia-modeset, UVM GPU1 BH
 KILLED = re.compile(r"Out of memory: Killed process \d+ \((?P<name>[^)]*)\)")
 
 ADDRESS = "the process touched GPU memory that is not its own", "usually a bug of the program: note what it ran"
@@ -151,6 +153,13 @@ def read_log(text: str) -> Iterator[Finding]:
         meaning, remedy = XIDS.get(number, ("the driver reported an error", "look the number up in NVIDIA's Xid list"))
         judge = warn if number in HARMLESS or number not in XIDS else fail
         yield judge(f"kernel log: Xid {number}", f"{meaning} ({times}x, {bus})", remedy)
+    hung = Counter(match[1] or match[2] for match in HUNG.finditer(text))
+    for name, times in sorted(hung.items()):
+        if any(start in name for start in NVIDIA):
+            yield fail("kernel log: NVIDIA driver", f"its worker {name} hung ({times}x); {STUCK[0]}", STUCK[1])
+        else:
+            remedy = "see what it waited for (disk, network, GPU): sudo dmesg | grep -A20 'blocked for more'"
+            yield warn("kernel log: hung task", f"{name} ({times}x)", remedy)
     kinds = [match["kind"].lower() for line in text.splitlines() if (match := AER.search(line))]
     if kinds:
         is_bad = "uncorrect" in kinds
