@@ -6,7 +6,7 @@ Shapes: B slots of a micro-batch, T tokens, E puzzle-vector width.
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,27 +25,13 @@ from hrm_train.window import Slots, recompute_blocks, window_loss
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepReport:
-    """What one step measured over the global batch; tensors stay on the device until they are read.
+class StepSums:
+    """What a step or a micro-batch measured, in parts that add up; tensors stay on the device until they are read.
 
     `loss` is the mean per row and segment, `answer_loss` its part without halting (and hints), `exact` and `cells` the
     shares of rows that are exact and of open cells that are right, `halted` how many rows halted, after `segments` in
-    sum, `skipped` how many updates of this run were left out because their gradient was not finite.
+    sum, `solved` how many of those are exact.
     """
-
-    loss: Tensor
-    answer_loss: Tensor
-    exact: Tensor
-    cells: Tensor
-    halted: Tensor
-    segments: Tensor
-    gradient_norm: Tensor
-    skipped: Tensor
-    lr: float
-
-
-class StepSums(NamedTuple):
-    """Over the rows of a step: losses, exact answers, shares of right cells; solved rows are exact and halted."""
 
     loss: Tensor
     answer_loss: Tensor
@@ -54,6 +40,15 @@ class StepSums(NamedTuple):
     solved: Tensor
     halted: Tensor
     segments: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport(StepSums):
+    """`skipped` is how many updates of this run were left out because their gradient was not finite."""
+
+    gradient_norm: Tensor
+    skipped: Tensor
+    lr: float
 
 
 class Trainer:
@@ -98,22 +93,11 @@ class Trainer:
             rate = self._rate()
             norm = self._update(sums, vector_gradients, rate)
         self._counted += torch.stack([sums.solved, sums.halted])
-        batch_size = self.recipe.batch_size
-        samples = batch_size * self.recipe.window
+        samples = self.recipe.batch_size * self.recipe.window
         self.meter.count(samples)
         self.progress.step += 1
         self.progress.samples += samples
-        return StepReport(
-            loss=sums.loss,
-            answer_loss=sums.answer_loss,
-            exact=sums.exact / batch_size,
-            cells=sums.cells / batch_size,
-            halted=sums.halted,
-            segments=sums.segments,
-            gradient_norm=norm,
-            skipped=self._skipped.clone(),
-            lr=self.optimiser.lr * rate,
-        )
+        return StepReport(**vars(sums), gradient_norm=norm, skipped=self._skipped.clone(), lr=self.optimiser.lr * rate)
 
     def _refill(self) -> None:
         """Offers every slot a row; on a CPU, where reading a tensor is free, only when some slot has halted."""
@@ -145,8 +129,9 @@ class Trainer:
             before = [replace(part) for part in self._parts]
             try:
                 results = [self._learn_part(part) for part in self._parts]
-                sums = torch.stack([torch.stack(sums) for sums, _ in results]).sum(0)
-                return StepSums(*sums), torch.cat([gradient for _, gradient in results])
+                sums = torch.stack([torch.stack([*vars(sums).values()]) for sums, _ in results]).sum(0)
+                named = dict(zip(StepSums.__dataclass_fields__, sums, strict=True))
+                return StepSums(**named), torch.cat([gradient for _, gradient in results])
             except RuntimeError as error:
                 if not memory.is_out_of_memory(error):
                     raise
@@ -167,8 +152,8 @@ class Trainer:
         sums = StepSums(
             loss=total.detach(),
             answer_loss=found.answer_loss / num_segments,
-            exact=found.exact_B.sum(),
-            cells=found.cells_B.sum(),
+            exact=found.exact_B.sum() / recipe.batch_size,
+            cells=found.cells_B.sum() / recipe.batch_size,
             solved=(found.exact_B & slots.halted_B).sum(),
             halted=slots.halted_B.sum(),
             segments=(slots.segments_B * slots.halted_B).sum(),
@@ -195,7 +180,7 @@ class Trainer:
     def _update(self, sums: StepSums, vector_gradient_BE: Tensor, rate: float) -> Tensor:
         """One update from the gradients of all ranks; returns their norm. One that is not finite changes nothing."""
         recipe, params = self.recipe, self.optimiser.params
-        self.ranks.sum_([*sums, *(parameter.grad for parameter in params if parameter.grad is not None)])
+        self.ranks.sum_([*vars(sums).values(), *(parameter.grad for parameter in params if parameter.grad is not None)])
         norm, keep = clip_(params, recipe.clip_norm)
         if self.model.config.puzzle_vector_size:
             ids_B = self.ranks.everyones(torch.cat([part.puzzle_ids_B for part in self._parts]))

@@ -6,7 +6,10 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, get_args
+
+import yaml
 
 from hrm_model.config import HRMConfig
 from hrm_model.geometry import misfit
@@ -129,141 +132,10 @@ def with_settings(record: Any, settings: Mapping[str, str]) -> Any:
     return replace(record, **values)
 
 
-SIZES: dict[str, Values] = {
-    "published": {},
-    "log": {"hidden_size": 256, "puzzle_vector_size": 256, "low_layers": 3, "max_segments": 8},
-    "small": {
-        "hidden_size": 128,
-        "num_heads": 4,
-        "puzzle_vector_size": 128,
-        "expansion": 2.0,
-        **dict.fromkeys(("high_layers", "low_layers", "high_cycles", "low_cycles"), 1),
-        "positions": "learned",
-        "halt_rule": "q_halt",
-        "max_segments": 24,
-    },
-    "trm": {
-        "arch": "trm",
-        "high_cycles": 3,
-        "low_cycles": 6,
-        **dict.fromkeys(("high_layers", "low_layers"), 2),
-        "puzzle_positions": 16,
-        "halt_rule": "q_halt",
-    },
-    "relational": {
-        "blocks": "relational",
-        "num_heads": 1,
-        "puzzle_vector_size": 0,
-        "expansion": 2.0,
-        "high_layers": 1,
-        "low_layers": 1,
-        "low_cycles": 1,
-        "halt_rule": "q_halt",
-        "max_segments": 32,
-    },
-}
-"""`published`: 27 M parameters as in the paper. `log`: 5.97 M, half its width and one low layer less, for cards of 8
-GB (rounding the SwiGLU width to 256 makes it larger than the 5.7 M it was planned with). `small`: 0.34 M, for a CPU.
-`trm`: as in its paper, 6.8 M with attention and 5 M with mixers."""
-
-_PUBLISHED: Values = {
-    "base_batch": 768,
-    "lr": 1e-4,
-    "lr_min_ratio": 1.0,
-    "clip_norm": 0.0,
-    "average_decay": 0.999,
-    "loss": "stablemax",
-    "continue_loss": True,
-    "warmup_samples": 2000 * 768,
-}  # as the published trainers, but for HRM's average, which is TRM's
-
-OF_CANDIDATES: Values = {"hidden_size": 32, "high_cycles": 1, "random_start": True}
-OF_CELLS: Values = {"hidden_size": 24, "high_cycles": 8}  # each cycle brings a cell news from one cell farther
-"""Sizes of a relational model, by what one vector of its state stands for; `hidden_size` is that of one vector."""
-
-RECIPES: dict[str, Values] = {
-    "published": _PUBLISHED,
-    "log": _PUBLISHED,
-    "trm": {**_PUBLISHED, "continue_loss": False},
-    "small": {"base_batch": 32, "lr": 1e-3, "beta2": 0.98, "window": 4},
-    "relational": {
-        "batch_size": 16,
-        "window": 8,
-        "lr": 3e-3,
-        "lr_min_ratio": 0.02,
-        "warmup_samples": 10_000,
-        "weight_decay": 0.01,
-        "halt_weight": 0.05,
-        "explore": 0.3,
-        "total_samples": 100_000,
-    },
-}
-
-_SINGLE: Values = {"weight_decay": 1.0, "puzzle_lr": 1e-4, "puzzle_weight_decay": 1.0, "total_samples": 20_000_000}
-_ARC: Values = {"weight_decay": 0.1, "puzzle_lr": 1e-2, "puzzle_weight_decay": 0.1, "total_samples": 300_000_000}
-"""What the published recipes say: 26,041 updates of 768 samples for Sudoku-1k and Maze-1k, about 400,000 for ARC.
-Logistics is ours and taken as a maze."""
-
-_STARTS: dict[str, Values] = {
-    "sudoku": {"curriculum": 28},
-    "maze": {"deepening_samples": 400_000},
-    "logistics": {"deepening_samples": 400_000},
-}  # how a small model gets off the plateau, where it was measured to help (docs/log.md)
-
-
-_EAGER: Values = {"precision": "fp32", "compile": "false"}  # as quick for a model so small, and a carry that goes deep
-_HUB = "hub:sapientinc/"
-NAMED: dict[str, Values] = {
-    "sudoku-small": {
-        "puzzle": "sudoku",
-        "preset": "relational",
-        "data": {"num_train": 6000, "num_test": 200, "difficulty": "minimal,hard"},
-        "total_samples": 120_000,
-        "warmup_samples": "10%",
-        **_EAGER,
-    },
-    "log": {"puzzle": "arc", "preset": "log", "batch_size": 40, "micro_batch": 20, "base_batch": 0, "lr": 2.5e-4},
-    "city": {
-        "puzzle": "logistics",
-        "preset": "log",
-        "data": {"num_train": 960, "num_test": 400},
-        "batch_size": 32,
-        "base_batch": 0,
-        "total_samples": "5 passes",
-        "warmup_samples": "2 passes",
-        "weight_decay": 0.1,
-        "puzzle_lr": 1e-2,
-        "puzzle_weight_decay": 0.1,
-    },
-    "sudoku-1k": {
-        "puzzle": "sudoku",
-        "preset": "published",
-        "data": {"source": f"{_HUB}sudoku-extreme", "csv_sample": 1000},
-    },
-    "maze-1k": {"puzzle": "maze", "preset": "published", "data": {"source": f"{_HUB}maze-30x30-hard-1k"}},
-    "trm-sudoku": {
-        "puzzle": "sudoku",
-        "preset": "trm",
-        "data": {"source": f"{_HUB}sudoku-extreme", "csv_sample": 1000},
-        "total_samples": 50_000_000,
-        "blocks": "mixer",
-        "positions": "none",
-    },
-    "trm-maze": {
-        "puzzle": "maze",
-        "preset": "trm",
-        "data": {"source": f"{_HUB}maze-30x30-hard-1k"},
-        "total_samples": 50_000_000,
-        "low_cycles": 4,
-    },
-    "trm-arc": {"puzzle": "arc", "preset": "trm", "data": {"dataset": "arcagi"}, "low_cycles": 4},
-    "arc-1": {"puzzle": "arc", "preset": "published", "data": {"dataset": "arcagi"}},
-    "arc-2": {"puzzle": "arc", "preset": "published", "data": {"dataset": "arcagi2"}},
-}
-"""What `--recipe` stands for: a puzzle, a preset, what to build where data/RECIPE is absent, and settings.
-
-docs/training.md says where each number is from.
-"""
+_TABLES: Values = yaml.safe_load((Path(__file__).parent / "recipes.yaml").read_text(encoding="utf-8"))
+SIZES: dict[str, Values] = _TABLES["sizes"]
+RECIPES: dict[str, Values] = _TABLES["recipes"]
+NAMED: dict[str, Values] = _TABLES["named"]
 
 
 def config_for(preset: str, puzzle: Puzzle, num_puzzle_ids: int) -> HRMConfig:
@@ -271,7 +143,7 @@ def config_for(preset: str, puzzle: Puzzle, num_puzzle_ids: int) -> HRMConfig:
     if preset == "relational":
         symbols, hints = puzzle.geometry.num_symbols, puzzle.num_hints if isinstance(puzzle, Hinted) else 0
         sizes |= {"board": puzzle.geometry.board, "num_symbols": symbols, "num_hints": hints}
-        of_kind = OF_CANDIDATES if symbols > 1 else OF_CELLS
+        of_kind = _TABLES["vectors"]["candidates" if symbols > 1 else "cells"]
         sizes |= {**of_kind, "hidden_size": symbols * of_kind["hidden_size"]}
     return HRMConfig(vocab_size=puzzle.vocab_size, seq_len=puzzle.seq_len, num_puzzle_ids=num_puzzle_ids, **sizes)
 
@@ -282,10 +154,10 @@ def recipe_for(preset: str, puzzle: Puzzle, batch_size: int) -> Recipe:
     values: Values = {"puzzle": puzzle.name, "batch_size": batch_size, **named(RECIPES, "preset", preset)}
     if preset == "small":
         fits = misfit(config_for(preset, puzzle, 1), puzzle.geometry) is None
-        return Recipe(**{**values, **_STARTS.get(family, {})}, geometric_start=fits)
+        return Recipe(**{**values, **_TABLES["starts"].get(family, {})}, geometric_start=fits)
     if preset == "relational":
         return Recipe(**values)
-    return Recipe(**values, **(_ARC if family == "arc" else _SINGLE))
+    return Recipe(**values, **_TABLES["published"]["arc" if family == "arc" else "others"])
 
 
 def named(table: dict[str, Values], option: str, name: str) -> Values:
