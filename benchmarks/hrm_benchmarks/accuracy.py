@@ -1,4 +1,4 @@
-"""What trying harder brings: puzzles solved, and what that costs, for each number of attempts at the same puzzles.
+"""Time to a proven answer: what models and numbers of attempts bring, and what that costs, at the same puzzles.
 
 Everything counted comes from the answers a client would get; only CPU time is measured beside them. Segments are exact
 and repeat from run to run, CPU seconds belong to the machine.
@@ -6,9 +6,9 @@ and repeat from run to run, CPU seconds belong to the machine.
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,24 +21,26 @@ from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError
 from hrm_puzzles.sudoku import solver as sudoku_solver
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
+TIMES_MS = (3, 10, 30, 100, 300, 1000)
 COLUMNS = [
+    ("model", "{model}"),
+    ("parameters", "{parameters:,}"),
+    ("file", "{file_kb:,.0f} KB"),
     ("attempts", "{attempts}"),
-    ("solved", "{solved} of {puzzles}"),
+    ("proven", "{solved} of {puzzles}"),
     ("wrong", "{wrong} of {compared}"),
     ("segments", "{segments_per_puzzle:.1f}"),
-    ("a solve", "{segments_per_solve:,.0f}"),
-    ("CPU s", "{cpu_s_per_puzzle:.2f}"),
-    ("a solve", "{cpu_s_per_solve:,.2f}"),
-    ("x first", "{solved_ratio:,.2f} / {segments_ratio:.2f} / {cpu_ratio:.2f}"),
+    ("of ms", "{segment_ms:.2f}"),
+    ("CPU s a proof", "{cpu_s_per_solve:,.3f}"),
+    *((f"{time_ms} ms", f"{{within_{time_ms}_ms:.1f}}") for time_ms in TIMES_MS),
 ]
 PROGRESS = (
-    "{attempts} attempts: {solved} of {puzzles} solved, {wrong} wrong, {segments_per_puzzle:.1f} segments and "
-    "{cpu_s_per_puzzle:.2f} CPU s a puzzle"
+    "{model}, {attempts} attempts: {solved} of {puzzles} proven, {wrong} wrong, {cpu_s_per_puzzle:.3f} CPU s a puzzle"
 )
 LEGEND = """\
-solved:  proven answers; wrong: those that differ from the known solution, of those compared
-segments, CPU s:  all attempts together, for each puzzle and for each solve
-x first: beside the first row of this run: solves, segments, CPU seconds"""
+wrong:  proven answers that differ from the known solution, of those compared
+segments: of all attempts at a puzzle, and what one costs; CPU s a proof: all CPU time over all proven answers
+3 ms ...: proven within that CPU time, % of the puzzles; a puzzle's time is its segments times what one costs"""
 
 
 class KnownPuzzle(NamedTuple):
@@ -77,59 +79,59 @@ def generated(puzzle: Puzzle, difficulty: str, num_puzzles: int, seed: int) -> l
     ]
 
 
-def require_proofs(bundle: Bundle) -> None:
-    """Refuse a bundle whose answers cannot be proven."""
-    if not bundle.puzzle.proof_exists:
-        raise ValueError(
-            f"answers to {bundle.puzzle.name!r} cannot be proven, so attempts vote: score them with hrm-train's "
-            "evaluation of its data set."
-        )
+def provable(models: Sequence[Bundle]) -> Puzzle:
+    """The one puzzle of all models; refuses several, and one whose answers cannot be proven."""
+    kinds = {model.manifest.puzzle: model.puzzle for model in models}
+    if len(kinds) > 1:
+        raise ValueError(f"the bundles are for {' and '.join(kinds)}: name bundles of one puzzle.")
+    puzzle = models[0].puzzle
+    if not puzzle.proof_exists:
+        raise ValueError(f"answers to {puzzle.name!r} cannot be proven, so attempts vote: score them with hrm-eval.")
+    return puzzle
+
+
+def about(model: Bundle, precision: str) -> Row:
+    size_bytes = model.graph_path(precision, device="cpu").stat().st_size
+    parameters = model.manifest.provenance.get("num_parameters")
+    return {"model": model.manifest.name, "parameters": parameters, "file_kb": size_bytes / 1e3}
 
 
 def measure(
-    solve_all: SolveAll, puzzle: Puzzle, puzzles: Sequence[KnownPuzzle], attempts: Sequence[int], limit: int | None
-) -> Iterator[Row]:
-    """A row for each number of attempts of at most `limit` segments, one after the other; ratios are to the first row.
+    solve_all: SolveAll, puzzle: Puzzle, puzzles: Sequence[KnownPuzzle], attempts: int, limit: int | None
+) -> Row:
+    """What so many attempts of at most `limit` segments bring; the CPU time of the process, but for opening the engine.
 
-    `wrong` counts answers that were called proven and differ from the known solution. CPU seconds are of the whole
-    process, with opening the engine.
+    `wrong` counts answers that were called proven and differ from the known solution.
     """
-    first: Row = {}
-    for num_attempts in attempts:
-        requests = [SolveRequest(puzzle=p.puzzle, attempts=num_attempts, max_segments=limit) for p in puzzles]
-        began_s = time.process_time()
-        replies = dict(solve_all(requests))
-        cpu_s = time.process_time() - began_s
-        answers = [_answer(replies[position]) for position in range(len(puzzles))]
-        is_right = [
-            np.array_equal(puzzle.parse(answer.solution).grid, known.solution)
-            for known, answer in zip(puzzles, answers, strict=True)
-            if answer.verified is True and known.solution is not None
-        ]
-        row = {"attempts": num_attempts, "wrong": is_right.count(False), "compared": len(is_right)}
-        row |= _totals(answers, cpu_s)
-        first = first or row
-        yield {
-            **row,
-            "solved_ratio": row["solved"] / first["solved"] if first["solved"] else None,
-            "segments_ratio": row["segments_per_puzzle"] / first["segments_per_puzzle"],
-            "cpu_ratio": row["cpu_s_per_puzzle"] / first["cpu_s_per_puzzle"],
-        }
-
-
-def _totals(answers: Sequence[SolveAnswer], cpu_s: float) -> dict[str, Any]:
-    is_solved = [answer.verified is True for answer in answers]
-    segments = [answer.total_segments for answer in answers]
-    solved = sum(is_solved)
+    requests = [SolveRequest(puzzle=p.puzzle, attempts=attempts, max_segments=limit) for p in puzzles]
+    began_s = time.process_time()
+    assert not dict(solve_all([]))
+    opened_s = time.process_time()
+    replies = dict(solve_all(requests))
+    cpu_s = max(time.process_time() - opened_s - (opened_s - began_s), 0)
+    answers = [_answer(replies[position]) for position in range(len(puzzles))]
+    is_right = [
+        np.array_equal(puzzle.parse(answer.solution).grid, known.solution)
+        for known, answer in zip(puzzles, answers, strict=True)
+        if answer.verified is True and known.solution is not None
+    ]
+    is_solved = np.array([answer.verified is True for answer in answers])
+    segments = np.array([answer.total_segments for answer in answers])
+    segment_ms = 1e3 * cpu_s / segments.sum()
+    within = {f"within_{ms}_ms": 100 * (is_solved & (segments * segment_ms <= ms)).mean() for ms in TIMES_MS}
     return {
-        "solved": solved,
+        "attempts": attempts,
+        "solved": int(is_solved.sum()),
         "puzzles": len(answers),
-        "segments_per_puzzle": sum(segments) / len(answers),
-        "segments_per_solve": sum(segments) / solved if solved else None,
+        "wrong": is_right.count(False),
+        "compared": len(is_right),
+        "segments_per_puzzle": segments.mean(),
+        "segment_ms": segment_ms,
         "cpu_s_per_puzzle": cpu_s / len(answers),
-        "cpu_s_per_solve": cpu_s / solved if solved else None,
-        "is_solved": is_solved,
-        "segments": segments,
+        "cpu_s_per_solve": cpu_s / is_solved.sum() if is_solved.any() else None,
+        **within,
+        "is_solved": is_solved.tolist(),
+        "segments": segments.tolist(),
     }
 
 
@@ -140,22 +142,14 @@ def _answer(reply: Reply) -> SolveAnswer:
 
 
 def save_picture(path: Path, title: str, rows: Sequence[Row]) -> None:
-    """Share solved over attempts, and over the compute spent on a puzzle."""
-    figure = new_figure(figsize=(9, 3.6), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
-    shares = [100 * row["solved"] / row["puzzles"] for row in rows]
-    attempts = [row["attempts"] for row in rows]
-    over = {"attempts": attempts, "segments spent on a puzzle": [row["segments_per_puzzle"] for row in rows]}
-    for axis, (name, values) in zip(axes, over.items(), strict=True):
-        axis.plot(values, shares, marker="o", color="#2a66a3")
-        axis.set_xscale("log")
-        axis.set_xlabel(name)
-        axis.grid(alpha=0.3)
-        axis.margins(x=0.12)
-        for value, share, number in zip(values, shares, attempts, strict=True):
-            axis.annotate(f"{number}×", (value, share), textcoords="offset points", xytext=(5, -11))
-    axes[0].set_xticks(attempts, [str(number) for number in attempts])
-    axes[0].set_ylabel("solved, all proven (%)")
-    axes[0].set_ylim(0, 105)
-    figure.suptitle(title, fontsize=10)
+    """Share proven over the CPU time spent on a puzzle, a line for each model and number of attempts."""
+    figure = new_figure(figsize=(7, 3.8), layout="constrained")
+    axis = figure.subplots()
+    for row in rows:
+        times_ms = np.sort(np.array(row["segments"])[row["is_solved"]] * row["segment_ms"])
+        shares = 100 * np.arange(1, len(times_ms) + 1) / row["puzzles"]
+        axis.step(times_ms, shares, where="post", label=f"{row['model']}, {row['attempts']} attempts")
+    axis.set(xscale="log", xlabel="CPU time of a puzzle (ms)", ylabel="proven (%)", ylim=(0, 105), title=title)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
     figure.savefig(path, dpi=120)

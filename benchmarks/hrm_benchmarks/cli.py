@@ -1,6 +1,7 @@
 """The subcommands of `hrm-bench`."""
 
 import asyncio
+import itertools
 import shlex
 import sys
 from pathlib import Path
@@ -146,10 +147,12 @@ def train(
 
 
 @app.command(
-    epilog="Example: hrm-bench accuracy --puzzles hard.txt --attempts 1 --attempts 16 --max-segments 128 --png hard.png"
+    epilog="Example: hrm-bench accuracy --bundle sudoku --bundle mine.bundle --puzzles hard.txt --attempts 1 --slots 1"
 )
 def accuracy(
-    bundle: BundleName = None,
+    bundle: Annotated[
+        list[str] | None, typer.Option(help="Bundle's directory or shipped name, may be repeated; else the default.")
+    ] = None,
     puzzles: Annotated[
         Path | None, typer.Option(help="One in each line, CSV in the published form, or NDJSON; else generated.")
     ] = None,
@@ -163,31 +166,34 @@ def accuracy(
     engine: Annotated[str, typer.Option(metavar="ENGINE[:PRECISION]", help="As in hrm-serve.")] = "auto",
     slots: Annotated[int, typer.Option(min=1, help="Attempts in one batch.")] = 16,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the engine.")] = 1,
-    png: Annotated[Path | None, typer.Option(help="Draw solves against attempts and compute.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw proven answers against CPU time.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with every puzzle, in place of the table.")] = False,
 ) -> None:
-    """Solve the same puzzles with more and more attempts; proven answers are compared with the known solutions."""
+    """Solve the same puzzles with each model and number of attempts, and count the CPU time to a proven answer."""
     settings, found = dict[str, object](locals()), list[Row]()
     with refusals_in_one_sentence():
-        opened = Bundle.open(find_bundle(bundle))
-        accuracy_bench.require_proofs(opened)
-        puzzle, choice = opened.puzzle, choose(opened, engine, num_slots=slots)
+        models = [Bundle.open(find_bundle(name)) for name in bundle or [None]]
+        puzzle = accuracy_bench.provable(models)
         known = (
             accuracy_bench.puzzles_from_file(puzzles, puzzle, count)
             if puzzles is not None
             else accuracy_bench.generated(puzzle, difficulty or puzzle.difficulties[-1], count, seed)
         )
-        solver = from_bundle(opened, choice, num_slots=slots, num_threads=threads)
-        for level in accuracy_bench.measure(solver.solve_all, puzzle, known, attempts or ATTEMPTS, max_segments):
-            found.append(level)
-            tell(accuracy_bench.PROGRESS.format(**level))
-        title = f"{opened.manifest.name} {choice}, {len(known)} puzzles, up to {max_segments or 'all'} segments"
+        for opened, level in itertools.product(models, attempts or ATTEMPTS):
+            choice = choose(opened, engine, num_slots=slots)
+            solver = from_bundle(opened, choice, num_slots=slots, num_threads=threads)
+            row = accuracy_bench.measure(solver.solve_all, puzzle, known, level, max_segments)
+            found.append({**accuracy_bench.about(opened, choice.precision), **row})
+            tell(accuracy_bench.PROGRESS.format(**found[-1]))
+        title = (
+            f"{puzzle.name}, {len(known)} puzzles, up to {max_segments or 'all'} segments, {engine}, {threads} threads"
+        )
         if png is not None:
             accuracy_bench.save_picture(png, title, found)
     if json:
         print_json(settings, levels=found)
     else:
-        print_table(title, accuracy_bench.COLUMNS, found, caption=accuracy_bench.LEGEND)
+        print_table(title, accuracy_bench.COLUMNS, found, caption=accuracy_bench.LEGEND, left=["model"])
 
 
 @app.command(epilog="Example: hrm-bench load --bundle sudoku-6x6 --difficulty minimal --picture load.png")

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from hrm_benchmarks.accuracy import generated, measure, puzzles_from_file
 from hrm_benchmarks.cli import app
+from hrm_edge_runtime.bundle import SHIPPED_BUNDLES
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.solvers import Reply
 from hrm_puzzles import registry
@@ -44,18 +45,25 @@ def solve_all(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
         )
 
 
-def test_solves_wrong_answers_and_compute_are_counted_beside_the_first_level(tmp_path: Path) -> None:
+def test_proofs_wrong_answers_and_compute_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "hard.txt"
     file.write_text("\n".join(QUESTIONS))
     questions = puzzles_from_file(file, PUZZLE, 100)
     assert ["".join(map(str, known.solution.flat)) for known in questions if known.solution is not None] == [
         SOLUTION
     ] * 3
-    one, four = measure(solve_all, PUZZLE, questions, [1, 4], None)
-    counts = ("solved", "wrong", "compared", "segments_per_puzzle", "segments_per_solve")
-    assert [one[name] for name in counts] == [2, 1, 2, 10, 15]
-    assert [four[name] for name in counts] == [3, 1, 3, 40, 40]
-    assert (four["solved_ratio"], four["segments_ratio"]) == (1.5, 4.0)
+    one, four = (measure(solve_all, PUZZLE, questions, attempts, None) for attempts in (1, 4))
+    counts = ("solved", "wrong", "compared", "segments_per_puzzle")
+    assert [one[name] for name in counts] == [2, 1, 2, 10]
+    assert [four[name] for name in counts] == [3, 1, 3, 40]
+    assert one["cpu_s_per_puzzle"] == pytest.approx(10 * one["segment_ms"] / 1e3)
+    assert one["within_1000_ms"] == pytest.approx(200 / 3)  # the answers cost nothing
+
+
+def test_models_of_different_puzzles_are_not_compared() -> None:
+    done = CliRunner().invoke(app, ["accuracy", "--bundle", "sudoku-6x6", "--bundle", "maze-8x8"])
+    assert done.exit_code == 1
+    assert "the bundles are for sudoku-6x6 and maze-8x8" in done.stderr
 
 
 def test_a_csv_tells_its_own_solutions(tmp_path: Path) -> None:
@@ -78,11 +86,13 @@ def test_a_line_that_is_no_puzzle_is_named(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_the_command_measures_a_shipped_bundle_and_draws_it(tmp_path: Path) -> None:
     picture = tmp_path / "accuracy.png"
-    options = ["--bundle", "sudoku-6x6", "--count", "3", "--attempts", "1", "--attempts", "2", "--max-segments", "4"]
+    options = ["--bundle", "sudoku-6x6", "--bundle", str(SHIPPED_BUNDLES / "sudoku-6x6.bundle"), "--count", "3"]
+    options += ["--attempts", "1", "--attempts", "2", "--max-segments", "4", "--slots", "1"]
     done = CliRunner().invoke(app, ["accuracy", *options, "--png", str(picture), "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)["levels"]
-    assert [level["attempts"] for level in found] == [1, 2]
+    assert [(level["model"], level["attempts"]) for level in found] == 2 * [("sudoku-6x6", 1), ("sudoku-6x6", 2)]
+    assert found[0]["segments"] == found[2]["segments"]
     assert all(level["wrong"] == 0 and len(level["is_solved"]) == 3 for level in found)
     assert picture.read_bytes().startswith(b"\x89PNG")
 
