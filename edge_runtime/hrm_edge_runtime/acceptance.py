@@ -1,23 +1,28 @@
-"""One command that says whether a device does what it should: parity, a bench, a soak, and one JSON of it all.
+"""One command that says whether a device does what it should: parity, benches, a soak, and one JSON of it all.
 
     python3 -m hrm_edge_runtime.acceptance model.bundle --soak-minutes 30 --out acceptance.json
 
 Made for a Jetson (`make check-jetson`) and a card (`make check-gpu`), where it has not been run yet; it runs on any
 engine. It fails where parity breaks its gates, where a puzzle comes back without an answer, and where the process grows
-while it soaks; a refusal is in the JSON too. The power mode, clocks and temperature are recorded beside the times,
-since they decide them.
+while it soaks. A part that fails is in the JSON too, and the others go on. The power mode, clocks and temperature are
+recorded beside the times, since they decide them.
 """
 
+from __future__ import annotations
+
+import importlib.util
 import itertools
 import json
 import platform
+import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from xml.etree import ElementTree
 
 import typer
@@ -25,15 +30,23 @@ import typer
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle, Golden, find_bundle
-from hrm_edge_runtime.engines.engine import Engine, EngineLostError, median_step_ms
+from hrm_edge_runtime.engines.engine import Engine, median_step_ms
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.trt.cache import buckets_for
 from hrm_host import atomic, board, command, memory
 from hrm_host.doctor.cli import try_device
 
-MEASURE_S, MIN_STEPS = 2.0, 20
+if TYPE_CHECKING:
+    from hrm_edge_runtime.parity.comparison import Comparison
+
+BENCH = "from hrm_benchmarks import main; main()"
+MEASURE_S, MIN_STEPS, HTTP_S = 2.0, 20, 10.0
 SAMPLE_EVERY_S = 5.0
 MAX_GROWTH_MB = 64
+
+Found = tuple[Any, list[str]]
+"""What a part of the report says, and what is wrong."""
+Part = Callable[[], Found]
 
 app = command.Command(add_completion=False, pretty_exceptions_enable=False)
 
@@ -49,7 +62,7 @@ def accept_command(
     threads: Annotated[int | None, typer.Option(min=1, help="Threads on a CPU; without it, all cores.")] = None,
     soak_minutes: Annotated[float, typer.Option(min=0, help="How long the device solves without a pause.")] = 10.0,
     full: Annotated[
-        bool, typer.Option("--full", help="Also try TensorRT step by step, and every shipped bundle and precision.")
+        bool, typer.Option("--full", help="Also TensorRT step by step, every shipped bundle and precision, and HTTP.")
     ] = False,
     tests: Annotated[
         Path | None, typer.Option(help="What pytest --junitxml wrote, to be kept with the findings.")
@@ -57,96 +70,122 @@ def accept_command(
     out: Annotated[Path, typer.Option(help="Where the findings go.")] = Path("acceptance.json"),
 ) -> None:
     """Check parity, speed and endurance on this device; exits with 1 where one fails."""
-    findings: dict[str, Any]
+    findings: dict[str, Any] = {
+        "faults": [],
+        "device": {**board.Host().facts(), "machine": platform.machine(), "python": platform.python_version()},
+    }
+    parts: dict[str, Part] = {"steps": lambda: (try_device(), [])} if full else {}
+    if tests is not None:
+        parts["tests"] = lambda: outcomes_of(tests)
     try:
         opened = Bundle.open(find_bundle(bundle))
         choice = prepare(opened, engine, num_slots=slots, to_judge=True)
-        findings = accept(opened, choice, num_slots=slots, num_threads=threads, soak_s=60 * soak_minutes)
+        findings["bundle"] = {"name": opened.manifest.name, "provenance": opened.manifest.provenance}
+        findings["engine"] = {"choice": str(choice), "slots": slots}
+        served = _Served(bundle=opened, choice=choice, num_slots=slots, num_threads=threads)
+        parts.update(parity=served.parity, bench=served.bench, soak=lambda: served.soak(60 * soak_minutes))
         if full:
-            typer.echo("every shipped bundle in every precision", err=True)
-            findings["shipped"] = shipped_breaks(choice.engine, num_slots=slots, num_threads=threads)
-            findings["faults"] += [f"{name}: {found[0]}" for name, found in findings["shipped"].items() if found]
-    except (ValueError, EngineLostError) as error:
-        findings = {"faults": [str(error)]}
-    if full:
-        findings["steps"] = try_device()
-    if tests is not None:
-        findings["tests"] = outcomes_of(tests)
-        findings["faults"] += [f"{name}: {said}" for name, said in findings["tests"].items() if said == "failed"]
-    findings["passed"] = not findings["faults"]
+            parts.update(shipped=served.shipped, http=served.over_http)
+    except Exception as error:  # the other parts may still tell something
+        findings["faults"].append(str(error))
+    for name, part in parts.items():
+        typer.echo(name, err=True)
+        findings |= {"passed": False, "running": name}
+        atomic.write_text(out, json.dumps(findings, indent=1) + "\n")  # what a crash leaves says where
+        try:
+            findings[name], faults = part()
+        except Exception as error:
+            faults = [f"{type(error).__name__}: {error}"]
+        findings["faults"] += [f"{name}: {fault}" for fault in faults]
+    # none is loaded to find its version
+    loaded = ((name, sys.modules.get(name)) for name in ("numpy", "onnxruntime", "tensorrt", "cuda.bindings", "pycuda"))
+    findings["versions"] = {
+        name: str(getattr(one, "__version__", "unknown")) for name, one in loaded if one is not None
+    }
+    findings |= {"passed": not findings["faults"], "running": None}
     atomic.write_text(out, json.dumps(findings, indent=1) + "\n")
     typer.echo(f"{'passed' if findings['passed'] else 'FAILED: ' + '; '.join(findings['faults'])}: {out}", err=True)
     raise typer.Exit(0 if findings["passed"] else 1)
 
 
-def accept(bundle: Bundle, choice: Choice, *, num_slots: int, num_threads: int | None, soak_s: float) -> dict[str, Any]:
-    """Run parity, bench and soak; the findings list what is wrong under `faults`."""
-    from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
-
-    typer.echo(f"{bundle.manifest.name} on {choice}: parity with PyTorch's golden traces", err=True)
-    parity = compare_engines(bundle, ParityOptions(engine=str(choice), slots=num_slots, threads=num_threads)).as_json()
-    with closing(engine_for(bundle, engine=str(choice), num_slots=num_slots, num_threads=num_threads)) as engine:
-        typer.echo("bench", err=True)
-        bench = _bench(bundle, engine)
-        typer.echo(f"soak of {soak_s:.0f} s", err=True)
-        soak = _soak(bundle, choice, engine, soak_s)
-    # none is loaded to find its version
-    loaded = ((name, sys.modules.get(name)) for name in ("numpy", "onnxruntime", "tensorrt", "cuda.bindings", "pycuda"))
-    versions = {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded if module is not None}
-    return {
-        "faults": [*parity["breaks"], *soak["faults"]],
-        "bundle": {"name": bundle.manifest.name, "provenance": bundle.manifest.provenance},
-        "engine": {"choice": str(choice), "slots": num_slots, "versions": versions},
-        "device": {**board.Host().facts(), "machine": platform.machine(), "python": platform.python_version()},
-        "parity": parity,
-        "bench": bench,
-        "soak": soak,
-    }
-
-
-def shipped_breaks(engine: str, *, num_slots: int, num_threads: int | None) -> dict[str, list[str]]:
-    """The gates that each shipped bundle breaks over its golden traces, by bundle and precision."""
-    from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
-
-    found: dict[str, list[str]] = {}
-    for path in sorted(SHIPPED_BUNDLES.glob("*.bundle")):
-        bundle = Bundle.open(path)
-        for precision in bundle.manifest.precisions:
-            options = ParityOptions(engine=f"{engine}:{precision}", slots=num_slots, threads=num_threads)
-            try:
-                breaks = list(map(str, compare_engines(bundle, options).breaks))
-            except (ValueError, EngineLostError) as error:
-                breaks = [str(error)]
-            found[f"{bundle.manifest.name} {options.engine}"] = breaks
-    return found
-
-
-def outcomes_of(junit: Path) -> dict[str, str]:
-    """Each test of a report of pytest's: passed, failed or skipped."""
-    cases = ElementTree.parse(junit).iter("testcase")
+def outcomes_of(junit: Path) -> Found:
+    """Each test of a report of pytest's: passed, failed or skipped, why, and the figures that it recorded."""
     outcome_of = {"failure": "failed", "error": "failed", "skipped": "skipped"}
-    return {
-        f"{case.get('classname')}.{case.get('name')}": next(
-            (outcome_of[child.tag] for child in case if child.tag in outcome_of), "passed"
-        )
-        for case in cases
-    }
+    outcomes: dict[str, str] = {}
+    for case in ElementTree.parse(junit).iter("testcase"):
+        ended = next((child for child in case if child.tag in outcome_of), None)
+        told = ["passed"] if ended is None else [outcome_of[ended.tag], *(ended.get("message") or "").splitlines()[:1]]
+        told += [f"{one.get('name')} {one.get('value')}" for one in case.iter("property")]
+        outcomes[f"{case.get('classname')}.{case.get('name')}"] = ": ".join(told)
+    return outcomes, [f"{name}: {said}" for name, said in outcomes.items() if said.startswith("failed")]
 
 
-def _bench(bundle: Bundle, engine: Engine) -> dict[str, Any]:
-    """Median time of a segment for each batch, with every active slot on a real puzzle."""
-    golden = bundle.golden()
-    for slot in range(engine.num_slots):
-        puzzle = slot % len(golden.tokens_BT)
-        engine.load(slot, golden.tokens_BT[puzzle], bundle.puzzle_table[golden.puzzle_ids_B[puzzle]])
-    times = {
-        batch: round(median_step_ms(engine, batch, seconds=MEASURE_S, min_steps=MIN_STEPS), 3)
-        for batch in buckets_for(engine.num_slots)
-    }
-    return {"step_ms": times}
+@dataclass(frozen=True, kw_only=True)
+class _Served:
+    """A bundle on the engine to accept; each method is a part of the report."""
+
+    bundle: Bundle
+    choice: Choice
+    num_slots: int
+    num_threads: int | None
+
+    def parity(self) -> Found:
+        """With PyTorch's golden traces."""
+        report = self._compared(self.bundle, str(self.choice))
+        return report.as_json(), list(map(str, report.breaks))
+
+    def shipped(self) -> Found:
+        """The gates that each shipped bundle breaks over its golden traces, by bundle and precision."""
+        found: dict[str, list[str]] = {}
+        for bundle in map(Bundle.open, sorted(SHIPPED_BUNDLES.glob("*.bundle"))):
+            for precision in bundle.manifest.precisions:
+                engine = f"{self.choice.engine}:{precision}"
+                try:
+                    breaks = list(map(str, self._compared(bundle, engine).breaks))
+                except Exception as error:
+                    breaks = [str(error)]
+                found[f"{bundle.manifest.name} {engine}"] = breaks
+        return found, [f"{name}: {breaks[0]}" for name, breaks in found.items() if breaks]
+
+    def bench(self) -> Found:
+        """Median time of a segment for each batch, with every active slot on a real puzzle."""
+        golden = self.bundle.golden()
+        with closing(self._opened()) as engine:
+            for slot in range(engine.num_slots):
+                puzzle = slot % len(golden.tokens_BT)
+                engine.load(slot, golden.tokens_BT[puzzle], self.bundle.puzzle_table[golden.puzzle_ids_B[puzzle]])
+            times = {
+                batch: round(median_step_ms(engine, batch, seconds=MEASURE_S, min_steps=MIN_STEPS), 3)
+                for batch in buckets_for(engine.num_slots)
+            }
+        return {"step_ms": times}, []
+
+    def soak(self, soak_s: float) -> Found:
+        with closing(self._opened()) as engine:
+            return _soak(self.bundle, self.choice, engine, soak_s)
+
+    def over_http(self) -> Found:
+        """Capacity and latencies of hrm-serve under load, as hrm-bench measures them."""
+        if importlib.util.find_spec("aiohttp") is None:
+            return {"skipped": "hrm-bench needs aiohttp: run pip install 'hrm-edge[bench]'"}, []
+        options = ("--bundle", str(self.bundle.path), "--engine", str(self.choice), "--slots", str(self.num_slots))
+        seconds = ("--seconds", str(HTTP_S), "--saturation-s", str(HTTP_S), "--share", "0.8")
+        command = [sys.executable, "-c", BENCH, "load", *options, *seconds, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            return None, [(done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]]
+        return json.loads(done.stdout), []
+
+    def _opened(self) -> Engine:
+        return engine_for(self.bundle, engine=str(self.choice), num_slots=self.num_slots, num_threads=self.num_threads)
+
+    def _compared(self, bundle: Bundle, engine: str) -> Comparison:
+        from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
+
+        return compare_engines(bundle, ParityOptions(engine=engine, slots=self.num_slots, threads=self.num_threads))
 
 
-def _soak(bundle: Bundle, choice: Choice, engine: Engine, soak_s: float) -> dict[str, Any]:
+def _soak(bundle: Bundle, choice: Choice, engine: Engine, soak_s: float) -> Found:
     """Solve the golden puzzles over and over, at least once each, and watch the machine.
 
     Results are counted and dropped: a soak that kept them would grow by itself. `changed_answers` are not faults:
@@ -172,8 +211,7 @@ def _soak(bundle: Bundle, choice: Choice, engine: Engine, soak_s: float) -> dict
     growth_mb, seconds = (samples[-1]["rss_mb"] or 0) - (samples[1]["rss_mb"] or 0), samples[-1]["at_s"]
     faults = [f"{counts['failed']} puzzles came back without an answer"] if counts["failed"] else []
     faults += [f"the process grew by {growth_mb} MB while it soaked"] if growth_mb > MAX_GROWTH_MB else []
-    return {
-        "faults": faults,
+    found = {
         "seconds": seconds,
         "puzzles": counts["puzzles"],
         "puzzles_per_s": round(counts["puzzles"] / max(seconds, 0.1), 2),
@@ -183,6 +221,7 @@ def _soak(bundle: Bundle, choice: Choice, engine: Engine, soak_s: float) -> dict
         "growth_mb": growth_mb,
         "samples": samples,
     }
+    return found, faults
 
 
 def _attempts(bundle: Bundle, golden: Golden, precision: str, *, until_s: float) -> Iterator[Attempt]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from calibration_tools import SUDOKU, questions, run, small_graph, table
 
@@ -17,7 +18,8 @@ from hrm_calibration.halting_curve import Outcomes, roll_out, score_policy
 from hrm_calibration.quantise import call_sites, with_outputs
 from hrm_calibration.rollouts import Recorder, RecordingEngine, ServedGraph, slots_for
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_edge_runtime.engines.factory import num_gpus
+from hrm_edge_runtime.engines.onnx import CPU, CUDA, OnnxEngine, Provider
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 
 GRAPH = small_graph()
@@ -25,10 +27,10 @@ LEARNED = HaltingPolicy(kind="learned", max_segments=4)
 SERVED = ServedGraph(graph=GRAPH, puzzle=SUDOKU, puzzle_table=table(), policy=LEARNED)
 
 
-def onnx_engine(path: Path, num_slots: int) -> OnnxEngine:
+def onnx_engine(path: Path, num_slots: int, provider: Provider = CPU) -> OnnxEngine:
     file = path / "step.onnx"
     file.write_bytes(GRAPH.SerializeToString())
-    return OnnxEngine(file, num_slots=num_slots, num_threads=1)
+    return OnnxEngine(file, num_slots=num_slots, num_threads=1, provider=provider)
 
 
 def same(one: Outcomes, other: Outcomes) -> bool:
@@ -41,6 +43,15 @@ def test_the_recording_engine_answers_like_the_engine_that_serves(tmp_path: Path
     recorded = SERVED.observed(asked, Recorder(GRAPH).observe)
     assert same(served, recorded)
     assert len(set(recorded.segments_N.tolist())) > 1  # some stop early, so that the lane really refills
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(num_gpus() == 0, reason="no CUDA device on this machine")
+def test_puzzles_end_on_a_gpu_as_they_do_where_they_were_calibrated(tmp_path: Path) -> None:
+    if CUDA.name not in onnxruntime.get_available_providers():
+        pytest.skip("ONNX Runtime has no CUDA here: pip install 'hrm-edge[serve-gpu]'")
+    asked = questions(200)
+    assert same(SERVED.solve(onnx_engine(tmp_path, 3, CUDA), asked), SERVED.outcomes(asked))
 
 
 def test_solving_in_the_lane_is_the_policy_applied_to_whole_rollouts(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,14 @@ from typer.testing import CliRunner
 
 from hrm_edge_runtime import acceptance
 from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.factory import num_gpus
 from hrm_edge_runtime.manifest import write_manifest
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptance, "MEASURE_S", 0.0)
+    monkeypatch.setattr(acceptance, "HTTP_S", 1.0)
 
 
 def accepted(bundle: Path, out: Path, *more: str) -> tuple[int, dict[str, Any]]:
@@ -37,21 +41,58 @@ def test_one_run_holds_parity_bench_and_soak(tiny_bundle: Path, tmp_path: Path) 
     assert findings["device"]["power_mode"] in ("none", "unknown")
 
 
-def test_the_full_run_holds_every_shipped_model_each_step_and_the_tests_in_one_json(
+@pytest.mark.slow
+@pytest.mark.process
+def test_the_full_run_holds_every_part_in_one_json_also_without_a_gpu(tiny_bundle: Path, tmp_path: Path) -> None:
+    """As `make check-gpu` runs it: the tests that need a GPU are skipped with their reasons."""
+    root, junit = Path(__file__).parents[2], tmp_path / "tests.xml"
+    gpu_tests = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", f"--junitxml={junit}"]
+    subprocess.run(gpu_tests, cwd=root, check=True, capture_output=True)
+    status, findings = accepted(tiny_bundle, tmp_path / "out.json", "--full", "--tests", str(junit))
+    assert (status, findings["faults"], findings["running"]) == (0, [], None)
+    assert {name.split()[0] for name in findings["shipped"]} >= {"sudoku", "sudoku-6x6"}
+    assert findings["http"]["capacity"]["puzzles_per_s"] > 0
+    assert len(findings["tests"]) >= 7
+    if num_gpus() == 0:
+        assert set(findings["tests"].values()) == {"skipped: no CUDA device on this machine"}
+        assert {step["level"] for step in findings["steps"]} == {"fail"}
+
+
+TESTS = """<testsuite>
+<testcase classname="a" name="one"><properties><property name="peak_mib" value="812"/></properties></testcase>
+<testcase classname="a" name="two"><failure message="assert 1 == 2&#10;where"/></testcase>
+<testcase classname="a" name="three"><skipped message="no CUDA device"/></testcase>
+</testsuite>"""
+
+
+@pytest.mark.process
+def test_the_full_run_holds_tests_with_their_figures_and_reasons_and_what_the_bench_refuses(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acceptance, "SHIPPED_BUNDLES", tiny_bundle.parent)
     monkeypatch.setattr(acceptance, "try_device", lambda: [{"step": "CUDA", "level": "fail", "found": "no device"}])
-    (tmp_path / "tests.xml").write_text(
-        '<testsuite><testcase classname="a" name="one"/>'
-        '<testcase classname="a" name="two"><failure/></testcase>'
-        '<testcase classname="a" name="three"><skipped/></testcase></testsuite>'
-    )
+    monkeypatch.setattr(acceptance, "BENCH", "raise SystemExit('hrm-bench: the server does not start')")
+    (tmp_path / "tests.xml").write_text(TESTS)
     status, findings = accepted(tiny_bundle, tmp_path / "out.json", "--full", "--tests", str(tmp_path / "tests.xml"))
+    two = "a.two: failed: assert 1 == 2"
+    assert (status, findings["faults"]) == (1, [f"tests: {two}", "http: hrm-bench: the server does not start"])
     assert findings["shipped"] == {"tiny cpu:fp32": []}
-    assert findings["tests"] == {"a.one": "passed", "a.two": "failed", "a.three": "skipped"}
-    assert (status, findings["faults"]) == (1, ["a.two: failed"])
+    assert list(findings["tests"].values()) == ["passed: peak_mib 812", two[7:], "skipped: no CUDA device"]
     assert findings["steps"][0]["level"] == "fail"
+
+
+def test_a_part_that_fails_leaves_the_others_their_findings(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> float:
+        raise RuntimeError("the driver is gone")
+
+    monkeypatch.setattr(acceptance, "median_step_ms", broken)
+    status, findings = accepted(tiny_bundle, tmp_path / "out.json", "--tests", str(tmp_path / "no-tests.xml"))
+    assert (status, findings["passed"]) == (1, False)
+    assert findings["faults"][0].startswith("tests: FileNotFoundError")
+    assert findings["faults"][1:] == ["bench: RuntimeError: the driver is gone"]
+    assert findings["soak"]["puzzles"] >= 5
 
 
 def test_a_refusal_is_a_report_too(tmp_path: Path) -> None:

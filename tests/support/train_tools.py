@@ -38,7 +38,8 @@ FORK.set_forkserver_preload(["hrm_train.cli", "torch._dynamo", "torch.utils.tens
 
 
 def small_trainer(data: Path, hardware: Hardware = PRESETS["cpu"], **settings: object) -> Trainer:
-    recipe = Recipe(puzzle=PUZZLE.name, batch_size=8, **{"warmup_samples": 64, **settings})  # type: ignore[arg-type]
+    sizes = {"batch_size": 8, "warmup_samples": 64, **settings}
+    recipe = Recipe(puzzle=PUZZLE.name, **sizes)  # type: ignore[arg-type]
     torch.manual_seed(recipe.seed)
     model = HRM(SIZES)
     if recipe.geometric_start:

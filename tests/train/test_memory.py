@@ -1,15 +1,24 @@
 """The memory estimate against what autograd really keeps, and against the peak the allocator sees."""
 
+import gc
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
+from train_tools import small_trainer
+from typer.testing import CliRunner
 
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
+from hrm_puzzles.cli import app as data_app
+from hrm_train import memory
+from hrm_train.hardware import PRESETS
 from hrm_train.memory import estimate
+from hrm_train.plan import PlanOptions, open_plan, trainer_from
 from hrm_train.recipe import Recipe
 from hrm_train.window import Slots, recompute_blocks, window_loss
 
@@ -21,6 +30,8 @@ DEEP = HRMConfig(vocab_size=12, seq_len=225, hidden_size=64, num_heads=4, puzzle
 BASELINE = replace(DEEP, arch="transformer", max_segments=1)
 RECIPE = Recipe(window=1)
 RIGHT = 0.2  # what an estimate may be off by
+
+no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
 
 def step_of(config: HRMConfig, rows: int, dtype: torch.dtype, recompute: bool) -> tuple[HRM, Slots]:
@@ -85,6 +96,55 @@ def test_the_estimate_is_the_peak_of_a_step_within_a_fifth(config: HRMConfig, ro
     found = estimate(config, RECIPE, dtype=torch.float32, slots=rows, micro_batch=rows, recompute=recompute)
     model, slots = step_of(config, rows, torch.float32, recompute)
     assert found.activations == pytest.approx(peak_bytes(model, slots, RECIPE), rel=RIGHT)
+
+
+def peak_beside_estimate(preset: str, hw: str, folder: Path, *settings: str) -> tuple[int, int]:
+    """Of a step of a preset on a machine, in bytes."""
+    options = ["build", "sudoku", "--out", str(folder / "data"), "--train", "20", "--test", "2"]
+    assert CliRunner().invoke(data_app, options).exit_code == 0
+    asked = PlanOptions(
+        run=folder / "run", puzzle="sudoku", hw=hw, data=folder / "data", preset=preset, settings=settings
+    )
+    plan = open_plan(asked)
+    trainer = trainer_from(plan)
+    memory.restart_peak(trainer.device)
+    trainer.step()
+    sizes = {"slots": len(trainer.slots), "micro_batch": trainer.micro_batch, "recompute": plan.hardware.recompute}
+    return memory.peak_bytes(trainer.device), estimate(
+        plan.config, plan.recipe, dtype=plan.hardware.dtype, **sizes
+    ).total
+
+
+@pytest.mark.gpu
+@no_gpu
+@pytest.mark.parametrize("preset", ["log", "published"])
+def test_a_preset_takes_no_more_of_a_gpu_than_estimated(
+    preset: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    peak, estimated = peak_beside_estimate(preset, "auto", tmp_path)
+    record_property("peak_mib", peak >> 20)
+    record_property("estimated_mib", estimated >> 20)
+    assert peak < (1 + RIGHT) * estimated
+
+
+@pytest.mark.gpu
+@no_gpu
+def test_a_gpu_out_of_memory_goes_on_with_smaller_micro_batches(data: Path) -> None:
+    hardware = replace(PRESETS["rtx4090"], precision="fp32", compile=False)
+    roomy = small_trainer(data, hardware, batch_size=8192)
+    expected = float(roomy.step().loss)
+    peak = memory.peak_bytes(roomy.device)
+    del roomy
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(0.7 * peak / memory.limit_bytes(torch.device("cuda")))
+    try:
+        cramped, said = small_trainer(data, hardware, batch_size=8192), list[str]()
+        cramped.say = said.append
+        assert float(cramped.step().loss) == pytest.approx(expected, rel=1e-3)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert any("out of memory at step 1: going on with" in sentence for sentence in said)
 
 
 def test_weights_moments_and_average_are_counted() -> None:
