@@ -290,7 +290,7 @@ async def readyz(request: Request) -> schema.ReadyAnswer:
     state, manager = service.engine_client.state, service.model_manager
     if state != "ready":
         refusal = no_answer(state)
-        refusal.beside["progress"] = manager.progress() if manager else None
+        refusal.beside["progress"] = manager.library.progress() if manager else None
         raise refusal
     return schema.ReadyAnswer(state=state)
 

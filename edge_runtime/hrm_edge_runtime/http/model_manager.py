@@ -7,7 +7,6 @@ import contextlib
 import functools
 import itertools
 import logging
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +37,7 @@ class Library:
         self._defaults = defaults
         self._named = {bundle.path.resolve() for bundle in bundles}
         self._folders = [folder.resolve() for folder in (SHIPPED_BUNDLES, *folders)]
-        self._unbuilt: list[Bundle] = []
+        self._unbuilt = list(bundles)
         self._build: Build | None = None
         self._is_closed = False
         self.lanes: dict[str, lanes.LaneOptions] = {}
@@ -62,38 +61,26 @@ class Library:
             "--bundle-dir of its command line."
         )
 
-    def start(self, bundle: Bundle) -> ServedModel:
-        """A model to serve from the start; what its engine needs built is left to `build`."""
-        choice = factory.presumed(bundle, self._defaults.engine)
-        if choice.engine == "tensorrt":
-            self._unbuilt.append(bundle)
-        model, self.lanes[bundle.manifest.name] = self.open(bundle, bundle.manifest.name, choice)
-        return model
-
     def build(self) -> Iterator[ServedModel]:
         """Build what the models of the start need, which can take minutes; each as it is then served."""
         while self._unbuilt:
-            model, lane = self.open(self._unbuilt[0], self._unbuilt[0].manifest.name)
-            self.lanes[lane.key] = lane
+            bundle = self._unbuilt[0]
+            model, self.lanes[bundle.manifest.name] = self.open(bundle, bundle.manifest.name)
             yield model
             del self._unbuilt[0]
 
     def progress(self) -> dict[str, str | float] | None:
         """What is being built, and for how long; for any thread."""
-        if (build := self._build) is None:
-            return None
-        elapsed_s = round(time.monotonic() - build.began_s, 1)
-        return {"model": build.model, "precision": build.precision, "elapsed_s": elapsed_s}
+        return build.progress() if (build := self._build) else None
 
     def close(self) -> None:
         """End the build that runs, and every later one."""
         self._is_closed = True
-        if (build := self._build) is not None:
-            build.kill()
+        self._watch(self._build)
 
-    def _watch(self, build: Build) -> None:
+    def _watch(self, build: Build | None) -> None:
         self._build = build
-        if self._is_closed:
+        if build is not None and self._is_closed:
             build.kill()
 
     def open(
@@ -102,10 +89,8 @@ class Library:
         """The model, and how to open it as the lane `key`; without a choice it builds what its engine needs."""
         defaults = self._defaults
         if choice is None:
-            try:
-                choice = factory.prepare(bundle, defaults.engine, num_slots=defaults.num_slots, watch=self._watch)
-            finally:
-                self._build = None
+            choice = factory.prepare(bundle, defaults.engine, num_slots=defaults.num_slots, watch=self._watch)
+            self._build = None
         most = factory.max_slots(bundle, choice.engine)
         model = ServedModel.of(
             bundle,
@@ -134,7 +119,11 @@ def models_and_library(
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise BundleError(f"two bundles are named {doubled[0]!r}: serve one of them, or export one under another name.")
     library = Library(bundles, defaults, folders)
-    return [library.start(bundle) for bundle in bundles], library
+    models: list[ServedModel] = []
+    for bundle, name in zip(bundles, names, strict=True):
+        model, library.lanes[name] = library.open(bundle, name, factory.presumed(bundle, defaults.engine))
+        models.append(model)
+    return models, library
 
 
 class ModelManager:
@@ -151,7 +140,7 @@ class ModelManager:
     def __init__(self, models: dict[str, ServedModel], engine_client: client.EngineClient, library: Library) -> None:
         self._models = models
         self._engine_client = engine_client
-        self._library = library
+        self.library = library
         self._one_at_a_time = asyncio.Lock()
         self._numbers = itertools.count(2)
         self._retirements: set[asyncio.Task[None]] = set()
@@ -164,7 +153,7 @@ class ModelManager:
             evicted = await self._open_with_room(model, lane)
             before = self._models.get(name)
             self._models[name] = model  # in the place of the old one, or at the end
-            self._library.lanes[lane.key] = lane
+            self.library.lanes[lane.key] = lane
             if before is not None:
                 self._retire_later(before)
             _log.info("%s %s", "reloaded" if before else "added", name)
@@ -186,11 +175,8 @@ class ModelManager:
             self._retire_later(model)
             _log.info("removed %s", name)
 
-    def progress(self) -> dict[str, str | float] | None:
-        return self._library.progress()
-
     def close(self) -> None:
-        self._library.close()
+        self.library.close()
         for task in self._retirements:
             task.cancel()
 
@@ -200,7 +186,7 @@ class ModelManager:
 
     def _read(self, name: str, text: str) -> tuple[ServedModel, lanes.LaneOptions]:
         try:
-            bundle = Bundle.open(self._library.find(text))
+            bundle = Bundle.open(self.library.find(text))
             if bundle.manifest.name != name:
                 raise invalid(
                     "other-name",
@@ -210,7 +196,7 @@ class ModelManager:
                 )
             keys = itertools.chain([name], (f"{name}#{number}" for number in self._numbers))
             key = next(key for key in keys if key not in self._engine_client.limits)
-            return self._library.open(bundle, key)
+            return self.library.open(bundle, key)
         except (BundleError, engine.EngineUnavailableError) as error:
             raise _refusal(422, "bad-bundle", error) from None
 
@@ -228,7 +214,7 @@ class ModelManager:
         for victim in victims:
             _log.warning("removing %s, which nobody uses, to make room for %s", victim.name, model.name)
             del self._models[victim.name]
-            self._library.lanes.pop(victim.lane, None)
+            self.library.lanes.pop(victim.lane, None)
             await self._engine_client.lane_manager.retire(victim.lane)
         try:
             await self._open(model, lane)
@@ -259,7 +245,7 @@ class ModelManager:
         return chosen if lacking_bytes <= 0 else []
 
     def _retire_later(self, model: ServedModel) -> None:
-        self._library.lanes.pop(model.lane, None)
+        self.library.lanes.pop(model.lane, None)
 
         async def retire() -> None:
             await self._engine_client.lane_manager.retire(model.lane)

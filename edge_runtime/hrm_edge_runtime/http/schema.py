@@ -102,18 +102,10 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetail
 
 
-class BuildView(BaseModel):
-    """The TensorRT engine that is being built; the precision is empty until the builder has begun with one."""
-
-    model: str
-    precision: str
-    elapsed_s: float
-
-
 class UnreadyAnswer(ErrorAnswer):
-    """No new work is taken yet, or any more."""
+    """No new work is taken; `progress` is the model, precision and elapsed_s of a TensorRT engine that is built."""
 
-    progress: BuildView | None = None
+    progress: dict[str, str | float] | None
 
 
 class HaltingView(BaseModel):

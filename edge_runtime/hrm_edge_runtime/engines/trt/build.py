@@ -57,9 +57,13 @@ class Build:
     """A build in a process of its own, which a Ctrl-C does not reach; any thread may look at it, and end it."""
 
     def __init__(self, bundle: Bundle, command: list[str]) -> None:
-        self.model, self.precision, self.began_s = bundle.manifest.name, "", time.monotonic()
+        self._model, self._precision, self._began_s = bundle.manifest.name, "", time.monotonic()
         self._child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         self.kill = self._child.kill
+
+    def progress(self) -> dict[str, str | float]:
+        elapsed_s = round(time.monotonic() - self._began_s, 1)
+        return {"model": self._model, "precision": self._precision, "elapsed_s": elapsed_s}
 
     def result(self) -> dict[str, Any]:
         """What was built and chosen; raises EngineUnavailableError where nothing was."""
@@ -70,7 +74,7 @@ class Build:
                 for line in child.stdout:
                     if line.startswith(('{"building"', '{"chosen"')):  # a library may print lines of its own
                         told = json.loads(line)
-                        self.precision = told.get("building", self.precision)
+                        self._precision = told.get("building", self._precision)
                 status = child.wait()
             finally:
                 child.kill()

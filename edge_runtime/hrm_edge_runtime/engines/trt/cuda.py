@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,31 +98,26 @@ class Gpu:
     def upload(self, shared: Shared) -> None:
         """Send what the host wrote to the GPU; nothing to do where the memory is the same."""
         if not self.info.is_integrated:
-            with self._reporting_loss():
-                self._driver.send(shared.address, shared.memory.ctypes.data, shared.memory.nbytes, self.stream)
+            self._do(self._driver.send, shared.address, shared.memory.ctypes.data, shared.memory.nbytes, self.stream)
 
     def download(self, shared: Shared) -> None:
         """Fetch what the GPU wrote."""
         if not self.info.is_integrated:
-            with self._reporting_loss():
-                self._driver.fetch(shared.memory.ctypes.data, shared.address, shared.memory.nbytes, self.stream)
+            self._do(self._driver.fetch, shared.memory.ctypes.data, shared.address, shared.memory.nbytes, self.stream)
 
     def copy(self, source: int, target: int, num_bytes: int) -> None:
         """Copy inside device memory."""
-        with self._reporting_loss():
-            self._driver.copy(target, source, num_bytes, self.stream)
+        self._do(self._driver.copy, target, source, num_bytes, self.stream)
 
     def read(self, address: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """A copy of device memory, once all work before it is done."""
         array = np.empty(shape, dtype)
-        with self._reporting_loss():
-            self._driver.fetch(array.ctypes.data, address, array.nbytes, self.stream)
+        self._do(self._driver.fetch, array.ctypes.data, address, array.nbytes, self.stream)
         self.wait()
         return array
 
     def wait(self) -> None:
-        with self._reporting_loss():
-            self._driver.wait(self.stream)
+        self._do(self._driver.wait, self.stream)
 
     def event(self) -> int:
         """A mark on the stream that can be waited for."""
@@ -130,13 +126,11 @@ class Gpu:
 
     def record(self, event: int) -> None:
         """Set the mark behind all work so far."""
-        with self._reporting_loss():
-            self._driver.record(event, self.stream)
+        self._do(self._driver.record, event, self.stream)
 
     def wait_for(self, event: int) -> None:
         """Wait for the work before the mark, and for nothing behind it."""
-        with self._reporting_loss():
-            self._driver.wait_for(event)
+        self._do(self._driver.wait_for, event)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Record what `work` puts on the stream, without running it; returns the replay.
@@ -155,12 +149,7 @@ class Gpu:
             self._graphs.append(graph)
         except (CudaError, EngineLostError) as error:
             raise CaptureError(str(error)) from error
-
-        def replay() -> None:
-            with self._reporting_loss():
-                self._driver.launch(graph, self.stream)
-
-        return replay
+        return partial(self._do, self._driver.launch, graph, self.stream)
 
     def close(self) -> None:
         """Release graphs and memory, and leave the context as it was found; no shared tensor is read afterwards."""
@@ -186,14 +175,11 @@ class Gpu:
             asked = f"the GPU gives no {num_bytes / 1e6:.1f} MB"
             raise EngineUnavailableError(f"{asked} ({error}): {MEMORY_REMEDY}.") from error
 
-    @contextmanager
-    def _reporting_loss(self) -> Generator[None]:
+    def _do(self, call: Callable[..., None], *arguments: object) -> None:
         try:
-            yield
+            call(*arguments)
         except CudaError as error:
-            raise EngineLostError(
-                f"CUDA failed ({error}), and nothing on this device can be trusted after that"
-            ) from error
+            raise EngineLostError(f"CUDA failed ({error}): nothing on this device can be trusted any more") from error
 
 
 def _started(call: Callable[[], Any]) -> Any:

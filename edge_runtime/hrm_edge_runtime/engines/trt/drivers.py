@@ -1,4 +1,4 @@
-"""The CUDA driver's calls behind one protocol: NVIDIA's cuda-bindings, or PyCUDA where only that is installed.
+"""The CUDA driver's calls, said alike by two: NVIDIA's cuda-bindings, or PyCUDA where only that is installed.
 
 cuda-bindings has wheels for aarch64, so nothing is compiled on a board. PyCUDA (2026.1) is built on the machine and has
 no graphs: six functions of the driver's C library are called by name for it. Not run on a GPU.
@@ -9,10 +9,9 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 
@@ -38,62 +37,6 @@ class CudaError(RuntimeError):
     """A driver call that failed; the text is the call and the driver's error."""
 
 
-class Driver(Protocol):
-    """The first device. Addresses, pointers and handles are numbers; every call raises CudaError."""
-
-    def info(self) -> GpuInfo:
-        """Start the driver and ask; makes no context."""
-        ...
-
-    def enter(self) -> int:
-        """Make the primary context current on this thread; returns a new stream in it."""
-        ...
-
-    def leave(self, stream: int) -> None:
-        """Destroy the stream and give the context back."""
-        ...
-
-    def allocate(self, num_bytes: int) -> int:
-        """Zeroed device memory."""
-        ...
-
-    def free(self, address: int) -> None: ...
-
-    def pin(self, num_bytes: int, *, mapped: bool) -> tuple[int, int]:
-        """Pinned host memory: its pointer, and the address under which the GPU sees it (0 unless `mapped`)."""
-        ...
-
-    def unpin(self, pointer: int) -> None: ...
-
-    def send(self, address: int, pointer: int, num_bytes: int, stream: int) -> None: ...
-
-    def fetch(self, pointer: int, address: int, num_bytes: int, stream: int) -> None: ...
-
-    def copy(self, target: int, source: int, num_bytes: int, stream: int) -> None: ...
-
-    def wait(self, stream: int) -> None: ...
-
-    def new_event(self, *, sleeps: bool) -> int:
-        """A mark; whoever waits for it sleeps, or spins."""
-        ...
-
-    def record(self, event: int, stream: int) -> None: ...
-
-    def wait_for(self, event: int) -> None: ...
-
-    def destroy_event(self, event: int) -> None: ...
-
-    def begin_capture(self, stream: int) -> None: ...
-
-    def end_capture(self, stream: int) -> int:
-        """A graph that can be launched."""
-        ...
-
-    def launch(self, graph: int, stream: int) -> None: ...
-
-    def destroy(self, graph: int) -> None: ...
-
-
 def is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
@@ -113,12 +56,16 @@ def driver_here() -> Driver:
 
 
 class BindingsDriver:
-    """cuda-bindings (12.9 and 13.5 read): every function returns its status and then its values."""
+    """The first device through cuda-bindings (12.9 and 13.5 read), whose functions return a status and then values.
+
+    Addresses, pointers and handles are numbers; every call raises CudaError.
+    """
 
     def __init__(self) -> None:
         self._cuda = importlib.import_module("cuda.bindings.driver")
 
     def info(self) -> GpuInfo:
+        """Start the driver and ask; makes no context."""
         self._call("cuInit", 0)
         device = self._call("cuDeviceGet", 0)
         major, minor, integrated, num_sms = (
@@ -134,6 +81,7 @@ class BindingsDriver:
         )
 
     def enter(self) -> int:
+        """Make the primary context current on this thread; returns a new stream in it."""
         device = self._call("cuDeviceGet", 0)
         self._call("cuCtxPushCurrent", self._call("cuDevicePrimaryCtxRetain", device))
         try:
@@ -153,6 +101,7 @@ class BindingsDriver:
         self._call("cuDevicePrimaryCtxRelease", self._call("cuDeviceGet", 0))
 
     def allocate(self, num_bytes: int) -> int:
+        """Zeroed device memory."""
         address = int(self._call("cuMemAlloc", num_bytes))
         self._call("cuMemsetD8", address, 0, num_bytes)
         return address
@@ -161,6 +110,7 @@ class BindingsDriver:
         self._call("cuMemFree", address)
 
     def pin(self, num_bytes: int, *, mapped: bool) -> tuple[int, int]:
+        """Pinned host memory: its pointer, and the address under which the GPU sees it (0 unless `mapped`)."""
         pointer = self._call("cuMemHostAlloc", num_bytes, MAPPED if mapped else 0)
         return pointer, int(self._call("cuMemHostGetDevicePointer", pointer, 0)) if mapped else 0
 
@@ -180,6 +130,7 @@ class BindingsDriver:
         self._call("cuStreamSynchronize", stream)
 
     def new_event(self, *, sleeps: bool) -> int:
+        """A mark; whoever waits for it sleeps, or spins."""
         return int(self._call("cuEventCreate", NO_TIMING | (SLEEPS if sleeps else 0)))
 
     def record(self, event: int, stream: int) -> None:
@@ -195,6 +146,7 @@ class BindingsDriver:
         self._call("cuStreamBeginCapture", stream, self._cuda.CUstreamCaptureMode(THREAD_LOCAL))
 
     def end_capture(self, stream: int) -> int:
+        """A graph that can be launched."""
         recorded = self._call("cuStreamEndCapture", stream)
         try:
             return int(self._call("cuGraphInstantiate", recorded, 0))
@@ -218,7 +170,7 @@ class BindingsDriver:
 
 
 class PycudaDriver:
-    """PyCUDA 2026.1; it frees memory with the object that stands for it, so those are held by address."""
+    """The same through PyCUDA 2026.1, which frees memory with the object that stands for it: held by address."""
 
     def __init__(self, library: Any = None) -> None:
         self._cuda = importlib.import_module("pycuda.driver")
@@ -226,38 +178,34 @@ class PycudaDriver:
         self._held: dict[int, Any] = {}
 
     def info(self) -> GpuInfo:
-        with self._reporting():
-            self._cuda.init()
-            device, attributes = self._cuda.Device(0), self._cuda.device_attribute
-            return GpuInfo(
-                name=device.name(),
-                compute_capability=".".join(map(str, device.compute_capability())),
-                is_integrated=bool(device.get_attribute(attributes.INTEGRATED)),
-                num_sms=device.get_attribute(attributes.MULTIPROCESSOR_COUNT),
-                memory_bytes=device.total_memory(),
-            )
+        self._ask(self._cuda.init)
+        device, attributes = self._ask(self._cuda.Device, 0), self._cuda.device_attribute
+        return GpuInfo(
+            name=self._ask(device.name),
+            compute_capability=".".join(map(str, self._ask(device.compute_capability))),
+            is_integrated=bool(self._ask(device.get_attribute, attributes.INTEGRATED)),
+            num_sms=self._ask(device.get_attribute, attributes.MULTIPROCESSOR_COUNT),
+            memory_bytes=self._ask(device.total_memory),
+        )
 
     def enter(self) -> int:
-        with self._reporting():
-            self._context = self._cuda.Device(0).retain_primary_context()
-            self._context.push()
-            try:
-                stream = self._cuda.Stream()
-            except BaseException:
-                self._context.pop()
-                raise
-            self._held[int(stream.handle)] = stream
-            return int(stream.handle)
+        self._context = self._ask(self._ask(self._cuda.Device, 0).retain_primary_context)
+        self._ask(self._context.push)
+        try:
+            stream = self._ask(self._cuda.Stream)
+        except CudaError:
+            self._context.pop()
+            raise
+        self._held[int(stream.handle)] = stream
+        return int(stream.handle)
 
     def leave(self, stream: int) -> None:
         del self._held[stream]
-        with self._reporting():
-            self._context.pop()
+        self._ask(self._context.pop)
 
     def allocate(self, num_bytes: int) -> int:
-        with self._reporting():
-            memory = self._cuda.mem_alloc(num_bytes)
-            self._cuda.memset_d8(int(memory), 0, num_bytes)
+        memory = self._ask(self._cuda.mem_alloc, num_bytes)
+        self._ask(self._cuda.memset_d8, int(memory), 0, num_bytes)
         self._held[int(memory)] = memory
         return int(memory)
 
@@ -265,43 +213,35 @@ class PycudaDriver:
         del self._held[address]
 
     def pin(self, num_bytes: int, *, mapped: bool) -> tuple[int, int]:
-        with self._reporting():
-            array = self._cuda.pagelocked_empty(num_bytes, "uint8", mem_flags=MAPPED if mapped else 0)
-            self._held[array.ctypes.data] = array
-            return array.ctypes.data, int(array.base.get_device_pointer()) if mapped else 0
+        array = self._ask(self._cuda.pagelocked_empty, num_bytes, "uint8", mem_flags=MAPPED if mapped else 0)
+        self._held[array.ctypes.data] = array
+        return array.ctypes.data, int(self._ask(array.base.get_device_pointer)) if mapped else 0
 
     def unpin(self, pointer: int) -> None:
         del self._held[pointer]
 
     def send(self, address: int, pointer: int, num_bytes: int, stream: int) -> None:
-        with self._reporting():
-            self._cuda.memcpy_htod_async(address, _bytes_at(pointer, num_bytes), self._held[stream])
+        self._ask(self._cuda.memcpy_htod_async, address, _bytes_at(pointer, num_bytes), self._held[stream])
 
     def fetch(self, pointer: int, address: int, num_bytes: int, stream: int) -> None:
-        with self._reporting():
-            self._cuda.memcpy_dtoh_async(_bytes_at(pointer, num_bytes), address, self._held[stream])
+        self._ask(self._cuda.memcpy_dtoh_async, _bytes_at(pointer, num_bytes), address, self._held[stream])
 
     def copy(self, target: int, source: int, num_bytes: int, stream: int) -> None:
-        with self._reporting():
-            self._cuda.memcpy_dtod_async(target, source, num_bytes, self._held[stream])
+        self._ask(self._cuda.memcpy_dtod_async, target, source, num_bytes, self._held[stream])
 
     def wait(self, stream: int) -> None:
-        with self._reporting():
-            self._held[stream].synchronize()
+        self._ask(self._held[stream].synchronize)
 
     def new_event(self, *, sleeps: bool) -> int:
-        with self._reporting():
-            event = self._cuda.Event(NO_TIMING | (SLEEPS if sleeps else 0))
+        event = self._ask(self._cuda.Event, NO_TIMING | (SLEEPS if sleeps else 0))
         self._held[id(event)] = event
         return id(event)
 
     def record(self, event: int, stream: int) -> None:
-        with self._reporting():
-            self._held[event].record(self._held[stream])
+        self._ask(self._held[event].record, self._held[stream])
 
     def wait_for(self, event: int) -> None:
-        with self._reporting():
-            self._held[event].synchronize()
+        self._ask(self._held[event].synchronize)
 
     def destroy_event(self, event: int) -> None:
         del self._held[event]
@@ -332,12 +272,14 @@ class PycudaDriver:
         if status := getattr(self._library, name)(*arguments):
             raise CudaError(f"{name} gives driver error {status}")
 
-    @contextmanager
-    def _reporting(self) -> Generator[None]:
+    def _ask(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         try:
-            yield
+            return call(*arguments, **options)
         except self._cuda.Error as error:
             raise CudaError(str(error)) from error
+
+
+Driver = BindingsDriver | PycudaDriver
 
 
 def _bytes_at(pointer: int, num_bytes: int) -> Any:
