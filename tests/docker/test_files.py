@@ -1,5 +1,6 @@
 """What ships for containers and service managers, read by its own tools, run as closed as it says; and the audit."""
 
+import itertools
 import os
 import re
 import shutil
@@ -82,12 +83,12 @@ def test_jetson_image_asks_for_the_gpu_and_for_no_compiler() -> None:
     assert "--only-binary :all:" in "\n".join(lines)
 
 
-@pytest.mark.parametrize(("python", "cuda"), [("3.10", "12."), ("3.12", "13.")])
+@pytest.mark.parametrize(("python", "cuda"), [("3.10", "12.9.5"), ("3.12", "13.5.0")])
 def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: str) -> None:
     board = {"python_version": python, "python_full_version": f"{python}.12", "platform_machine": "aarch64"}
     board |= {"sys_platform": "linux", "extra": "jetson"}
     pins = {
-        pin.name: str(pin.specifier).removeprefix("==")
+        pin.name: pin.specifier
         for line in (FOLDER.parent / "constraints.txt").read_text().splitlines()
         if line and not line.startswith("#")
         if (pin := Requirement(line)).marker is None or pin.marker.evaluate(board)
@@ -95,9 +96,30 @@ def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: st
     project = pytest.importorskip("tomllib").loads((FOLDER.parent / "pyproject.toml").read_text())["project"]
     asked = [Requirement(text) for text in project["optional-dependencies"]["jetson"]]
     wanted = [one for one in asked if one.marker is None or one.marker.evaluate(board)]
-    assert pins["cuda-bindings"].startswith(cuda)
-    assert [one.name for one in wanted if not one.specifier.contains(pins[one.name])] == []
+    asked_for = {one.name: pins[one.name] & one.specifier for one in wanted}
+    assert [name for name, specifier in asked_for.items() if "==" not in {each.operator for each in specifier}] == []
+    assert asked_for["cuda-bindings"].contains(cuda)
     assert not {"pycuda", "onnxruntime", "tensorrt"} & {one.name for one in wanted}
+
+
+JETPACK = {"3.10": "2_35", "3.12": "2_39"}  # 6 and 7: Ubuntu 22.04 and 24.04 with their glibc
+EXTRAS = ("--extra=jetson", "--extra=train --extra=export --extra=serve --extra=bench --extra=otel")
+
+
+@pytest.mark.slow
+def test_every_extra_that_a_board_may_have_resolves_to_wheels_for_aarch64(tmp_path: Path) -> None:
+    """A desktop of aarch64 trains as well: torch needs another cuda-bindings than JetPack 6."""
+    uv, asked = tool("uv", "uv"), dict[str, subprocess.Popen[str]]()
+    for (python, glibc), extras in itertools.product(JETPACK.items(), EXTRAS):
+        board = [f"--python-version={python}", f"--python-platform=aarch64-manylinux_{glibc}", "--only-binary=:all:"]
+        files = ["--constraint=constraints.txt", f"--output-file={tmp_path / str(len(asked))}", "pyproject.toml"]
+        command = [uv, "pip", "compile", "--quiet", *board, *extras.split(), *files]
+        asked[f"{python} {extras}"] = subprocess.Popen(command, cwd=FOLDER.parent, stderr=subprocess.PIPE, text=True)
+    said = {what: child.communicate()[1] for what, child in asked.items()}
+    refused = {what: text for what, text in said.items() if "No solution found" in text}
+    assert refused == {}
+    if any(child.returncode for child in asked.values()):
+        pytest.skip(f"the package index cannot be asked here: {said}")
 
 
 def test_composed_container_is_closed() -> None:
