@@ -32,6 +32,8 @@ Threshold = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Graphs = dict[str, FileName]
 """A file for each precision, as {"fp32": "step.fp32.onnx"}."""
+AttemptKind = Literal["symmetries", "hypotheses"]
+"""What further attempts at a puzzle do differently: which of them pays was measured at export."""
 
 
 class BundleError(ValueError):
@@ -94,6 +96,7 @@ class Manifest(_Strict):
     precisions: Annotated[Graphs, Field(min_length=1)]
     cpu_graphs: Graphs = {}
     unrolled: Graphs = {}
+    attempts: AttemptKind = "symmetries"
     curves: dict[str, HaltingCurve] = {}
     files: dict[FileName, FileEntry]
     provenance: dict[str, str | int | float] = {}

@@ -14,6 +14,7 @@ from operator import attrgetter
 import numpy as np
 
 from hrm_edge_runtime.batching import lane, scheduler, stats
+from hrm_edge_runtime.batching.hypotheses import Hypotheses
 from hrm_edge_runtime.batching.task import Attempt, Result, SegmentEvent, Task
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
 from hrm_puzzles.puzzle import RIGHT, Ballot, NamedVariants, Puzzle, Symmetry
@@ -163,6 +164,7 @@ class Attempts:
                 priority=task.priority - (number > 0),
                 deadline_s=task.deadline_s,
                 number=number,
+                hypotheses=self._hypotheses(task, variant, number),
             )
             self._lane.submit(attempt)  # refuses bad tokens before anything of the task is kept
             group.living[attempt.attempt_id] = attempt
@@ -172,6 +174,12 @@ class Attempts:
             self._best_effort[task.task_id] = group
         if task.streamed:
             self._streamed[task.task_id] = group
+
+    def _hypotheses(self, task: Task, variant: TaskVariant, number: int) -> Hypotheses | None:
+        if task.first_guessing is None or number < task.first_guessing:
+            return None
+        num_symbols, rng = self._puzzle.geometry.num_symbols, np.random.default_rng(number)
+        return Hypotheses(question_T=variant.tokens_T, num_symbols=num_symbols, rng=rng)
 
     def cancel(self, task_id: int) -> bool:
         """End a task; the next `step` returns its result and refills its slots. False where it is not here."""
@@ -288,6 +296,7 @@ class Attempts:
                 task_id=group.task.task_id,
                 answer_T=attempt.answer_T,
                 status="proven" if attempt.verified else said,
+                how=attempt.how,
                 verified=attempt.verified,
                 segments=attempt.segments,
                 halted_by=halted_by,

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.halting import decide
+from hrm_edge_runtime.batching.hypotheses import is_due, segments_to_next
 from hrm_edge_runtime.batching.scheduler import NOTHING, Plan, Scheduler
 from hrm_edge_runtime.batching.stats import LaneCounters, LaneSnapshot, Outcome, SlotView
 from hrm_edge_runtime.batching.task import Attempt
@@ -127,7 +128,7 @@ class Lane:
             has_backlog, num_active = bool(self._scheduler.waiting), len(self._scheduler.running)
             before = self._clock()
             if is_first:
-                self.num_ahead = self._run_length or self._counters.best_run_length()
+                self.num_ahead = self._next_run(attempts)
                 self._run = self._engine.run(len(attempts), self.num_ahead) if self.num_ahead > 1 else None
             output = next(self._run) if self._run else self._engine.step(len(attempts))
             self.num_ahead -= 1
@@ -174,6 +175,11 @@ class Lane:
             self._answers_BT[move.target] = self._answers_BT[move.source]
             self._engine.move(move.source, move.target)
 
+    def _next_run(self, attempts: list[Attempt]) -> int:
+        """How many segments to run: not beyond one that a hypothesis follows, which an engine ahead would not see."""
+        length = self._run_length or self._counters.best_run_length()
+        return min([length, *(segments_to_next(one.segments) for one in attempts if one.hypotheses is not None)])
+
     def _commit(self, output: StepOutput, attempts: list[Attempt], now: float) -> None:
         """Take over what a segment said of the running attempts, and end those that halt.
 
@@ -206,6 +212,9 @@ class Lane:
             if outcome is not None:
                 self._scheduler.release(attempt.attempt_id)
                 self._ended.append(self._end(attempt, outcome, now))
+            elif attempt.hypotheses is not None and output.logits_BTV is not None and is_due(attempt.segments):
+                self._engine.retell(slot, attempt.hypotheses.next_T(output.logits_BTV[slot]))
+                self._counters.hypotheses += 1
 
     def _check(self, slots: list[int], attempts: list[Attempt]) -> set[int]:
         """Renew what is proven of these slots; returns those whose check raises."""

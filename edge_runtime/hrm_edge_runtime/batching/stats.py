@@ -54,6 +54,7 @@ class LaneSnapshot:
     slot_segments: int
     slot_segments_used: int
     slot_segments_offered: int
+    hypotheses: int
     completed: dict[Outcome, int]
     segments_histogram: tuple[int, ...]
     step_seconds_total: float
@@ -91,6 +92,7 @@ class LaneCounters:
     slot_segments: int = 0
     slot_segments_used: int = 0
     slot_segments_offered: int = 0
+    hypotheses: int = 0
     step_seconds_total: float = 0.0
     host_seconds_total: float = 0.0
     mean_step_s: float = 0.0
@@ -160,6 +162,7 @@ class LaneCounters:
             slot_segments=self.slot_segments,
             slot_segments_used=self.slot_segments_used,
             slot_segments_offered=self.slot_segments_offered,
+            hypotheses=self.hypotheses,
             completed=dict(self.completed),
             segments_histogram=tuple(histogram),
             step_seconds_total=self.step_seconds_total,

@@ -4,10 +4,14 @@ Shapes: T tokens, E puzzle-vector size. Times are seconds of the lane's clock; a
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.batching.hypotheses import Hypotheses
 from hrm_edge_runtime.batching.stats import Outcome, Status
 from hrm_edge_runtime.engines.engine import Float32, Int32
+
+How = Literal["plain", "symmetries", "hypotheses"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -15,7 +19,8 @@ class Task:
     """One puzzle to solve and how hard to try; fit to cross a pipe.
 
     With `best_effort` a task that will not finish by its deadline ends shortly before it with the best answer so far.
-    `streamed` asks for a `SegmentEvent` after each segment of each attempt.
+    `streamed` asks for a `SegmentEvent` after each segment of each attempt. From attempt `first_guessing` on they try
+    hypotheses, where that is not None.
     """
 
     task_id: int
@@ -26,6 +31,7 @@ class Task:
     priority: int = 0
     puzzle_id: int = 0
     num_attempts: int = 1
+    first_guessing: int | None = None
     best_effort: bool = False
     streamed: bool = False
 
@@ -47,6 +53,7 @@ class Attempt:
     priority: int = 0
     deadline_s: float | None = None
     number: int = 0
+    hypotheses: Hypotheses | None = None
 
     slot: int | None = field(default=None, init=False)
     admitted_s: float = field(default=0.0, init=False)
@@ -58,6 +65,13 @@ class Attempt:
     halted_by: Outcome | None = field(default=None, init=False)
     queue_s: float = field(default=0.0, init=False)
     compute_s: float = field(default=0.0, init=False)
+
+    @property
+    def how(self) -> How:
+        """What it did beside running the model on the puzzle as it was asked."""
+        if self.hypotheses is not None and self.hypotheses.num_tried:
+            return "hypotheses"
+        return "symmetries" if self.number else "plain"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,6 +97,7 @@ class Result:
     task_id: int
     answer_T: Int32 | None
     status: Status
+    how: How
     verified: bool | None
     segments: int
     halted_by: Outcome

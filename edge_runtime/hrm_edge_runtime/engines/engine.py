@@ -92,6 +92,10 @@ class Engine(Protocol):
         """Begin a new puzzle in `slot`: its next segment starts from the initial state, whatever the carry holds."""
         ...
 
+    def retell(self, slot: int, tokens_T: Int32) -> None:
+        """Give a slot other tokens from its next segment on, while its carry stays; only where logits are read."""
+        raise NotImplementedError(f"{type(self).__name__} hands out no logits")
+
     def move(self, source: int, target: int) -> None:
         """Copy a slot's whole state (tokens, carry, freshness) over another's."""
         ...

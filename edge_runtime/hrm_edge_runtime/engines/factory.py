@@ -113,13 +113,15 @@ def engine_for(
     precision: str | None = None,
     num_slots: int,
     num_threads: int | None = None,
-    want_logits: bool = False,
+    want_logits: bool | None = None,
 ) -> Engine:
     """Open a bundle on the chosen engine; raises BundleError, or EngineUnavailableError with the remedy.
 
+    Logits are handed out where they are wanted; without a word where the model's attempts are hypotheses.
     A TensorRT engine must have been built before (see `prepare`): this never builds one.
     """
     choice = choose(bundle, engine, precision, num_slots=num_slots)
+    want_logits = bundle.manifest.attempts == "hypotheses" if want_logits is None else want_logits
     if choice.engine == "tensorrt":
         from hrm_edge_runtime.engines.trt import cache
 

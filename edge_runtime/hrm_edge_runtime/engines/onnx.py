@@ -151,6 +151,9 @@ class OnnxEngine(Engine):
         self._inputs["puzzle_vector_BE"][slot] = puzzle_vector_E
         self._inputs["fresh_B"][slot] = True
 
+    def retell(self, slot: int, tokens_T: Int32) -> None:
+        self._inputs["tokens_BT"][slot] = tokens_T
+
     def move(self, source: int, target: int) -> None:
         for inputs in self._inputs.values():
             inputs[target] = inputs[source]

@@ -40,6 +40,7 @@ _LANE_FIGURES: tuple[tuple[type[_Gauge | _Counter], str, str, Callable[[stats.La
         "Rows while others waited.",
         lambda lane: lane.slot_segments_offered,
     ),
+    (_Counter, "hrm_hypotheses", "Cells treated as given for a while.", lambda lane: lane.hypotheses),
     (_Counter, "hrm_step_seconds", "Time in the engine's steps.", lambda lane: lane.step_seconds_total),
     (_Counter, "hrm_host_seconds", "Time of the host around them.", lambda lane: lane.host_seconds_total),
 )
@@ -69,7 +70,7 @@ class Metrics(Collector):
         self._queue_seconds = histogram("hrm_solve_queue_seconds", "From arrival to a slot.", ["model"])
         self._compute_seconds = histogram("hrm_solve_compute_seconds", "From a slot to the end.", ["model"])
         self._answers = counter(
-            "hrm_answers", "Puzzles answered, by what is known of the answer.", ["model", "status", "halted_by"]
+            "hrm_answers", "Puzzles answered, by what is known of the answer.", ["model", "status", "halted_by", "how"]
         )
 
     def watch(self, collector: Collector) -> None:
@@ -86,7 +87,7 @@ class Metrics(Collector):
     def note_solved(self, model: str, result: task.Result) -> None:
         self._queue_seconds.labels(model).observe(result.queue_s)
         self._compute_seconds.labels(model).observe(result.compute_s)
-        self._answers.labels(model, result.status, result.halted_by).inc()
+        self._answers.labels(model, result.status, result.halted_by, result.how).inc()
 
     def page(self) -> bytes:
         """The text exposition format."""

@@ -104,6 +104,7 @@ class ServedModel:
             step_ms={size: round(1000 * seconds, 3) for size, seconds in report.step_s.items()} if report else {},
             memory_bytes=report.memory_bytes if report else None,
             max_attempts=self.max_attempts,
+            attempts=manifest.attempts,
             rows=rows,
             cols=cols,
             identifiers=manifest.num_puzzle_ids,
@@ -181,6 +182,7 @@ def parse_request(
             deadline_s=None if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000,
             priority=request.priority - priority_penalty,
             num_attempts=request.attempts or 1,
+            first_guessing=_first_guessing(model, request),
             best_effort=request.best_so_far,
             streamed=streamed,
         )
@@ -229,6 +231,7 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
     return SolveAnswer(
         solution=parsed.solution_of(result.answer_T),
         status=result.status,
+        how=result.how,
         solved=result.status == "proven",
         verified=result.verified,
         segments=result.segments,
@@ -260,9 +263,19 @@ def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | N
         message = f"attempts is {request.attempts} where this server makes at most {max_attempts}"
         remedy = f"use 1 to {max_attempts}, or start the server with a larger --max-attempts"
         raise invalid("too-many-attempts", message, remedy, field="attempts")
+    if request.how == "hypotheses" and model.manifest.attempts != "hypotheses":
+        message = f"{model.name!r} tries no hypotheses: its export did not find that they pay"
+        raise invalid("no-hypotheses", message, "leave the field out", field="how")
     if request.best_so_far and request.deadline_ms is None:
         message = "best_so_far says what to do at a deadline, and there is none"
         raise invalid("no-deadline", message, "send deadline_ms as well", field="best_so_far")
+
+
+def _first_guessing(model: ServedModel, request: SolveRequest) -> int | None:
+    """The number of the first attempt that tries hypotheses, if any does."""
+    if request.how == "plain" or model.manifest.attempts != "hypotheses":
+        return None
+    return 0 if request.how == "hypotheses" else 1
 
 
 def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hrm_edge_runtime.batching.halting import PolicyKind
 from hrm_edge_runtime.batching.stats import LaneSnapshot, Outcome, Status
+from hrm_edge_runtime.batching.task import How
+from hrm_edge_runtime.manifest import AttemptKind
 from hrm_edge_runtime.worker.client import EngineState
 from hrm_puzzles.puzzle import Route
 
@@ -36,6 +38,11 @@ class SolveRequest(BaseModel):
         description="Try this many copies of the puzzle under its symmetries; 1 where it is left out. "
         "The first proven answer wins; where no proof exists they vote.",
     )
+    how: Literal["plain", "hypotheses"] | None = Field(
+        default=None,
+        description="hypotheses: every attempt may treat undecided cells as given for a while; plain: none does. "
+        "Without it the first is plain, and the others do what pays with this model.",
+    )
     deadline_ms: int | None = Field(
         default=None, ge=1, le=3_600_000, description="Answer within this many milliseconds, or with 504."
     )
@@ -54,6 +61,10 @@ class SolveAnswer(BaseModel):
     status: Status = Field(
         description="proven: it keeps every rule of its puzzle. halted: no proof exists; the model stopped by itself, "
         "see margin and vote_share. unfinished: neither."
+    )
+    how: How = Field(
+        description="What the attempt that gave this answer did: it ran the puzzle as asked, or a symmetric copy, "
+        "or tried hypotheses, which are judged against the puzzle as asked."
     )
     solved: bool = Field(description="Shown to be right: a server says it of proven answers only.")
     verified: bool | None = Field(description="Proven right, proven wrong, or null where no proof exists.")
@@ -136,6 +147,7 @@ class ModelView(BaseModel):
         description="What its lane took of the engine's memory, measured when it was opened."
     )
     max_attempts: int = Field(description="The largest `attempts` of a request.")
+    attempts: AttemptKind = Field(description="What attempts after the first do: which of them pays with this model.")
     rows: int | None = Field(description="Rows of its (largest) board, null where it has none.")
     cols: int | None
     identifiers: int = Field(description="Rows of its puzzle table: its tasks, their variants, and one blank.")

@@ -11,7 +11,7 @@ import typer
 from hrm_host.command import Command
 
 KEY_VARIABLE = "HRM_API_KEY"
-REQUEST_FIELDS = ("kind", "model", "policy", "max_segments", "attempts", "deadline_ms", "best_so_far", "priority")
+STATED = ("kind", "model", "policy", "max_segments", "attempts", "how", "deadline_ms", "best_so_far", "priority")
 
 main = Command(add_completion=False, pretty_exceptions_enable=False)
 """Entry point of `hrm-solve`."""
@@ -39,6 +39,9 @@ def solve(
     max_segments: Annotated[int | None, typer.Option(min=1, help="At most this many segments.")] = None,
     attempts: Annotated[
         int | None, typer.Option(min=1, help="Try each puzzle as so many copies under its symmetries.")
+    ] = None,
+    how: Annotated[
+        str | None, typer.Option(help="plain or hypotheses, in every attempt; without it all but the first as it pays.")
     ] = None,
     deadline_ms: Annotated[
         int | None, typer.Option(min=1, help="Refuse what is not answered so soon after it was sent (with a server).")
@@ -74,7 +77,7 @@ def solve(
     Exits with 0 where every one is solved, with 1 where one is not, and with 2 where the work could not be begun or
     finished; with --out the same command then goes on where it stopped.
     """
-    stated = {name: value for name, value in locals().items() if name in REQUEST_FIELDS and value is not None}
+    stated = {name: value for name, value in locals().items() if name in STATED and value is not None}
     from hrm_edge_runtime.bundle import Bundle, find_bundle
     from hrm_edge_runtime.engines.factory import prepare
     from hrm_edge_runtime.solve import output, solvers

@@ -120,6 +120,8 @@ def summary(answer: SolveAnswer) -> str:
         verdict += ", right by its label"
     plural = "" if answer.segments == 1 else "s"
     cost = f"{answer.segments} segment{plural}, {answer.compute_ms:.0f} ms, margin {answer.margin:.2f}"
+    if answer.how == "hypotheses":
+        cost = f"with hypotheses, {cost}"
     if answer.attempts > 1:
         cost = f"{answer.attempts} attempts with {answer.total_segments} segments, {cost}"
     return f"{verdict}: {cost}, {answer.model}"

@@ -87,6 +87,9 @@ class TensorRTEngine(Engine):
             self._fed.arrays[name][slot] = value
         self._is_unsent = True
 
+    def retell(self, slot: int, tokens_T: Int32) -> None:
+        self._fed["tokens_BT"].array[slot] = tokens_T
+
     def move(self, source: int, target: int) -> None:
         self._feed(target, **{name: array[source] for name, array in self._fed.arrays.items()})
         for address in self._carries[self._current].values():

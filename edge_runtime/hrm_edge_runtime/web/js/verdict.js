@@ -24,6 +24,7 @@ export function verdictOf(answer, kind) {
 export function figuresOf(answer, model, elapsedMs) {
   return [
     ["Stopped by", HALTED[answer.halted_by] ?? answer.halted_by],
+    ...(answer.how === "plain" ? [] : [["Found by", answer.how]]),
     ["Segments", `${answer.segments} of at most ${model.max_segments}`],
     ["Halting margin", answer.margin.toFixed(2).replace("-", "−")],
     ...(answer.attempts > 1 ? [["Attempts", `${answer.attempts}, ${answer.total_segments} segments together`]] : []),

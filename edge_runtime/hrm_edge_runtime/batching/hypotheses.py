@@ -1,0 +1,66 @@
+"""Hypotheses: an attempt treats one undecided cell as given for a while, while its carry stays. Read `next_T`.
+
+A model that deduces leaves undecided what does not follow. Given one of a cell's two likeliest symbols it deduces on;
+what comes of it is judged against the question as it was asked. Shapes: T tokens, V vocabulary, C cells, S symbols.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hrm_edge_runtime.engines.engine import Float32, Int32
+
+START = 32  # segments that an attempt runs plain first
+FIRST, SECOND = 16, 24  # segments that a cell's likeliest symbol is given, and then its second
+NUM_CELLS = 3  # drawn from: those that waver most between two symbols
+
+
+def is_due(segment: int) -> bool:
+    """Whether another hypothesis begins after this segment."""
+    return segment >= START and (segment - START) % (FIRST + SECOND) in (0, FIRST)
+
+
+def segments_to_next(segment: int) -> int:
+    """How many segments after this one another hypothesis begins; never 0."""
+    return next(ahead for ahead in range(1, START + SECOND + 1) if is_due(segment + ahead))
+
+
+@dataclass(kw_only=True, eq=False)
+class Hypotheses:
+    """Those of one attempt at `question_T`; the same seed and the same logits give the same ones.
+
+    The last `num_symbols` tokens are what a cell can be given.
+    """
+
+    question_T: Int32
+    num_symbols: int
+    rng: np.random.Generator
+    num_tried: int = field(default=0, init=False)
+    _second: tuple[int, int] | None = field(default=None, init=False)
+
+    def next_T(self, logits_TV: Float32) -> Int32:
+        """The question with a cell's likeliest symbol as given, and a period later with its second instead.
+
+        The cell is drawn anew each time. The model's word alone counts: no rule of the puzzle is looked at.
+        """
+        tokens_T = self.question_T.copy()
+        if self._second is None:
+            cell, token, other = self._drawn(logits_TV)
+            self._second = cell, other
+        else:
+            (cell, token), self._second = self._second, None
+        tokens_T[cell] = token
+        self.num_tried += 1
+        return tokens_T
+
+    def _drawn(self, logits_TV: Float32) -> tuple[int, int, int]:
+        """An open cell that wavers between two symbols, and the tokens of both."""
+        first = logits_TV.shape[1] - self.num_symbols
+        open_C = np.flatnonzero(self.question_T < first)
+        logits_CS = np.nan_to_num(logits_TV[open_C, first:]).astype(np.float64)
+        order_CS = logits_CS.argsort(axis=1)
+        share_CS = np.exp(logits_CS - logits_CS.max(axis=1, keepdims=True))
+        best_C2 = np.take_along_axis(share_CS / share_CS.sum(axis=1, keepdims=True), order_CS[:, -2:], axis=1)
+        place = self.rng.choice(best_C2.prod(axis=1).argsort()[-NUM_CELLS:])
+        other, token = (first + order_CS[place, -2:]).tolist()
+        return int(open_C[place]), token, other
