@@ -97,13 +97,13 @@ def about(model: Bundle, precision: str) -> Row:
 
 
 def measure(
-    solve_all: SolveAll, puzzle: Puzzle, puzzles: Sequence[KnownPuzzle], attempts: int, limit: int | None
+    solve_all: SolveAll, puzzle: Puzzle, puzzles: Sequence[KnownPuzzle], attempts: int, **options: Any
 ) -> Row:
-    """What so many attempts of at most `limit` segments bring; the CPU time of the process, but for opening the engine.
+    """What so many attempts bring; the CPU time of the process, but for opening the engine.
 
-    `wrong` counts answers that were called proven and differ from the known solution.
+    `options` are further fields of a request. `wrong` counts answers that were called proven and differ from the known solution.
     """
-    requests = [SolveRequest(puzzle=p.puzzle, attempts=attempts, max_segments=limit) for p in puzzles]
+    requests = [SolveRequest(puzzle=p.puzzle, attempts=attempts, **options) for p in puzzles]
     began_s = time.process_time()
     assert not dict(solve_all([]))
     opened_s = time.process_time()

@@ -18,7 +18,7 @@ from hrm_benchmarks.server import bundle_target, running, scripted_target
 from hrm_edge_runtime.batching.halting import PolicyKind
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.factory import choose
-from hrm_edge_runtime.solve.solvers import from_bundle
+from hrm_edge_runtime.solve.solvers import from_bundle, options_of
 from hrm_host.command import Command
 
 app = Command(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
@@ -163,6 +163,7 @@ def accuracy(
         list[int] | None, typer.Option(min=1, max=1024, help="Attempts at each, may be repeated. [1, 4, 16, 64]")
     ] = None,
     max_segments: Annotated[int | None, typer.Option(min=1, help="Of each attempt; else the model's limit.")] = None,
+    how: Annotated[str | None, typer.Option(help="plain or hypotheses, as in hrm-solve.")] = None,
     engine: Annotated[str, typer.Option(metavar="ENGINE[:PRECISION]", help="As in hrm-serve.")] = "auto",
     slots: Annotated[int, typer.Option(min=1, help="Attempts in one batch.")] = 16,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the engine.")] = 1,
@@ -179,10 +180,11 @@ def accuracy(
             if puzzles is not None
             else accuracy_bench.generated(puzzle, difficulty or puzzle.difficulties[-1], count, seed)
         )
+        options = options_of({"max_segments": max_segments, "how": how})
         for opened, level in itertools.product(models, attempts or ATTEMPTS):
             choice = choose(opened, engine, num_slots=slots)
             solver = from_bundle(opened, choice, num_slots=slots, num_threads=threads)
-            row = accuracy_bench.measure(solver.solve_all, puzzle, known, level, max_segments)
+            row = accuracy_bench.measure(solver.solve_all, puzzle, known, level, **options)
             found.append({**accuracy_bench.about(opened, choice.precision), **row})
             tell(accuracy_bench.PROGRESS.format(**found[-1]))
         title = (

@@ -52,7 +52,7 @@ def test_proofs_wrong_answers_and_compute_are_counted(tmp_path: Path) -> None:
     assert ["".join(map(str, known.solution.flat)) for known in questions if known.solution is not None] == [
         SOLUTION
     ] * 3
-    one, four = (measure(solve_all, PUZZLE, questions, attempts, None) for attempts in (1, 4))
+    one, four = (measure(solve_all, PUZZLE, questions, attempts) for attempts in (1, 4))
     counts = ("solved", "wrong", "compared", "segments_per_puzzle")
     assert [one[name] for name in counts] == [2, 1, 2, 10]
     assert [four[name] for name in counts] == [3, 1, 3, 40]

@@ -11,18 +11,18 @@ import numpy as np
 from hrm_edge_runtime.engines.engine import Float32, Int32
 
 START = 32  # segments that an attempt runs plain first
-FIRST, SECOND = 16, 24  # segments that a cell's likeliest symbol is given, and then its second
+PERIOD = 16  # segments that a hypothesis lasts
 NUM_CELLS = 3  # drawn from: those that waver most between two symbols
 
 
 def is_due(segment: int) -> bool:
     """Whether another hypothesis begins after this segment."""
-    return segment >= START and (segment - START) % (FIRST + SECOND) in (0, FIRST)
+    return segment >= START and (segment - START) % PERIOD == 0
 
 
 def segments_to_next(segment: int) -> int:
     """How many segments after this one another hypothesis begins; never 0."""
-    return next(ahead for ahead in range(1, START + SECOND + 1) if is_due(segment + ahead))
+    return max(START - segment, PERIOD - (segment - START) % PERIOD)
 
 
 @dataclass(kw_only=True, eq=False)

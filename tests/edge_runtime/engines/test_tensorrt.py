@@ -274,8 +274,8 @@ def test_tokens_that_change_between_segments_are_seen_by_the_next_with_the_carry
     load_both(ours, theirs, bundle, 0, token=1)
     for token in (1, 2, 2, 3):
         tokens_T = np.full(16, token, np.int32)
-        ours._feed(0, tokens_BT=tokens_T)
-        theirs._inputs["tokens_BT"][0] = tokens_T
+        for engine in (ours, theirs):
+            engine.retell(0, tokens_T)
         said_alike(ours, theirs, 1)
 
 

@@ -81,14 +81,14 @@ class TensorRTEngine(Engine):
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
         self._feed(slot, tokens_BT=tokens_T, puzzle_vector_BE=puzzle_vector_E, fresh_B=True)
 
+    def retell(self, slot: int, tokens_T: Int32) -> None:
+        self._feed(slot, tokens_BT=tokens_T)
+
     def _feed(self, slot: int, **values: object) -> None:
         """The only way to what the GPU is fed: it is sent once, with the next segment that the host asks for."""
         for name, value in values.items():
             self._fed.arrays[name][slot] = value
         self._is_unsent = True
-
-    def retell(self, slot: int, tokens_T: Int32) -> None:
-        self._fed["tokens_BT"].array[slot] = tokens_T
 
     def move(self, source: int, target: int) -> None:
         self._feed(target, **{name: array[source] for name, array in self._fed.arrays.items()})

@@ -1,0 +1,177 @@
+"""Hypotheses: what an attempt treats as given for a while, and what that may not touch.
+
+With the shipped 6x6 model on ONNX Runtime, over more segments than it needs, so that every attempt tries some.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hrm_edge_runtime.batching.attempts import Attempts
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.batching.hypotheses import PERIOD, START, Hypotheses
+from hrm_edge_runtime.batching.task import Result, Task
+from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.engines.engine import Engine, StepOutput
+from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
+from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
+from hrm_edge_runtime.http.errors import ServiceError
+from hrm_edge_runtime.http.models import ServedModel, parse_request
+from hrm_edge_runtime.http.schema import SolveRequest
+from hrm_puzzles import registry
+from hrm_puzzles.data.sources import questions_made
+
+LONG = HaltingPolicy(kind="fixed", max_segments=START + 2 * PERIOD)
+SMALL = registry.get("sudoku-4x4")
+OTHERS = range(4)
+
+
+@cache
+def bundle() -> Bundle:
+    return Bundle.open(find_bundle("sudoku-6x6"))
+
+
+@cache
+def engine() -> OnnxEngine:
+    return engine_from_bundle(bundle(), num_slots=4, num_threads=1, want_logits=True)
+
+
+def lane_over(engine: Engine, run_length: int = 1) -> Attempts:
+    puzzle, table = bundle().puzzle, bundle().puzzle_table
+    if engine.seq_len == SMALL.seq_len:
+        puzzle = SMALL
+    return Attempts(engine, puzzle, table, queue_limit=8, max_attempts=4, clock=lambda: 0.0, run_length=run_length)
+
+
+def task(task_id: int, first_guessing: int | None, **more: Any) -> Task:
+    tokens_T = questions_made(bundle().puzzle, 8, difficulty="medium", seed=3)[task_id].tokens_T
+    fields = {"policy": LONG, "arrival_s": 0.0, "tokens_T": tokens_T, **more}
+    return Task(task_id=task_id, first_guessing=first_guessing, **fields)
+
+
+def run_out(lane: Attempts) -> dict[int, Result]:
+    results: dict[int, Result] = {}
+    while lane.has_work:
+        results |= {one.task_id: one for one in lane.step()[0]}
+    return results
+
+
+def said(results: Mapping[int, Result]) -> dict[int, tuple[object, ...]]:
+    return {
+        key: (one.answer_T.tobytes(), one.how, one.margin, one.verified, one.segments, one.total_segments)
+        for key, one in results.items()
+        if one.answer_T is not None
+    }
+
+
+def alone(task: Task) -> dict[int, tuple[object, ...]]:
+    lane = lane_over(engine())
+    lane.submit(task)
+    return said(run_out(lane))
+
+
+def test_a_cell_gets_its_likeliest_symbol_then_its_second_and_then_another_cell_is_drawn() -> None:
+    question_T = np.array([1, 3, 1, 1, *[2] * 12], np.int32)
+    logits_TV = np.full((16, 6), -9.0, np.float32)
+    logits_TV[0, [2, 3]] = 9.0, 0.0  # sure
+    logits_TV[1, [4, 5]] = 1.0, 1.0  # given
+    logits_TV[2, [5, 3]] = 1.0, 0.9  # wavers
+    logits_TV[3, [0, 2]] = 99.0, 1.0  # no symbol, and sure
+    tried = Hypotheses(question_T=question_T, num_symbols=4, rng=np.random.default_rng(0))
+    tried.rng = np.random.default_rng(next(s for s in range(9) if np.random.default_rng(s).choice(3) == 2))
+    assert (tried.next_T(logits_TV) != question_T).nonzero()[0].tolist() == [2]
+    assert tried.next_T(np.roll(logits_TV, 1, axis=1)).tolist() == [1, 3, 3, *question_T[3:].tolist()]
+    assert tried.num_tried == 2
+    for _ in range(20):
+        given = tried.next_T(logits_TV) != question_T
+        assert given.nonzero()[0].tolist() in ([0], [2], [3])
+
+
+def test_the_same_task_tries_the_same_whatever_else_runs_and_however_long_the_runs() -> None:
+    plain, guessing = {}, {}
+    for number in OTHERS:
+        plain |= alone(task(number, None))
+        guessing |= alone(task(number, 0))
+    assert all(one[1] == "hypotheses" for one in guessing.values())
+    assert all(one[1] == "plain" for one in plain.values())
+    assert any(plain[number][0] != guessing[number][0] for number in OTHERS)
+    for run_length in (1, 4, 8):
+        lane = lane_over(engine(), run_length)
+        for number in OTHERS:
+            lane.submit(task(number, 0 if number % 2 else None))
+        mixed = said(run_out(lane))
+        assert mixed == {number: (guessing if number % 2 else plain)[number] for number in OTHERS}
+        assert lane.snapshot().hypotheses == 2 * 2
+
+
+def test_a_cancelled_attempt_leaves_nothing_of_its_hypothesis_in_its_slot() -> None:
+    lane = lane_over(engine())
+    lane.submit(task(0, 0))
+    for _ in range(START + 2):
+        lane.step()
+    assert lane.cancel(0)
+    lane.submit(task(1, None))
+    results = run_out(lane)
+    assert (results[0].how, results[0].halted_by) == ("hypotheses", "cancelled")
+    assert said({1: results[1]}) == alone(task(1, None))
+
+
+class Told(ScriptedEngine):
+    """Answers by its script whatever it is told, and remembers that; `wavers` says whether it hands out logits."""
+
+    def __init__(self, script: Script, *, wavers: bool = True) -> None:
+        super().__init__(num_slots=1, seq_len=SMALL.seq_len, play=lambda _: script)
+        self.told: list[np.ndarray] = []
+        self._wavers = wavers
+
+    def retell(self, slot: int, tokens_T: np.ndarray) -> None:
+        assert slot == 0
+        self.told.append(tokens_T)
+
+    def step(self, num_active: int) -> StepOutput:
+        logits_BTV = np.zeros((num_active, self.seq_len, SMALL.vocab_size), np.float32) if self._wavers else None
+        return replace(super().step(num_active), logits_BTV=logits_BTV)
+
+
+@pytest.mark.parametrize("wavers", [True, False])
+def test_an_answer_is_judged_against_the_question_as_asked(wavers: bool) -> None:
+    example = SMALL.generate(np.random.default_rng(0), "easy")
+    question_T, answer_T = SMALL.encode(example.question), SMALL.encode(example.answer)
+    ours = Told(Script(answer_T=answer_T, segments=START + 4), wavers=wavers)
+    lane = lane_over(ours)
+    policy = HaltingPolicy(kind="verified", max_segments=99)
+    for _ in range(4):
+        lane.submit(task(0, 0, tokens_T=question_T, policy=policy))
+        (result,) = run_out(lane).values()
+        assert (result.status, result.segments) == ("proven", START + 4)
+        assert result.how == ("hypotheses" if wavers else "plain")
+    assert (
+        any((told_T != question_T).sum() == 1 and (told_T[question_T == 1] != 1).any() for told_T in ours.told)
+        == wavers
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "expected"),
+    [
+        ("symmetries", None, None),
+        ("symmetries", "plain", None),
+        ("hypotheses", None, 1),
+        ("hypotheses", "plain", None),
+        ("hypotheses", "hypotheses", 0),
+    ],
+)
+def test_a_plain_attempt_tries_none_unless_asked_and_further_ones_where_the_bundle_says_they_pay(
+    kind: str, how: Any, expected: int | None
+) -> None:
+    model = ServedModel.of(bundle(), precision="fp32", num_slots=1, max_attempts=4)
+    model = replace(model, manifest=model.manifest.model_copy(update={"attempts": kind}))
+    request = SolveRequest(puzzle=model.sample, how=how)
+    assert parse_request([model], request, task_id=0, arrival_s=0.0).task.first_guessing == expected
+    if kind == "symmetries":
+        with pytest.raises(ServiceError, match="tries no hypotheses"):
+            parse_request([model], SolveRequest(puzzle=model.sample, how="hypotheses"), task_id=0, arrival_s=0.0)
