@@ -26,6 +26,7 @@ from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.manifest import write_manifest
 from hrm_edge_runtime.parity import walk
 from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE, passes
+from hrm_export.attempts import proven_by
 from hrm_export.contents import Contents, Options, bundle_name, contents_of, find_checkpoint, parse_loop
 from hrm_export.forms import Form, lower_precisions, unrolled_graph
 from hrm_export.onnx_graph import check_graph, stored_sizes
@@ -88,6 +89,7 @@ def write_bundle(path: Path, contents: Contents, options: Options, stages: Stage
         fp32.origin = {"tolerance": LOGIT_TOLERANCE, "num_candidates": num_candidates}
         _compare(unfinished, fp32, golden, contents)
         _require_parity(fp32)
+        fp32.origin["attempts"] = proven_by(unfinished / next(iter(fp32.graphs)), fp32, contents, stages)
         forms, served = [fp32], replace(contents.served, policy=fp32.policy)
         for form in lower_precisions(served, contents.calibration, options, stages):
             _write_and_measure(unfinished, form, contents, options, stages)
@@ -185,6 +187,7 @@ def _manifest_fields(contents: Contents, forms: Sequence[Form], unrolled: Mappin
         "precisions": {form.precision: next(iter(form.graphs)) for form in forms},
         "cpu_graphs": {form.precision: list(form.graphs)[-1] for form in forms if form.cpu is not None},
         "unrolled": unrolled,
+        "attempts": max(proven := forms[0].origin["attempts"], key=proven.__getitem__, default="symmetries"),
         "curves": {form.precision: form.halting_curve() for form in forms},
         "provenance": contents.provenance(),
     }
