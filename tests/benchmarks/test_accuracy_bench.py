@@ -29,6 +29,7 @@ def solve_all(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
             SolveAnswer(
                 solution=ANOTHER if position == 2 else SOLUTION,
                 status="proven" if solved else "unfinished",
+                how="plain",
                 solved=solved,
                 verified=solved,
                 segments=1,

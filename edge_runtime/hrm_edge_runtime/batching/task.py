@@ -97,7 +97,6 @@ class Result:
     task_id: int
     answer_T: Int32 | None
     status: Status
-    how: How
     verified: bool | None
     segments: int
     halted_by: Outcome
@@ -108,3 +107,4 @@ class Result:
     total_segments: int
     votes: int | None = None
     vote_share: float | None = None
+    how: How = "plain"

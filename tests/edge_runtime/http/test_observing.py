@@ -133,7 +133,7 @@ def test_metrics_tell_models_apart() -> None:
     with serving(*app_of_two()) as http:
         http.post("/solve", json={"puzzle": QUESTION})
         page = http.get("/metrics").text
-    assert f'hrm_answers_total{{halted_by="proven",model="{NAME}",status="proven"}} 1.0' in page
+    assert f'hrm_answers_total{{halted_by="proven",how="plain",model="{NAME}",status="proven"}} 1.0' in page
     assert f'hrm_solve_compute_seconds_count{{model="{NAME}"}} 1.0' in page
     assert 'hrm_solve_compute_seconds_count{model="mazes"}' not in page
 
