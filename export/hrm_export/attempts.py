@@ -29,10 +29,15 @@ def proven_by(graph: Path, form: Form, contents: Contents, stages: Stages) -> di
                 engine, served.puzzle, served.puzzle_table, queue_limit=NUM_PUZZLES, max_attempts=NUM_ATTEMPTS
             )
             for asked in contents.held_out.at(left_N):
-                how = {"num_attempts": NUM_ATTEMPTS, "first_guessing": first}
-                lane.submit(
-                    Task(task_id=asked.index, tokens_T=asked.tokens_T, policy=form.policy, arrival_s=0.0, **how)
+                task = Task(
+                    task_id=asked.index,
+                    tokens_T=asked.tokens_T,
+                    policy=form.policy,
+                    arrival_s=0.0,
+                    num_attempts=NUM_ATTEMPTS,
+                    first_guessing=first,
                 )
+                lane.submit(task)
             counts[kind] = 0
             while lane.has_work:
                 counts[kind] += sum(result.status == "proven" for result in lane.step()[0])

@@ -94,7 +94,7 @@ class Engine(Protocol):
 
     def retell(self, slot: int, tokens_T: Int32) -> None:
         """Give a slot other tokens from its next segment on, while its carry stays; only where logits are read."""
-        raise NotImplementedError(f"{type(self).__name__} hands out no logits")
+        raise RuntimeError(f"{type(self).__name__} cannot give slot {slot} {tokens_T.size} other tokens")
 
     def move(self, source: int, target: int) -> None:
         """Copy a slot's whole state (tokens, carry, freshness) over another's."""
