@@ -96,12 +96,11 @@ def about(model: Bundle, precision: str) -> Row:
     return {"model": model.manifest.name, "parameters": parameters, "file_kb": size_bytes / 1e3}
 
 
-def measure(
-    solve_all: SolveAll, puzzle: Puzzle, puzzles: Sequence[KnownPuzzle], attempts: int, **options: Any
-) -> Row:
+def measure(solve_all: SolveAll, puzzle: Puzzle, puzzles: Sequence[KnownPuzzle], attempts: int, **options: Any) -> Row:
     """What so many attempts bring; the CPU time of the process, but for opening the engine.
 
-    `options` are further fields of a request. `wrong` counts answers that were called proven and differ from the known solution.
+    `options` are further fields of a request. `wrong` counts answers that were called proven and differ from the known
+    solution.
     """
     requests = [SolveRequest(puzzle=p.puzzle, attempts=attempts, **options) for p in puzzles]
     began_s = time.process_time()
