@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from hrm_benchmarks import accuracy as accuracy_bench
+from hrm_benchmarks import chaos as chaos_bench
 from hrm_benchmarks import load as load_bench
 from hrm_benchmarks import policies, processes, segments
 from hrm_benchmarks.report import Rounds, Row, paper, print_json, print_table, refusals_in_one_sentence, tell
@@ -265,6 +266,28 @@ def soak(
         title = f"{found['requests']} requests in {found['seconds']:.0f} s"
         print_table(title, processes.SOAK_COLUMNS, processes.soak_rows(found))
         paper().print("; ".join(found["faults"]) or "every request answered once and right, nothing left behind")
+    raise typer.Exit(1 if found["faults"] else 0)
+
+
+@app.command(epilog="Example: hrm-bench chaos --minutes 10 --json > chaos.json")
+def chaos(
+    bundle: Annotated[str, typer.Option(help="Bundle's directory or shipped name.")] = "sudoku-6x6",
+    minutes: Annotated[float, typer.Option(min=0.05, help="How long.")] = 10.0,
+    every_s: Annotated[float, typer.Option(min=0.1, help="Seconds between two troubles.")] = 3.0,
+    puzzles: Annotated[int, typer.Option(min=1, help="How many different ones.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="Of puzzles and troubles.")] = 0,
+    json: Json = False,
+) -> None:
+    """Kill, stop, reload, flood and stall a server: others are answered once and right, or told why not."""
+    settings = dict[str, object](locals())
+    with refusals_in_one_sentence():
+        opened = Bundle.open(find_bundle(bundle))
+        asked = policies.questions_for(opened, None, None, puzzles, seed)
+        found = chaos_bench.measure(opened, asked, seconds=60 * minutes, every_s=every_s, seed=seed)
+    if json:
+        print_json(settings, **found)
+    else:
+        paper().print(*(f"{name}: {shown}" for name, shown in found.items()), sep="\n", highlight=False)
     raise typer.Exit(1 if found["faults"] else 0)
 
 

@@ -144,7 +144,7 @@ async def soak(server: RunningServer, target: Target, num_requests: int, *, num_
     Every answer is compared with the one known to be right, and both processes are watched beside it. `faults` is empty
     where every promise was kept.
     """
-    run = _Soak(server, target)
+    run = Soak(server, target)
     began = time.monotonic()
     before, first = server.usage(), server.totals()
     numbers = itertools.cycle(range(len(run.bodies)))
@@ -177,12 +177,12 @@ async def soak(server: RunningServer, target: Target, num_requests: int, *, num_
     }
 
 
-class _Soak:
-    """What becomes of the requests; `refused` counts 503s, which are sent again."""
+class Soak:
+    """What becomes of the requests; `refused` counts 503s, which are sent again where they are no lines of batches."""
 
     def __init__(self, server: RunningServer, target: Target) -> None:
         self.bodies, self.counts, self.samples = target.bodies(), Counter[str](), list[Row]()
-        self._server, self._solutions = server, target.solutions()
+        self.server, self.solutions = server, target.solutions()
 
     async def stream_all(self, http: aiohttp.ClientSession, batches: Iterator[list[int]]) -> None:
         for batch in batches:
@@ -191,7 +191,7 @@ class _Soak:
                 self.counts["twice"] += said["line"] in seen
                 seen.add(said["line"])
                 self._take(said, batch[said["line"] - 1])
-            self.counts["failed"] += len(batch) - len(seen)
+            self.counts["lost"] += len(batch) - len(seen)
 
     async def ask_all(self, http: aiohttp.ClientSession, numbers: Iterator[int]) -> None:
         for number in numbers:
@@ -202,13 +202,13 @@ class _Soak:
             self._take({"answer": said} if status == 200 else said, number)
 
     def _take(self, said: dict[str, Any], number: int) -> None:
-        self.counts["answered" if "answer" in said else "failed"] += 1
-        self.counts["wrong"] += "answer" in said and said["answer"]["solution"] != self._solutions[number]
+        self.counts["answered" if "answer" in said else f"refused: {said['error']['reason']}"] += 1
+        self.counts["wrong"] += "answer" in said and said["answer"]["solution"] != self.solutions[number]
 
     async def watch(self, began: float, num_requests: int) -> None:
         told_s = 0.0
         while True:
-            usage = await asyncio.to_thread(self._server.usage)
+            usage = await asyncio.to_thread(self.server.usage)
             at_s, answered = time.monotonic() - began, self.counts["answered"]
             self.samples.append({"at_s": at_s, "answered": answered, "usage": usage})
             if at_s - told_s > 12 * SAMPLE_EVERY_S:
@@ -227,11 +227,11 @@ class _Soak:
         )
 
     def faults(self, num_requests: int, num_ended: float, before: Row, after: Row) -> list[str]:
-        slots = self._server.slots()
+        slots = self.server.slots()
         lane = slots["lanes"][0]["lane"]
         counts = {
             "answers missing": num_requests - self.counts["answered"],
-            "requests failed": self.counts["failed"],
+            "requests lost": self.counts["lost"],
             "wrong answers": self.counts["wrong"],
             "lines answered twice": self.counts["twice"],
             "attempts in the engine's count that nobody asked for": num_ended - num_requests,

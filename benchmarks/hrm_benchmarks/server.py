@@ -105,11 +105,12 @@ def serve_command(*arguments: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def running(command: Sequence[str]) -> Generator["RunningServer"]:
+def running(command: Sequence[str], headers: Mapping[str, str] | None = None) -> Generator["RunningServer"]:
     """A ready server for as long as it is needed; refuses (ValueError) one that does not leave after SIGTERM."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
-    with tempfile.TemporaryFile("w+") as log, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0) as http:
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryFile("w+") as log, httpx.Client(base_url=url, headers=headers, timeout=60.0) as http:
         began = time.monotonic()
         process = subprocess.Popen([*command, "--port", str(port)], stderr=log, start_new_session=True)
         try:
@@ -178,10 +179,10 @@ def _usage_of(pid: int) -> dict[str, float]:
     }
 
 
-def client(url: str) -> aiohttp.ClientSession:
+def client(url: str, headers: Mapping[str, str] | None = None) -> aiohttp.ClientSession:
     """A session with any number of connections; every one is kept and used again."""
     timeout = aiohttp.ClientTimeout(total=None, sock_read=READ_TIMEOUT_S)
-    return aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
+    return aiohttp.ClientSession(url, headers=headers, connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
 
 
 class Exchange(NamedTuple):

@@ -129,11 +129,13 @@ def asking(server: Server, puzzles: list[str]) -> Iterator[list[Future[httpx.Res
         yield futures
 
 
-def ask_and_stay(server: Server, puzzle: str, route: str = "/solve", **fields: object) -> socket.socket:
+def ask_and_stay(
+    server: Server, puzzle: str, route: str = "/solve", key: str = "none", **fields: object
+) -> socket.socket:
     """A request sent by hand, over a connection that the caller reads or closes."""
     body = json.dumps({"puzzle": puzzle, **fields}).encode()
     media_type = "application/x-ndjson" if route == "/solve/batch" else "application/json"
     connection = socket.create_connection(("127.0.0.1", server.port))
-    head = f"POST {route} HTTP/1.1\r\nhost: x\r\ncontent-type: {media_type}\r\ncontent-length: {len(body)}\r\n\r\n"
-    connection.sendall(head.encode() + body)
+    head = f"POST {route} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\ncontent-type: {media_type}\r\n"
+    connection.sendall(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
     return connection

@@ -128,8 +128,12 @@ class EngineClient:
 
     @property
     def step_age_s(self) -> float:
-        """Seconds since the last sign of a step while work waits; 0 where none waits."""
-        return time.monotonic() - self._progress_s if self._pending else 0.0
+        """Seconds since the last sign of a step while a request or a change of lanes waits; 0 where none waits."""
+        return time.monotonic() - self._progress_s if self._is_awaited else 0.0
+
+    @property
+    def _is_awaited(self) -> bool:
+        return bool(self._pending or self.lane_manager.is_changing)
 
     @property
     def stalled(self) -> bool:
@@ -230,6 +234,8 @@ class EngineClient:
     async def _kill_when_stalled(self) -> None:
         while True:
             await asyncio.sleep(min(1.0, self._stall_s / 4))
+            if not self._is_awaited:
+                self._progress_s = time.monotonic()
             if self.stalled:
                 _log.error("the engine made no step for %.0f s while work waits, so it is killed", self.step_age_s)
                 self.process.kill()

@@ -105,6 +105,10 @@ class LaneManager:
         self._models: dict[str, str] = {}
         self.reports: dict[str, LaneReport] = {}
 
+    @property
+    def is_changing(self) -> bool:
+        return bool(self._changes)
+
     def model_of(self, lane: str) -> str:
         """The name of a lane's model."""
         return self._models.get(lane, lane)

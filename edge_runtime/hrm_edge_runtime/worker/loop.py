@@ -97,6 +97,7 @@ class EngineLoop:
         while self._take_messages(may_sleep=not busy):
             if self._num_loading:
                 self._take_lanes()
+                self._is_stale = True  # a sign of life for who waits for the lane
             busy = []
             for key, lane in self._lanes.items():
                 if lane.has_work:

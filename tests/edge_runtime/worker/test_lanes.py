@@ -1,11 +1,15 @@
 """Several models in one server: who answers what, and that none is shut out by another."""
 
+import asyncio
+import contextlib
+import multiprocessing
+import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from asgi_tools import MAZE, Http, app_of_two, maze_model, serving
+from asgi_tools import MAZE, QUICK, Http, app_of_two, maze_model, serving, until
 from scripted_server import NAME, examples
 from service_tools import wait_for
 
@@ -13,6 +17,10 @@ from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
 from hrm_edge_runtime.http.models import ServedModel, parse_request
 from hrm_edge_runtime.http.schema import SolveRequest
 from hrm_edge_runtime.manifest import CurvePoint, HaltingCurve
+from hrm_edge_runtime.worker import messages
+from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
+from hrm_edge_runtime.worker.lanes import MakeLane
+from hrm_edge_runtime.worker.process import ThreadEngine
 
 MAZE_QUESTION = MAZE.sample([])
 POINT = CurvePoint(threshold=0.5, exact=1.0, proven=1.0, mean_segments=1.0)
@@ -103,3 +111,25 @@ def test_a_model_shows_the_threshold_that_its_precision_is_served_with() -> None
     manifest = model.manifest.model_copy(update={"curves": curves})
     shown = [replace(model, manifest=manifest, precision=name).view().halting.threshold for name in ("fp32", "int8")]
     assert shown == [0.5, 1.5]
+
+
+class Deaf(ThreadEngine):
+    """An engine that is ready and then takes no notice, as one that hangs in a driver."""
+
+    def __init__(self) -> None:
+        self.connection, self._theirs = multiprocessing.Pipe()
+        self._thread = threading.Thread(target=self._ignore, daemon=True)
+        self._thread.start()
+
+    def _ignore(self) -> None:
+        self._theirs.send(messages.Ready(load_s=0.0, reports={}))
+        with contextlib.suppress(EOFError, OSError), self._theirs:
+            while True:
+                self._theirs.recv()
+
+
+async def test_a_change_of_lanes_does_not_wait_for_an_engine_that_hangs_though_nothing_is_asked() -> None:
+    async with EngineClient(Deaf, {}, stall_s=0.2) as client:
+        await until(lambda: client.state == "ready")
+        with pytest.raises(NoAnswerError, match="engine-lost"):
+            await asyncio.wait_for(client.lane_manager.load("a", "a", cast(MakeLane, QUICK), beside=True), 60)
