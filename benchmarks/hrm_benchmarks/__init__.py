@@ -8,5 +8,6 @@ def main() -> None:
     try:
         from hrm_benchmarks.cli import app
     except ModuleNotFoundError as error:
-        sys.exit(f"hrm-bench needs {error.name}, which is not installed: run pip install 'hrm-edge[serve]'.")
+        sys.stderr.write(f"hrm-bench: {error.name} is not installed: run pip install 'hrm-edge[serve,bench]'.\n")
+        sys.exit(3)
     app()

@@ -13,7 +13,7 @@ from hrm_benchmarks import accuracy as accuracy_bench
 from hrm_benchmarks import chaos as chaos_bench
 from hrm_benchmarks import load as load_bench
 from hrm_benchmarks import policies, processes, segments
-from hrm_benchmarks.report import Rounds, Row, paper, print_json, print_table, refusals_in_one_sentence, tell
+from hrm_benchmarks.report import Rounds, Row, leaving_at_sigterm, paper, print_json, print_table, tell
 from hrm_benchmarks.scripted import Cost, Scripted
 from hrm_benchmarks.server import bundle_target, running, scripted_target
 from hrm_edge_runtime.batching.halting import PolicyKind
@@ -22,7 +22,7 @@ from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.solve.solvers import from_bundle, options_of
 from hrm_host.command import Command
 
-app = Command(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+app = Command("hrm-bench", extra="serve,bench", no_args_is_help=True)
 
 SHARES = (0.5, 0.8, 0.95)
 PROMISED = ("sudoku", "sudoku-6x6 --engine cpu:int8")
@@ -70,7 +70,7 @@ def serve(
     """
     settings = dict[str, object](locals())
     script = Scripted(segments=segments, puzzles=puzzles, slots=slots, step_ms=step_ms, cost=cost, seed=seed)
-    with refusals_in_one_sentence():
+    with leaving_at_sigterm():
         if bundle is None:
             made = policies.scripted_bench(script, virtual=virtual_time)
         else:
@@ -102,7 +102,7 @@ def segment(
     """Time one segment on every engine in turns, and show by operator where a CPU's time goes."""
     settings = dict[str, object](locals())
     batches, plan = batch or [1, 8], Rounds(number=rounds, turn_s=turn_s, cpu_clock=cpu_clock)
-    with refusals_in_one_sentence():
+    with leaving_at_sigterm():
         opened = Bundle.open(find_bundle(bundle))
         precisions = opened.manifest.precisions
         engines = engine or [f"cpu:{precision}" for precision in precisions]
@@ -136,7 +136,7 @@ def train(
         typer.echo(f"hrm-bench train needs {error.name}: run pip install 'hrm-edge[train,serve]'.", err=True)
         raise typer.Exit(1) from error
     plan = Rounds(number=rounds, turn_s=turn_s, cpu_clock=cpu_clock)
-    with refusals_in_one_sentence():
+    with leaving_at_sigterm():
         trainers = training.contestants(preset, puzzle, batch_size=batch, num_threads=threads, compiled=compiled)
         found = training.measure(trainers, plan)
     if json:
@@ -173,7 +173,7 @@ def accuracy(
 ) -> None:
     """Solve the same puzzles with each model and number of attempts, and count the CPU time to a proven answer."""
     settings, found = dict[str, object](locals()), list[Row]()
-    with refusals_in_one_sentence():
+    with leaving_at_sigterm():
         models = [Bundle.open(find_bundle(name)) for name in bundle or [None]]
         puzzle = accuracy_bench.provable(models)
         known = (
@@ -225,7 +225,7 @@ def load(
     script = Scripted(
         segments=segments, step_ms=step_ms, cost=cost, slots=slots, queue_limit=queue_limit, puzzles=puzzles, seed=seed
     )
-    with refusals_in_one_sentence():
+    with leaving_at_sigterm():
         if bundle == "script":
             target = scripted_target(script)
         else:
@@ -258,7 +258,7 @@ def soak(
     """Send very many requests to a server over a scripted engine: each answered once and right, and nothing leaks."""
     settings = dict[str, object](locals())
     target = scripted_target(Scripted(segments="geo3", slots=slots, queue_limit=8 * slots, seed=seed))
-    with refusals_in_one_sentence(), running(target.command) as server:
+    with leaving_at_sigterm(), running(target.command) as server:
         found = asyncio.run(processes.soak(server, target, requests, num_streams=streams, num_singles=singles))
     if json:
         print_json(settings, **found)
@@ -303,7 +303,7 @@ def throughput(
     settings = dict[str, object](locals())
     target = scripted_target(Scripted(segments="geo3", slots=slots, queue_limit=16 * slots))
     echo_command = [sys.executable, "-m", "hrm_benchmarks.echo"]
-    with refusals_in_one_sentence(), running(target.command) as server, running(echo_command) as echo:
+    with leaving_at_sigterm(), running(target.command) as server, running(echo_command) as echo:
         found = asyncio.run(
             processes.throughput(server, echo, target, offered, connections=connections, seconds=seconds)
         )
@@ -322,7 +322,7 @@ def start(
     json: Json = False,
 ) -> None:
     """Time hrm-serve from its start until it is ready, and weigh both processes."""
-    with refusals_in_one_sentence():
+    with leaving_at_sigterm():
         found = [processes.start(shlex.split(one), rounds=rounds) for one in server or PROMISED]
     if json:
         print_json({}, starts=found)

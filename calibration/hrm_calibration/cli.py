@@ -18,7 +18,7 @@ from hrm_host.progress import stages_on
 from hrm_puzzles.data.sources import find_questions
 
 BundleName = Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle directory, or the name of a shipped one.")]
-main = command.Command(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+main = command.Command("hrm-calibrate", extra="export", no_args_is_help=True)
 """Entry point of `hrm-calibrate`."""
 
 
@@ -28,7 +28,6 @@ def commands() -> None:
 
 
 @main.command(epilog="Example: hrm-calibrate int8 sudoku-6x6 --calib sudoku --out sudoku-int8 --budget 0.5")
-@command.refusing("hrm-calibrate")
 def int8(
     bundle_name: BundleName,
     calib: Annotated[str, typer.Option(help="sudoku, maze, arc or logistics for fresh puzzles, or a data set or CSV.")],

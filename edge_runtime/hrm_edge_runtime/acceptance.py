@@ -48,11 +48,10 @@ Found = tuple[Any, list[str]]
 """What a part of the report says, and what is wrong."""
 Part = Callable[[], Found]
 
-app = command.Command(add_completion=False, pretty_exceptions_enable=False)
+app = command.Command("acceptance")
 
 
 @app.command(epilog="Example: python3 -m hrm_edge_runtime.acceptance model.bundle --engine tensorrt:fp16")
-@command.refusing("acceptance")
 def accept_command(
     bundle: Annotated[
         str | None, typer.Argument(help="Bundle directory or the name of a shipped one; without it the default.")

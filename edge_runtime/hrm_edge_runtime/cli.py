@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 import typer
 
 from hrm_host import system
-from hrm_host.command import Command, refusing
+from hrm_host.command import Command
 
-serve = Command(add_completion=False, pretty_exceptions_enable=False)
+serve = Command("hrm-serve")
 """Entry point of `hrm-serve`."""
 
 UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -21,7 +21,6 @@ MAX_SLOTS = 1024
 
 
 @serve.command(epilog="Examples: hrm-serve; hrm-serve sudoku maze-8x8 --port 8000; hrm-serve model.bundle --slots 4")
-@refusing("hrm-serve")
 def serve_command(
     bundles: Annotated[
         list[str] | None,

@@ -7,10 +7,10 @@ import typer
 from pydantic import ValidationError
 
 from hrm_edge_runtime.http.auth import Key, KeyFileError, changed_keys, hash_of, new_secret, read_keys
-from hrm_host.command import Command, refusing
+from hrm_host.command import Command
 from hrm_host.system import HANG_UP
 
-main = Command(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+main = Command("hrm-key", no_args_is_help=True)
 """Entry point of `hrm-key`."""
 
 File = Annotated[Path, typer.Option(help="The key file; `hrm-serve --keys` reads it.")]
@@ -22,7 +22,6 @@ RELOAD = (
 
 
 @main.command(epilog="Example: hrm-key add kitchen --file keys --rate 5 --burst 20")
-@refusing("hrm-key")
 def add(
     label: Annotated[str, typer.Argument(help="Who holds it; stands in the metrics.")],
     file: File = Path("keys"),
@@ -46,7 +45,6 @@ def add(
 
 
 @main.command("list", epilog="Example: hrm-key list --file keys")
-@refusing("hrm-key")
 def list_keys(file: File = Path("keys")) -> None:
     """List the labels with their rights."""
     for key in read_keys(file):
@@ -55,7 +53,6 @@ def list_keys(file: File = Path("keys")) -> None:
 
 
 @main.command(epilog="Example: hrm-key remove kitchen --file keys")
-@refusing("hrm-key")
 def remove(label: Annotated[str, typer.Argument(help="Whose key.")], file: File = Path("keys")) -> None:
     """Take a key out of the file."""
     with changed_keys(file) as keys:

@@ -45,16 +45,17 @@ MEASURED_BATCHES = (1, 8)
 MEASURE_S = 0.1  # a table of the report, no decision hangs on it
 STEP = "step.fp32.onnx"
 COST_OF_SIZE = "{board}: {proven:.1%} of {puzzles} proven in {mean_segments:.1f} segments of {segment_ms:.2f} ms"
-main = command.Command(add_completion=False, rich_markup_mode=None)
+main = command.Command("hrm-export", extra="export")
 """Entry point of `hrm-export`."""
 
 
 class ParityError(ValueError):
     """A graph that does not say what PyTorch says, or that solves too much less than it."""
 
+    exit_status = command.UNSOLVED
+
 
 @main.command(epilog="Example: hrm-export runs/sudoku/best --fp16 --int8 --calib sudoku --data data/sudoku")
-@command.refusing("hrm-export")
 @command.taking(Options)
 def export(options: Options) -> None:
     """Make a bundle: step graphs, puzzle table and golden traces, measured and compared with PyTorch first."""

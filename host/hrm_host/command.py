@@ -1,26 +1,84 @@
-"""What commands share: UTF-8 in pipes, options that are stated once, and refusals in one sentence."""
+"""What commands share: UTF-8 in pipes, `--version`, options that are stated once, and five ways to end.
 
+0: done. 1: a puzzle is not solved, or a gate is broken. 2: wrong use. 3: cannot begin or go on here. 130: Ctrl-C.
+Every refusal is one sentence on standard error.
+"""
+
+import errno
 import inspect
 import io
+import os
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from importlib import metadata
+from typing import Any, NoReturn, TypeVar
 
 import typer
 
 T = TypeVar("T")
 
+UNSOLVED, WRONG_USE, CANNOT_BEGIN, INTERRUPTED = 1, 2, 3, 130
+
 
 class Command(typer.Typer):
-    """An application that speaks UTF-8 in a pipe too, where Windows has a code page that boards do not fit in."""
+    """An application that speaks UTF-8 in a pipe too, where Windows has a code page that boards do not fit in.
+
+    A ValueError is wrong use; an OSError, what is in `cannot` and a missing package (of the extra named here) are what
+    keeps it from going on. An error's own `exit_status` wins.
+    """
+
+    def __init__(
+        self, name: str, *, extra: str = "serve", cannot: tuple[type[Exception], ...] = (), **settings: Any
+    ) -> None:
+        super().__init__(name=name, rich_markup_mode=None, pretty_exceptions_enable=False, **settings)
+        self._name, self._extra, self._errors = name, extra, (ValueError, OSError, *cannot)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         for stream in (sys.stdin, sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
                 stream.reconfigure(encoding="utf-8", errors=stream.errors)
+        if sys.argv[1:] == ["--version"]:
+            print(self._name, metadata.version("hrm-edge"))
+            return None
         return super().__call__(*args, **kwargs)
+
+    def command(self, *args: Any, **settings: Any) -> Any:
+        return self._registering(super().command(*args, **settings))
+
+    def callback(self, *args: Any, **settings: Any) -> Any:
+        return self._registering(super().callback(*args, **settings))
+
+    def _registering(self, register: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Any]:
+        return lambda function: register(self._guarded(function))
+
+    def _guarded(self, function: Callable[..., T]) -> Callable[..., T]:
+        @wraps(function)
+        def guarded(*args: Any, **given: Any) -> T:
+            try:
+                result = function(*args, **given)
+                sys.stdout.flush()
+                return result
+            except KeyboardInterrupt:
+                self._end(INTERRUPTED, "stopped")
+            except BrokenPipeError:  # whoever read the answers has seen enough
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise typer.Exit(UNSOLVED) from None
+            except ModuleNotFoundError as error:
+                if error.name is None or error.name.startswith("hrm_"):
+                    raise
+                install = f"pip install 'hrm-edge[{self._extra}]'"
+                self._end(CANNOT_BEGIN, f"{error.name} is not installed: run {install}.")
+            except self._errors as error:
+                advice = "; make room there" if isinstance(error, OSError) and error.errno == errno.ENOSPC else ""
+                usual = WRONG_USE if isinstance(error, ValueError) else CANNOT_BEGIN
+                self._end(getattr(error, "exit_status", usual), f"{error}{advice}")
+
+        return guarded
+
+    def _end(self, status: int, sentence: str) -> NoReturn:
+        sys.stderr.write(f"{self._name}: {sentence}\n")
+        raise typer.Exit(status)
 
 
 def taking(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
@@ -35,13 +93,3 @@ def taking(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., No
         return command
 
     return command_of
-
-
-@contextmanager
-def refusing(command: str, *others: type[Exception]) -> Generator[None]:
-    """A user's mistake (ValueError, OSError, `others`) ends in one sentence on standard error and exit code 1."""
-    try:
-        yield
-    except (ValueError, OSError, *others) as error:
-        sys.stderr.write(f"{command}: {error}\n")
-        raise typer.Exit(1) from error

@@ -7,7 +7,6 @@ sapientinc/HRM at 42410da, of TRM SamsungSAILMontreal/TinyRecursiveModels at e7b
 """
 
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
@@ -145,10 +144,11 @@ def _of_trm(arch: Mapping[str, Any]) -> dict[str, Any]:
     return {**told, "blocks": "mixer" if arch.get("mlp_t") else "attention"}
 
 
-app = Command(add_completion=False, rich_markup_mode=None)
+main = Command("hrm-import", extra="train")
+"""Entry point of `hrm-import`."""
 
 
-@app.command(epilog="Example: hrm-import hub:sapientinc/HRM-checkpoint-sudoku-extreme --out runs/published")
+@main.command(epilog="Example: hrm-import hub:sapientinc/HRM-checkpoint-sudoku-extreme --out runs/published")
 def import_checkpoint(
     source: Annotated[
         str,
@@ -172,15 +172,6 @@ def import_checkpoint(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     data = f" --data data/{puzzle}" if model.config.num_puzzle_ids > 1 else ""
     typer.echo(f"imported {parameters:,} parameters into {out}; export them with 'hrm-export {out}{data}'")
-
-
-def main() -> None:
-    """Runs the command; a user's mistake ends in one sentence and exit code 2."""
-    try:
-        app()
-    except (ValueError, OSError) as error:
-        typer.echo(f"hrm-import: {error}", err=True)
-        sys.exit(2)
 
 
 if __name__ == "__main__":

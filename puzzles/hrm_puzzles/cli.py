@@ -18,9 +18,11 @@ from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.data import build as data_build
 from hrm_puzzles.data import inspection, sources
 from hrm_puzzles.data.datasets import BuiltSet, DatasetError
-from hrm_puzzles.puzzle import Puzzle, PuzzleError
+from hrm_puzzles.puzzle import Puzzle
 
-app = Command(help="Build, inspect and show puzzle data sets in the published HRM layout.", no_args_is_help=True)
+main = Command(
+    "hrm-data", help="Build, inspect and show puzzle data sets in the published HRM layout.", no_args_is_help=True
+)
 
 Directory = Annotated[Path, typer.Argument(help="Directory of a data set.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -32,15 +34,6 @@ MOST_SHOWN = 20  # faults of an import that are listed one by one
 OF_ALL = ("puzzle", "out", "seed", "workers", "as_json")  # options that say something about any puzzle
 
 Recipe = TypeVar("Recipe", ArcRecipe, data_build.DataRecipe)
-
-
-def main() -> None:
-    """Run the command; what a person can put right ends with one sentence and exit code 2."""
-    try:
-        app()
-    except (DatasetError, PuzzleError, OSError) as error:
-        print(f"hrm-data: {error}", file=sys.stderr)
-        sys.exit(2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +86,7 @@ class BuildOptions:
                 raise DatasetError(f"--{name.replace('_', '-')} says nothing about {puzzle.name}; leave it away.")
 
 
-@app.command()
+@main.command()
 @taking(BuildOptions)
 def build(options: BuildOptions) -> None:
     """Generate puzzles, read CSV rows or ARC tasks, and write both splits; a build that was stopped continues.
@@ -115,7 +108,7 @@ def build(options: BuildOptions) -> None:
     print(json.dumps({**asdict(built), **cost}) if options.as_json else f"{out}: {_built_text(built)}")
 
 
-@app.command(name="import")
+@main.command(name="import")
 def import_(
     file: Annotated[Path, typer.Argument(help='JSON: a list of {"puzzle": ..., "solution": ...}, or one a line.')],
     puzzle: PuzzleName,
@@ -141,7 +134,7 @@ def import_(
         raise typer.Exit(1)
 
 
-@app.command()
+@main.command()
 def inspect(directory: Directory, puzzle: OptionalPuzzle = None, as_json: AsJson = False) -> None:
     """Count, compare the splits, check every label, show an example; exit code 1 when something must not be so.
 
@@ -159,7 +152,7 @@ def inspect(directory: Directory, puzzle: OptionalPuzzle = None, as_json: AsJson
         raise typer.Exit(1)
 
 
-@app.command()
+@main.command()
 def show(
     directory: Directory,
     split: Annotated[str, typer.Option(help="train or test.")] = "test",

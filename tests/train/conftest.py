@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from hrm_puzzles.cli import app
+from hrm_puzzles.cli import main as app
 
 
 @pytest.fixture(scope="session")

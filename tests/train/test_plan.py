@@ -13,7 +13,7 @@ from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError
-from hrm_train.cli import app
+from hrm_train.cli import main as app
 from hrm_train.hardware import PRESETS, hardware_from_name, preset_for_gpu
 from hrm_train.memory import estimate
 from hrm_train.plan import PlanOptions, RunPlan, draft, fastest, open_plan, read_plan, trainer_from

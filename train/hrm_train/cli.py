@@ -5,10 +5,8 @@ hrm-train --run runs/sudoku --resume
 hrm-train status runs/sudoku
 """
 
-import errno
 import json
 import shlex
-import sys
 import threading
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -26,7 +24,8 @@ from hrm_train.forecast import show_dry_run
 from hrm_train.plan import PlanOptions, open_plan, trainer_from
 from hrm_train.run import Intervals, TrainingRun, run_of
 
-app = command.Command(add_completion=False, rich_markup_mode=None)
+main = command.Command("hrm-train", extra="train", cannot=(FloatingPointError,))
+"""Entry point of `hrm-train`."""
 console = Console(stderr=True)
 
 
@@ -53,7 +52,7 @@ class TrainOptions(Intervals, PlanOptions):
     wandb: Annotated[bool, typer.Option("--wandb", help="Also write to W&B (offline by default).")] = False
 
 
-@app.callback(
+@main.callback(
     invoke_without_command=True,
     epilog="Example: hrm-train --puzzle sudoku --data data/sudoku --hw cpu --run runs/sudoku",
 )
@@ -63,6 +62,7 @@ def train(options: TrainOptions) -> None:
     if options.context.invoked_subcommand is not None:
         return
     console.quiet = not distributed.ranks().is_first
+    threading.excepthook = _pass_over_disk_errors
     if options.dry_run:
         show_dry_run(options, Console(), options.samples_per_s)
         return
@@ -89,7 +89,7 @@ def train(options: TrainOptions) -> None:
             _say(f"next: {shlex.join(map(str, export))}")
 
 
-@app.command(epilog="Example: hrm-train status runs/sudoku --json")
+@main.command(epilog="Example: hrm-train status runs/sudoku --json")
 def status(
     run: Annotated[Path, typer.Argument(help="Directory of the run.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
@@ -118,22 +118,10 @@ def _drive(run: TrainingRun) -> None:
     if run.stopped_by:
         stopped = f"stopped by {run.stopped_by} at step {trainer.progress.step}"
         _say(f"{stopped}; continue with hrm-train --run {run.path} --resume")
-        raise typer.Exit(1)
+        raise typer.Exit(command.INTERRUPTED if run.stopped_by == "SIGINT" else command.UNSOLVED)
     _say(f"finished{f': {result.summary()}' if result else ''}; checkpoint {run.path / 'best'}")
 
 
-def main() -> None:
-    """Runs the command; a user's mistake and a full disk end in one sentence and exit code 2."""
-
-    def pass_over_disk_errors(failure: threading.ExceptHookArgs) -> None:
-        if not isinstance(failure.exc_value, OSError):  # what TensorBoard's thread raises comes again at our next call
-            threading.__excepthook__(failure)
-
-    threading.excepthook = pass_over_disk_errors
-    try:
-        app()
-    except (ValueError, OSError, FloatingPointError) as error:
-        console.quiet = False
-        advice = "; make room there and go on with --resume" if getattr(error, "errno", None) == errno.ENOSPC else ""
-        console.print(f"hrm-train: {error}{advice}", style="red", highlight=False, markup=False, soft_wrap=True)
-        sys.exit(2)
+def _pass_over_disk_errors(failure: threading.ExceptHookArgs) -> None:
+    if not isinstance(failure.exc_value, OSError):  # what TensorBoard's thread raises comes again at our next call
+        threading.__excepthook__(failure)

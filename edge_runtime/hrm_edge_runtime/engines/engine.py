@@ -59,6 +59,8 @@ def shapes_of(names: Iterable[str], manifest: Manifest, num_rows: int) -> dict[s
 class EngineUnavailableError(ValueError):
     """An engine that this machine cannot run; the text is one sentence with the remedy."""
 
+    exit_status = 3  # of a command: it cannot begin here
+
 
 class EngineLostError(RuntimeError):
     """A device that failed while it ran; the engine is not used again, and its process ends and is restarted."""

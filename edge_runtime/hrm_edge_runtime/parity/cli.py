@@ -25,12 +25,11 @@ from hrm_edge_runtime.parity.comparison import (
 from hrm_edge_runtime.parity.report import segment_rows, summary_rows
 from hrm_host import command, progress
 
-main = command.Command(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+main = command.Command("hrm-parity", cannot=(EngineLostError,))
 """Entry point of `hrm-parity`."""
 
 
 @main.command(epilog="Example: hrm-parity sudoku.bundle --engine cpu:int8 --against cpu:fp32 --data data/sudoku")
-@command.refusing("hrm-parity", EngineLostError)
 @command.taking(ParityOptions)
 def parity(options: ParityOptions) -> None:
     """Compare two engines of a bundle; exits with 1 and the first thing that broke where a gate does not hold."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from hrm_host.command import Command
 KEY_VARIABLE = "HRM_API_KEY"
 STATED = ("kind", "model", "policy", "max_segments", "attempts", "how", "deadline_ms", "best_so_far", "priority")
 
-main = Command(add_completion=False, pretty_exceptions_enable=False)
+main = Command("hrm-solve")
 """Entry point of `hrm-solve`."""
 
 
@@ -82,27 +81,17 @@ def solve(
     from hrm_edge_runtime.engines.factory import prepare
     from hrm_edge_runtime.solve import output, solvers
 
-    try:
-        with contextlib.ExitStack() as stack:
-            if bundle is not None:
-                opened = Bundle.open(find_bundle(bundle))
-                choice = prepare(opened, engine, num_slots=slots)
-                options = solvers.options_of(stated)
-                solver = solvers.from_bundle(opened, choice, num_slots=slots, num_threads=threads)
-            else:
-                key, options = read_key(key_file), solvers.options_of(stated)
-                server = solvers.from_server(url, api_key=key, patience_s=patience, kind=kind, model=model)
-                solver = stack.enter_context(server)
-            raise typer.Exit(output.run(puzzle, solver, options, out=out, as_json=as_json))
-    except ValueError as error:
-        sys.stderr.write(f"hrm-solve: {error}\n")
-        raise typer.Exit(2) from error
-    except KeyboardInterrupt:
-        sys.stderr.write("hrm-solve: stopped" + ("; the same command goes on from here\n" if out else "\n"))
-        raise typer.Exit(130) from None
-    except BrokenPipeError:  # whoever read the answers has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(1) from None
+    with contextlib.ExitStack() as stack:
+        if bundle is not None:
+            opened = Bundle.open(find_bundle(bundle))
+            choice = prepare(opened, engine, num_slots=slots)
+            options = solvers.options_of(stated)
+            solver = solvers.from_bundle(opened, choice, num_slots=slots, num_threads=threads)
+        else:
+            key, options = read_key(key_file), solvers.options_of(stated)
+            server = solvers.from_server(url, api_key=key, patience_s=patience, kind=kind, model=model)
+            solver = stack.enter_context(server)
+        raise typer.Exit(output.run(puzzle, solver, options, out=out, as_json=as_json))
 
 
 def read_key(path: Path | None) -> str | None:

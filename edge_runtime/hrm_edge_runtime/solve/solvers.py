@@ -25,6 +25,7 @@ from hrm_edge_runtime.http import body, models
 from hrm_edge_runtime.http.errors import ServiceError
 from hrm_edge_runtime.http.schema import ErrorDetail, SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.client import NOT_NOW, Client, ServerError, UnreachableError
+from hrm_host.command import CANNOT_BEGIN
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
 
@@ -39,6 +40,8 @@ HEAD_LINES = 100  # a board over several lines ends before this
 
 class SolvingError(ValueError):
     """A run that cannot be begun or finished; the text is one sentence with the remedy."""
+
+    exit_status = CANNOT_BEGIN
 
 
 @dataclass(frozen=True, kw_only=True)

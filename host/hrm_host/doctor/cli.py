@@ -249,10 +249,11 @@ def heat(machine: Host) -> Iterator[Finding]:
 # The command
 
 
-app = Command(add_completion=False, rich_markup_mode=None)
+main = Command("hrm-doctor")
+"""Entry point of `hrm-doctor`."""
 
 
-@app.command(epilog="Example: hrm-doctor --json")
+@main.command(epilog="Example: hrm-doctor --json")
 def doctor(
     device: Annotated[
         bool, typer.Option("--device", help="Try the GPU itself with TensorRT, step by step; JSON even where it fails.")
@@ -294,8 +295,3 @@ def try_device() -> list[dict[str, Any]]:
         if step["level"] == "begun":
             step.update(level="fail", found=f"the process ended here with status {done.returncode}")
     return list(steps.values()) or [{"step": "start", "level": "fail", "found": f"status {done.returncode}"}]
-
-
-def main() -> None:
-    """Entry point of `hrm-doctor`."""
-    app()

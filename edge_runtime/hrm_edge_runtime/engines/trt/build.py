@@ -40,7 +40,7 @@ from hrm_host import memory
 from hrm_host.command import Command
 from hrm_host.progress import Stages, stages_on
 
-app = Command(add_completion=False, pretty_exceptions_enable=False)
+app = Command("tensorrt_build")
 
 WORTH_A_TRY = ("fp16", "int8", "fp32")  # a device that INT8 loses has FP16 measured already
 FUSED_ATTENTION = re.compile(r"_gemm_mha_v2_0x[0-9a-f]+")
@@ -129,11 +129,7 @@ def build_command(
     settings = BuildSettings(workspace_mb=workspace_mb, optimization_level=level)
     console = Console(stderr=True)
     built: list[Built] = []
-    try:
-        opened = Bundle.open(find_bundle(bundle))
-    except ValueError as error:
-        sys.stderr.write(f"tensorrt_build: {error}\n")
-        raise typer.Exit(1) from error
+    opened = Bundle.open(find_bundle(bundle))
     slots = slots or max_slots(opened)
     for one in [precision] if precision else worth_a_try(opened):
         if as_json:
