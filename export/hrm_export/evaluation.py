@@ -30,7 +30,7 @@ from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions, questions_from_csv, questions_from_data
 from hrm_puzzles.puzzle import Puzzle, Voting
 
-main = command.Command(add_completion=False, rich_markup_mode=None)
+main = command.Command("hrm-eval", extra="export")
 """Entry point of `hrm-eval`."""
 
 
@@ -73,7 +73,6 @@ class Subject:
 
 
 @main.command(epilog="Example: hrm-eval runs/sudoku/best --data data/sudoku --picture eval.png")
-@command.refusing("hrm-eval")
 @command.taking(Options)
 def evaluate_command(options: Options) -> None:
     """Exact solves, cells and mean segments of every halting policy, by difficulty; for ARC pass@k by votes."""

@@ -18,14 +18,15 @@ import typer
 
 T = TypeVar("T")
 
+NAMED_WRONGLY = (ValueError, FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
 UNSOLVED, WRONG_USE, CANNOT_BEGIN, INTERRUPTED = 1, 2, 3, 130
 
 
 class Command(typer.Typer):
     """An application that speaks UTF-8 in a pipe too, where Windows has a code page that boards do not fit in.
 
-    A ValueError is wrong use; an OSError, what is in `cannot` and a missing package (of the extra named here) are what
-    keeps it from going on. An error's own `exit_status` wins.
+    A ValueError, or a file that is not there or in the way, is wrong use. Another OSError, what is in `cannot`, and a
+    missing package (of the extra named here) keep it from beginning. An error's own `exit_status` wins.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Command(typer.Typer):
                 self._end(CANNOT_BEGIN, f"{error.name} is not installed: run {install}.")
             except self._errors as error:
                 advice = "; make room there" if isinstance(error, OSError) and error.errno == errno.ENOSPC else ""
-                usual = WRONG_USE if isinstance(error, ValueError) else CANNOT_BEGIN
+                usual = WRONG_USE if isinstance(error, NAMED_WRONGLY) else CANNOT_BEGIN
                 self._end(getattr(error, "exit_status", usual), f"{error}{advice}")
 
         return guarded

@@ -100,5 +100,5 @@ def test_the_command_measures_a_shipped_bundle_and_draws_it(tmp_path: Path) -> N
 
 def test_answers_nobody_can_prove_are_refused() -> None:
     done = CliRunner().invoke(app, ["accuracy", "--bundle", "arc-7x7"])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "cannot be proven" in done.stderr

@@ -54,5 +54,5 @@ def test_a_load_run_says_what_was_asked_of_it(tmp_path: Path) -> None:
 
 def test_a_bundle_that_is_not_there_ends_with_one_sentence() -> None:
     said = CliRunner().invoke(app, ["load", "--bundle", "nowhere"])
-    assert said.exit_code == 1
+    assert said.exit_code == 2
     assert "Traceback" not in said.output

@@ -32,7 +32,7 @@ def test_a_segment_is_timed_on_every_engine_with_the_operators_that_cost() -> No
 
 def test_an_engine_the_bundle_does_not_hold_is_refused_in_one_sentence() -> None:
     result = CliRunner().invoke(app, ["segment", "--bundle", "sudoku-6x6", "--engine", "cpu:int3"])
-    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "int3" in result.stderr
 
 

@@ -137,7 +137,7 @@ def test_the_table_names_every_policy() -> None:
 
 def test_a_mistake_ends_with_one_sentence(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, ["serve", "--bundle", str(tmp_path / "none.bundle")])
-    assert said.exit_code == 1
+    assert said.exit_code == 2
     assert "neither a directory nor a shipped bundle" in said.stderr
     assert "Traceback" not in said.output
 

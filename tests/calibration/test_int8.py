@@ -259,13 +259,13 @@ def test_the_command_writes_graphs_report_and_pictures(bundle: Path, tmp_path: P
     names = {"step.int8.onnx", "step.int8.cpu.onnx", "calibration.json", "methods.png"}
     assert names <= {file.name for file in out.iterdir()}
     again = CliRunner().invoke(app, ["int8", str(bundle), *options])
-    assert again.exit_code == 1
+    assert again.exit_code == 2
     assert "exists already" in again.stderr
 
 
 def test_the_command_refuses_another_puzzle_in_one_sentence(bundle: Path, tmp_path: Path) -> None:
     ended = CliRunner().invoke(app, ["int8", str(bundle), "--calib", "maze", "--out", str(tmp_path / "out")])
-    assert ended.exit_code == 1
+    assert ended.exit_code == 2
     assert ended.stderr.count("\n") == 1
     assert "give sudoku" in ended.stderr
 

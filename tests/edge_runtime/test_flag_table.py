@@ -8,13 +8,14 @@ import typer.main
 from hrm_edge_runtime.cli import serve
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+NOT_OURS = ("help", "install_completion", "show_completion")
 TABLE = re.compile(r"\| option \| default \| what it does \|\n(?:\|.*\n)+")
 
 
 def flag_table() -> str:
     lines = ["| option | default | what it does |", "|---|---|---|"]
     for option in typer.main.get_command(serve).params:
-        if option.param_type_name == "option" and option.name != "help":
+        if option.param_type_name == "option" and option.name not in NOT_OURS:
             default = "" if option.default in (None, False) else f"`{option.default}`"
             lines.append(f"| `{option.opts[0]}` | {default} | {option.help} |")
     return "\n".join(lines) + "\n"

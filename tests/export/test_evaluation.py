@@ -163,7 +163,7 @@ def test_puzzles_may_come_from_csv(bundle: Path, tmp_path: Path) -> None:
 )
 def test_missing_puzzles_are_refused_in_one_sentence(bundle: Path, options: tuple[str, ...], saying: str) -> None:
     result = evaluated(bundle, *options)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert saying in result.stderr
     assert result.stderr.count("\n") == 1
 
@@ -173,11 +173,11 @@ def test_another_puzzles_data_set_is_refused(bundle: Path, tmp_path: Path) -> No
     boards_NT = np.full((2, 36), 2)
     datasets.write_split(tmp_path, "test", boards_NT, boards_NT, puzzle=other)
     result = evaluated(bundle, "--data", tmp_path)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "36 positions of 8 tokens where sudoku-4x4 has 16 of 6" in result.stderr
 
 
 def test_a_precision_the_bundle_does_not_hold_is_refused(bundle: Path, data: Path) -> None:
     result = evaluated(bundle, "--data", data, "--engine", "cpu:int8")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "choose one of fp32" in result.stderr

@@ -59,7 +59,7 @@ def exported(source: Path, out: Path, *options: str) -> Result:
 
 def refused(source: Path, out: Path, *options: str, saying: str) -> None:
     result = exported(source, out, *options)
-    assert result.exit_code == 1
+    assert result.exit_code in (1, 2)  # a gate that breaks, or wrong use
     assert saying in result.stderr
     assert result.stderr.startswith("hrm-export: ")
     assert result.stderr.count("\n") == 1
@@ -243,10 +243,10 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, options: tuple[str
 
 def test_without_a_checkpoint_or_a_puzzle_it_says_what_to_give() -> None:
     result = CliRunner().invoke(app, ["--int8"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "give CHECKPOINT, or --calib NAME" in result.stderr
     missing = CliRunner().invoke(app, ["--int8", "--calib", "nowhere"])
-    assert missing.exit_code == 1
+    assert missing.exit_code == 2
     assert "runs/nowhere/best, which --calib nowhere stands for, is not there; give CHECKPOINT" in missing.stderr
     untrained = CliRunner().invoke(app, ["--int8", "--calib", "arc"])
     assert "train first: hrm-train --puzzle arc" in untrained.stderr
@@ -259,7 +259,7 @@ def test_something_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_a_bundle_that_is_there_already_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tiny.bundle").mkdir()
     result = exported(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "exists already" in result.stderr
 
 

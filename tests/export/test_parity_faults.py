@@ -181,5 +181,5 @@ def test_a_wrong_head_late_in_the_graph_is_named_and_nothing_before_it(desk: Pat
 def test_a_checkpoint_of_other_sizes_is_refused(desk: Path, tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "other", small_model(num_puzzle_ids=5), {"puzzle": "sudoku-4x4"})
     ended = CliRunner().invoke(app, [str(desk / "honest.bundle"), "--checkpoint", str(tmp_path / "other")])
-    assert ended.exit_code == 1
+    assert ended.exit_code == 2
     assert "num_puzzle_ids 5 where the bundle small has 3" in ended.stderr

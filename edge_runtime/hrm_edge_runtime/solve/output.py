@@ -19,7 +19,7 @@ from rich.text import Text
 from hrm_edge_runtime.batching.stats import Status
 from hrm_edge_runtime.http.schema import ErrorDetail, SolveAnswer
 from hrm_edge_runtime.solve import solvers
-from hrm_edge_runtime.solve.solvers import Entry, Options, Reply, Solver, SolvingError, solve_in_order
+from hrm_edge_runtime.solve.solvers import Entry, Options, OutOfReachError, Reply, Solver, SolvingError, solve_in_order
 from hrm_host import system
 from hrm_host.progress import stages_on
 from hrm_puzzles.puzzle import Coloured, Grid, Puzzle, PuzzleError
@@ -179,10 +179,10 @@ def continued(path: Path) -> Generator["OutputFile"]:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | system.BINARY, 0o644)
     except OSError as error:
-        raise SolvingError(f"{path} cannot be opened ({error}): name a file that can be written.") from error
+        raise OutOfReachError(f"{path} cannot be opened ({error}): name a file that can be written.") from error
     try:
         if not system.try_lock(descriptor):
-            raise SolvingError(f"{path} is being written by another run: wait for it, or name another file.")
+            raise OutOfReachError(f"{path} is being written by another run: wait for it, or name another file.")
         file = OutputFile(path, descriptor)
         yield file
         file.sync()
@@ -225,7 +225,7 @@ class OutputFile:
             if time.monotonic() - self._synced_s > SYNC_EVERY_S:
                 self.sync()
         except OSError as error:
-            raise SolvingError(
+            raise OutOfReachError(
                 f"{self._path} cannot be written ({error}): make room and run the same command again to continue."
             ) from error
 

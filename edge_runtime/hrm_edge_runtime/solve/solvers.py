@@ -41,6 +41,10 @@ HEAD_LINES = 100  # a board over several lines ends before this
 class SolvingError(ValueError):
     """A run that cannot be begun or finished; the text is one sentence with the remedy."""
 
+
+class OutOfReachError(SolvingError):
+    """Nothing is wrong with what was asked: the server or the disk does not do it now."""
+
     exit_status = CANNOT_BEGIN
 
 
@@ -158,13 +162,15 @@ def from_server(
                     with contextlib.suppress(PuzzleError):
                         puzzles[served.name] = registry.get(served.kind)
             if not puzzles:
-                raise SolvingError(f"{url} serves no such model of a puzzle known here: ask it with curl {url}/models.")
+                raise OutOfReachError(
+                    f"{url} serves no such model of a puzzle known here: ask it with curl {url}/models."
+                )
             yield Solver(puzzles=puzzles, solve_all=client.solve_many)
     except (ServerError, UnreachableError) as error:
         if not isinstance(error, ServerError) or error.status != 401:
-            raise SolvingError(str(error)) from error
+            raise OutOfReachError(str(error)) from error
         given = "does not know this one" if api_key else "was sent none"
-        raise SolvingError(
+        raise OutOfReachError(
             f"this server asks for a key and {given}: set HRM_API_KEY, or give --key-file a file that holds it."
         ) from error
 
@@ -251,7 +257,7 @@ def solve_in_order(solver: Solver, entries: Iterator[Entry], options: Options) -
 
     for position, reply in solver.solve_all(requests()):
         if isinstance(reply, ErrorDetail) and reply.reason in NOT_NOW:
-            raise SolvingError(f"{reply.message}; {reply.remedy}.")
+            raise OutOfReachError(f"{reply.message}; {reply.remedy}.")
         replies[place_of.pop(position)] = reply
         yield from leave()
     yield from leave()

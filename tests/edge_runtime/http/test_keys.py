@@ -269,7 +269,7 @@ def test_commands_add_list_and_remove_keys_and_store_no_secret(tmp_path: Path) -
         (("remove", "office"), "is the last key"),
     ):
         done = commands.invoke(key_app, [*arguments, "--file", str(path)])
-        assert (done.exit_code, said in done.stderr) == (1, True)
+        assert (done.exit_code, said in done.stderr) == (2, True)
 
 
 @pytest.mark.process
@@ -316,7 +316,7 @@ def test_a_key_too_many_is_refused_and_leaves_the_file_readable(tmp_path: Path) 
     path = tmp_path / "keys"
     write_keys(path, [Key(label=f"k{number}", sha256=f"{number:064x}") for number in range(1000)])
     done = CliRunner().invoke(key_app, ["add", "more", "--file", str(path)])
-    assert (done.exit_code, "would hold 1001 keys" in done.stderr, done.stdout) == (1, True, "")
+    assert (done.exit_code, "would hold 1001 keys" in done.stderr, done.stdout) == (2, True, "")
     assert len(read_keys(path)) == 1000
 
 

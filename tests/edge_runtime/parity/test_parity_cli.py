@@ -98,7 +98,7 @@ def test_a_data_set_of_another_puzzle_is_refused(tiny_bundle: Path, tmp_path: Pa
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(tiny_bundle: Path, arguments: list[str], said: str) -> None:
     ended = parity(tiny_bundle, "--engine", "cpu", *arguments)  # of two --engine the last counts
-    assert ended.exit_code == 1
+    assert ended.exit_code == 2
     assert said in ended.stderr
     assert ended.stderr.startswith("hrm-parity: ")
 
@@ -138,7 +138,7 @@ def test_findings_are_kept_in_a_bundle_that_still_opens(copied: Path) -> None:
 
 def test_findings_that_cannot_be_written_leave_the_bundle_whole(copied: Path) -> None:
     (copied / "parity.json").mkdir()  # nothing can take its place
-    assert parity(copied, "--write").exit_code == 1
+    assert parity(copied, "--write").exit_code == 2
     assert Bundle.open(copied).manifest.name == "tiny"
 
 
@@ -151,7 +151,7 @@ def test_a_desktop_part_that_is_missing_names_the_line_to_install_it(
     (info / "entry_points.txt").write_text("[hrm_edge.parity]\ncheckpoint = no_such_package:open\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     ended = parity(tiny_bundle, "--checkpoint", tmp_path)
-    assert ended.exit_code == 1
+    assert ended.exit_code == 2
     assert "needs no_such_package, which is not installed: pip install 'hrm-edge[export]'" in ended.stderr
 
 

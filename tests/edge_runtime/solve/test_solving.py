@@ -188,7 +188,7 @@ def test_a_server_that_is_gone_ends_the_run_with_what_it_has(tmp_path: Path) -> 
         wait_for(lambda: out.exists() and out.stat().st_size > 0)
         os.killpg(server.process.pid, signal.SIGKILL)
         _, told = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 2
+    assert process.returncode == 3
     assert "start hrm-serve there" in told
     assert all("answer" in json.loads(line) for line in out.read_text().splitlines())
 
