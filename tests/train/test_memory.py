@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
-from hrm_puzzles.cli import app as data_app
+from hrm_puzzles.cli import main as data_app
 from hrm_train import memory
 from hrm_train.hardware import PRESETS
 from hrm_train.memory import estimate
