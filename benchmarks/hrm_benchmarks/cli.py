@@ -280,7 +280,7 @@ def chaos(
 ) -> None:
     """Kill, stop, reload, flood and stall a server: others are answered once and right, or told why not."""
     settings = dict[str, object](locals())
-    with refusals_in_one_sentence():
+    with leaving_at_sigterm():
         opened = Bundle.open(find_bundle(bundle))
         asked = policies.questions_for(opened, None, None, puzzles, seed)
         found = chaos_bench.measure(opened, asked, seconds=60 * minutes, every_s=every_s, seed=seed)
