@@ -1,21 +1,17 @@
-"""Which machine trains: one row of figures for each, with their reasons. The rows of GPUs were not run on a GPU.
-
-`hrm_train.memory` says of the published 27 M model in bfloat16: a row of 81 tokens keeps 16 MiB of activations, one of
-900 tokens 176 MiB; weights, gradients, moments and average take 0.5 GiB, the states of 768 slots of 900 tokens 2.6 GiB,
-the puzzle table of all ARC tasks 1.7 GiB. All rows stay below 85 % of their card.
-"""
+"""Which machine trains: a row of `machines` in recipes.yaml for each."""
 
 import importlib.util
 import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 
 from hrm_host.board import num_cores
 from hrm_model.hrm import HRM
+from hrm_train.recipe import TABLES
 
 Precision = Literal["bf16", "fp32"]
 Say = Callable[[str], object]  # takes a sentence for the user
@@ -83,56 +79,7 @@ class Hardware:
         model.think, model.halting = torch.compile(model.think), torch.compile(model.halting)
 
 
-def _rows(*rows: int) -> dict[str, Any]:
-    """In the order of the fields."""
-    return dict(zip(("rows_81", "rows_900", "small_rows_81", "small_rows_900"), rows, strict=True))
-
-
-PRESETS = {
-    preset.name: preset
-    for preset in (
-        # a batch of 32, since small ones learn most per second where the arithmetic itself is the limit; fp32, since
-        # bf16 is ten times slower without AMX; no threads for rows, which take 0.1 % of a step
-        Hardware(
-            name="cpu",
-            device="cpu",
-            preset="small",
-            precision="fp32",
-            **_rows(32, 4, 32, 32),
-            target_batch=32,
-            workers=0,
-            prefetch=0,
-            compile=False,
-        ),
-        # the published batch of 768 rows of 81 tokens takes 13 GiB; 80 rows of 900 tokens, with the table of all ARC
-        # tasks, take 19 GiB of 24 GB
-        Hardware(name="rtx4090", gpu="RTX 4090", memory_gb=24, rows_900=80, small_rows_900=192),
-        # 384 rows of 81 tokens (7 GiB, the published laptop batch) fill 76 multiprocessors at 80 to 150 W; 40 rows of
-        # 900 tokens, with the table of all ARC tasks, take 12 GiB of 16 GB
-        Hardware(
-            name="rtx4090-laptop", gpu="RTX 4090 Laptop", memory_gb=16, rows_81=384, rows_900=40, small_rows_900=128
-        ),
-        # 112 rows of 900 tokens, with the table of all ARC tasks, take 24 GiB of 32 GB
-        Hardware(name="rtx5090", gpu="RTX 5090", memory_gb=32, rows_900=112, small_rows_900=256),
-        # 192 slots at a quarter of the rate, since the states of 768 slots of 900 tokens alone would take 2.6 GiB; 192
-        # rows of 81 tokens take 4 GiB, 16 of 900 tokens with the table of all ARC tasks 6 GiB of 8 GB, of which
-        # Windows keeps one; no torch.compile, since Triton is no part of PyTorch on Windows
-        Hardware(
-            name="rtx3070ti", gpu="RTX 3070 Ti", memory_gb=8, target_batch=192, compile=False, **_rows(192, 16, 192, 48)
-        ),
-        Hardware(
-            name="jetson-orin",
-            gpu="Orin",
-            memory_gb=8,
-            refusal="a Jetson serves models and does not train them, its memory and power are for inference; train on "
-            "a desktop with --hw auto, export there, and run hrm-serve here",
-        ),
-        # 512 rows of 900 tokens take 93 GiB of 141 GB; two threads draw rows four steps ahead, since a step is short
-        Hardware(name="h200", gpu="H200", memory_gb=141, rows_900=512, small_rows_900=768, workers=2, prefetch=4),
-    )
-}
-"""bf16 on all GPUs is the published precision. target_batch 768 is the published batch, by accumulation if need be.
-One thread draws rows ahead (a batch of 768 takes about 10 ms); two steps ahead hide its jitter."""
+PRESETS = {name: Hardware(name=name, **row) for name, row in TABLES["machines"].items()}
 
 
 def hardware_from_name(name: str, *, is_here: bool = True) -> Hardware:

@@ -132,10 +132,10 @@ def with_settings(record: Any, settings: Mapping[str, str]) -> Any:
     return replace(record, **values)
 
 
-_TABLES: Values = yaml.safe_load((Path(__file__).parent / "recipes.yaml").read_text(encoding="utf-8"))
-SIZES: dict[str, Values] = _TABLES["sizes"]
-RECIPES: dict[str, Values] = _TABLES["recipes"]
-NAMED: dict[str, Values] = _TABLES["named"]
+TABLES: Values = yaml.safe_load((Path(__file__).parent / "recipes.yaml").read_text(encoding="utf-8"))
+SIZES: dict[str, Values] = TABLES["sizes"]
+RECIPES: dict[str, Values] = TABLES["recipes"]
+NAMED: dict[str, Values] = TABLES["named"]
 
 
 def config_for(preset: str, puzzle: Puzzle, num_puzzle_ids: int) -> HRMConfig:
@@ -143,7 +143,7 @@ def config_for(preset: str, puzzle: Puzzle, num_puzzle_ids: int) -> HRMConfig:
     if preset == "relational":
         symbols, hints = puzzle.geometry.num_symbols, puzzle.num_hints if isinstance(puzzle, Hinted) else 0
         sizes |= {"board": puzzle.geometry.board, "num_symbols": symbols, "num_hints": hints}
-        of_kind = _TABLES["vectors"]["candidates" if symbols > 1 else "cells"]
+        of_kind = TABLES["vectors"]["candidates" if symbols > 1 else "cells"]
         sizes |= {**of_kind, "hidden_size": symbols * of_kind["hidden_size"]}
     return HRMConfig(vocab_size=puzzle.vocab_size, seq_len=puzzle.seq_len, num_puzzle_ids=num_puzzle_ids, **sizes)
 
@@ -154,10 +154,10 @@ def recipe_for(preset: str, puzzle: Puzzle, batch_size: int) -> Recipe:
     values: Values = {"puzzle": puzzle.name, "batch_size": batch_size, **named(RECIPES, "preset", preset)}
     if preset == "small":
         fits = misfit(config_for(preset, puzzle, 1), puzzle.geometry) is None
-        return Recipe(**{**values, **_TABLES["starts"].get(family, {})}, geometric_start=fits)
+        return Recipe(**{**values, **TABLES["starts"].get(family, {})}, geometric_start=fits)
     if preset == "relational":
         return Recipe(**values)
-    return Recipe(**values, **_TABLES["published"]["arc" if family == "arc" else "others"])
+    return Recipe(**values, **TABLES["published"]["arc" if family == "arc" else "others"])
 
 
 def named(table: dict[str, Values], option: str, name: str) -> Values:
