@@ -17,7 +17,6 @@ from hrm_host import atomic, command
 from hrm_host.progress import stages_on
 from hrm_puzzles.data.sources import find_questions
 
-BundleName = Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle directory, or the name of a shipped one.")]
 main = command.Command("hrm-calibrate", extra="export", no_args_is_help=True)
 """Entry point of `hrm-calibrate`."""
 
@@ -29,7 +28,7 @@ def commands() -> None:
 
 @main.command(epilog="Example: hrm-calibrate int8 sudoku-6x6 --calib sudoku --out sudoku-int8 --budget 0.5")
 def int8(
-    bundle_name: BundleName,
+    bundle_name: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle directory, or a shipped one's name.")],
     calib: Annotated[str, typer.Option(help="sudoku, maze, arc or logistics for fresh puzzles, or a data set or CSV.")],
     out: Annotated[Path, typer.Option(help="Directory for the graphs, the report and its pictures.")],
     data: Annotated[

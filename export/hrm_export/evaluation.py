@@ -1,10 +1,11 @@
 """hrm-eval: how good a checkpoint or a bundle is on held-out puzzles, under every halting policy; read `evaluate`.
 
 hrm-eval runs/sudoku/best --data data/sudoku
-hrm-eval sudoku-6x6 --engine cpu:int8 --csv test.csv --json
+hrm-eval sudoku-6x6 --engine cpu:int8 --data test.csv --json
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -19,17 +20,19 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from hrm_calibration.halting_curve import ALL, HaltingReport, PolicyScore, report_on, roll_out
-from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.bundle import IDENTIFIERS_NAME, Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.factory import choose, engine_for
 from hrm_export.torch_engine import TorchEngine
 from hrm_host import command
-from hrm_host.progress import OnProgress, stages_on
+from hrm_host.board import num_cores
+from hrm_host.progress import Stages, stages_on
 from hrm_model import checkpoint, geometry
 from hrm_puzzles import registry
-from hrm_puzzles.data.sources import Questions, questions_from_csv, questions_from_data
+from hrm_puzzles.data.sources import find_questions
 from hrm_puzzles.puzzle import Puzzle, Voting
 
+NUM_FRESH = 1000
 main = command.Command("hrm-eval", extra="export")
 """Entry point of `hrm-eval`."""
 
@@ -42,9 +45,8 @@ class Options:
         str,
         typer.Argument(help="Checkpoint, a run or its file latest or best, a bundle, or the name of a shipped one."),
     ]
-    data: Annotated[Path | None, typer.Option(help="Data set whose test split gives the puzzles.")] = None
-    csv: Annotated[Path | None, typer.Option(help="CSV file with source,question,answer,rating instead.")] = None
-    puzzles: Annotated[int | None, typer.Option(min=1, help="A random choice of so many; without it, all.")] = None
+    data: Annotated[str, typer.Option(help="Data set (its test split), CSV file, or the puzzle's name for fresh ones.")]
+    puzzles: Annotated[int | None, typer.Option(min=1, help="A random choice of so many; else all, or 1000.")] = None
     board: Annotated[str | None, typer.Option(help="Puzzle of another size for a checkpoint's relational weights.")] = (
         None
     )
@@ -78,8 +80,7 @@ def evaluate_command(options: Options) -> None:
     """Exact solves, cells and mean segments of every halting policy, by difficulty; for ARC pass@k by votes."""
     subject = subject_of(options)
     with closing(subject.engine), stages_on() as stages:
-        questions, identifiers = _questions(options, subject)
-        report = evaluate(subject, questions, identifiers, options.max_loss / 100, partial(stages.show, "puzzles"))
+        report = evaluate(subject, options, stages)
     if options.picture is not None:
         save_picture(options.picture, report)
     if options.as_json:
@@ -134,48 +135,33 @@ def _bundle(path: Path, options: Options) -> Subject:
     )
 
 
-def _questions(options: Options, subject: Subject) -> tuple[Questions, list[str]]:
-    """The puzzles, and where variants of a task vote the names of the puzzle ids."""
-    puzzle, identifiers = subject.puzzle, list[str]()
-    if options.csv is not None and options.data is None:
-        questions = questions_from_csv(options.csv, puzzle)
-    elif options.data is not None and options.csv is None:
-        questions = questions_from_data(options.data, puzzle)
-        if isinstance(puzzle, Voting):
-            identifiers = json.loads((options.data / "identifiers.json").read_text(encoding="utf-8"))
-    else:
-        raise ValueError("the held-out puzzles come from one place; give either --data or --csv")
-    questions.require_ids(len(subject.puzzle_table))
-    return questions if options.puzzles is None else questions.sample(options.puzzles), identifiers
-
-
-def evaluate(
-    subject: Subject, questions: Questions, identifiers: list[str], max_loss: float, progress: OnProgress
-) -> HaltingReport:
-    """Runs every puzzle through all segments once and scores each policy on that."""
-    answers_NT, labels_NT = np.zeros_like(questions.tokens_NT), questions.labels_NT
-    q_halt_N = np.zeros(len(questions), np.float32)
+def evaluate(subject: Subject, options: Options, stages: Stages) -> HaltingReport:
+    """Runs every puzzle through all segments once and scores each policy on that; variants of a task vote."""
+    data, puzzle, making = Path(options.data), subject.puzzle, partial(stages.show, "making puzzles")
+    count = options.puzzles or (sys.maxsize if data.exists() else NUM_FRESH)
+    asked = find_questions(options.data, puzzle, count=count, num_workers=num_cores(), progress=making)
+    asked.require_ids(len(subject.puzzle_table))
+    answers_NT, labels_NT, q_halt_N = np.zeros_like(asked.tokens_NT), asked.labels_NT, np.zeros(len(asked), np.float32)
 
     def keep(part: slice, output: StepOutput) -> None:
         answers_NT[part], q_halt_N[part] = output.answer_BT, output.q_halt_B
 
-    rollout = roll_out(
-        subject.engine,
-        subject.puzzle,
-        subject.puzzle_table,
-        questions,
-        subject.max_segments,
-        progress=progress,
-        at_the_end=keep,
-    )
-    open_NT = (questions.tokens_NT != labels_NT) & (labels_NT >= 0)
-    cells_N = 1 - (open_NT & (answers_NT != labels_NT)).sum(1) / np.maximum(1, open_NT.sum(1))
+    progress, limit = partial(stages.show, "puzzles"), subject.max_segments
+    table_PE = subject.puzzle_table
+    rollout = roll_out(subject.engine, puzzle, table_PE, asked, limit, progress=progress, at_the_end=keep)
+    open_NT = (asked.tokens_NT != labels_NT) & (labels_NT >= 0)
     pass_at: Mapping[int, float] = {}
-    if identifiers and isinstance(subject.puzzle, Voting):
-        names = [identifiers[number] for number in questions.puzzle_ids_N.tolist()]
-        pass_at = subject.puzzle.pass_at(names, questions.tokens_NT, labels_NT, answers_NT, q_halt_N)
+    if isinstance(puzzle, Voting) and data.is_dir():
+        identifiers = json.loads((data / IDENTIFIERS_NAME).read_text(encoding="utf-8"))
+        names = [identifiers[number] for number in asked.puzzle_ids_N.tolist()]
+        pass_at = puzzle.pass_at(names, asked.tokens_NT, labels_NT, answers_NT, q_halt_N)
     return report_on(
-        rollout, model=subject.name, precision=subject.precision, max_loss=max_loss, cells_N=cells_N, pass_at=pass_at
+        rollout,
+        model=subject.name,
+        precision=subject.precision,
+        max_loss=options.max_loss / 100,
+        cells_N=1 - (open_NT & (answers_NT != labels_NT)).sum(1) / np.maximum(1, open_NT.sum(1)),
+        pass_at=pass_at,
     )
 
 
@@ -185,21 +171,17 @@ def save_picture(path: Path, report: HaltingReport) -> None:
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     policies, difficulties = figure.subplots(1, 2, sharey=True)
-
-    def draw(axes: Any, points: Sequence[PolicyScore], label: str, style: str, of: str = ALL) -> None:
-        scores = [point.scores[of] for point in points]
-        axes.plot(
-            [score.mean_segments for score in scores], [100 * score.exact for score in scores], style, label=label
-        )
-
-    draw(policies, report.fixed, "fixed", "o-")
-    draw(policies, report.learned, "learned, any threshold", "-")
-    draw(policies, [report.plain], "learned > 0", "k*")
-    draw(policies, [report.chosen], f"calibrated > {report.chosen.policy.threshold:.3g}", "ks")
-    if report.verified is not None:
-        draw(policies, [report.verified], "until proven", "kD")
-    for name, score in report.plain.scores.items():
-        draw(difficulties, report.fixed, f"{name} ({score.num_puzzles})", "o-", name)
+    lines: list[tuple[Any, Sequence[PolicyScore], str, str, str]] = [
+        (policies, report.fixed, "fixed", "o-", ALL),
+        (policies, report.learned, "learned, any threshold", "-", ALL),
+        (policies, [report.plain], "learned > 0", "k*", ALL),
+        (policies, [report.chosen], f"calibrated > {report.chosen.policy.threshold:.3g}", "ks", ALL),
+        *((policies, [verified], "until proven", "kD", ALL) for verified in [report.verified] if verified),
+        *((difficulties, report.fixed, name, "o-", name) for name in report.plain.scores),
+    ]
+    for axes, points, label, style, of in lines:
+        spent, solved = zip(*((p.scores[of].mean_segments, 100 * p.scores[of].exact) for p in points), strict=True)
+        axes.plot(spent, solved, style, label=label)
     for axes, title in ((policies, "halting policies"), (difficulties, "fixed, by difficulty")):
         axes.set(xlabel="mean segments", xscale="log", title=title, ylim=(0, 102))
         counts = [point.policy.max_segments for point in report.fixed]

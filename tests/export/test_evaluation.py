@@ -148,24 +148,19 @@ def test_what_a_checkpoint_cannot_do_is_refused(data: Path, tmp_path: Path, opti
 def test_puzzles_may_come_from_csv(bundle: Path, tmp_path: Path) -> None:
     file = tmp_path / "test.csv"
     file.write_text("source,question,answer,rating\nmine,12343412214343.1,1234341221434321,3\n")
-    result = evaluated(bundle, "--csv", file, "--markdown")
+    result = evaluated(bundle, "--data", file, "--markdown")
     assert "| halting | all (1) | 1-9 (1) |" in result.stdout, result.output
 
 
-@pytest.mark.parametrize(
-    ("options", "saying"),
-    [
-        ((), "give either --data or --csv"),
-        (("--data", "nothing"), "nothing"),
-        (("--csv", "nothing.csv"), "nothing.csv"),
-        (("--data", "nothing", "--csv", "nothing.csv"), "give either --data or --csv"),
-    ],
-)
-def test_missing_puzzles_are_refused_in_one_sentence(bundle: Path, options: tuple[str, ...], saying: str) -> None:
-    result = evaluated(bundle, *options)
-    assert result.exit_code == 2
-    assert saying in result.stderr
-    assert result.stderr.count("\n") == 1
+def test_puzzles_may_be_fresh_ones(bundle: Path) -> None:
+    result = evaluated(bundle, "--data", "sudoku-4x4", "--puzzles", 3, "--json")
+    assert json.loads(result.stdout)["plain"]["scores"]["all"]["num_puzzles"] == 3
+
+
+def test_missing_puzzles_are_refused_in_one_sentence(bundle: Path) -> None:
+    result = evaluated(bundle, "--data", "nothing")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "nothing is no path and not the puzzle of the model" in result.stderr
 
 
 def test_another_puzzles_data_set_is_refused(bundle: Path, tmp_path: Path) -> None:
