@@ -44,6 +44,7 @@ def small_contents(**changes: Any) -> Contents:
         calibration=random_questions(model, 32, seed=1),
         held_out=random_questions(model, 24),
         identifiers=["<blank>", "one", "two"],
+        tasks={},
         meta={"step": 7, "puzzle": "sudoku-4x4", "best_loss": float("inf"), "final": True, "nested": {}},
     )
 
