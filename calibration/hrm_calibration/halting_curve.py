@@ -4,7 +4,7 @@ The rule applied afterwards is the very function that the server calls, on margi
 Shapes: N puzzles, B slots, S segments, T tokens, E puzzle-vector size.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,11 @@ class Outcomes:
 
     def at(self, rows: slice | NDArray[np.bool_]) -> "Outcomes":
         return Outcomes(**{name: values_N[rows] for name, values_N in vars(self).items()})
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Outcomes]") -> "Outcomes":
+        """The puzzles of one part after those of the other."""
+        return cls(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
 
     def score(self) -> Score:
         return Score(

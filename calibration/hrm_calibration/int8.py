@@ -1,26 +1,34 @@
 """INT8 calibration from end to end; read `Int8Trials.report` first.
 
 Ranges are recorded on some puzzles, the method and the weight-only matrices are chosen on others, and the rest judge.
+All graphs run the same puzzles in the same order, and a comparison ends at the first look that decides it.
 Layers are ranked by the drift of the carry in one segment: exact solves of a few hundred puzzles cannot rank them.
 """
 
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import ModelProto
 
 from hrm_calibration import int8_report as found
 from hrm_calibration.halting_curve import Outcomes
-from hrm_calibration.quantise import METHODS, Histogram, Site, call_sites, quantise, scale_of, unsigned
+from hrm_calibration.kept import Arrays
+from hrm_calibration.quantise import METHODS, call_sites, quantise, scale_of, unsigned
 from hrm_calibration.rollouts import Recorder, ServedGraph, States, session_of, slots_for
-from hrm_edge_runtime.engines.engine import CARRIES, Float32
+from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Float32
 from hrm_host.progress import Stages
 from hrm_puzzles.data.sources import Questions
+
+FIRST_LOOK = 128
+"""Puzzles after which a comparison is looked at for the first time; then at every doubling, and at the end."""
+EARLY = 3.0
+"""Standard errors that decide before the end (Haybittle and Peto), so that looking often costs no certainty."""
 
 Scales = Mapping[str, float]  # by call site
 
@@ -47,19 +55,22 @@ def calibrate(
     settings: Int8Settings,
     stages: Stages | None = None,
     cache: Path | None = None,
+    judges: bool = True,
 ) -> tuple[ModelProto, found.Int8Report]:
     """The signed INT8 form of a served graph, chosen and judged on `questions` under its halting rule.
 
-    `cache` keeps a finished calibration for the next time; one of another graph, other puzzles or other settings is
-    refused, as are too few puzzles and puzzles of tasks that the table does not hold.
+    Without `judges` it is left to the caller to judge. `cache` keeps a finished calibration for the next time; one of
+    another graph, other puzzles or other settings is refused, as are too few puzzles and puzzles of tasks that the
+    table does not hold.
     """
     if len(questions) < 4:
         raise ValueError(f"{len(questions)} puzzles are too few to calibrate, choose and judge by; give thousands.")
     questions.require_ids(len(served.puzzle_table))
     key = key_of(served, questions, settings)
     report = None if cache is None else found.Int8Report.read(cache, key)
-    if report is None:
-        report = Int8Trials(served=served, settings=settings, stages=stages or Stages()).report(questions, key)
+    if report is None or (judges and report.judged is None):
+        trials = Int8Trials(served=served, settings=settings, stages=stages or Stages())
+        report = trials.report(questions, key, judges=judges)
         if cache is not None:
             report.write(cache)
     return quantise(served.graph, report.scales, weight_only=report.weight_only), report
@@ -99,86 +110,122 @@ class Int8Trials:
     settings: Int8Settings
     stages: Stages
 
-    def report(self, questions: Questions, key: str) -> found.Int8Report:
+    def report(self, questions: Questions, key: str, *, judges: bool = True) -> found.Int8Report:
         """Record, try every method, keep the best, leave weight-only what the budget asks for, and judge."""
         graph, settings = self.served.graph, self.settings
         to_record, to_choose, to_judge = parts_of(questions, settings)
-        recorder, progress = Recorder(graph, seed=settings.seed), partial(self.stages.show, "recording ranges")
-        segments_N = self.served.observed(to_record, recorder.observe, progress=progress).segments_N
-        sites = [site_range(site, recorder.histograms[site.name], settings.methods) for site in call_sites(graph)]
+        seen = self.served.kept.arrays("recording ranges", lambda: self.recorded(to_record))
+        states, segments_N = {name: seen[name][: len(to_record)] for name in INPUTS}, seen["segments_N"]
+        sites = [
+            found.SiteRange(
+                name=site.name,
+                weight=site.weight,
+                largest=float(seen["largest"][index]),
+                scales={method: float(seen[method][index]) for method in settings.methods},
+            )
+            for index, site in enumerate(call_sites(graph))
+        ]
         scales_of = {method: {site.name: site.scales[method] for site in sites} for method in settings.methods}
-        to_try = to_choose.at(np.arange(min(settings.num_tried, len(to_choose))))
-        float32 = self.outcomes(to_choose, "float32")
-        methods = self.score_methods(scales_of, to_try, recorder.states, float32.at(slice(len(to_try))))
-        chosen = best_of(methods).method
-        ranking = self.sensitivity(scales_of[chosen], recorder.states)
+        float32 = self.run("float32", to_choose)
+        runs = {
+            method: self.run(f"trying {method}", to_choose, self.quantised(scales_of[method])) for method in scales_of
+        }
+        methods, chosen = self.score_methods(runs, states, float32)
+        ranking = self.sensitivity(scales_of[chosen], states)
         worst_first = [layer.weight for layer in ranking]
-        steps = self.budget_steps(scales_of[chosen], worst_first, to_choose, float32)
+        steps = self.budget_steps(scales_of[chosen], worst_first, runs[chosen], float32)
         weight_only = worst_first[: steps[-1].num_weight_only]
         final = self.quantised(scales_of[chosen], weight_only)
         return found.Int8Report(
             key=key,
             num_calibration=len(to_record),
-            num_tried=len(to_try),
+            num_tried=min(settings.num_tried, len(to_choose)),
             num_choice=len(to_choose),
             reach=[int((segments_N > segment).sum()) for segment in range(int(segments_N.max()))],
             sites=sites,
-            float32=solves_of(float32),
+            float32=solves_of(float32.so_far),
             methods=methods,
             chosen=chosen,
             sensitivity=ranking,
             budget=settings.budget,
             budget_steps=steps,
             weight_only=weight_only,
-            judged=self.judged(final, to_judge),
+            judged=self.judged(final, to_judge) if judges else None,
             size_bytes={"fp32": graph.ByteSize(), "int8": final.ByteSize()},
         )
+
+    def recorded(self, questions: Questions) -> Arrays:
+        """The largest magnitude and every method's scale of each call site; states; and the segments of each puzzle."""
+        recorder, show = (
+            Recorder(self.served.graph, seed=self.settings.seed),
+            partial(self.stages.show, "recording ranges"),
+        )
+        segments_N = self.served.observed(questions, recorder.observe, progress=show).segments_N
+        seen = list(recorder.histograms.values())
+        scales = {method: np.array([scale_of(one, method) for one in seen]) for method in self.settings.methods}
+        return {
+            **recorder.states,
+            **scales,
+            "largest": np.array([one.largest for one in seen]),
+            "segments_N": segments_N,
+        }
 
     def quantised(self, scales: Scales, weight_only: Sequence[str] = ()) -> ModelProto:
         """The form for CPUs."""
         return for_cpus(self.served.graph, scales, weight_only)
 
-    def outcomes(self, questions: Questions, stage: str, other: ModelProto | None = None) -> Outcomes:
-        return self.served.outcomes(questions, other=other, progress=partial(self.stages.show, stage))
+    def run(self, stage: str, questions: Questions, graph: ModelProto | None = None) -> "Run":
+        return Run(trials=self, stage=stage, questions=questions, graph=graph)
 
     def score_methods(
-        self, scales_of: Mapping[str, Scales], questions: Questions, states: States, float32: Outcomes
-    ) -> list[found.MethodScore]:
-        """Each method's solves and drift, in the order given."""
+        self, runs: Mapping[str, "Run"], states: States, float32: "Run"
+    ) -> tuple[list[found.MethodScore], str]:
+        """Each method's solves and drift, and the best; one clearly worse than another goes no further."""
+        left = list(runs)
+        for look in looks(min(self.settings.num_tried, len(float32.questions))):
+            exact = {method: runs[method].first(look).exact_N for method in left}
+            best_N = max(exact.values(), key=np.sum)
+            left = [method for method in left if surely(found.paired(best_N, exact[method])) <= 0]
+            if len(left) == 1:
+                break
         reference = carries_after(self.served, self.served.graph, states)
-        scores: list[found.MethodScore] = []
-        for method, scales in scales_of.items():
-            graph = self.quantised(scales)
-            moved = drift(carries_after(self.served, graph, states), reference)
-            outcomes = self.outcomes(questions, f"trying {method}", graph)
-            exact = found.paired(float32.exact_N, outcomes.exact_N)
-            scores.append(found.MethodScore(method=method, solves=solves_of(outcomes), exact=exact, drift=moved))
-        return scores
+        scores: dict[str, found.MethodScore] = {}
+        for method, run in runs.items():
+            assert run.graph is not None
+            moved = drift(carries_after(self.served, run.graph, states), reference)
+            exact = found.paired(float32.first(len(run.so_far.exact_N)).exact_N, run.so_far.exact_N)
+            scores[method] = found.MethodScore(method=method, solves=solves_of(run.so_far), exact=exact, drift=moved)
+        return list(scores.values()), best_of([scores[method] for method in left]).method
 
     def sensitivity(self, scales: Scales, states: States) -> list[found.LayerDrift]:
         """Each matrix with the drift of rounding what it reads, all others weight-only; the worst first."""
         weights = sorted({site.weight for site in call_sites(self.served.graph)})
-        reference = carries_after(self.served, self.quantised(scales, weights), states)
-        layers: list[found.LayerDrift] = []
-        for weight in weights:
-            graph = self.quantised(scales, [other for other in weights if other != weight])
-            moved = drift(carries_after(self.served, graph, states), reference)
-            layers.append(found.LayerDrift(weight=weight, drift=moved))
-            self.stages.show("ranking layers", len(layers), len(weights))
+
+        def drifts() -> Arrays:
+            reference = carries_after(self.served, self.quantised(scales, weights), states)
+            moved: dict[str, NDArray[np.float64]] = {}
+            for weight in weights:
+                graph = self.quantised(scales, [other for other in weights if other != weight])
+                moved[weight] = np.array(drift(carries_after(self.served, graph, states), reference))
+                self.stages.show("ranking layers", len(moved), len(weights))
+            return moved
+
+        moved = self.served.kept.arrays("ranking layers", drifts)
+        layers = [found.LayerDrift(weight=weight, drift=float(moved[weight])) for weight in weights]
         return sorted(layers, key=lambda layer: -layer.drift)
 
     def budget_steps(
-        self, scales: Scales, ranking: Sequence[str], questions: Questions, float32: Outcomes
+        self, scales: Scales, ranking: Sequence[str], whole: "Run", float32: "Run"
     ) -> list[found.BudgetStep]:
         """Leave one more of the most sensitive matrices weight-only at a time, until the budget is kept.
 
-        Refuses where not even one matrix can have its inputs rounded (ValueError).
+        `whole` runs with none. Refuses where not even one matrix can have its inputs rounded (ValueError).
         """
         steps: list[found.BudgetStep] = []
         for count in range(len(ranking)):
-            graph = self.quantised(scales, ranking[:count])
-            outcomes = self.outcomes(questions, f"{count} matrices weight-only", graph)
-            steps.append(found.BudgetStep(num_weight_only=count, exact=found.paired(float32.exact_N, outcomes.exact_N)))
+            stage, graph = f"{count} matrices weight-only", self.quantised(scales, ranking[:count])
+            run = self.run(stage, float32.questions, graph) if count else whole
+            steps.append(found.BudgetStep(num_weight_only=count, exact=self.lost(run, float32)))
             if is_kept(steps[-1].exact, self.settings.budget):
                 return steps
         raise ValueError(
@@ -186,15 +233,61 @@ class Int8Trials:
             "has its inputs rounded; allow a greater loss or export without INT8."
         )
 
+    def lost(self, run: "Run", float32: "Run") -> found.Paired:
+        """What a graph loses, on as many puzzles as decide whether the budget is kept."""
+        budget, left = self.settings.budget, looks(len(float32.questions))
+        while True:
+            look = left.pop(0)
+            exact = found.paired(float32.first(look).exact_N, run.first(look).exact_N)
+            is_decided = surely(exact) > budget or exact.loss + EARLY * exact.standard_error <= budget
+            if is_decided or not left:
+                return exact
+
     def judged(self, final: ModelProto, questions: Questions) -> found.Judged:
-        float32 = self.outcomes(questions, "judging float32")
-        int8 = self.outcomes(questions, "judging int8", final)
+        runs = self.run("judging float32", questions), self.run("judging int8", questions, final)
+        float32, int8 = (run.first(len(questions)) for run in runs)
         return found.Judged(
             float32=solves_of(float32),
             int8=solves_of(int8),
             exact=found.paired(float32.exact_N, int8.exact_N),
             proven=found.paired(float32.proven_N, int8.proven_N),
         )
+
+
+@dataclass(kw_only=True, eq=False)
+class Run:
+    """A graph (the served one where it is None) over the first of the puzzles, as far as somebody has asked."""
+
+    trials: Int8Trials
+    stage: str
+    questions: Questions
+    graph: ModelProto | None
+    _parts: list[Outcomes] = field(default_factory=list[Outcomes])
+
+    @property
+    def so_far(self) -> Outcomes:
+        return Outcomes.joined(self._parts)
+
+    def first(self, count: int) -> Outcomes:
+        """How the first `count` puzzles ended."""
+        start, served = sum(len(part.exact_N) for part in self._parts), self.trials.served
+        if count > start:
+            part, show = self.questions.at(np.arange(start, count)), partial(self.trials.stages.show, self.stage)
+            stage = f"{self.stage} {start} to {count}"
+            found = served.kept.arrays(stage, lambda: vars(served.outcomes(part, other=self.graph, progress=show)))
+            self._parts.append(Outcomes(**found))
+        return self.so_far.at(slice(count))
+
+
+def looks(count: int) -> list[int]:
+    """After how many of `count` puzzles a comparison is looked at."""
+    doublings = (FIRST_LOOK << power for power in range(count.bit_length()))
+    return [*(look for look in doublings if look < count), count]
+
+
+def surely(exact: found.Paired) -> float:
+    """What is lost at the very least."""
+    return exact.loss - EARLY * exact.standard_error
 
 
 def best_of(scores: Sequence[found.MethodScore]) -> found.MethodScore:
@@ -215,11 +308,6 @@ def is_kept(exact: found.Paired, budget: float) -> bool:
 def solves_of(outcomes: Outcomes) -> found.Solves:
     score = outcomes.score()
     return found.Solves(exact=score.exact, proven=score.proven, mean_segments=score.mean_segments)
-
-
-def site_range(site: Site, histogram: Histogram, methods: Sequence[str]) -> found.SiteRange:
-    scales = {method: scale_of(histogram, method) for method in methods}
-    return found.SiteRange(name=site.name, weight=site.weight, largest=histogram.largest, scales=scales)
 
 
 def carries_after(served: ServedGraph, graph: ModelProto, states: States) -> list[Float32]:

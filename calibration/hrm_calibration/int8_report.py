@@ -107,7 +107,8 @@ class Judged(BaseModel, extra="forbid", frozen=True):
 class Int8Report(BaseModel, extra="forbid", frozen=True):
     """`reach[s]` counts the calibration puzzles that ran more than s segments; `key` says what all this belongs to.
 
-    The methods were tried on `num_tried` of the `num_choice` puzzles on which the budget was kept.
+    The methods were tried on at most `num_tried`, the budget on at most `num_choice` puzzles: each comparison says on
+    how many it was decided.
     """
 
     key: str
@@ -123,7 +124,7 @@ class Int8Report(BaseModel, extra="forbid", frozen=True):
     budget: float
     budget_steps: list[BudgetStep]
     weight_only: list[str]
-    judged: Judged
+    judged: Judged | None
     size_bytes: dict[str, int]
 
     @property
@@ -133,6 +134,7 @@ class Int8Report(BaseModel, extra="forbid", frozen=True):
 
     def summary(self) -> str:
         """The outcome in one line."""
+        assert self.judged is not None, "whoever shows it asked for it"
         exact, size_ratio = self.judged.exact, self.size_bytes["int8"] / self.size_bytes["fp32"]
         return (
             f"{self.chosen}, {len(self.weight_only)} of {len(self.sensitivity)} matrices weight-only: exact solves "

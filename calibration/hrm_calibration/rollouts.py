@@ -4,9 +4,9 @@ Every segment that a puzzle reaches takes part, because the lane itself decides 
 Shapes: N puzzles, B slots, T tokens, E puzzle-vector size.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,6 +16,7 @@ import onnxruntime as ort
 from onnx import ModelProto
 
 from hrm_calibration.halting_curve import Outcomes
+from hrm_calibration.kept import Kept
 from hrm_calibration.quantise import Histogram, call_sites, with_outputs
 from hrm_edge_runtime.batching import halting, task
 from hrm_edge_runtime.batching.lane import Lane, run_all
@@ -40,23 +41,33 @@ Observer = Callable[[Mapping[str, np.typing.NDArray[Any]]], object]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServedGraph:
-    """A float32 step graph with all that serving it takes: its puzzle, its puzzle table and its halting rule."""
+    """A float32 step graph with all that serving it takes: its puzzle, its puzzle table and its halting rule.
+
+    `kept` holds what was found out about it, where somebody keeps that.
+    """
 
     graph: ModelProto
     puzzle: Puzzle
     puzzle_table: Float32
     policy: halting.HaltingPolicy
     num_threads: int = 1
+    kept: Kept = field(default_factory=Kept)
 
     def outcomes(
         self, questions: Questions, *, other: ModelProto | None = None, progress: OnProgress = unheard
     ) -> Outcomes:
         """How each puzzle ends in the engine that serves; `other` is run in the graph's place."""
+        with self.engine(other or self.graph) as engine:
+            return self.solve(engine, questions, progress)
+
+    @contextmanager
+    def engine(self, graph: ModelProto) -> Generator[OnnxEngine]:
+        """This graph or another form of it in the engine that serves."""
         with TemporaryDirectory() as directory:
             path = Path(directory) / "step.onnx"
-            path.write_bytes((other or self.graph).SerializeToString())
+            path.write_bytes(graph.SerializeToString())
             with closing(OnnxEngine(path, num_slots=slots_for(self.graph), num_threads=self.num_threads)) as engine:
-                return self.solve(engine, questions, progress)
+                yield engine
 
     def observed(
         self,
@@ -172,7 +183,10 @@ class RecordingEngine(Engine):
 
 def slots_for(graph: ModelProto) -> int:
     """As many puzzles at a time as keep what the linear layers read within `MEMORY_BYTES`, at least one."""
-    num_positions = {value.name: value for value in graph.graph.input}[CARRIES[0]].type.tensor_type.shape.dim[1]
+    inputs = {value.name: value for value in graph.graph.input}
+    if CARRIES[0] not in inputs:
+        return 1  # no step graph: who loads it says so
+    num_positions = inputs[CARRIES[0]].type.tensor_type.shape.dim[1]
     num_inputs = {tensor.name: tensor.dims[0] for tensor in graph.graph.initializer if len(tensor.dims) == 2}
     widths_I = {site.tensor: num_inputs[site.weight] for site in call_sites(graph)}
     row_bytes = 2 * 4 * num_positions.dim_value * sum(widths_I.values())
@@ -184,5 +198,7 @@ def session_of(graph: ModelProto, num_threads: int = 0) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.enable_cpu_mem_arena = False  # an arena would keep the largest step's tensors for good
+    # as written: by default what is shown comes last, and every tensor of a step is held until then
+    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return ort.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])

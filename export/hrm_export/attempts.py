@@ -1,10 +1,13 @@
 """Which kind of further attempts pays with a model, measured on held-out puzzles that one plain attempt leaves."""
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hrm_calibration.kept import Arrays
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.batching.task import Task
 from hrm_edge_runtime.engines.onnx import OnnxEngine
@@ -19,10 +22,16 @@ FIRST_GUESSING: dict[AttemptKind, int | None] = {"symmetries": None, "hypotheses
 
 def proven_by(graph: Path, form: Form, contents: Contents, stages: Stages) -> dict[AttemptKind, int]:
     """How many of the puzzles left each kind proves; empty where cells have no symbols to try or nothing is left."""
-    served, left_N = contents.served, np.flatnonzero(~form.rollout.under(form.policy).proven_N)[:NUM_PUZZLES]
+    found = contents.served.kept.arrays("trying further attempts", lambda: _counts(graph, form, contents, stages))
+    return {kind: int(found[kind]) for kind in FIRST_GUESSING if kind in found}
+
+
+def _counts(graph: Path, form: Form, contents: Contents, stages: Stages) -> Arrays:
+    served, plan = contents.served, contents.plan
+    left_N = np.flatnonzero(~form.outcomes.proven_N)[: min(NUM_PUZZLES, plan.settings.num_tried)]
     if not (served.puzzle.proof_exists and served.puzzle.geometry.num_symbols > 1 and len(left_N)):
         return {}
-    counts: dict[AttemptKind, int] = {}
+    counts: dict[str, NDArray[np.int64]] = {}
     with closing(OnnxEngine(graph, num_slots=2 * NUM_ATTEMPTS, want_logits=True)) as engine:
         for kind, first in FIRST_GUESSING.items():
             lane = Attempts(
@@ -32,13 +41,13 @@ def proven_by(graph: Path, form: Form, contents: Contents, stages: Stages) -> di
                 task = Task(
                     task_id=asked.index,
                     tokens_T=asked.tokens_T,
-                    policy=form.policy,
+                    policy=replace(form.policy, max_segments=form.rollout.num_segments),
                     arrival_s=0.0,
                     num_attempts=NUM_ATTEMPTS,
                     first_guessing=first,
                 )
                 lane.submit(task)
-            counts[kind] = 0
+            counts[kind] = np.array(0)
             while lane.has_work:
                 counts[kind] += sum(result.status == "proven" for result in lane.step()[0])
             stages.show("trying further attempts", len(counts), len(FIRST_GUESSING))

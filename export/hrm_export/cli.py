@@ -4,6 +4,7 @@ The bundle is written beside its name, measured through the real engine, and ren
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hrm_calibration.halting_curve import choose, learned_curve, roll_out
+from hrm_calibration.halting_curve import Rollout, choose, learned_curve, roll_out
+from hrm_calibration.kept import Arrays
 from hrm_edge_runtime.bundle import GOLDEN_NAME, IDENTIFIERS_NAME, PUZZLE_TABLE_NAME, TASKS_NAME, Bundle, Golden
 from hrm_edge_runtime.engines.engine import median_step_ms
 from hrm_edge_runtime.engines.onnx import OnnxEngine
@@ -27,18 +29,16 @@ from hrm_edge_runtime.manifest import write_manifest
 from hrm_edge_runtime.parity import walk
 from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE, passes
 from hrm_export.attempts import proven_by
-from hrm_export.contents import Contents, Options, bundle_name, contents_of, find_checkpoint, parse_loop
+from hrm_export.contents import Contents, bundle_name, contents_of, find_checkpoint, kept_beside
 from hrm_export.forms import Form, lower_precisions, unrolled_graph
 from hrm_export.onnx_graph import check_graph, stored_sizes
+from hrm_export.options import Options, parse_loop
 from hrm_export.torch_engine import SIZES, golden_traces
 from hrm_host import atomic, command
 from hrm_host.board import num_cores
 from hrm_host.progress import Stages, stages_on
 from hrm_puzzles.data.sources import questions_made
 
-CANDIDATES = 16
-"""Puzzles tried for each golden trace, since not every trace survives rounding."""
-NUM_SLOTS = 8
 HALTING_LOSS = 0.005
 """Share of exact solves that stopping early may cost against running all segments, where no threshold is given."""
 MEASURED_BATCHES = (1, 8)
@@ -65,6 +65,7 @@ def export(options: Options) -> None:
         contents = contents_of(options, source, out, stages)
         forms = write_bundle(out, contents, options, stages)
         sizes = cost_of_size(out, contents, forms[0], options, stages)
+    shutil.rmtree(kept_beside(out), ignore_errors=True)
     _show(out, contents, forms, sizes, as_json=options.as_json)
     if options.engine:  # in a process of its own, whose memory is free again when the engines are built
         build = [sys.executable, "-m", "hrm_edge_runtime.engines.trt.build", str(out)]
@@ -84,15 +85,15 @@ def write_bundle(path: Path, contents: Contents, options: Options, stages: Stage
             (unfinished / TASKS_NAME).write_text(json.dumps(contents.tasks, separators=(",", ":")) + "\n")
         fp32 = Form(precision="fp32", portable=contents.served.graph)
         _write_and_measure(unfinished, fp32, contents, options, stages)
-        candidates = contents.held_out.at(np.arange(min(CANDIDATES * options.puzzles, len(contents.held_out))))
-        golden, num_candidates = golden_traces(contents.model, candidates, fp32.policy.threshold, options.puzzles)
+        golden, num_candidates = _golden(contents, fp32.policy.threshold, stages)
         np.savez_compressed(unfinished / GOLDEN_NAME, allow_pickle=False, **vars(golden))
         fp32.origin = {"tolerance": LOGIT_TOLERANCE, "num_candidates": num_candidates}
         _compare(unfinished, fp32, golden, contents)
         _require_parity(fp32)
         fp32.origin["attempts"] = proven_by(unfinished / next(iter(fp32.graphs)), fp32, contents, stages)
         forms, served = [fp32], replace(contents.served, policy=fp32.policy)
-        for form in lower_precisions(served, contents.calibration, options, stages):
+        settings = contents.plan.settings_at(fp32.score.mean_segments / contents.plan.num_segments)
+        for form in lower_precisions(served, contents.calibration, options, settings, stages):
             _write_and_measure(unfinished, form, contents, options, stages)
             form.lost = form.losses_against(fp32)
             _compare(unfinished, form, golden, contents)
@@ -115,14 +116,39 @@ def _write_and_measure(directory: Path, form: Form, contents: Contents, options:
     """
     for name, graph in form.graphs.items():
         (directory / name).write_bytes(graph.SerializeToString(deterministic=True))
-    served, limit, threshold = contents.served, contents.served.policy.max_segments, options.threshold
-    progress = partial(stages.show, f"measuring {form.precision}")
-    with closing(OnnxEngine(directory / list(form.graphs)[-1], num_slots=NUM_SLOTS)) as engine:
-        form.rollout = roll_out(engine, served.puzzle, served.puzzle_table, contents.held_out, limit, progress=progress)
+    served, threshold = contents.served, options.threshold
+    form.rollout = _rollout(contents, form, stages)
     form.curve = learned_curve(form.rollout)
     if threshold is None:
         threshold = choose(form.curve, float(form.rollout.exact_SN[-1].mean()), HALTING_LOSS).policy.threshold
     form.policy = replace(served.policy, threshold=threshold)
+
+
+def _rollout(contents: Contents, form: Form, stages: Stages) -> Rollout:
+    """Every held-out puzzle through the segments that fit."""
+    served, asked, stage = contents.served, contents.held_out, f"measuring {form.precision}"
+
+    def roll() -> Arrays:
+        table, count, show = served.puzzle_table, contents.plan.num_segments, partial(stages.show, stage)
+        with served.engine(list(form.graphs.values())[-1]) as engine:
+            rollout = roll_out(engine, served.puzzle, table, asked, count, progress=show)
+        return {name: getattr(rollout, name) for name in ("margin_SN", "verdict_SN", "exact_SN")}
+
+    return Rollout(**served.kept.arrays(stage, roll), ratings_N=asked.ratings_N)
+
+
+def _golden(contents: Contents, threshold: float, stages: Stages) -> tuple[Golden, int]:
+    """The golden traces, and how many candidates were tried."""
+    plan, show = contents.plan, partial(stages.show, "golden traces")
+    candidates = contents.held_out.at(np.arange(min(plan.num_candidates, len(contents.held_out))))
+
+    def record() -> Arrays:
+        golden, num_tried = golden_traces(contents.model, candidates, threshold, plan.num_golden, progress=show)
+        return {**vars(golden), "num_tried": np.array(num_tried)}
+
+    arrays = dict(contents.served.kept.arrays("golden traces", record))
+    num_tried = int(arrays.pop("num_tried"))
+    return Golden(**arrays), num_tried
 
 
 def _compare(directory: Path, form: Form, golden: Golden, contents: Contents) -> None:
@@ -200,7 +226,7 @@ def segment_ms(graph: Path, batch: int, contents: Contents) -> float:
         for slot in range(batch):
             asked = contents.held_out[slot % len(contents.held_out)]
             engine.load(slot, asked.tokens_T, contents.served.puzzle_table[asked.puzzle_id])
-        return median_step_ms(engine, batch, seconds=MEASURE_S, min_steps=5)
+        return median_step_ms(engine, batch, seconds=MEASURE_S, min_steps=1)
 
 
 def cost_of_size(

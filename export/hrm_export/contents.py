@@ -1,21 +1,24 @@
-"""The options of hrm-export, and what goes into the bundle; everything here is refused before anything is computed."""
+"""What goes into a bundle; everything here is refused before anything long is computed."""
 
+import hashlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import onnx
 import onnxruntime
 import torch
-import typer
 
-from hrm_calibration.int8 import Int8Settings
+from hrm_calibration.kept import Kept
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
+from hrm_export.options import Options
+from hrm_export.plan import LONG_S, Plan, plan_for
 from hrm_export.segment import segment_graph
 from hrm_host import atomic, board, progress
 from hrm_model import checkpoint, geometry, hrm
@@ -28,57 +31,6 @@ from hrm_puzzles.puzzle import NamedVariants, Puzzle
 RUNS, BEST = Path("runs"), "best"
 NUM_CALIBRATION = 8192
 """Puzzles reserved for calibration: at most four times those to measure on, and at least a quarter of a small set."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """The command's options as given."""
-
-    source: Annotated[
-        Path | None,
-        typer.Argument(metavar="CHECKPOINT", help="Checkpoint, or a run's file latest or best; else runs/CALIB/best."),
-    ] = None
-    out: Annotated[Path | None, typer.Option(help="Bundle directory to make, not there yet; else RUN.bundle.")] = None
-    name: Annotated[str | None, typer.Option(help="Name of the model; without it, that of the directory.")] = None
-    board: Annotated[
-        str | None, typer.Option(help="Another size for relational weights, as 30x30; shows what that costs.")
-    ] = None
-    fp16: Annotated[bool, typer.Option("--fp16", help="Add a float16 graph.")] = False
-    int8: Annotated[bool, typer.Option("--int8", help="Calibrate; add an INT8 graph and its CPU form.")] = False
-    calib: Annotated[
-        str | None, typer.Option(help="Puzzles: sudoku, maze, arc, logistics (made, or from --data), or a path.")
-    ] = None
-    int8_budget: Annotated[
-        float, typer.Option(min=0, help="Points INT8 may lose; inputs of the worst layers stay float until it holds.")
-    ] = 100 * Int8Settings.budget
-    cache: Annotated[Path | None, typer.Option(help="File that keeps the calibration for the next time.")] = None
-    report: Annotated[Path | None, typer.Option(help="Directory for the calibration's report and pictures.")] = None
-    loop: Annotated[
-        str, typer.Option(help="host; or unrolled[=N] to add a graph of N segments that halts by itself.")
-    ] = "host"
-    engine: Annotated[bool, typer.Option("--engine", help="Build TensorRT engines for this machine's GPU.")] = False
-    policy: Annotated[
-        str | None, typer.Option(help="When to stop: verified, learned or fixed; verified where a proof exists.")
-    ] = None
-    threshold: Annotated[
-        float | None, typer.Option(help="Halting margin above which the model stops; else chosen by the curve.")
-    ] = None
-    max_segments: Annotated[
-        int | None, typer.Option(min=1, help="Segments a puzzle may run; without it, as many as in training.")
-    ] = None
-    data: Annotated[
-        Path | None, typer.Option(help="Data set whose test split gives the held-out puzzles; else they are made.")
-    ] = None
-    held_out: Annotated[int, typer.Option(min=1, help="Puzzles to measure every precision on, at most.")] = 2000
-    max_loss: Annotated[float, typer.Option(help="Points of exact solves a precision may lose against fp32.")] = 1.0
-    puzzles: Annotated[int, typer.Option(min=1, help="Golden puzzles to compare with PyTorch on, at most.")] = 16
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False
-
-    def __post_init__(self) -> None:
-        parse_loop(self.loop)
-        for name, value in (("--cache", self.cache), ("--report", self.report)):
-            if value is not None and not self.int8:
-                raise ValueError(f"{name} is for calibration, which only INT8 needs; add --int8 or leave it away")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,6 +50,7 @@ class Contents:
     identifiers: Sequence[str]
     tasks: Mapping[str, Any]
     meta: Mapping[str, Any]
+    plan: Plan
     trained: ServedGraph | None = None
 
     @property
@@ -137,24 +90,53 @@ def contents_of(options: Options, source: Path, out: Path, stages: progress.Stag
     policy = HaltingPolicy(kind=cast("PolicyKind", kind), threshold=options.threshold or 0.0, max_segments=limit)
     data = data_of(options.data, source, config, puzzle)
     identifiers = identifiers_of(data, config.num_puzzle_ids)
-    calibration, held_out = find_puzzles(options, config, puzzle, data, stages)
-    model.config = replace(config, max_segments=min(limit, config.max_segments))  # what traces cover
+    served = served_graph(model, puzzle, policy)
+    directory, content = kept_beside(out), served.graph.SerializeToString(deterministic=True)
+    finished = list(directory.glob("*.npz"))
+    if finished:
+        stages.say(f"{len(finished)} finished stages in {directory} are taken up again")
+    kept = Kept(directory=directory).under(
+        _digest(content), repr((options.fp16, options.int8)), onnxruntime.__version__
+    )
+    plan = plan_for(replace(served, kept=kept), options)
+    if plan.seconds > LONG_S:
+        stages.say(plan.sentence())
+    try:
+        calibration, held_out = find_puzzles(replace(options, held_out=plan.num_held_out), config, puzzle, data, stages)
+    except (ValueError, OSError):
+        if not finished:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
+    rows_PE = served.puzzle_table[np.union1d(calibration.puzzle_ids_N, held_out.puzzle_ids_N)]
+    decided = repr((plan, policy, options.int8_budget)), _digest(rows_PE.tobytes())
+    model.config = replace(config, max_segments=min(plan.num_segments, config.max_segments))  # what traces cover
     return Contents(
         name=options.name or out.stem,
         model=model,
-        served=served_graph(model, puzzle, policy),
+        served=replace(served, kept=kept.under(*decided, calibration.fingerprint(), held_out.fingerprint())),
         calibration=calibration,
         held_out=held_out,
         identifiers=identifiers,
         tasks={} if data is None else tasks_of(data, puzzle, identifiers),
         meta={"checkpoint": checkpoint.resolve(source).name, **meta},
         trained=served_graph(own, trained, policy) if trained is not None and trained.difficulties else None,
+        plan=plan,
     )
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def kept_beside(out: Path) -> Path:
+    """Where an export keeps its finished stages until the bundle is whole."""
+    return out.with_name(f".{out.name}.kept")
 
 
 def served_graph(model: hrm.HRM, puzzle: Puzzle, policy: HaltingPolicy) -> ServedGraph:
     table_PE = model.puzzle_table.float().numpy()
-    return ServedGraph(graph=segment_graph(model), puzzle=puzzle, puzzle_table=table_PE, policy=policy)
+    graph, num_threads = segment_graph(model), board.num_cores()
+    return ServedGraph(graph=graph, puzzle=puzzle, puzzle_table=table_PE, policy=policy, num_threads=num_threads)
 
 
 def find_checkpoint(source: Path | None, calib: str | None) -> Path:
@@ -174,16 +156,6 @@ def bundle_name(source: Path) -> str:
     """The run's name where the checkpoint is one of its own, else the directory's."""
     in_run = source.is_file() or source.name.startswith("step_")
     return (source.resolve().parent if in_run else source).name
-
-
-def parse_loop(text: str) -> int | None:
-    """Segments of the unrolled graph: None for `host`, 0 for `unrolled`, N for `unrolled=N`."""
-    form, equals, count = text.partition("=")
-    if text == "host":
-        return None
-    if form != "unrolled" or (equals and not (count.isdecimal() and int(count) > 0)):
-        raise ValueError(f"--loop {text} is no form of the loop; give host, unrolled or unrolled=N with N from 1")
-    return int(count or 0)
 
 
 def puzzle_of(config: HRMConfig, name: object, source: Path) -> Puzzle:

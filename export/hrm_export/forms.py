@@ -5,7 +5,6 @@ would go unseen, so which ones follows from ranges recorded over whole puzzles. 
 """
 
 import copy
-import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -14,16 +13,17 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from hrm_calibration.halting_curve import PolicyScore, Rollout, Score
+from hrm_calibration.halting_curve import Outcomes, PolicyScore, Rollout, Score
 from hrm_calibration.int8 import Int8Settings, calibrate, for_cpus
 from hrm_calibration.int8_report import Paired, paired
+from hrm_calibration.kept import Arrays
 from hrm_calibration.quantise import with_nodes, with_outputs
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import CARRIES
 from hrm_edge_runtime.parity.report import ParityReport
-from hrm_export.contents import Options
 from hrm_export.onnx_graph import GraphWriter, check_graph, element_types, stored_sizes
+from hrm_export.options import Options
 from hrm_host.progress import OnProgress, Stages, unheard
 from hrm_puzzles.data.sources import Questions
 
@@ -74,12 +74,17 @@ class Form:
         return list(self.parity.values())[-1]
 
     @property
+    def outcomes(self) -> Outcomes:
+        """Under the rule as served, as far as was measured."""
+        return self.rollout.under(replace(self.policy, max_segments=self.rollout.num_segments))
+
+    @property
     def score(self) -> Score:
-        return self.rollout.under(self.policy).score()
+        return self.outcomes.score()
 
     def losses_against(self, fp32: "Form") -> dict[str, Paired]:
         """Puzzle by puzzle, under the rule as served and after all segments, where no threshold plays a part."""
-        one, other = (form.rollout.under(form.policy) for form in (fp32, self))
+        one, other = fp32.outcomes, self.outcomes
         return {
             "exact": paired(one.exact_N, other.exact_N),
             "proven": paired(one.proven_N, other.proven_N),
@@ -106,11 +111,13 @@ class Form:
         return {"golden": golden, "held_out": held_out, **self.origin}
 
 
-def lower_precisions(served: ServedGraph, questions: Questions, options: Options, stages: Stages) -> Iterator[Form]:
+def lower_precisions(
+    served: ServedGraph, questions: Questions, options: Options, settings: Int8Settings, stages: Stages
+) -> Iterator[Form]:
     """The other forms in the options, each made after the one before has been judged."""
     if not (options.fp16 or options.int8):
         return
-    few, graph = questions.sample(NUM_RANGE_PUZZLES), served.graph
+    few, graph = questions.sample(min(NUM_RANGE_PUZZLES, settings.num_calibration)), served.graph
     ranges = record_ranges(served, few, progress=partial(stages.show, "recording ranges for float16"))
     if options.fp16:
         kept = float32_nodes(graph, ranges)
@@ -118,9 +125,8 @@ def lower_precisions(served: ServedGraph, questions: Questions, options: Options
         check_graph(half, stored_sizes(graph))
         yield Form(precision="fp16", portable=half, origin={"float32_nodes": sorted(kept)})
     if options.int8:
-        served = replace(served, num_threads=os.cpu_count() or 1)
-        settings = Int8Settings(budget=options.int8_budget / 100)
-        signed, report = calibrate(served, questions, settings=settings, stages=stages, cache=options.cache)
+        settings, cache = replace(settings, budget=options.int8_budget / 100), options.cache
+        signed, report = calibrate(served, questions, settings=settings, stages=stages, cache=cache, judges=False)
         if options.report is not None:
             report.save(options.report)
         kept = float32_nodes(signed, ranges)
@@ -137,10 +143,12 @@ def record_ranges(served: ServedGraph, questions: Questions, *, progress: OnProg
     """The largest magnitude of every float value over all segments that the puzzles reach under the halting rule."""
     types = element_types(served.graph)
     values = [name for node in served.graph.graph.node for name in node.output if types[name] == SINGLE]
-    largest, nodes = dict.fromkeys(values, 0.0), list(served.graph.graph.node)
-    for name in values:
-        nodes.append(helper.make_node("Abs", [name], [f"{name}/abs"]))
-        nodes.append(helper.make_node("ReduceMax", [f"{name}/abs"], [f"{name}/largest"], keepdims=0))
+    largest, nodes = dict.fromkeys(values, 0.0), list[NodeProto]()
+    for node in served.graph.graph.node:
+        nodes.append(node)
+        for name in filter(largest.__contains__, node.output):  # right behind it, so that no value outlives its use
+            nodes.append(helper.make_node("Abs", [name], [f"{name}/abs"]))
+            nodes.append(helper.make_node("ReduceMax", [f"{name}/abs"], [f"{name}/largest"], keepdims=0))
     shown = with_nodes(served.graph, nodes, served.graph.graph.initializer)
     shown = with_outputs(shown, (f"{name}/largest" for name in values))
 
@@ -148,8 +156,12 @@ def record_ranges(served: ServedGraph, questions: Questions, *, progress: OnProg
         for name in values:
             largest[name] = max(largest[name], float(arrays[f"{name}/largest"]))
 
-    served.observed(questions, observe, shown=shown, progress=progress)
-    return largest
+    def record() -> Arrays:
+        served.observed(questions, observe, shown=shown, progress=progress)
+        return {"largest": np.array(list(largest.values()))}
+
+    found = served.kept.arrays("recording ranges for float16", record)["largest"]
+    return dict(zip(values, found.tolist(), strict=True))
 
 
 def float32_nodes(graph: ModelProto, ranges: Mapping[str, float]) -> frozenset[str]:

@@ -16,6 +16,7 @@ from hrm_edge_runtime.bundle import Golden
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE
+from hrm_host.progress import OnProgress, unheard
 from hrm_model import checkpoint
 from hrm_model.geometry import on_board
 from hrm_model.hrm import HRM, Carry
@@ -35,7 +36,13 @@ Another rounding was up to three times as far from PyTorch, and more than four t
 
 
 def golden_traces(
-    model: HRM, candidates: Questions, threshold: float, count: int, *, max_bytes: int = MAX_BYTES
+    model: HRM,
+    candidates: Questions,
+    threshold: float,
+    count: int,
+    *,
+    max_bytes: int = MAX_BYTES,
+    progress: OnProgress = unheard,
 ) -> tuple[Golden, int]:
     """Traces of the first `count` candidates (fewer where `max_bytes` hold no more) that survive another rounding.
 
@@ -45,13 +52,16 @@ def golden_traces(
     """
     config = model.config
     count = min(count, max(1, max_bytes // (config.max_segments * config.seq_len * config.vocab_size * 4)))
-    other_rounding = copy.deepcopy(model).double()
+    # the table may be larger than all else, so both read their rows from the one there is
+    other_rounding = copy.deepcopy(model, {id(model.puzzle_table): model.puzzle_table[:0]}).double()
     steady_SN = np.empty((config.max_segments, 0), np.bool_)
     while steady_SN.shape[1] < len(candidates) and steady_SN[-1].sum() < count:
         start = steady_SN.shape[1]
         part = candidates.at(np.arange(start, min(start + count, len(candidates))))
-        survives_SB = survives_rounding_SB(record(model, part), record(other_rounding, part), threshold)
+        other = record(other_rounding, part, table_PE=model.puzzle_table)
+        survives_SB = survives_rounding_SB(record(model, part), other, threshold)
         steady_SN = np.concatenate([steady_SN, survives_SB], axis=1)
+        progress(min(count, int(steady_SN[-1].sum())), count)
     num_S = steady_SN.sum(axis=1)
     num_segments = int((num_S >= min(MIN_TRACES, count, max(1, num_S[0]))).sum())
     if not num_segments:
@@ -64,12 +74,15 @@ def golden_traces(
 
 
 @torch.no_grad()
-def record(model: HRM, questions: Questions, num_segments: int | None = None) -> Golden:
+def record(
+    model: HRM, questions: Questions, num_segments: int | None = None, *, table_PE: torch.Tensor | None = None
+) -> Golden:
     """Runs every puzzle through so many segments (all), in the model's own number format; results are float32."""
     tokens_BT, ids_B = torch.from_numpy(questions.tokens_NT), torch.from_numpy(questions.puzzle_ids_N).long()
+    vector_BE = (model.puzzle_table if table_PE is None else table_PE)[ids_B].to(model.high_init.dtype)
     carry, outputs = model.start(len(tokens_BT)), []
     for _ in range(num_segments or model.config.max_segments):
-        outputs.append(model.segment(carry, tokens_BT, ids_B))
+        outputs.append(model.think(carry, tokens_BT, vector_BE))
         carry = outputs[-1].carry
     logits_SBTV = torch.stack([output.logits_BTV for output in outputs])
     return Golden(

@@ -67,6 +67,11 @@ class Stages:
                 left = f"{duration((total - done) * elapsed_s / (done - shown.begun_with))} left"
             _print(self.console, f"{stage}: {done}{'' if total is None else f' of {total}'}", note, left)
 
+    def say(self, text: str) -> None:
+        """A line of its own, above the bars."""
+        if self.console is not None:
+            _print(self.console, text)
+
     def remove(self, stage: str) -> None:
         """Forget a stage and take its bar off the terminal."""
         removed = self._stages.pop(stage, None)

@@ -115,9 +115,9 @@ def test_the_worst_matrices_become_weight_only_until_the_budget_is_kept() -> Non
     weights = sorted({site.weight for site in call_sites(GRAPH)})
     broken = set(weights[:2])
     scales = {site.name: 50.0 if site.weight in broken else 0.002 for site in call_sites(GRAPH)}
-    float32 = tried.outcomes(asked, "float32")
-    steps = tried.budget_steps(scales, weights, asked, float32)
-    assert float32.exact_N.all()
+    float32 = tried.run("float32", asked)
+    steps = tried.budget_steps(scales, weights, tried.run("whole", asked, tried.quantised(scales)), float32)
+    assert float32.so_far.exact_N.all()
     assert steps[0].exact.loss > 0.6 >= steps[-1].exact.loss
     assert [step.num_weight_only for step in steps] == list(range(len(steps)))
     assert steps[-1].num_weight_only <= 2 + 1
@@ -140,14 +140,24 @@ def test_the_budget_is_kept_by_a_standard_error_where_the_puzzles_can_tell() -> 
     assert not is_kept(lost_of(100, 2), 0.01)
 
 
+def test_a_comparison_ends_at_the_first_look_that_decides_it() -> None:
+    """Where about 3 of 10 puzzles are lost, 128 of 200 leave no doubt about six, and all 200 are asked about three."""
+    asked = own_answers(questions(200))
+    fine = {site.name: 0.02 for site in call_sites(GRAPH)}
+    for budget, scales, looked in ((0.6, fine, 128), (0.3, dict.fromkeys(fine, 1000.0), 128), (0.3, fine, 200)):
+        tried = trials(budget)
+        run = tried.run("trying", asked, tried.quantised(scales))
+        assert tried.lost(run, tried.run("float32", asked)).num_puzzles == looked
+
+
 def test_a_budget_no_graph_keeps_is_refused() -> None:
     asked = own_answers(questions(8))
     scales = {site.name: 1000.0 for site in call_sites(GRAPH)}
     tried = trials(0.0)
-    float32 = tried.outcomes(asked, "float32")
+    run = tried.run("whole", asked, tried.quantised(scales))
     weights = sorted({site.weight for site in call_sites(GRAPH)})
     with pytest.raises(ValueError, match="allow a greater loss or export without INT8"):
-        tried.budget_steps(scales, weights, asked, float32)
+        tried.budget_steps(scales, weights, run, tried.run("float32", asked))
 
 
 def test_drift_is_none_against_itself_and_grows_with_the_scale() -> None:
@@ -225,10 +235,9 @@ def test_progress_is_heard_of_every_stage() -> None:
     calibrate(SERVED, questions(8), settings=Int8Settings(methods=("min-max",)), stages=stages)
     assert list(stages.heard) == [
         "recording ranges",
-        "float32",
         "trying min-max",
+        "float32",
         "ranking layers",
-        "0 matrices weight-only",
         "judging float32",
         "judging int8",
     ]

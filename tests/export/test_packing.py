@@ -27,8 +27,10 @@ from hrm_edge_runtime.manifest import BundleError
 from hrm_edge_runtime.parity.cli import main as parity_main
 from hrm_edge_runtime.parity.report import passes
 from hrm_export.cli import ParityError, write_bundle
-from hrm_export.contents import Contents, Options, served_graph
+from hrm_export.contents import Contents, served_graph
 from hrm_export.forms import Form
+from hrm_export.options import Options
+from hrm_export.plan import plan_for
 from hrm_host.progress import Stages
 from hrm_puzzles import registry
 
@@ -37,10 +39,12 @@ OPTIONS = Options(puzzles=4)
 
 def small_contents(**changes: Any) -> Contents:
     model = small_model(max_segments=6, **changes)
+    served = served_graph(model, registry.get("sudoku-4x4"), HaltingPolicy(kind="learned", max_segments=6))
     return Contents(
         name="small",
         model=model,
-        served=served_graph(model, registry.get("sudoku-4x4"), HaltingPolicy(kind="learned", max_segments=6)),
+        served=served,
+        plan=plan_for(served, replace(OPTIONS, fp16=True, int8=True)),
         calibration=random_questions(model, 32, seed=1),
         held_out=random_questions(model, 24),
         identifiers=["<blank>", "one", "two"],

@@ -1,0 +1,73 @@
+"""The options of hrm-export; what contradicts itself is refused here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hrm_calibration.int8 import Int8Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The command's options as given."""
+
+    source: Annotated[
+        Path | None,
+        typer.Argument(metavar="CHECKPOINT", help="Checkpoint, or a run's file latest or best; else runs/CALIB/best."),
+    ] = None
+    out: Annotated[Path | None, typer.Option(help="Bundle directory to make, not there yet; else RUN.bundle.")] = None
+    name: Annotated[str | None, typer.Option(help="Name of the model; without it, that of the directory.")] = None
+    board: Annotated[
+        str | None, typer.Option(help="Another size for relational weights, as 30x30; shows what that costs.")
+    ] = None
+    fp16: Annotated[bool, typer.Option("--fp16", help="Add a float16 graph.")] = False
+    int8: Annotated[bool, typer.Option("--int8", help="Calibrate; add an INT8 graph and its CPU form.")] = False
+    calib: Annotated[
+        str | None, typer.Option(help="Puzzles: sudoku, maze, arc, logistics (made, or from --data), or a path.")
+    ] = None
+    int8_budget: Annotated[
+        float, typer.Option(min=0, help="Points INT8 may lose; inputs of the worst layers stay float until it holds.")
+    ] = 100 * Int8Settings.budget
+    cache: Annotated[Path | None, typer.Option(help="File that keeps the calibration for the next time.")] = None
+    report: Annotated[Path | None, typer.Option(help="Directory for the calibration's report and pictures.")] = None
+    loop: Annotated[
+        str, typer.Option(help="host; or unrolled[=N] to add a graph of N segments that halts by itself.")
+    ] = "host"
+    engine: Annotated[bool, typer.Option("--engine", help="Build TensorRT engines for this machine's GPU.")] = False
+    policy: Annotated[
+        str | None, typer.Option(help="When to stop: verified, learned or fixed; verified where a proof exists.")
+    ] = None
+    threshold: Annotated[
+        float | None, typer.Option(help="Halting margin above which the model stops; else chosen by the curve.")
+    ] = None
+    max_segments: Annotated[
+        int | None, typer.Option(min=1, help="Segments a puzzle may run; without it, as many as in training.")
+    ] = None
+    data: Annotated[
+        Path | None, typer.Option(help="Data set whose test split gives the held-out puzzles; else they are made.")
+    ] = None
+    held_out: Annotated[int, typer.Option(min=1, help="Puzzles to measure every precision on, at most.")] = 2000
+    max_loss: Annotated[float, typer.Option(help="Points of exact solves a precision may lose against fp32.")] = 1.0
+    budget_minutes: Annotated[
+        float, typer.Option(min=0.1, help="What all this may take; puzzles and segments to measure on follow.")
+    ] = 20.0
+    puzzles: Annotated[int, typer.Option(min=1, help="Golden puzzles to compare with PyTorch on, at most.")] = 16
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False
+
+    def __post_init__(self) -> None:
+        parse_loop(self.loop)
+        for name, value in (("--cache", self.cache), ("--report", self.report)):
+            if value is not None and not self.int8:
+                raise ValueError(f"{name} is for calibration, which only INT8 needs; add --int8 or leave it away")
+
+
+def parse_loop(text: str) -> int | None:
+    """Segments of the unrolled graph: None for `host`, 0 for `unrolled`, N for `unrolled=N`."""
+    form, equals, count = text.partition("=")
+    if text == "host":
+        return None
+    if form != "unrolled" or (equals and not (count.isdecimal() and int(count) > 0)):
+        raise ValueError(f"--loop {text} is no form of the loop; give host, unrolled or unrolled=N with N from 1")
+    return int(count or 0)
