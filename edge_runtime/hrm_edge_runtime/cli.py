@@ -43,7 +43,7 @@ def serve_command(
         str,
         typer.Option(
             metavar="ENGINE[:PRECISION]",
-            help="What runs the bundles: auto, cpu, cuda, ort-tensorrt, tensorrt or unrolled, and a precision.",
+            help="What runs the bundles: auto, cpu, cuda, tensorrt or unrolled, and a precision.",
         ),
     ] = "auto",
     max_attempts: Annotated[int, typer.Option(min=1, max=1024, help="The most attempts a request may ask for.")] = 16,

@@ -1,6 +1,6 @@
 """One way from a bundle to an engine, whatever computes behind it: `engine_for`.
 
-Engines are named as on the command line, ENGINE[:PRECISION]: `cpu`, `cuda` and `ort-tensorrt` are ONNX Runtime with
+Engines are named as on the command line, ENGINE[:PRECISION]: `cpu` and `cuda` are ONNX Runtime with
 that provider, `tensorrt` is our own TensorRT engine, `auto` the first of tensorrt, cuda and cpu that this machine runs.
 `unrolled` is the graph that holds the whole loop, on the CPU: it serves to check what other programs will call.
 Nothing is imported that the chosen engine does not need: a Jetson has no ONNX Runtime, a desktop no TensorRT.
@@ -23,7 +23,7 @@ from hrm_host.board import cuda_devices
 if TYPE_CHECKING:
     from hrm_edge_runtime.engines.trt.build import Build
 
-ENGINES = ("auto", "cpu", "cuda", "ort-tensorrt", "tensorrt", "unrolled")
+ENGINES = ("auto", "cpu", "cuda", "tensorrt", "unrolled")
 MAX_SLOTS_CPU, MAX_SLOTS_GPU = 8, 16
 LONG_SEQUENCE = 256  # tokens; with more of them each slot holds much, and even a GPU has enough to do with few
 CUDA_TRIAL = """
@@ -32,7 +32,7 @@ from hrm_edge_runtime.engines.onnx import CUDA, OnnxEngine
 OnnxEngine(sys.argv[1], num_slots=1, provider=CUDA).step(1)
 """
 """In a process of its own: what ONNX Runtime was compiled with says nothing, and a context would stay in this one."""
-PREFERRED = {"cpu": ("fp32",), "unrolled": ("fp32",), "cuda": ("fp16", "fp32"), "ort-tensorrt": ("fp16", "fp32")}
+PREFERRED = {"cpu": ("fp32",), "unrolled": ("fp32",), "cuda": ("fp16", "fp32")}
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
@@ -102,8 +102,10 @@ def prepare(
     from hrm_edge_runtime.engines.trt import build
 
     stated = parse_choice(engine)[1]
-    built = build.prepare(bundle, precision=stated, num_slots=slots, to_judge=to_judge, watch=watch)
-    return replace(choice, precision=built)
+    running = build.Build(bundle, precision=stated, num_slots=slots)
+    if watch is not None:
+        watch(running)
+    return replace(choice, precision=running.result(to_judge=to_judge))
 
 
 def engine_for(
@@ -141,7 +143,7 @@ def engine_for(
         precision=choice.precision,
         num_slots=num_slots,
         num_threads=num_threads,
-        provider=onnx.provider_for(bundle, choice.engine, choice.precision, num_slots=num_slots),
+        provider=onnx.CUDA if choice.engine == "cuda" else onnx.CPU,
         want_logits=want_logits,
     )
 

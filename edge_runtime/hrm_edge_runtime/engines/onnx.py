@@ -7,8 +7,8 @@ change places. The bindings of each n are made once; on a device the small input
 ONNX Runtime copies them there when they are bound and not when it runs.
 
 ONNX Runtime falls back to the CPU in silence where a provider's libraries are missing, and its list of providers says
-what it was compiled with rather than what works, so only an opened session counts. The CUDA and TensorRT providers have
-not been run on a GPU yet.
+what it was compiled with rather than what works, so only an opened session counts. The CUDA provider has not been run
+on a GPU yet.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.bundle import Bundle, user_cache
+from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines import engine as contract
 from hrm_edge_runtime.engines.engine import (
     Engine,
@@ -30,7 +30,7 @@ from hrm_edge_runtime.engines.engine import (
     Shape,
     StepOutput,
 )
-from hrm_edge_runtime.manifest import BundleError, Manifest
+from hrm_edge_runtime.manifest import BundleError
 from hrm_host.board import num_cores
 
 INSTALL_GPU = "install hrm-edge[serve-gpu] in place of hrm-edge[serve] (onnxruntime-gpu), or choose --engine cpu"
@@ -49,44 +49,11 @@ class Provider:
     name: str
     device: str | None = None
     options: dict[str, Any] = field(default_factory=dict[str, Any])
-    behind: tuple["Provider", ...] = ()
 
 
 CPU = Provider(name="CPUExecutionProvider")
 # TensorFloat-32 keeps ten bits of a product's factors: no float32 parity survives that over 16 segments.
 CUDA = Provider(name="CUDAExecutionProvider", device="cuda", options={"use_tf32": "0"})
-
-
-def provider_for(bundle: Bundle, engine: str, precision: str, *, num_slots: int) -> Provider:
-    """The provider behind an engine's name on the command line."""
-    if engine == "ort-tensorrt":
-        cache = user_cache() / "plans" / "onnxruntime"
-        return tensorrt_provider(bundle.manifest, precision, num_slots=num_slots, cache=cache)
-    return CUDA if engine == "cuda" else CPU
-
-
-def tensorrt_provider(manifest: Manifest, precision: str, *, num_slots: int, cache: Path) -> Provider:
-    """ONNX Runtime's own TensorRT provider: its engines kept in `cache`, one profile from 1 to `num_slots` rows.
-
-    It builds weakly typed networks, so the number types that a graph holds are allowed by flag.
-    """
-    options = {
-        "trt_fp16_enable": str(precision != "fp32"),
-        "trt_int8_enable": str(precision == "int8"),
-        "trt_engine_cache_enable": "True",
-        "trt_engine_cache_path": str(cache),
-        "trt_timing_cache_enable": "True",
-        "trt_timing_cache_path": str(cache),
-        "trt_profile_min_shapes": _profile(manifest, 1),
-        "trt_profile_opt_shapes": _profile(manifest, num_slots),
-        "trt_profile_max_shapes": _profile(manifest, num_slots),
-    }
-    return Provider(name="TensorrtExecutionProvider", device="cuda", options=options, behind=(CUDA,))
-
-
-def _profile(manifest: Manifest, num_rows: int) -> str:
-    shapes = contract.shapes_of(contract.INPUTS, manifest, num_rows)
-    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
 
 
 def engine_from_bundle(
@@ -266,7 +233,7 @@ def open_session(path: Path, provider: Provider, num_threads: int | None) -> ort
     options.inter_op_num_threads = 1
     # Idle workers would spin and take the cores from the HTTP process (microsoft/onnxruntime pull request 11841).
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    providers = [(one.name, one.options) for one in (provider, *provider.behind)]
+    providers = [(provider.name, provider.options)]
     try:
         session = ort.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # ONNX Runtime has a class for each kind of failure and no common one of its own

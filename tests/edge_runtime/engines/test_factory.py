@@ -25,7 +25,7 @@ def test_an_engine_is_spelled_with_its_precision() -> None:
     assert parse_choice("cpu") == ("cpu", None)
 
 
-@pytest.mark.parametrize("text", ["gpu", "cpu:", "", ":fp32"])
+@pytest.mark.parametrize("text", ["gpu", "ort-tensorrt", "cpu:", "", ":fp32"])
 def test_what_names_no_engine_is_refused(text: str) -> None:
     with pytest.raises(EngineUnavailableError, match="names no engine: write ENGINE"):
         parse_choice(text)
@@ -48,34 +48,15 @@ def test_auto_falls_back_to_the_cpu_and_says_so_where_cuda_does_not_run(
     assert "hrm-edge[serve-gpu]" in caplog.text
 
 
-def test_an_engine_of_onnx_runtime_is_never_kept_in_a_bundle(tiny_bundle: Path) -> None:
-    bundle = Bundle.open(tiny_bundle)
-    options = onnx.provider_for(bundle, "ort-tensorrt", "fp32", num_slots=1).options
-    folders = {options["trt_engine_cache_path"], options["trt_timing_cache_path"]}
-    assert [folder for folder in folders if folder.startswith(str(bundle.path))] == []
-
-
 def test_a_precision_the_bundle_lacks_is_refused(tiny_bundle: Path) -> None:
     with pytest.raises(BundleError, match="holds no 'int8' graph"):
         choose(Bundle.open(tiny_bundle), "cpu:int8", num_slots=1)
 
 
-@pytest.mark.parametrize("engine", ["cuda", "ort-tensorrt"])
 @without_gpu
-def test_a_provider_that_is_not_there_is_refused_and_not_replaced(tiny_bundle: Path, engine: str) -> None:
+def test_a_provider_that_is_not_there_is_refused_and_not_replaced(tiny_bundle: Path) -> None:
     with pytest.raises(EngineUnavailableError, match=r"install hrm-edge\[serve-gpu\] .*onnxruntime-gpu"):
-        engine_for(Bundle.open(tiny_bundle), engine=engine, num_slots=1)
-
-
-def test_the_tensorrt_provider_gets_one_profile_for_every_batch(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = Bundle.open(tiny_bundle)
-    provider = onnx.tensorrt_provider(bundle.manifest, "int8", num_slots=4, cache=tmp_path)
-    assert provider.options["trt_profile_min_shapes"] == (
-        "tokens_BT:1x16,puzzle_vector_BE:1x8,fresh_B:1,z_high_BND:1x17x8,z_low_BND:1x17x8"
-    )
-    assert provider.options["trt_profile_max_shapes"].startswith("tokens_BT:4x16,")
-    assert (provider.options["trt_fp16_enable"], provider.options["trt_int8_enable"]) == ("True", "True")
-    assert provider.behind == (onnx.CUDA,)
+        engine_for(Bundle.open(tiny_bundle), engine="cuda", num_slots=1)
 
 
 def test_a_carry_on_a_device_moves_like_one_in_memory() -> None:

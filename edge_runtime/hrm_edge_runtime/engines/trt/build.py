@@ -2,7 +2,7 @@
 
     python3 -m hrm_edge_runtime.engines.trt.build model.bundle --slots 4
 
-On an 8 GB board the builder needs more memory than everything after it, so `prepare`, which `hrm-serve` calls, starts
+On an 8 GB board the builder needs more memory than everything after it, so `Build`, which `hrm-serve` makes, starts
 this command as a process of its own and waits for its end; the memory is then free again. Not run on a GPU yet; the
 same code runs on TensorRT-RTX in the check without a GPU.
 """
@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from typing import Annotated, Any
@@ -54,19 +53,27 @@ COPIES_OF_GRAPH = 4
 
 
 class Build:
-    """A build in a process of its own, which a Ctrl-C does not reach; any thread may look at it, and end it."""
+    """Builds in a process of its own what is not built yet; it shows its progress on standard error.
 
-    def __init__(self, bundle: Bundle, command: list[str]) -> None:
-        self._model, self._precision, self._began_s = bundle.manifest.name, "", time.monotonic()
+    Neither TensorRT nor CUDA is loaded into this process. A Ctrl-C does not reach the child; any thread may end it, and
+    ask how far it is.
+    """
+
+    def __init__(self, bundle: Bundle, *, precision: str | None, num_slots: int) -> None:
+        self._bundle, self._precision, self._began_s = bundle, "", time.monotonic()
+        command = [*cache.build_command(bundle, precision=precision, num_slots=num_slots), "--json"]
         self._child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         self.kill = self._child.kill
 
     def progress(self) -> dict[str, str | float]:
         elapsed_s = round(time.monotonic() - self._began_s, 1)
-        return {"model": self._model, "precision": self._precision, "elapsed_s": elapsed_s}
+        return {"model": self._bundle.manifest.name, "precision": self._precision, "elapsed_s": elapsed_s}
 
-    def result(self) -> dict[str, Any]:
-        """What was built and chosen; raises EngineUnavailableError where nothing was."""
+    def result(self, *, to_judge: bool) -> str:
+        """The precision to run: the one asked for, or the fastest.
+
+        Refuses an engine that does not hold PyTorch's answers, unless it is opened `to_judge` it.
+        """
         told: dict[str, Any] = {}
         with self._child as child:
             assert child.stdout is not None
@@ -80,34 +87,14 @@ class Build:
                 child.kill()
         if status or "chosen" not in told:
             raise EngineUnavailableError(f"no TensorRT engine was built (status {status}): see the line above.")
-        return told
-
-
-def prepare(
-    bundle: Bundle,
-    *,
-    precision: str | None,
-    num_slots: int,
-    to_judge: bool = False,
-    watch: Callable[[Build], None] | None = None,
-) -> str:
-    """Build in a child process what is not built yet; returns the precision to run, the fastest where none is given.
-
-    The child shows its progress on standard error. Neither TensorRT nor CUDA is loaded into this process. An engine
-    that does not hold PyTorch's answers is refused, unless it is opened `to_judge` it.
-    """
-    build = Build(bundle, [*cache.build_command(bundle, precision=precision, num_slots=num_slots), "--json"])
-    if watch is not None:
-        watch(build)
-    told = build.result()
-    chosen, pages = told["chosen"], told["engines"]
-    first = pages[0]["key"]["precision"]
-    if chosen is None and not to_judge:
-        raise EngineUnavailableError(
-            f"{first} on TensorRT breaks parity here ({pages[0]['breaks'][0]}): serve another precision, or look with "
-            f"`hrm-parity {bundle.path} --engine tensorrt:{first}`."
-        )
-    return str(chosen or first)
+        chosen, pages = told["chosen"], told["engines"]
+        first = pages[0]["key"]["precision"]
+        if chosen is None and not to_judge:
+            raise EngineUnavailableError(
+                f"{first} on TensorRT breaks parity here ({pages[0]['breaks'][0]}): serve another precision, or look "
+                f"with `hrm-parity {self._bundle.path} --engine tensorrt:{first}`."
+            )
+        return str(chosen or first)
 
 
 @app.command(epilog="Example: python3 -m hrm_edge_runtime.engines.trt.build model.bundle --slots 4")

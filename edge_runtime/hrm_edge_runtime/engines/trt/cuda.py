@@ -38,7 +38,7 @@ class Shared:
 
     arrays: dict[str, NDArray[Any]]
     addresses: dict[str, int]
-    memory: NDArray[np.uint8]
+    memory: NDArray[Any]
     address: int
 
 
@@ -75,25 +75,19 @@ class Gpu:
 
     def share(self, tensors: Mapping[str, tuple[Shape, Any]]) -> Shared:
         """Tensors of these shapes and types that both sides see, zeroed."""
-        sizes = {name: int(np.prod(shape)) * np.dtype(dtype).itemsize for name, (shape, dtype) in tensors.items()}
-        starts = list(itertools.accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values()), initial=0))
-        num_bytes = starts.pop()
+        formats = [np.dtype((dtype, shape)) for shape, dtype in tensors.values()]
+        sizes = (-(-one.itemsize // ALIGNMENT) * ALIGNMENT for one in formats)
+        *starts, num_bytes = itertools.accumulate(sizes, initial=0)
+        layout = np.dtype({"names": [*tensors], "formats": formats, "offsets": starts, "itemsize": num_bytes})
         with self._refusing_no_memory(num_bytes):
             pointer, mapped = self._driver.pin(num_bytes, mapped=self.info.is_integrated)
         self._pinned.append(pointer)
-        memory = np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(pointer))
-        memory[:] = 0
-        start = dict(zip(tensors, starts, strict=True))
+        ctypes.memset(pointer, 0, num_bytes)
+        memory = np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(pointer)).view(layout).reshape(())
         address = mapped or self.allocate(num_bytes)
-        return Shared(
-            arrays={
-                name: memory[start[name] : start[name] + sizes[name]].view(dtype).reshape(shape)
-                for name, (shape, dtype) in tensors.items()
-            },
-            addresses={name: address + offset for name, offset in start.items()},
-            memory=memory,
-            address=address,
-        )
+        addresses = {name: address + start for name, start in zip(tensors, starts, strict=True)}
+        arrays = {name: memory[name] for name in tensors}
+        return Shared(arrays=arrays, addresses=addresses, memory=memory, address=address)
 
     def upload(self, shared: Shared) -> None:
         """Send what the host wrote to the GPU; nothing to do where the memory is the same."""
