@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hrm_benchmarks.report import Row, new_figure
+from hrm_benchmarks.report import Row
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.solvers import Reply, SolveAll, opened
@@ -138,17 +138,3 @@ def _answer(reply: Reply) -> SolveAnswer:
     if isinstance(reply, SolveAnswer):
         return reply
     raise ValueError(f"a puzzle is refused: {reply.message}; {reply.remedy}.")
-
-
-def save_picture(path: Path, title: str, rows: Sequence[Row]) -> None:
-    """Share proven over the CPU time spent on a puzzle, a line for each model and number of attempts."""
-    figure = new_figure(figsize=(7, 3.8), layout="constrained")
-    axis = figure.subplots()
-    for row in rows:
-        times_ms = np.sort(np.array(row["segments"])[row["is_solved"]] * row["segment_ms"])
-        shares = 100 * np.arange(1, len(times_ms) + 1) / row["puzzles"]
-        axis.step(times_ms, shares, where="post", label=f"{row['model']}, {row['attempts']} attempts")
-    axis.set(xscale="log", xlabel="CPU time of a puzzle (ms)", ylabel="proven (%)", ylim=(0, 105), title=title)
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
-    figure.savefig(path, dpi=120)

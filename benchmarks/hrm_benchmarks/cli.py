@@ -168,7 +168,6 @@ def accuracy(
     engine: Annotated[str, typer.Option(metavar="ENGINE[:PRECISION]", help="As in hrm-serve.")] = "auto",
     slots: Annotated[int, typer.Option(min=1, help="Attempts in one batch.")] = 16,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the engine.")] = 1,
-    png: Annotated[Path | None, typer.Option(help="Draw proven answers against CPU time.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with every puzzle, in place of the table.")] = False,
 ) -> None:
     """Solve the same puzzles with each model and number of attempts, and count the CPU time to a proven answer."""
@@ -191,8 +190,6 @@ def accuracy(
         title = (
             f"{puzzle.name}, {len(known)} puzzles, up to {max_segments or 'all'} segments, {engine}, {threads} threads"
         )
-        if png is not None:
-            accuracy_bench.save_picture(png, title, found)
     if json:
         print_json(settings, levels=found)
     else:
