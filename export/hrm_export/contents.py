@@ -142,6 +142,8 @@ def served_graph(model: hrm.HRM, puzzle: Puzzle, policy: HaltingPolicy) -> Serve
 def find_checkpoint(source: Path | None, calib: str | None) -> Path:
     """The checkpoint that is named, or the best of the run that is named like the calibration's puzzle."""
     if source is not None:
+        if (source / BEST).exists() and not (source / "config.json").exists():
+            raise ValueError(f"{source} is a run; give {source / BEST}, its best checkpoint")
         return source
     if calib is None:
         raise ValueError("no checkpoint is named; give CHECKPOINT, or --calib NAME to take runs/NAME/best")

@@ -3,6 +3,7 @@
 import io
 import json
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -145,6 +146,8 @@ def test_solve_command_reads_a_board_of_many_lines_and_writes_json(bundle: Path)
         ("solve", [SOLVED, "--bundle", "nowhere.bundle"], "nowhere.bundle is neither a directory nor a shipped bundle"),
         ("solve", [SOLVED, "--bundle", "BUNDLE", "--policy", "guess"], "policy cannot be 'guess'"),
         ("solve", [SOLVED, "--url", "http://127.0.0.1:9"], "no answer from http://127.0.0.1:9"),
+        ("solve", [SOLVED, "--url", "127.0.0.1:9"], "no answer from http://127.0.0.1:9"),
+        ("solve", ["nosuch.txt"], "there is no file nosuch.txt: give one that is there, or the puzzle itself"),
     ],
 )
 def test_faults_are_told_in_one_sentence(bundle: Path, name: str, arguments: list[str], said: str) -> None:
@@ -153,6 +156,13 @@ def test_faults_are_told_in_one_sentence(bundle: Path, name: str, arguments: lis
     assert done.stderr.startswith(f"hrm-{name}: ")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_loaded(bundle: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = run("serve", bundle, "--port", str(taken.getsockname()[1]))
+    assert (done.status, done.stderr.count("cannot be listened on")) == (3, 1)
+    assert "Started server" not in done.stderr
 
 
 def test_what_the_engine_refuses_at_the_start_ends_the_server(bundle: Path) -> None:

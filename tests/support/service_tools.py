@@ -98,6 +98,8 @@ def command(name: str, *arguments: object) -> list[str]:
     start = {
         "serve": "from hrm_edge_runtime.cli import serve as main",
         "solve": "from hrm_edge_runtime.solve.cli import main",
+        "data": "from hrm_puzzles.cli import main",
+        "parity": "from hrm_edge_runtime.parity.cli import main",
     }
     return [sys.executable, "-c", f"{start[name]}; main()", *map(str, arguments)]
 

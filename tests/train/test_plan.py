@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -187,6 +188,23 @@ def test_a_usual_data_set_is_built_where_it_is_absent(tmp_path: Path, monkeypatc
     assert (tmp_path / "data/sudoku-4x4/train/dataset.json").exists()
     assert said[0].startswith("data/sudoku-4x4 is absent: building it")
     assert (tmp_path / "runs/sudoku-4x4/run.json").exists()
+
+
+def test_a_data_set_of_a_fifth_of_the_disk_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hrm_train.plan.shutil.disk_usage", lambda _: SimpleNamespace(free=10 * 2**30))
+    with pytest.raises(
+        ValueError, match=r"^data/arc would take at most \d\.\d GiB; 10\.0 GiB are free there: add --yes"
+    ):
+        open_plan(PlanOptions(hw="cpu"), print)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_of_another_puzzle_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    open_plan(PlanOptions(puzzle="sudoku-4x4", hw="cpu"), print)
+    with pytest.raises(ValueError, match="runs/sudoku-4x4 trains sudoku-4x4, and --puzzle maze-8x8 would change that"):
+        open_plan(PlanOptions(puzzle="maze-8x8", run=Path("runs/sudoku-4x4"), resume=True), print)
 
 
 def test_a_named_recipe_gives_what_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,13 @@ import typer
 
 from hrm_host import atomic
 from hrm_host.memory import GIB
+from hrm_host.progress import stages_on
 from hrm_model import checkpoint, geometry
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.arc.build import ArcRecipe, build_arc
+from hrm_puzzles.arc.build import ArcRecipe, build_arc, most_bytes
 from hrm_puzzles.data import sources
 from hrm_puzzles.data.build import DataRecipe, build, usual_counts
 from hrm_puzzles.puzzle import Puzzle
@@ -38,6 +39,7 @@ SMALL = 8_000_000  # parameters, below which the table's small_rows_* hold
 FACTORS = (0.5, 1, 2, 4)  # of the wanted micro-batch: what `fastest` tries, REPEATS times each
 REPEATS = 3
 CHECKPOINTS = 4  # the last two, the best, and the one being written
+DISK_SHARE = 5  # a data set that takes one such part of the free disk is asked for
 LONGEST_WARMUP = 10  # a warm-up beyond one such part of the run is said
 FILLED = 0.9  # share of the device's memory that a micro-batch may fill; the rest is for fragments and other programs
 
@@ -63,6 +65,7 @@ class PlanOptions:
     ] = None
     arch: Annotated[str | None, typer.Option(help="hrm, or transformer for the plain one. [default: hrm]")] = None
     init: Annotated[Path | None, typer.Option(help="Checkpoint whose weights to start from.")] = None
+    yes: Annotated[bool, typer.Option("--yes", help="Build a data set of a fifth of the free disk or more.")] = False
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run exactly where it stopped.")] = False
 
     @property
@@ -164,13 +167,17 @@ def open_plan(options: PlanOptions, say: Say = print, *, tune: int = 0) -> RunPl
     run, ranks = options.run_path, distributed.ranks()
     was_restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by torchrun, after a failure
     if options.resume or (was_restarted and (run / status.SETTINGS).exists()):
-        return read_plan(run, options.hw)
+        plan = read_plan(run, options.hw)
+        if options.puzzle and options.puzzle != plan.recipe.puzzle:
+            problem = f"{run} trains {plan.recipe.puzzle}, and --puzzle {options.puzzle} would change that"
+            raise ValueError(f"{problem}; leave it away, or start another --run without --resume")
+        return plan
     if ranks.is_first:
         if (run / status.SETTINGS).exists():
             raise ValueError(f"{run} already holds a run; add --resume to continue it or choose another --run")
         kind, plan = registry.get(options.puzzle_name), draft(options, hardware_from_name(options.hw or "auto"))
         if options.data is None:
-            _build_usual_data(kind, plan.data, options.named_settings.get("data", {}), say)
+            _build_usual_data(kind, plan.data, options.named_settings.get("data", {}), say, yes=options.yes)
         plan = plan.with_puzzle_ids(batches.open_source(plan.data, "train", kind).num_puzzle_ids)
         if tune:
             plan = _tuned(plan, tune, say)
@@ -270,22 +277,34 @@ def _settings_by_record(settings: Sequence[str]) -> list[dict[str, str]]:
     return [{key: value for key, value in pairs.items() if key in keys} for keys in known]
 
 
-def _build_usual_data(kind: Puzzle, path: Path, examples: Values, say: Say) -> None:
-    """Builds it with the usual settings of `hrm-data build` and those of a recipe, unless it is there."""
+def _build_usual_data(kind: Puzzle, path: Path, examples: Values, say: Say, *, yes: bool) -> None:
+    """Builds it with the usual settings of `hrm-data build` and those of a recipe, unless it is there.
+
+    Says what, where and how large; what takes a fifth of the free disk or more is built with `yes` alone.
+    """
     if path.exists():
         return
     told = "".join(f" --{key.removeprefix('num_').replace('_', '-')} {value}" for key, value in examples.items())
     say(f"{path} is absent: building it as 'hrm-data build {kind.name} --out {path}{told}' does")
     workers = os.cpu_count() or 1
     if isinstance(kind, Arc):
-        build_arc(ArcRecipe(puzzle=kind.name, **examples), kind, path, num_workers=workers)
+        arc = ArcRecipe(puzzle=kind.name, **examples)
+        free = shutil.disk_usage(next(folder for folder in path.absolute().parents if folder.is_dir())).free
+        sizes = f"at most {most_bytes(arc, kind) / GIB:.1f} GiB; {free / GIB:.1f} GiB are free there"
+        if DISK_SHARE * most_bytes(arc, kind) >= free and not yes:
+            raise ValueError(f"{path} would take {sizes}: add --yes, or choose another --puzzle or --recipe")
+        say(sizes)
+        with stages_on() as stages:
+            build_arc(arc, kind, path, num_workers=workers, progress=partial(stages.show, "tasks"))
         return
     usual: Values = dict(zip(("num_train", "num_test"), usual_counts(kind), strict=True))
     if "source" in examples:
         files = sources.downloaded(examples["source"])
         usual = {"num_train": 0, "num_test": 0, "csv_train": str(files[0]), "csv_test": str(files[1])}
     chosen = {key: value for key, value in examples.items() if key != "source"}
-    build(DataRecipe(puzzle=kind.name, **(usual | chosen)), path, num_workers=workers)
+    with stages_on() as stages:
+        progress = partial(stages.show, "puzzles")
+        build(DataRecipe(puzzle=kind.name, **(usual | chosen)), path, num_workers=workers, progress=progress)
 
 
 def _tuned(plan: RunPlan, most: int, say: Say) -> RunPlan:

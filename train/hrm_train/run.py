@@ -187,6 +187,7 @@ class TrainingRun:
         def stop(number: int, _frame: object) -> None:
             self.stopped_by = signal.Signals(number).name
             restore()
+            self.say(f"{self.stopped_by}: this step is finished and saved; once more ends at once")
 
         def restore() -> None:
             for number, handler in before.items():

@@ -131,13 +131,14 @@ class ServerOptions:
 
 
 def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], options: ServerOptions) -> None:
-    """Serve models until a signal ends it; exits with 1 where the port is taken.
+    """Serve models until a signal ends it; raises OSError where the port is taken.
 
     The engine process makes its own lanes, one for each model. With a library an admin may change the models, and a
     new engine process opens those served at that moment. What it needs built is built while the port answers that the
     server is not ready. Raises EngineUnavailableError where the engine is not built or refuses to start.
     """
     library = lanes if isinstance(lanes, Library) else None
+    _require_free(options.host, options.port)
 
     def start_engine() -> SpawnedEngine:
         if not isinstance(lanes, Library):
@@ -181,6 +182,20 @@ def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], option
     DrainingServer(config, engine_client, options).run()
     if engine_client.process.refusal is not None:
         raise EngineUnavailableError(engine_client.process.refusal)
+
+
+def _require_free(host: str, port: int) -> None:
+    """Refuse an address where another program listens, before anything is loaded."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            if sys.platform != "win32":  # where it would share the address of a server that runs
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise OSError(
+            f"{host}:{port} cannot be listened on ({error.strerror}): give another --port or --host."
+        ) from error
 
 
 def _with_descriptors_for(max_connections: int) -> int:

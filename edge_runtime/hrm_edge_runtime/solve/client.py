@@ -87,7 +87,7 @@ class Client:
         rng: random.Random | None = None,
     ) -> None:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._url = url
+        self._url = url = url if "://" in url else f"http://{url}"
         self._http = httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(timeout_s, connect=10.0))
         self._patience_s = patience_s
         self._rng = rng or random.Random()

@@ -9,6 +9,7 @@ import csv
 import functools
 import itertools
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -34,6 +35,7 @@ SolveAll = Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Reply]]]
 Options = Mapping[str, object]
 
 MAX_ATTEMPTS = 1024  # nothing else waits for this engine
+FILE_NAME = re.compile(r"[^\n]+\.[A-Za-z]{3,6}")  # no board ends so
 MAX_FILE_NAME = 250  # longer is a board, and no file system would take it as a name
 HEAD_LINES = 100  # a board over several lines ends before this
 
@@ -81,6 +83,8 @@ def opened(argument: str, shortest: int) -> Generator[Iterator[Entry]]:
         elif is_many(argument):
             with Path(argument).open(encoding="utf-8", newline="") as stream:
                 yield entries(stream, shortest)
+        elif FILE_NAME.fullmatch(argument):
+            raise SolvingError(f"there is no file {argument}: give one that is there, or the puzzle itself.")
         else:
             yield entries([argument], 0)
     except (OSError, UnicodeDecodeError) as error:

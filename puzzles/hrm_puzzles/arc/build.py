@@ -58,6 +58,13 @@ class ArcRecipe:
         return np.random.default_rng([self.seed, int.from_bytes(digest[:8], "little")])
 
 
+def most_bytes(recipe: ArcRecipe, puzzle: Arc) -> int:
+    """The most that its data set takes on disk; a task with few symmetries has fewer variants."""
+    tasks = (task for task in chosen(read_tasks(recipe.dataset), recipe.tasks) if task.side <= puzzle.side)
+    num_pairs = sum(len(_pairs(task, split)) for task in tasks for split in SPLITS)
+    return 2 * puzzle.seq_len * num_pairs * (recipe.augment + 1)
+
+
 def build_arc(
     recipe: ArcRecipe, puzzle: Arc, out: Path, *, num_workers: int = 1, progress: OnProgress = unheard
 ) -> datasets.BuiltSet:

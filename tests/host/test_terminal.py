@@ -1,0 +1,57 @@
+"""On a terminal, beside its bars, a command still prints what it has to say."""
+
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+from echo_bundle import write_echo_bundle
+from service_tools import command
+from solving_tools import OPEN, SOLVED
+
+pytestmark = pytest.mark.process
+
+
+def shown(arguments: list[str]) -> str:
+    """What a person sees who runs the command on a terminal."""
+    master, slave = pty.openpty()
+    with subprocess.Popen(arguments, stdout=slave, stderr=slave, stdin=slave) as process:
+        os.close(slave)
+        seen = b""
+        try:
+            while piece := os.read(master, 65536):
+                seen += piece
+        except OSError:  # Linux's word for the end
+            pass
+        finally:
+            os.close(master)
+        process.wait(60)
+    return seen.decode()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], [f"{SOLVED}\r\n", "# not solved", "# refused", "4 puzzles: 1 proven, 2 unfinished, 1 refused"]),
+        (["--json"], ['"solution": "1234', '"status": "unfinished"', '"rule": "wrong-length"']),
+        (["--out", "OUT", "--json"], ['{"puzzles": 4, "solved": 1, "proven": 1']),
+    ],
+)
+def test_solving_a_file_prints_every_answer(options: list[str], said: list[str], tmp_path: Path) -> None:
+    bundle = write_echo_bundle(tmp_path / "echo.bundle")
+    many = tmp_path / "many.txt"
+    many.write_text(f"{SOLVED}\n{OPEN}\n{OPEN}\n12\n")
+    arguments = [str(tmp_path / "out") if option == "OUT" else option for option in options]
+    seen = shown(command("solve", many, "--bundle", bundle, *arguments))
+    assert all(one in seen for one in said), seen
+
+
+def test_building_a_data_set_says_what_was_built(tmp_path: Path) -> None:
+    options = ["build", "sudoku-4x4", "--out", str(tmp_path / "data"), "--train", "8", "--test", "4"]
+    assert "8 training and 4 test examples" in shown([*command("data"), *options])
+
+
+def test_parity_prints_its_figures(tmp_path: Path) -> None:
+    bundle = write_echo_bundle(tmp_path / "echo.bundle")
+    assert "hrm-parity: " in shown([*command("parity"), str(bundle)])  # it holds no golden traces, and says so
