@@ -59,6 +59,21 @@ def test_every_command_says_its_version(
     assert re.fullmatch(rf"{name} \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("name", umbrella.DESKTOP)
+def test_without_its_extra_a_command_of_the_desktop_says_what_to_install(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(_: str) -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(umbrella.importlib, "import_module", missing)
+    monkeypatch.setattr(sys, "argv", [f"/usr/bin/{name}", "--help"])
+    with pytest.raises(SystemExit) as left:
+        umbrella.desktop()
+    said = f"{name}: torch is not installed: run pip install 'hrm-edge[{umbrella.DESKTOP[name][1]}]'.\n"
+    assert (left.value.code, capsys.readouterr().err) == (3, said)
+
+
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package as an installer leaves it: with the entry points that pyproject.toml states now."""

@@ -117,7 +117,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(data: Path, tmp_path: Path
     kept = latest(run)
     process = train(run, "--resume", "--checkpoint-steps", "3", largest_file=100_000)
     process.join(60)
-    assert process.exitcode == 2
+    assert process.exitcode == 3
     assert kept is not None
     assert f"could not be written (File too large), {kept.name} before it is whole; make room" in said(run)
     assert "Traceback" not in said(run)

@@ -81,6 +81,7 @@ def solve(
     from hrm_edge_runtime.engines.factory import prepare
     from hrm_edge_runtime.solve import output, solvers
 
+    solvers.require_file(puzzle)
     with contextlib.ExitStack() as stack:
         if bundle is not None:
             opened = Bundle.open(find_bundle(bundle))

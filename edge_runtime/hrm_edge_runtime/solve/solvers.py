@@ -71,6 +71,12 @@ def is_many(argument: str) -> bool:
     return argument == "-" or (len(argument) < MAX_FILE_NAME and Path(argument).is_file())
 
 
+def require_file(argument: str) -> None:
+    """Refuse the name of a file that is not there."""
+    if FILE_NAME.fullmatch(argument) and not is_many(argument):
+        raise SolvingError(f"there is no file {argument}: give one that is there, or the puzzle itself.")
+
+
 @contextlib.contextmanager
 def opened(argument: str, shortest: int) -> Generator[Iterator[Entry]]:
     """The puzzles that an argument names, read lazily: itself, a file's, or standard input's.
@@ -83,8 +89,6 @@ def opened(argument: str, shortest: int) -> Generator[Iterator[Entry]]:
         elif is_many(argument):
             with Path(argument).open(encoding="utf-8", newline="") as stream:
                 yield entries(stream, shortest)
-        elif FILE_NAME.fullmatch(argument):
-            raise SolvingError(f"there is no file {argument}: give one that is there, or the puzzle itself.")
         else:
             yield entries([argument], 0)
     except (OSError, UnicodeDecodeError) as error:
