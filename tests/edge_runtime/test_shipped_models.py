@@ -1,15 +1,19 @@
 """Laws of the models inside the package, over the real engine that serves them."""
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
-from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
+from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle, find_bundle
+from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
+from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
+from hrm_edge_runtime.solve.solvers import from_bundle
 
 NUM_PUZZLES = 12
 
@@ -40,3 +44,24 @@ def test_every_shipped_model_proves_some_of_its_easiest_puzzles(path: Path) -> N
         for number, question in enumerate(questions)
     ]
     assert sum(result.verified is True for result in run_all(lane, attempts)) > NUM_PUZZLES / 2
+
+
+STUCK = (  # held-out puzzles on which one plain attempt is undecided after 60 segments
+    "35.1...........83....57.9..9..2..6...83...12...2..9..4..4.61....35...........5.68",
+    "9......433.46..5...6.3...9.....6.32....7.3....83.1.....7...8.3...6..42.915......7",
+    ".....1...9.3..6..56..4...7.89..7...2..4.....8..7..9...358.....67...3...........2.",
+    "6.5...8.48.........328.....7.342..8.4...3...2.5..793.6.....216.........85.4...2.3",
+)
+
+
+def test_the_9x9_model_proves_with_hypotheses_what_it_leaves_undecided_without() -> None:
+    bundle = Bundle.open(find_bundle("sudoku"))
+    solver = from_bundle(bundle, Choice(engine="cpu", precision="fp32"), num_threads=1)
+    proven: dict[str, int] = {}
+    ways: tuple[Literal["plain", "hypotheses"], ...] = ("plain", "hypotheses")
+    for how in ways:
+        requests = [SolveRequest(puzzle=puzzle, how=how, max_segments=60) for puzzle in STUCK]
+        answers = [reply for _, reply in solver.solve_all(requests) if isinstance(reply, SolveAnswer)]
+        assert {answer.how for answer in answers} == {how}
+        proven[how] = sum(answer.status == "proven" for answer in answers)
+    assert proven["hypotheses"] > proven["plain"]

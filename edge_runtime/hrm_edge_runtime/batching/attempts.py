@@ -5,6 +5,7 @@ Attempts after a task's first rank behind the first attempts of all other tasks,
 would be idle. Every task ends exactly once. Shapes: T tokens, P rows of the puzzle table.
 """
 
+import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -154,6 +155,7 @@ class Attempts:
         if task.num_attempts > 1:
             self._lane.check_tokens(task.tokens_T)  # before a symmetry meets them
             group.variants = self._variants.variants(task.tokens_T, task.puzzle_id, task.num_attempts)
+        first_guessing = math.inf if task.first_guessing is None else task.first_guessing
         for number, variant in enumerate(group.variants):
             attempt = Attempt(
                 attempt_id=next(self._attempt_ids),
@@ -164,7 +166,7 @@ class Attempts:
                 priority=task.priority - (number > 0),
                 deadline_s=task.deadline_s,
                 number=number,
-                hypotheses=self._hypotheses(task, variant, number),
+                hypotheses=None if number < first_guessing else self._hypotheses(variant, number),
             )
             self._lane.submit(attempt)  # refuses bad tokens before anything of the task is kept
             group.living[attempt.attempt_id] = attempt
@@ -175,9 +177,7 @@ class Attempts:
         if task.streamed:
             self._streamed[task.task_id] = group
 
-    def _hypotheses(self, task: Task, variant: TaskVariant, number: int) -> Hypotheses | None:
-        if task.first_guessing is None or number < task.first_guessing:
-            return None
+    def _hypotheses(self, variant: TaskVariant, number: int) -> Hypotheses:
         num_symbols, rng = self._puzzle.geometry.num_symbols, np.random.default_rng(number)
         return Hypotheses(question_T=variant.tokens_T, num_symbols=num_symbols, rng=rng)
 
@@ -290,13 +290,14 @@ class Attempts:
             if one.halted_by == "deadline" and not attempt.verified:
                 halted_by = "deadline"  # some attempts were cut, so the deadline was missed
         assert halted_by is not None
+        has_guessed = attempt.hypotheses is not None and attempt.hypotheses.num_tried
         said = "halted" if halted_by == "learned" and attempt.verified is None else "unfinished"
         self._results.append(
             Result(
                 task_id=group.task.task_id,
                 answer_T=attempt.answer_T,
                 status="proven" if attempt.verified else said,
-                how=attempt.how,
+                how="hypotheses" if has_guessed else "symmetries" if attempt.number else "plain",
                 verified=attempt.verified,
                 segments=attempt.segments,
                 halted_by=halted_by,

@@ -128,7 +128,7 @@ class Lane:
             has_backlog, num_active = bool(self._scheduler.waiting), len(self._scheduler.running)
             before = self._clock()
             if is_first:
-                self.num_ahead = self._next_run(attempts)
+                self.num_ahead = 1 if self._run_length == 1 else self._next_run(attempts)
                 self._run = self._engine.run(len(attempts), self.num_ahead) if self.num_ahead > 1 else None
             output = next(self._run) if self._run else self._engine.step(len(attempts))
             self.num_ahead -= 1

@@ -66,13 +66,6 @@ class Attempt:
     queue_s: float = field(default=0.0, init=False)
     compute_s: float = field(default=0.0, init=False)
 
-    @property
-    def how(self) -> How:
-        """What it did beside running the model on the puzzle as it was asked."""
-        if self.hypotheses is not None and self.hypotheses.num_tried:
-            return "hypotheses"
-        return "symmetries" if self.number else "plain"
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SegmentEvent:

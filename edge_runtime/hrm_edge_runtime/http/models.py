@@ -173,6 +173,7 @@ def parse_request(
             errors.append((model, error))
             continue
         _check_fields(model, request, parsed.identifier)
+        guesses = model.manifest.attempts == "hypotheses" and request.how != "plain"
         task = Task(
             task_id=task_id,
             tokens_T=tokens_T,
@@ -182,7 +183,7 @@ def parse_request(
             deadline_s=None if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000,
             priority=request.priority - priority_penalty,
             num_attempts=request.attempts or 1,
-            first_guessing=_first_guessing(model, request),
+            first_guessing=int(request.how is None) if guesses else None,
             best_effort=request.best_so_far,
             streamed=streamed,
         )
@@ -269,13 +270,6 @@ def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | N
     if request.best_so_far and request.deadline_ms is None:
         message = "best_so_far says what to do at a deadline, and there is none"
         raise invalid("no-deadline", message, "send deadline_ms as well", field="best_so_far")
-
-
-def _first_guessing(model: ServedModel, request: SolveRequest) -> int | None:
-    """The number of the first attempt that tries hypotheses, if any does."""
-    if request.how == "plain" or model.manifest.attempts != "hypotheses":
-        return None
-    return 0 if request.how == "hypotheses" else 1
 
 
 def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:
