@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from web_tools import Page, cell, choose, screen, solve
+from web_tools import Page, cell, choose, expect, paste, screen, solve
 
 from hrm_puzzles import registry
 from hrm_puzzles.data.build import import_file
@@ -78,3 +78,30 @@ def test_puzzle_of_the_set_goes_back_onto_the_board(page: Page) -> None:
     page.click("#tab-set")
     page.click("[aria-label='Edit Puzzle 1']")
     assert cell(page, 1, 1).inner_text() == "3"
+
+
+def test_fresh_board_goes_into_the_set_with_the_answer_of_its_generator(page: Page, tmp_path: Path) -> None:
+    choose(page, "maze-14x14")  # which no model here solves
+    expect(page.locator("#show-label")).to_be_visible()
+    assert page.is_disabled("#solve")
+    before = page.input_value("#text")
+    page.select_option("#difficulty", "hard")
+    expect(page.locator("#text")).not_to_have_value(before)
+    page.click("#show-label")
+    page.click("#add")
+    page.click("#tab-set")
+    imported = import_file(exported(page, tmp_path), registry.get("maze-14x14"), tmp_path / "data", split="train")
+    assert (imported.num_train, imported.faults) == (1, [])
+
+
+def test_answer_drawn_over_a_maze_goes_into_the_set(page: Page, tmp_path: Path) -> None:
+    choose(page, "maze-8x8")
+    paste(page, "\n".join(["S..G####", *["########"] * 7]))
+    page.click("#draw-label")
+    for col in (2, 3):
+        cell(page, 1, col).click()
+    cell(page, 1, 4).click()  # the goal keeps its mark
+    page.click("#add")
+    page.click("#tab-set")
+    imported = import_file(exported(page, tmp_path), registry.get("maze-8x8"), tmp_path / "data", split="train")
+    assert (imported.num_train, imported.faults) == (1, [])

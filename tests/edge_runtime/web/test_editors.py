@@ -4,7 +4,7 @@ import json
 
 import pytest
 from service_tools import Server
-from web_tools import Locator, Page, cell, choose, digits, paste, screen, solve
+from web_tools import Locator, Page, cell, choose, digits, expect, paste, screen, solve
 
 pytestmark = pytest.mark.process
 
@@ -97,7 +97,9 @@ def test_city_with_a_depot_and_customers_is_solved(page: Page) -> None:
     assert page.locator("#board .customer").count() == 1
     assert solve(page) == "Proven"
     choose(page, "logistics-6x6", "Main street")
-    solve(page)
+    assert solve(page) == "Proven"
+    assert page.inner_text("#verdict-text") == "The tour costs 24, and none is cheaper."
+    assert sorted(page.locator("#board .visited").all_inner_texts()) == ["1", "2", "3", "4", "5"]
     screen(page, "logistics")
 
 
@@ -122,3 +124,16 @@ def test_arc_grid_is_resized_and_painted(page: Page) -> None:
     page.click("label[title^=magenta]")
     cell(page, 1, 5).click()
     assert cell(page, 1, 5).get_attribute("aria-label") == "Row 1, column 5: magenta"
+
+
+def test_arc_task_is_chosen_from_pictures_and_judged_by_its_own_answer(page: Page) -> None:
+    choose(page, "arc-7x7")
+    expect(page.locator(".demonstration")).to_have_count(3)
+    assert page.inner_text("#tasks-title") == "76 tasks to choose from"
+    assert "learned 76 tasks" in page.inner_text("#about")
+    page.click("#tasks summary")
+    page.click("[aria-label='Task 0d3d703e']")
+    assert page.input_value("#task") == "0d3d703e"
+    assert solve(page) in ("Right", "Wrong")
+    page.wait_for_timeout(900)
+    screen(page, "tasks")

@@ -1,6 +1,7 @@
 """The page for everybody: by keyboard alone, in the dark, on a phone, with bad input, and with a hostile server."""
 
 import json
+import re
 
 import pytest
 from service_tools import Server
@@ -47,6 +48,8 @@ def test_tabs_are_walked_with_the_arrow_keys(page: Page) -> None:
     page.focus("#tab-puzzle")
     page.keyboard.press("ArrowRight")
     assert page.is_visible("#set")
+    page.keyboard.press("ArrowRight")
+    assert page.is_visible("#evaluation")
     page.keyboard.press("ArrowRight")
     assert page.is_visible("#operations")
     assert page.url.endswith("#operations")
@@ -194,3 +197,41 @@ def test_stream_that_breaks_off_is_said_in_words(page: Page) -> None:
     page.route("**/solve/stream", lambda route: route.fulfill(status=200, content_type="text/event-stream", body=body))
     page.click("#solve")
     expect(page.locator("#verdict-text")).to_contain_text("The connection ended before the answer")
+
+
+def test_docs_send_an_example_and_show_the_answer(page: Page, site: Server) -> None:
+    page.goto(f"{site.url}/docs")
+    page.select_option("#examples", "maze-8x8, object")
+    page.click("#send")
+    expect(page.locator("#sent")).to_have_text("200 OK")
+    answer = json.loads(page.inner_text("#said"))
+    assert (answer["model"], answer["route"]["cost"]) == ("maze-8x8", answer["route"]["optimum"])
+    assert page.inner_text("#example").startswith(f"curl {site.url}/solve -d '{{")
+    page.fill("#body", "{}")
+    page.click("#send")
+    expect(page.locator("#sent")).to_have_text(re.compile("^422"))
+    page.locator("#send").scroll_into_view_if_needed()
+    screen(page, "docs", whole=False)
+
+
+def test_no_page_has_a_serious_finding_of_axe(browser: Browser, site: Server) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    with browser.new_context(viewport={"width": 390, "height": 844}, bypass_csp=True) as context:
+        page = context.new_page()
+        page.goto(site.url)
+        page.wait_for_selector("#board [role=gridcell]")
+        found: list[tuple[str, str, str]] = []
+        for model, tab in (
+            *(("sudoku-6x6", "puzzle"), ("logistics-6x6", "puzzle"), ("arc-7x7", "puzzle")),
+            *(("maze-8x8", "set"), ("maze-8x8", "evaluation"), ("maze-8x8", "operations"), ("", "docs")),
+        ):
+            if tab == "docs":
+                page.goto(f"{site.url}/docs")
+                page.wait_for_selector("#examples option", state="attached")
+            else:
+                page.select_option("#model", model)
+                page.click(f"#tab-{tab}")
+            violations = axe.run(page).response["violations"]
+            found += [(model, tab, one["id"]) for one in violations if one["impact"] in ("serious", "critical")]
+            assert page.evaluate("document.documentElement.scrollWidth") == 390, tab
+        assert found == []

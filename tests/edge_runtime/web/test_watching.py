@@ -1,6 +1,8 @@
 """A person sees the model think: segments, margins, attempts side by side; and can stop it."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 from service_tools import Server, wait_for
@@ -64,6 +66,54 @@ def num_at_work(site: Server) -> int:
     """Slots at work, and requests that wait for an answer."""
     slots = site.slots()
     return slots["waiting"] + sum(lane["lane"]["num_active"] for lane in slots["lanes"])
+
+
+def test_red_verdict_offers_more_attempts(page: Page) -> None:
+    choose(page, "sudoku-6x6", "Few givens")
+    set_how(page)
+    page.fill("#segments-wanted", "1")
+    page.click("#solve")
+    assert verdict(page) == "Not proven"
+    page.fill("#segments-wanted", "")
+    page.click("text=Try 16 attempts")
+    assert verdict(page) == "Proven"
+    assert page.is_hidden("#try-more")
+    assert page.locator(".attempt").count() > 1
+
+
+def test_evaluation_runs_over_fresh_boards_pauses_and_is_exported(page: Page) -> None:
+    choose(page, "maze-8x8")
+    page.click("#tab-evaluation")
+    page.select_option("#evaluate-difficulty", "hard")
+    page.click("#evaluate")
+    expect(page.locator(".evaluated").nth(7)).to_be_visible()
+    page.click("#evaluate")
+    expect(page.locator("#evaluate")).to_have_text("Go on")
+    screen(page, "evaluation")
+    right, count = map(int, page.inner_text("#scores dd >> nth=0").split(" of "))
+    assert page.locator(".evaluated").count() == count >= 8
+    assert page.locator(".evaluated.wrong").count() == count - right
+    page.check("#only-failures")
+    assert page.locator(".evaluated").count() == count - right
+    with page.expect_download() as waiting:
+        page.click("#evaluate-export")
+    lines = [json.loads(line) for line in Path(waiting.value.path()).read_text().splitlines()]
+    assert len(lines) == count
+    assert sum(line["answer"]["solved"] for line in lines) == right
+    page.uncheck("#only-failures")
+    page.click(".evaluated >> nth=0")
+    assert page.is_visible("#puzzle")
+    assert page.input_value("#text") == lines[-1]["puzzle"]
+
+
+def test_evaluation_of_tasks_asks_every_held_out_pair_of_theirs(page: Page) -> None:
+    choose(page, "arc-7x7")
+    page.click("#tab-evaluation")
+    assert page.is_hidden("#evaluate-difficulty")
+    page.click("#evaluate")
+    expect(page.locator(".evaluated").nth(3)).to_be_visible()
+    page.click("#evaluate")
+    assert page.locator(".evaluated").count() >= 4
 
 
 def test_figures_tell_how_the_answer_came_about(page: Page) -> None:

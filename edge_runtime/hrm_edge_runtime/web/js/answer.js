@@ -14,7 +14,7 @@ export class Answer {
       onPaint: (cell) => this.#write(cell, this.brush()),
     });
     this.size = sizeFields(kind.most, (rows, cols) => this.#draws(resized(this.grid, rows, cols, kind.open)));
-    this.title = element("h3", {});
+    this.title = element("h2", {});
     this.node = element("div", { class: "answer-desk" },
       element("div", { class: "row" }, this.title, element("span", { class: "push" }), this.size.node), this.board.node);
     this.isDrawn = false;

@@ -38,6 +38,7 @@ function fieldTable(schema) {
   const head = element("tr", "", ...["Field", "Type", "Meaning"].map((text) => element("th", text)));
   const wrap = element("div", "", element("table", "", element("thead", "", head), element("tbody", "", ...rows)));
   wrap.className = "wide";
+  wrap.tabIndex = 0;
   return wrap;
 }
 
@@ -56,6 +57,7 @@ function operation(path, method, described) {
     element("tr", "", element("td", status), element("td", response.description), element("td", "", element("code", typeOf(contentSchema(response))))));
   const wrap = element("div", "", element("table", "", element("tbody", "", ...rows)));
   wrap.className = "wide";
+  wrap.tabIndex = 0;
   made.append(element("p", "Answers"), wrap);
   made.open = path === "/solve";
   return made;
@@ -69,14 +71,39 @@ function schemaDetails([name, schema]) {
   return made;
 }
 
+/** A request to edit and send, from the examples of the models that are served. */
+function tryIt(examples) {
+  $("examples").append(...Object.keys(examples).map((name) => element("option", name)));
+  const showCommand = () => { $("example").textContent = `curl ${location.origin}/solve -d '${$("body").value.replaceAll("'", "'\\''")}'`; };
+  const choose = () => {
+    $("body").value = JSON.stringify(examples[$("examples").value].value);
+    showCommand();
+  };
+  $("examples").onchange = choose;
+  $("body").oninput = showCommand;
+  $("send").onclick = async () => {
+    $("send").disabled = true;
+    $("sent").textContent = "Thinking …";
+    try {
+      const response = await fetch("/solve", { method: "POST", headers: { "content-type": "application/json" }, body: $("body").value });
+      $("sent").textContent = `${response.status} ${response.statusText}`;
+      $("said").textContent = JSON.stringify(await response.json(), null, 1).replace(/\[\s+([^[\]{}]*?)\s+\]/g, (_, cells) => `[${cells.replace(/\s+/g, " ")}]`);
+      $("said").hidden = false;
+    } catch {
+      $("sent").textContent = "The server cannot be reached.";
+    }
+    $("send").disabled = false;
+  };
+  choose();
+}
+
 async function start() {
   let api;
   try { api = await (await fetch("/openapi.json")).json(); }
   catch { $("about").textContent = "The server cannot be reached; reload when it is back."; return; }
   $("title").textContent = `${api.info.title}: API`;
   $("about").textContent = api.info.description;
-  const example = api.paths["/solve"].post.requestBody.content["application/json"].schema.properties.puzzle.examples[0];
-  $("example").textContent = `curl ${location.origin}/solve -H 'content-type: application/json' -d '${JSON.stringify({ puzzle: example })}'`;
+  tryIt(api.paths["/solve"].post.requestBody.content["application/json"].examples);
   $("paths").append(...Object.entries(api.paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, described]) => operation(path, method, described))));
   $("schemas").append(...Object.entries(api.components.schemas).map(schemaDetails));

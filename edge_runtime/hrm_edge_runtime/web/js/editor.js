@@ -11,10 +11,11 @@ const MOST_UNDONE = 200;
 
 export class Editor {
   /** `onChange()` hears of every change by the person, `onSolve()` of Enter, `onUnread(value)` of what cannot be drawn. */
-  constructor(kind, { onChange, onSolve, onUnread }) {
+  constructor(kind, { onChange, onSolve, onUnread, onAnswer }) {
     this.kind = kind;
-    this.heard = { onChange, onSolve, onUnread };
-    this.state = { grid: gridOf(kind.rows, kind.cols, kind.open), task: "", shown: [] };
+    this.heard = { onChange, onSolve, onUnread, onAnswer };
+    this.state = { grid: gridOf(kind.rows, kind.cols, kind.open), task: "", shown: [], label: null };
+    this.answer = null;  // what a person draws as the answer, while they do
     this.undone = [];
     this.brush = kind.marks[0].value;
     const onPaint = kind.paints ? (cell, isFirst) => this.#paint(cell, isFirst) : null;
@@ -27,14 +28,15 @@ export class Editor {
       onTask: (task) => this.#become({ ...this.state, task }),
       onResize: (rows, cols) => this.#become({ ...this.state, grid: resized(this.state.grid, rows, cols, kind.open) }),
     }) : null;
-    $("tools").replaceChildren(tools, ...(this.fields?.nodes ?? []));
+    $("tools").replaceChildren(tools, ...(this.fields ? [this.fields.node] : []));
+    $("shown").replaceChildren();
     this.#show();
   }
 
   /** Takes a JSON value or a text in any notation; says whether it could be drawn without a doubt. */
   take(value) {
     const read = this.kind.read(typeof value === "string" ? valueOf(value) : value);
-    if (read) this.#become({ ...this.state, shown: [], ...read });
+    if (read) this.#become({ ...this.state, shown: [], label: null, ...read });
     if (!read?.isSound) this.heard.onUnread(value);
     return Boolean(read?.isSound);
   }
@@ -58,8 +60,14 @@ export class Editor {
   }
 
   /** Draws the question alone, or with an answer on it. */
-  draw(answer = null, flash = {}) {
-    this.board.draw(this.kind.picture(this.state.grid, this.kind.isApart ? null : answer), flash);
+  draw(answer = null, flash = {}, route = null) {
+    this.board.draw(this.kind.picture(this.state.grid, this.kind.isApart ? null : answer, route), flash);
+  }
+
+  /** From now on the pointer and the keys write an answer over the question; with null, the question again. */
+  drawAnswer(answer) {
+    this.answer = answer;
+    if (answer) this.draw(answer);
   }
 
   #become(state) {
@@ -70,6 +78,7 @@ export class Editor {
 
   #set(state) {
     this.state = state;
+    this.answer = null;
     this.#show();
     this.heard.onChange();
   }
@@ -95,16 +104,27 @@ export class Editor {
   /** A first touch on a cell that has the brush's mark already takes it away, and so do the cells dragged over. */
   #paint(cell, isFirst) {
     const [row, col] = [Math.floor(cell / this.board.cols), cell % this.board.cols];
-    if (isFirst) this.stroke = this.state.grid[row][col] === this.brush ? this.kind.open : this.brush;
+    if (this.answer) {
+      if (isFirst) this.stroke = this.answer[row][col] === this.state.grid[row][col] ? this.brush : this.kind.open;
+    } else if (isFirst) this.stroke = this.state.grid[row][col] === this.brush ? this.kind.open : this.brush;
     this.#write(cell, this.stroke);
   }
 
   #write(cell, value) {
+    if (this.answer) return this.#writeAnswer(Math.floor(cell / this.board.cols), cell % this.board.cols, value);
     const grid = copied(this.state.grid);
     if (this.kind.marks.find((mark) => mark.value === value)?.once) {
       grid.forEach((line, row) => { grid[row] = line.map((old) => (old === value ? this.kind.open : old)); });
     }
     grid[Math.floor(cell / this.board.cols)][cell % this.board.cols] = value;
     this.#become({ ...this.state, grid });
+  }
+
+  /** The open mark takes away what was drawn; any other draws. */
+  #writeAnswer(row, col, value) {
+    const [asked, answer] = [this.state.grid[row][col], copied(this.answer)];
+    answer[row][col] = value === this.kind.open ? asked : this.kind.marked(asked, value);
+    this.drawAnswer(answer);
+    this.heard.onAnswer(answer);
   }
 }

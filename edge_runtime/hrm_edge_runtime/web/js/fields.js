@@ -1,6 +1,6 @@
 // What only ARC asks for: the size of a grid, the name of its task, and the demonstrations of that task.
 
-import { element } from "./dom.js";
+import { $, element } from "./dom.js";
 import { still } from "./picture.js";
 
 /** Rows and columns; `onResize(rows, cols)` hears of a new size within 1 and `most`. */
@@ -24,15 +24,14 @@ export function taskFields(kind, { onTask, onResize }) {
   const size = sizeFields(kind.most, onResize);
   const numbers = element("input", { type: "checkbox",
     on: { change: () => document.body.classList.toggle("numbers", numbers.checked) } });
-  const shown = element("div", { class: "demonstrations" });
   const row = element("div", { class: "row fields" },
     element("label", {}, "Task ", task), size.node, element("label", { class: "check" }, numbers, "Numbers"));
   const show = (state) => {
     task.value = state.task;
     size.show(state.grid.length, state.grid[0].length);
-    shown.replaceChildren(...state.shown.map((pair, index) => demonstration(kind, pair, index + 1)));
+    $("shown").replaceChildren(...state.shown.map((pair, index) => demonstration(kind, pair, index + 1)));
   };
-  return { nodes: [row, shown], show };
+  return { node: row, show };
 }
 
 function demonstration(kind, { input, output }, number) {

@@ -4,21 +4,23 @@ import { getJson, Refusal } from "./api.js";
 import { DrawnSet } from "./drawn.js";
 import { $, element } from "./dom.js";
 import { Editor } from "./editor.js";
+import { Evaluation } from "./evaluation.js";
 import { kindOf } from "./kinds/index.js";
 import { valueOf } from "./notation.js";
 import { Operations } from "./operations.js";
 import { SAMPLES } from "./samples.js";
 import { startTabs } from "./tabs.js";
+import { questionOf, showTasks, tasksOf } from "./tasks.js";
 import { startTheme } from "./theme.js";
 import { Thinking } from "./thinking.js";
 
-const page = { editor: null, thinking: null, models: [], drawn: null };
+const page = { editor: null, thinking: null, models: [], kinds: [], drawn: null };
 
 async function start() {
   startTheme();
-  let models;
+  let models, kinds;
   try {
-    ({ models } = await getJson("/models"));
+    [{ models }, { kinds }] = await Promise.all([getJson("/models"), getJson("/kinds")]);
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
     $("about").textContent = error.message;
@@ -26,38 +28,66 @@ async function start() {
   }
   const operations = new Operations(models);
   const tabs = startTabs((name) => (name === "operations" ? operations.start() : operations.stop()));
-  const drawn = new DrawnSet((puzzle) => {
+  const look = (puzzle) => {
     tabs.go("puzzle");
     page.editor.take(puzzle);
     page.editor.board.focus();
-  });
-  $("model").replaceChildren(...models.map(({ name }) => element("option", {}, name)));
-  Object.assign(page, { models, drawn });
-  $("model").onchange = () => open(models[$("model").selectedIndex], drawn);
+  };
+  const boards = kinds.filter(({ kind }) => models.every((model) => model.kind !== kind)).map(boardOf).filter(kindOf);
+  Object.assign(page, { kinds, models: [...models, ...boards], drawn: new DrawnSet(look), evaluation: new Evaluation(look) });
+  const options = (some) => some.map(({ name }) => element("option", {}, name));
+  $("model").replaceChildren(...options(models), ...(boards.length ? [element("optgroup", { label: "Boards without a model" }, ...options(boards))] : []));
+  $("model").onchange = () => open(page.models[$("model").selectedIndex]);
   listen();
-  open(models[0], drawn);
+  open(models[0]);
 }
 
+/** What stands in for a model where none here solves a kind: its boards can be made, drawn and labelled. */
+const boardOf = (kind) => ({ ...kind, name: kind.kind, isBoard: true, tasks: 0, max_attempts: 1, max_segments: 1,
+  seq_len: kind.rows * kind.cols, halting: { threshold: 0 } });
+
 /** Shows the board of a model. */
-function open(model, drawn) {
+function open(model) {
+  const { drawn } = page;
   const kind = kindOf(model);
-  const tasks = model.identifiers > 1 ? [`${model.identifiers - 1} tasks learned`] : [];
-  $("about").textContent = [model.precision, `${model.slots} slots`, `at most ${model.max_segments} segments`, ...tasks].join(" · ");
+  $("about").textContent = model.isBoard ? "No model here solves this board: draw it, label it, and train one."
+    : model.tasks ? `This one has learned ${model.tasks} tasks and knows no others.` : "";
   $("undrawable").hidden = kind !== null;
   $("workplace").hidden = kind === null;
   page.thinking?.forget();
   if (!kind) return;
+  Object.assign(page, { model, kind, fresh: null });
   page.editor = new Editor(kind, {
-    onChange: () => { page.thinking.forget(); drawn.offer(null, null); page.thinking.offerDrawn(); keepText(); },
+    onChange: () => { page.thinking.forget(); drawn.offer(null, null); page.thinking.offerDrawn(); keepText(); showLabels(null); },
     onSolve: solve,
     onUnread: (value) => page.thinking.explain(value),
+    onAnswer: (answer) => drawn.offer(page.editor.question, { solution: answer, verified: null }),
   });
   page.thinking = new Thinking(model, kind, page.editor, (question, answer) => drawn.offer(question, answer));
   drawn.show(model, kind);
   $("attempts-wanted").max = model.max_attempts;
+  $("attempts-wanted").value = 1;
+  $("solve").disabled = Boolean(model.isBoard);
+  $("goal").textContent = kind.goal;
   $("help").textContent = kind.help;
+  const levels = levelsOf(model, kind);
+  $("making").hidden = levels.length === 0;
+  $("difficulty").replaceChildren(...levels.map(([value, name]) => element("option", { value }, name)));
+  $("difficulty").value = levels[1]?.[0] ?? levels[0]?.[0] ?? "";
+  page.evaluation.show(model, kind, levels);
+  showSamples(model);
+  keepText();
+  showLabels(null);
+  chooseTask(model, kind);
+}
+
+const levelsOf = (model, kind) => (page.kinds.find((one) => one.kind === model.kind)?.difficulties ?? [])
+  .map((name) => [name, kind.levels?.[name] ?? name]);
+
+function showSamples(model) {
   const samples = { ...SAMPLES[model.kind], "The server's own": model.sample };
   const named = Object.entries(samples).filter(([, value]) => value !== undefined);
+  $("samples").hidden = named.length === 0;
   $("samples").replaceChildren(...["Samples …", ...named.map(([name]) => name)].map((name) => element("option", {}, name)));
   $("samples").onchange = () => {
     const [, value] = named[$("samples").selectedIndex - 1] ?? [];
@@ -65,10 +95,61 @@ function open(model, drawn) {
     $("samples").selectedIndex = 0;
   };
   if (named.length) page.editor.take(named[0][1]);
-  keepText();
+  else makeBoard();
+}
+
+/** The tasks that an ARC model knows; the first is on the board. */
+async function chooseTask(model, kind) {
+  $("tasks").hidden = true;
+  const tasks = await tasksOf(model);
+  if (page.model !== model) return;
+  showTasks(tasks, kind, (question) => { page.editor.take(question); page.editor.board.focus(); });
+  const [name] = Object.keys(tasks);
+  if (name) page.editor.take(questionOf(name, tasks[name]));
+}
+
+/** A fresh board from the generator, which knows its answer. */
+async function makeBoard() {
+  const { model } = page;
+  try {
+    const made = await getJson(`/puzzle?kind=${encodeURIComponent(model.kind)}&difficulty=${encodeURIComponent($("difficulty").value)}`);
+    if (page.model !== model) return;
+    page.editor.take(made.puzzle);
+    showLabels(made);
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error;
+    page.thinking.tell("bad", "No board", error.message);
+  }
+}
+
+/** Which ways there are to label the board: the generator's answer, where it made it, and one's own. */
+function showLabels(made) {
+  page.fresh = made;
+  $("show-label").hidden = !made;
+  $("draw-label").hidden = page.kind.isApart;
+  $("draw-label").setAttribute("aria-pressed", "false");
+}
+
+function showLabel() {
+  const { grid } = page.kind.read(page.fresh.solution);
+  page.thinking.forget();
+  page.editor.draw(grid);
+  page.thinking.tell("good", "The generator's answer", "Not the model's. It can go into the set.");
+  page.drawn.offer(page.editor.question, { solution: grid, verified: true });
+}
+
+function drawLabel() {
+  const isDrawing = $("draw-label").getAttribute("aria-pressed") === "true";
+  page.thinking.forget();
+  page.drawn.offer(null, null);
+  page.editor.drawAnswer(isDrawing ? null : page.editor.state.grid);
+  $("draw-label").setAttribute("aria-pressed", `${!isDrawing}`);
+  if (!isDrawing) page.thinking.tell("open", "Draw the answer", "Then add it to the set; hrm-data import checks it.");
 }
 
 function solve() {
+  if (page.model.isBoard) return;
+  $("draw-label").setAttribute("aria-pressed", "false");
   const [attempts, segments] = [$("attempts-wanted"), $("segments-wanted")].map(({ value }) => Number(value));
   page.thinking.solve({
     ...(attempts > 1 ? { attempts } : {}),
@@ -83,7 +164,7 @@ function take(text) {
   const fitting = page.models.findIndex((model) => read(model)?.isSound && (read(model).task || !kindOf(model).isApart));
   if (fitting >= 0 && !read(page.models[$("model").selectedIndex])?.isSound) {
     $("model").selectedIndex = fitting;
-    open(page.models[fitting], page.drawn);
+    open(page.models[fitting]);
   }
   page.editor?.take(text);
 }
@@ -94,6 +175,14 @@ function keepText() {
 
 function listen() {
   $("solve").onclick = solve;
+  $("new").onclick = makeBoard;
+  $("difficulty").onchange = makeBoard;
+  $("show-label").onclick = showLabel;
+  $("draw-label").onclick = drawLabel;
+  $("try-more").onclick = () => {
+    $("attempts-wanted").value = $("try-more").value;
+    solve();
+  };
   $("stop").onclick = () => page.thinking.stop();
   $("clear").onclick = () => { page.editor.clear(); page.editor.board.focus(0); };
   $("undo").onclick = () => page.editor.undo();

@@ -65,10 +65,10 @@ export class Operations {
     const counts = buckets(samples, "hrm_segments_per_puzzle", name);
     const slots = lane.slots.map((slot) => slotView(slot, model?.max_segments ?? 1));
     return element("section", { class: "card lane", "aria-label": `Model ${name}` },
-      element("h3", {}, name, element("span", { class: "quiet" }, ` ${[model?.kind === name ? "" : model?.kind, model?.precision].filter(Boolean).join(" · ")}`)),
+      element("h2", {}, name, element("span", { class: "quiet" }, ` ${[model?.kind === name ? "" : model?.kind, model?.precision].filter(Boolean).join(" · ")}`)),
       element("p", { class: "quiet" }, `${lane.num_active} of ${lane.num_slots} slots at work, ${lane.num_queued} attempts waiting`),
       element("div", { class: "slots" }, ...slots),
-      element("h4", {}, "Segments until a puzzle halted"),
+      element("h3", {}, "Segments until a puzzle halted"),
       counts.some(({ count }) => count) ? bars(counts) : element("p", { class: "quiet" }, "None has halted yet."),
       element("ul", { class: "outcomes" }, ...Object.entries(lane.completed).map(([outcome, count]) =>
         element("li", {}, element("b", {}, `${count}`), ` ${outcome.replace("_", " ")}`))));

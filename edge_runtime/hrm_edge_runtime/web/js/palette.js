@@ -16,7 +16,9 @@ export function brushes(kind, onChoose) {
 export function pad(kind, onWrite) {
   const keys = kind.marks.map((mark) =>
     element("button", { type: "button", class: "key", "aria-label": mark.name, on: { click: () => onWrite(mark.value) } }, mark.sign));
-  return element("div", { class: "pad", role: "group", "aria-label": "Write into the chosen cell" }, ...keys);
+  const made = element("div", { class: "pad", role: "group", "aria-label": "Write into the chosen cell" }, ...keys);
+  made.style.setProperty("--keys", keys.length);
+  return made;
 }
 
 /** A cell of a board as a sample of a mark. */

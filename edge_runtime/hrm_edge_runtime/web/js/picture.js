@@ -39,11 +39,10 @@ export class Picture {
   }
 }
 
-/** A picture that is only looked at, with a sentence for those who cannot. */
+/** A picture that is only looked at, with a sentence for those who cannot, or none where it is said beside it. */
 export function still(board, picture, label) {
   const made = new Picture(board);
   made.draw(picture);
-  made.node.setAttribute("role", "img");
-  made.node.setAttribute("aria-label", label);
+  for (const [name, value] of label ? [["role", "img"], ["aria-label", label]] : [["aria-hidden", "true"]]) made.node.setAttribute(name, value);
   return made.node;
 }

@@ -40,18 +40,20 @@ export class Thinking {
     $("margins").hidden = true;
     $("intro").hidden = false;
     this.apart?.forget(this.editor.state.grid);
+    this.editor.drawAnswer(null);
     this.editor.draw();
   }
 
   async solve(options) {
     if (this.abort) return;
     this.forget();
+    this.numAttempts = options.attempts ?? 1;
     this.editor.board.absolve();
     $("intro").hidden = true;
     this.#busy(true);
     this.#say("busy", "Thinking …", "");
     const { question } = this.editor;
-    this.asked = { question, grid: this.editor.state.grid };
+    this.asked = { question, grid: this.editor.state.grid, label: this.editor.state.label };
     this.run = new Run();
     this.player.play(this.run, { isPaced: $("paced").checked });
     await this.#listen({ puzzle: question, model: this.model.name, ...options });
@@ -123,12 +125,17 @@ export class Thinking {
     const { answer, elapsedMs, winner, length } = this.run;
     if (winner !== null) this.#choose(winner);
     if (!length) this.#draw(answer.solution);
-    const { mood, title, text } = verdictOf(answer, this.kind);
+    const { mood, title, text } = verdictOf(answer, this.kind, this.asked.label);
     this.#busy(false);
     this.#say(mood, title, text);
+    if (answer.route?.cost && !this.apart) this.editor.draw(answer.solution, {}, answer.route);
+    const more = Math.min(16, this.model.max_attempts);
+    $("try-more").hidden = mood !== "bad" || this.numAttempts >= more;
+    $("try-more").value = more;
+    $("try-more").textContent = `Try ${more} attempts`;
     $("figures").replaceChildren(...figuresOf(answer, this.model, elapsedMs).flatMap(([name, value]) =>
       [element("dt", {}, name), element("dd", {}, value)]));
-    this.onAnswer(this.asked.question, answer);
+    this.onAnswer(this.asked.question, mood === "bad" ? { ...answer, verified: false } : answer);
   }
 
   #refuse(refusal) {
@@ -147,7 +154,14 @@ export class Thinking {
     $("thinking").setAttribute("aria-busy", `${isBusy}`);
   }
 
+  /** Says something that is not about an answer of the model. */
+  tell(mood, title, text) {
+    $("intro").hidden = true;
+    this.#say(mood, title, text);
+  }
+
   #say(mood, title, text) {
+    $("try-more").hidden = true;
     $("verdict").className = `verdict ${mood}`;
     $("verdict-title").textContent = title;
     $("verdict-text").textContent = text;

@@ -1,5 +1,7 @@
 // What an answer means, in words: proven, not proven, or beyond proof; and why the model stopped.
 
+import { isSame } from "./grids.js";
+
 const HALTED = {
   proven: "A proof: the answer keeps every rule",
   learned: "Its own wish: the margin was high enough",
@@ -10,9 +12,16 @@ const HALTED = {
 };
 
 /** The mood (good, bad or open), a title and a sentence. */
-export function verdictOf(answer, kind) {
-  if (answer.status === "proven") return { mood: "good", title: "Proven", text: kind.proven };
-  if (answer.verified === false) return { mood: "bad", title: "Not proven", text: kind.disproven };
+export function verdictOf(answer, kind, label = null) {
+  const told = answer.route && kind.told?.(answer.route);
+  if (answer.status === "proven") return { mood: "good", title: "Proven", text: told ?? kind.proven };
+  const isSpare = told && answer.route.cost === answer.route.optimum;
+  if (answer.verified === false) return { mood: "bad", title: "Not proven", text: isSpare ? kind.spare : told ?? kind.disproven };
+  if (label) {
+    return isSame(label, answer.solution)
+      ? { mood: "good", title: "Right", text: "It is the answer that the task's author gave. The model has never seen it." }
+      : { mood: "bad", title: "Wrong", text: "The task's author gave another answer." };
+  }
   const isHalted = answer.status === "halted";
   const votes = answer.attempts > 1 && answer.votes ? ` ${Math.round(100 * answer.vote_share)} % of its attempts agree.` : "";
   const content = isHalted ? `The model says that it is done; it is often wrong.${votes}` : "The model had not finished.";
@@ -23,6 +32,7 @@ export function verdictOf(answer, kind) {
 /** Name and value of each figure of an answer. */
 export function figuresOf(answer, model, elapsedMs) {
   return [
+    ...(answer.route ? [["Cost, and the least", `${answer.route.cost ?? "–"}, ${answer.route.optimum}`]] : []),
     ["Stopped by", HALTED[answer.halted_by] ?? answer.halted_by],
     ...(answer.how === "plain" ? [] : [["Found by", answer.how]]),
     ["Segments", `${answer.segments} of at most ${model.max_segments}`],

@@ -17,9 +17,8 @@ export function arc(model) {
     written: (state) => JSON.stringify(question(state)),
     question,
     picture,
-    proven: "",
-    disproven: "",
-    help: "Paint with a finger or the mouse. Keys: arrows to move, 0 to 9 to colour, space to paint, Enter to solve.",
+    goal: "Find what changes from left to right, and do the same to the board.",
+    help: "Keys: arrows to move, 0 to 9 to colour, space to paint, Enter to solve.",
   };
 }
 
@@ -34,7 +33,8 @@ function read(value, most) {
   const task = isObject ? NAME_KEYS.map((key) => value[key]).find((name) => typeof name === "string") : undefined;
   const pairs = isObject && Array.isArray(value.train) ? value.train : [];
   const shown = pairs.map((pair) => ({ input: rowsOf(pair?.input, 30)?.grid, output: rowsOf(pair?.output, 30)?.grid }));
-  return { ...found, ...(task ? { task } : {}), shown: shown.filter(({ input, output }) => input && output) };
+  const label = isObject ? value.test?.[value.index ?? 0]?.output ?? null : null;
+  return { ...found, label, ...(task ? { task } : {}), shown: shown.filter(({ input, output }) => input && output) };
 }
 
 function rowsOf(value, most) {

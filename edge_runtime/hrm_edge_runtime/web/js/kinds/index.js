@@ -9,7 +9,9 @@
 //   question(state)       the puzzle as JSON, for the server, whose answer comes back as a grid of the same numbers
 //   picture(asked, said)  what to draw: {rows, cols, cells: [{text, look, label}], line}; `said` is an answer or null
 //   isApart               whether an answer has a board of its own
-//   proven, disproven     what a verdict means, in a sentence
+//   goal, help            what is asked, and which keys there are, in a sentence each
+//   proven, disproven     what a verdict means, in a sentence; or told(route) where the answer is a way
+//   marked(asked, value)  what drawing an answer puts over a cell of the question
 
 import { arc } from "./arc.js";
 import { logistics } from "./logistics.js";

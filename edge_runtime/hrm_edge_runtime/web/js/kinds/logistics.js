@@ -10,6 +10,8 @@ const NAMES = { [BUILDING]: "building", [ROAD]: "road", [BUSY]: "busy road", [JA
 const LOOKS = { [BUILDING]: "building", [ROAD]: "road", [BUSY]: "road busy", [JAMMED]: "road jammed",
   [DEPOT]: "road depot", [CUSTOMER]: "road customer" };
 const WRITTEN = { 0: "#", 1: ".", 2: "2", 4: "4", 5: "D", 6: "C", 11: "o", 12: "t", 14: "f" };
+const CUSTOMERS = { easy: "1 to 2 customers", medium: "3 to 5 customers", hard: "6 to 8 customers" };
+const CUSTOMERS_SMALL = { easy: "1 customer", medium: "2 to 3 customers", hard: "4 to 5 customers" };
 const MARKS = { tour: (road) => (road % ON_TOUR) + ON_TOUR, depot: () => DEPOT, customers: () => CUSTOMER };
 
 export function logistics(model) {
@@ -32,13 +34,19 @@ export function logistics(model) {
     written: ({ grid }) => grid.map((row) => row.map((value) => WRITTEN[value]).join("")).join("\n"),
     question: ({ grid }) => grid,
     picture,
-    proven: "The tour leads through every customer and back, none is cheaper, and no marked road is spare.",
-    disproven: "What the model marked is no cheapest tour.",
-    help: "Draw roads and buildings, place one depot and up to 8 customers. Keys: # . 2 4 D C, space, Enter to solve.",
+    goal: "Drive from the depot to every customer and back for the least cost. A road costs 1, a busy one 2, a jammed one 4.",
+    marked: (asked) => ([ROAD, BUSY, JAMMED].includes(asked) ? asked + ON_TOUR : asked),
+    told: ({ cost, optimum }) => cost === optimum ? `The tour costs ${cost}, and none is cheaper.`
+      : `${cost ? `Its tour costs ${cost}` : "Its marks lead nowhere"}; the cheapest costs ${optimum}.`,
+    spare: "It marks more roads than the tour needs.",
+    levels: size.rows * size.cols < 64 ? CUSTOMERS_SMALL : CUSTOMERS,
+    help: "Keys: arrows to move, space to draw, # . 2 4 D C to write, Enter to solve.",
   };
 }
 
-function picture(asked, said) {
+/** With a route, customers are numbered in the order of their visits, and the line is the one that is driven. */
+function picture(asked, said, route = null) {
+  const visits = new Map((route?.legs ?? []).slice(0, -1).map(({ to: [row, col] }, index) => [row * asked[0].length + col, index + 1]));
   const questions = cellsOf(asked);
   const cells = cellsOf(said ?? asked).map((value, cell) => {
     const isOnTour = value > ON_TOUR;
@@ -47,6 +55,8 @@ function picture(asked, said) {
     const under = isKept ? bare : questions[cell] % ON_TOUR;
     const name = `${NAMES[under]}${isOnTour ? ", on the tour" : ""}`;
     const sign = under === BUSY || under === JAMMED ? `${under}` : "";
+    const visit = visits.get(cell);
+    if (visit && isKept) return { text: `${visit}`, look: `${LOOKS[under]} visited`, label: `${name}, visit ${visit}` };
     return { text: isKept ? sign : "✗", look: `${LOOKS[under]}${isKept ? "" : " broken"}`, label: isKept ? name : `${name}, not kept` };
   });
   const hasTour = cellsOf(said ?? asked).some((value) => value > ON_TOUR);

@@ -27,9 +27,12 @@ export function maze(model) {
     written: ({ grid }) => grid.map((row) => row.map((value) => WRITTEN[value]).join("")).join("\n"),
     question: ({ grid }) => grid,
     picture,
-    proven: "The marked way leads from start to goal, and no way is shorter.",
-    disproven: "What the model marked is no shortest way from start to goal.",
-    help: "Draw with a finger or the mouse. Keys: arrows to move, space to draw, # . S G to write, Enter to solve.",
+    goal: "Find a shortest way from the start to the goal.",
+    marked: (asked) => (asked === OPEN ? PATH : asked),
+    told: ({ cost, optimum }) => cost === optimum ? `${cost} moves from start to goal, and no way is shorter.`
+      : `${cost ? `Its way has ${cost} moves` : "Its marks lead nowhere"}; the shortest has ${optimum}.`,
+    spare: "It marks more than the way.",
+    help: "Keys: arrows to move, space to draw, # . S G to write, Enter to solve.",
   };
 }
 

@@ -22,9 +22,11 @@ export function sudoku(model) {
     written: ({ grid }) => grid.map((row) => row.map((digit) => digit || ".").join("")).join("\n"),
     question: ({ grid }) => grid,
     picture: (asked, said) => picture(board, asked, said),
+    goal: `Fill the board: every row, column and box holds each of 1 to ${side} once.`,
+    marked: (asked, value) => asked || value,
     proven: "Every row, column and box holds each digit once, and every given is kept.",
     disproven: "The model's last answer breaks a rule where it is red, so it is no solution.",
-    help: "Type digits, move with the arrow keys, solve with Enter. Paste a puzzle anywhere on the page.",
+    help: "Keys: digits, arrows to move, Enter to solve. Paste a puzzle anywhere on the page.",
   } : null;
 }
 
