@@ -44,7 +44,7 @@ HALTING_LOSS = 0.005
 MEASURED_BATCHES = (1, 8)
 MEASURE_S = 0.1  # a table of the report, no decision hangs on it
 STEP = "step.fp32.onnx"
-COST_OF_SIZE = "{board}: {proven:.1%} of {puzzles} proven in {mean_segments:.1f} segments of {segment_ms:.2f} ms"
+COST_OF_SIZE = "{board}: {proven:.1%} of {num_puzzles} proven in {mean_segments:.1f} segments of {segment_ms:.2f} ms"
 main = command.Command("hrm-export", extra="export")
 """Entry point of `hrm-export`."""
 
@@ -64,9 +64,8 @@ def export(options: Options) -> None:
     with stages_on() as stages:
         contents = contents_of(options, source, out, stages)
         forms = write_bundle(out, contents, options, stages)
-        sizes = cost_of_size(out, contents, forms[0], options, stages)
     shutil.rmtree(kept_beside(out), ignore_errors=True)
-    _show(out, contents, forms, sizes, as_json=options.as_json)
+    _show(out, contents, forms, as_json=options.as_json)
     if options.engine:  # in a process of its own, whose memory is free again when the engines are built
         build = [sys.executable, "-m", "hrm_edge_runtime.engines.trt.build", str(out)]
         raise typer.Exit(subprocess.run(build).returncode)
@@ -85,6 +84,7 @@ def write_bundle(path: Path, contents: Contents, options: Options, stages: Stage
             (unfinished / TASKS_NAME).write_text(json.dumps(contents.tasks, separators=(",", ":")) + "\n")
         fp32 = Form(precision="fp32", portable=contents.served.graph)
         _write_and_measure(unfinished, fp32, contents, options, stages)
+        say_cost_of_size(unfinished, contents, fp32, options, stages)
         golden, num_candidates = _golden(contents, fp32.policy.threshold, stages)
         np.savez_compressed(unfinished / GOLDEN_NAME, allow_pickle=False, **vars(golden))
         fp32.origin = {"tolerance": LOGIT_TOLERANCE, "num_candidates": num_candidates}
@@ -229,28 +229,24 @@ def segment_ms(graph: Path, batch: int, contents: Contents) -> float:
         return median_step_ms(engine, batch, seconds=MEASURE_S, min_steps=1)
 
 
-def cost_of_size(
-    out: Path, contents: Contents, form: Form, options: Options, stages: Stages
-) -> list[dict[str, str | int | float]]:
-    """What another board costs beside that of training: both in float32, on as many puzzles."""
+def say_cost_of_size(directory: Path, contents: Contents, form: Form, options: Options, stages: Stages) -> None:
+    """What another board costs beside that of training: both in float32, on as many puzzles.
+
+    Said before golden traces are sought: on a board that the model does not know, there may be none.
+    """
     if contents.trained is None:
-        return []
-    rows: list[dict[str, str | int | float]] = []
-    with TemporaryDirectory() as directory:
+        return
+    with TemporaryDirectory() as other:
         made = questions_made(contents.trained.puzzle, len(contents.held_out), num_workers=num_cores())
         before = replace(contents, served=contents.trained, held_out=made)
         trained = Form(precision="fp32", portable=before.served.graph)
-        _write_and_measure(Path(directory), trained, before, options, stages)
-        for folder, of, on in ((Path(directory), before, trained), (out, contents, form)):
-            score = on.score
-            figures = {"puzzles": score.num_puzzles, "proven": score.proven, "mean_segments": score.mean_segments}
-            rows.append({"board": of.served.puzzle.name, **figures, "segment_ms": segment_ms(folder / STEP, 1, of)})
-    return rows
+        _write_and_measure(Path(other), trained, before, options, stages)
+        for folder, of, score in ((Path(other), before, trained.score), (directory, contents, form.score)):
+            time_ms, board = segment_ms(folder / STEP, 1, of), of.served.puzzle.name
+            stages.say(COST_OF_SIZE.format(board=board, segment_ms=time_ms, **vars(score)))
 
 
-def _show(
-    out: Path, contents: Contents, forms: Sequence[Form], sizes: Sequence[Mapping[str, Any]], *, as_json: bool
-) -> None:
+def _show(out: Path, contents: Contents, forms: Sequence[Form], *, as_json: bool) -> None:
     bundle = Bundle.open(out)
     rows = [_figures(bundle, contents, form) for form in forms]
     policy, puzzle = forms[0].policy, contents.served.puzzle.name
@@ -263,7 +259,6 @@ def _show(
             "halting": {"policy": policy.kind, "max_segments": policy.max_segments},
             "num_held_out": len(contents.held_out),
             "precisions": rows,
-            "sizes": sizes,
         }
         print(json.dumps(page))
         return
@@ -282,8 +277,6 @@ def _show(
         highlight=False,
         soft_wrap=True,
     )
-    for size in sizes:
-        console.print(COST_OF_SIZE.format(**size), highlight=False, soft_wrap=True)
 
 
 def _figures(bundle: Bundle, contents: Contents, form: Form) -> dict[str, Any]:
