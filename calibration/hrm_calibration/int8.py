@@ -115,7 +115,7 @@ class Int8Trials:
         graph, settings = self.served.graph, self.settings
         to_record, to_choose, to_judge = parts_of(questions, settings)
         seen = self.served.kept.arrays("recording ranges", lambda: self.recorded(to_record))
-        states, segments_N = {name: seen[name][: len(to_record)] for name in INPUTS}, seen["segments_N"]
+        states, segments_N = {name: seen[name][: settings.num_calibration] for name in INPUTS}, seen["segments_N"]
         sites = [
             found.SiteRange(
                 name=site.name,

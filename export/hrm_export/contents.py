@@ -100,7 +100,8 @@ def contents_of(options: Options, source: Path, out: Path, stages: progress.Stag
     )
     plan = plan_for(replace(served, kept=kept), options)
     if plan.seconds > LONG_S:
-        stages.say(plan.sentence())
+        more = "; no less tells anything" if plan.seconds > 60 * options.budget_minutes else ""
+        stages.say(f"{plan.sentence()}{more}")
     try:
         calibration, held_out = find_puzzles(replace(options, held_out=plan.num_held_out), config, puzzle, data, stages)
     except (ValueError, OSError):
