@@ -3,7 +3,6 @@
 `manifest.json` is untrusted: unknown keys, unknown versions and paths out of the directory are refused.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
 from hrm_host import atomic
+from hrm_host.atomic import sha256_of as sha256_of
 
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
@@ -149,15 +149,6 @@ def write_manifest(path: Path, **fields: object) -> Manifest:
     manifest = _validated(path, {**fields, "files": files})
     atomic.write_text(path / MANIFEST_NAME, manifest.model_dump_json(indent=2) + "\n")
     return manifest
-
-
-def sha256_of(file: Path) -> str:
-    """The file's SHA-256 in hexadecimal, read in pieces."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while piece := stream.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _validated(path: Path, fields: Mapping[str, object]) -> Manifest:

@@ -1,5 +1,6 @@
 """Files and directories that appear whole or not at all, whenever the machine stops."""
 
+import hashlib
 import os
 import shutil
 import time
@@ -86,6 +87,15 @@ def require_free(path: Path) -> None:
     """Refuse a path that is taken (FileExistsError)."""
     if path.exists():
         raise FileExistsError(f"{path} exists already; remove it or choose another path.")
+
+
+def sha256_of(file: Path) -> str:
+    """The file's SHA-256 in hexadecimal, read in pieces."""
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while piece := stream.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def _temporary(path: Path) -> Path:

@@ -2,7 +2,8 @@
 
     model.safetensors   the weights to use (the moving average where the trainer keeps one)
     config.json         HRMConfig, unknown keys refused
-    meta.json           puzzle, step, samples seen, best validation, config digest, data fingerprint, commit, time
+    meta.json           puzzle, step, samples seen, best validation, config digest, data fingerprint, commit, time, and
+                        the hash of every other file
 
 A trainer adds its own files beside these (`trainer.safetensors`, `trainer.json`) in the same atomic write.
 """
@@ -15,6 +16,7 @@ from typing import Any
 import safetensors.torch
 
 from hrm_host import atomic
+from hrm_host.atomic import sha256_of
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 
@@ -31,15 +33,23 @@ def save(path: Path, model: HRM, meta: Mapping[str, Any], write_more: Callable[[
     with atomic.new_directory(path, replace=True) as directory:
         safetensors.torch.save_file(state, directory / WEIGHTS)
         (directory / CONFIG).write_text(model.config.to_json())
-        values = {**meta, "config_digest": model.config.digest}
-        (directory / META).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
         if write_more is not None:
             write_more(directory)
+        hashes = {file.name: sha256_of(file) for file in directory.iterdir()}
+        values = {**meta, "config_digest": model.config.digest, "sha256": hashes}
+        (directory / META).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
 
 
 def load(path: Path) -> tuple[HRM, dict[str, Any]]:
     """The model (in evaluation mode, float32, on the CPU) and its meta data; refuses what does not fit together."""
     config = load_config(path)
+    if damaged := _damaged(path):
+        whole = [other for other in path.parent.glob("step_*") if other != path and not _damaged(other)]
+        latest = max(whole, key=lambda other: int(other.name[5:]), default=None)
+        raise CheckpointError(
+            f"{path / damaged} is not as it was written (its hash says so); "
+            + (f"{latest} is whole" if latest else "copy or train the checkpoint again")
+        )
     model = HRM(config)
     try:
         state = safetensors.torch.load_file(path / WEIGHTS)
@@ -60,6 +70,12 @@ def load_config(path: Path) -> HRMConfig:
         return HRMConfig.from_mapping(read_json(path / CONFIG))
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{path / CONFIG}: {error}") from error
+
+
+def _damaged(path: Path) -> str:
+    """The first file that is missing or not as `meta.json` says it was written, or nothing."""
+    hashes: dict[str, str] = read_json(path / META).get("sha256", {})  # older checkpoints have none
+    return next((n for n, digest in hashes.items() if not (path / n).is_file() or sha256_of(path / n) != digest), "")
 
 
 def load_state(model: HRM, state: Mapping[str, Any], source: Path) -> None:

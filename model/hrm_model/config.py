@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 Arch = Literal["hrm", "trm", "transformer"]
 Blocks = Literal["attention", "mixer", "relational"]
 Positions = Literal["rope", "learned", "none"]
+MOST, FEW, MOST_VALUES = 1 << 24, 1 << 10, 1 << 31  # 80 times the published model, whose ARC has half of 1 << 30
 HaltRule = Literal["difference", "q_halt"]
 
 
@@ -55,9 +56,15 @@ class HRMConfig:
     halt_rule: HaltRule = "difference"
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "seq_len", "num_puzzle_ids", "hidden_size", "num_heads", "num_symbols", "max_segments")
-        for name in (*sizes, "high_cycles", "low_cycles", "high_layers", "low_layers"):
-            _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}, but must be at least 1")
+        sizes = ("vocab_size", "seq_len", "num_puzzle_ids", "hidden_size", "max_segments")
+        few = ("num_heads", "num_symbols", "high_cycles", "low_cycles", "high_layers", "low_layers")
+        for name, most in (*((name, MOST) for name in sizes), *((name, FEW) for name in few)):
+            value = getattr(self, name)
+            is_size = isinstance(value, int) and 1 <= value <= most
+            _require(is_size, f"{name} is {value!r}, but must be a whole number from 1 to {most}")
+        for name in ("expansion", "rope_theta", "rms_norm_eps"):
+            value = getattr(self, name)
+            _require(isinstance(value, int | float) and 0 < value < MOST, f"{name} is {value!r}, but must be positive")
         for name, kind in (("arch", Arch), ("blocks", Blocks), ("positions", Positions), ("halt_rule", HaltRule)):
             value, choices = getattr(self, name), get_args(kind)
             _require(value in choices, f"{name} is {value!r}; choose {' or '.join(map(repr, choices))}")
@@ -79,6 +86,11 @@ class HRMConfig:
         )
         size, room = self.puzzle_vector_size, self.puzzle_positions * self.hidden_size
         _require(size >= 0, f"puzzle_vector_size is {size}, but must not be negative")
+        _require(
+            self._num_values <= MOST_VALUES,
+            f"hidden_size {self.hidden_size} and the other sizes make {self._num_values:.1e} values, but at most "
+            f"{MOST_VALUES:.1e} are allocated; take smaller ones",
+        )
         _require(
             self.puzzle_positions == 0 or 0 < size <= room,
             f"a puzzle vector of {size} values does not go with puzzle_positions {self.puzzle_positions} of "
@@ -102,6 +114,13 @@ class HRMConfig:
             "relational blocks know no puzzle vector, learned positions, TRM or transformer; set puzzle_vector_size=0 "
             "and leave arch and positions as they are",
         )
+
+    @property
+    def _num_values(self) -> float:
+        """What the network allocates, roughly and rather too much."""
+        of_layers = (self.high_layers + self.low_layers) * (4 + 3 * self.expansion) * self.hidden_size**2
+        of_positions = (self.vocab_size + 2 * self.num_positions) * self.hidden_size
+        return of_layers + of_positions + self.num_puzzle_ids * self.puzzle_vector_size
 
     @property
     def num_channels(self) -> int:

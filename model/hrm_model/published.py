@@ -9,7 +9,6 @@ sapientinc/HRM at 42410da, of TRM SamsungSAILMontreal/TinyRecursiveModels at e7b
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Annotated, Any
 
 import torch
@@ -71,7 +70,7 @@ def _opened(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Any] | None]
     arch = None
     try:
         loaded = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, UnpicklingError, EOFError) as error:
+    except Exception as error:  # a hostile file can make the loader raise anything
         code = re.search(r"GLOBAL (\S+)", str(error))
         reason = f"it would run {code[1]}" if code else (str(error) or type(error).__name__).splitlines()[0]
         raise CheckpointError(
@@ -100,7 +99,7 @@ def _our_name(name: str) -> str:
 def _arch_of(file: Path) -> Any:
     try:
         return yaml.safe_load(file.read_text(encoding="utf-8"))["arch"]
-    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file} cannot be read ({error}); it must stand beside the weights") from error
 
 

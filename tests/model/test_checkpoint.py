@@ -1,7 +1,9 @@
 """Checkpoints: whole or absent, without pickle, refused where the parts do not belong together."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -58,6 +60,9 @@ def test_a_pointer_names_the_checkpoint_beside_it(saved: Path) -> None:
     ],
 )
 def test_damage_is_refused_in_one_sentence(saved: Path, file: str, content: str | None, sentence: str) -> None:
+    """In a checkpoint from before there were hashes."""
+    meta = json.loads((saved / "meta.json").read_text())
+    (saved / "meta.json").write_text(json.dumps({name: value for name, value in meta.items() if name != "sha256"}))
     (saved / file).unlink()
     if content is not None:
         (saved / file).write_text(content)
@@ -70,3 +75,32 @@ def test_the_weights_in_the_repository_open() -> None:
     model, meta = checkpoint.load(Path(__file__).parents[2] / "model" / "checkpoints" / "sudoku")
     assert meta["puzzle"] == "sudoku"
     assert model.config.seq_len == 81
+
+
+def test_a_flipped_bit_is_refused_and_the_latest_whole_checkpoint_is_named(saved: Path) -> None:
+    for step in (2, 10):
+        checkpoint.save(saved.parent / f"step_{step}", HRM(SIZES), {"step": step})
+    weights = saved.parent / "step_10" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-5] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"is not as it was written .*step_2 is whole"):
+        checkpoint.load(weights.parent)
+    assert checkpoint.load(saved.parent / "step_2")[1]["step"] == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *(
+            {name: 10**9}
+            for name in ("hidden_size", "low_layers", "seq_len", "vocab_size", "num_puzzle_ids", "num_heads")
+        ),
+        *({"hidden_size": 1 << 17, "num_heads": 2}, {"high_cycles": 10**9}, {"seq_len": "16"}, {"expansion": 1e300}),
+        *({"hidden_size": 16.0}, {"rms_norm_eps": float("nan")}, {"expansion": None}, {"max_segments": True - 1}),
+    ],
+)
+def test_a_number_out_of_bounds_is_refused_before_anything_is_allocated(saved: Path, changes: dict[str, Any]) -> None:
+    (saved / "config.json").write_text(json.dumps({**asdict(SIZES), **changes}))
+    with pytest.raises(CheckpointError, match=next(iter(changes))):
+        checkpoint.load_config(saved)

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from hrm_train.checkpoints import sole_writer, writer_of
-from hrm_train.status import read_status, table_of, watch
+from hrm_train.status import VALIDATIONS, append_line, read_lines, read_status, table_of, watch
 
 MOMENT = {
     "time": 1000.0,
@@ -133,3 +133,12 @@ def test_looking_at_a_run_neither_makes_nor_changes_files(run: Path) -> None:
     time.sleep(0.01)
     read_status(run)
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_a_line_added_behind_a_torn_one_is_read(tmp_path: Path) -> None:
+    file = tmp_path / VALIDATIONS
+    for torn in ("", '{"step": 1}\n{"st'):
+        file.write_text(torn)
+        append_line(file, {"step": 2})
+        append_line(file, {"step": 3})
+        assert read_lines(file)[-2:] == [{"step": 2}, {"step": 3}]

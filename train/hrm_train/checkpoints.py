@@ -91,7 +91,12 @@ def read_trainer(
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Restores `targets` in place; returns the slots and the progress. Refuses another recipe than `mine`."""
     values = checkpoint.read_json(directory / VALUES)
-    saved = {**asdict(Recipe()), **values["recipe"]}  # a setting it does not know had no effect then
+    file = directory / TENSORS
+    try:
+        tensors, recipe, progress = safetensors.torch.load_file(file), values["recipe"], values["progress"]
+    except (OSError, safetensors.SafetensorError, KeyError) as error:
+        raise checkpoint.CheckpointError(f"the trainer's state in {directory} cannot be read ({error})") from error
+    saved = {**asdict(Recipe()), **recipe}  # a setting it does not know had no effect then
     different = sorted(key for key in {*saved, *mine} if saved.get(key) != mine.get(key))
     if different:
         key = different[0]
@@ -99,14 +104,12 @@ def read_trainer(
             f"{directory} was trained with {key}={saved.get(key)!r}, not {mine.get(key)!r}; resume with the run's own "
             "settings, or start a new run from its weights with --init"
         )
-    file = directory / TENSORS
-    tensors = safetensors.torch.load_file(file)
     for name, target in targets.items():
         if name not in tensors or tensors[name].shape != target.shape:
             raise checkpoint.CheckpointError(f"{file} does not fit the model at {name}; the files are of two runs")
         target.copy_(tensors[name])
     slots = {name[len(SLOTS) :]: tensor for name, tensor in tensors.items() if name.startswith(SLOTS)}
-    return slots, values["progress"]
+    return slots, progress
 
 
 @contextmanager

@@ -38,6 +38,15 @@ def read_lines(file: Path, last_bytes: int = 1 << 62) -> list[Row]:
     return found
 
 
+def append_line(file: Path, row: Mapping[str, Any]) -> None:
+    """Add a line of JSON; a torn one before it, which a killed process left, keeps to itself."""
+    with file.open("ab+") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(max(0, size - 1))
+        end = b"\n" if stream.read() not in (b"", b"\n") else b""
+        stream.write(end + json.dumps(row).encode() + b"\n")
+
+
 class History:
     """The validations of a run up to a step."""
 
@@ -49,8 +58,7 @@ class History:
         figures = {name: getattr(evaluation, name) for name in evaluate.FIGURES}
         more |= {f"pass_at_{k}": round(share, 5) for k, share in evaluation.pass_at.items()}
         where = {"time": time.time(), "kind": kind, "step": step, "samples": samples}
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**where, **more, **figures, **curves}) + "\n")
+        append_line(self._file, {**where, **more, **figures, **curves})
 
     def rows(self, kind: evaluate.Kind | None = None, until_step: float = float("inf")) -> list[Row]:
         """In the order of their steps, the latest of each step and kind."""

@@ -4,7 +4,6 @@ metrics.ndjson   one line for each MetricsRow; `hrm-train status` reads it
 board/           TensorBoard: train/* system/* val/*
 """
 
-import json
 import math
 import os
 import secrets
@@ -158,8 +157,7 @@ class Telemetry:
             writer.close()
 
     def _write(self, row: MetricsRow) -> None:
-        with (self._run / status.METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_rounded(asdict(row))) + "\n")
+        status.append_line(self._run / status.METRICS, _rounded(asdict(row)))
         figures = {f"train/{name}": value for name, value in row.train.items()}
         figures |= {f"system/{name}": value for name, value in row.system.items()}
         figures |= {f"system/{phase}_ms": value for phase, value in row.phase_ms.items()}

@@ -6,13 +6,14 @@ graph, engine, number of threads and machine in its power mode, and for nothing 
 """
 
 import contextlib
-import json
 import logging
 import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter
 
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.bundle import Bundle
@@ -82,6 +83,16 @@ def sizing_from(step_s: Mapping[int, float]) -> Sizing:
     return Sizing(num_slots=min(size for size in rate if rate[size] >= NEARLY * best), rule="knee")
 
 
+class _Figures(BaseModel):
+    """What the file holds of one graph on one machine, by numbers of slots."""
+
+    step_s: dict[PositiveInt, PositiveFloat] = {}
+    memory_bytes: dict[PositiveInt, NonNegativeInt] = {}
+
+
+_ENTRIES = TypeAdapter(dict[str, _Figures])
+
+
 class StepTimesFile:
     """Kept figures of one bundle; what does not read is measured again, what cannot be written is not kept."""
 
@@ -91,38 +102,38 @@ class StepTimesFile:
 
     def step_times(self) -> StepTimes:
         """The kept times; empty where there is none."""
-        kept = self._entries().get(self._key, {}).get("step_s", {})
-        return {int(size): float(seconds) for size, seconds in kept.items()}
+        step_s = self._kept().step_s
+        return dict(step_s) if 1 in step_s else {}
 
     def memory_bytes(self, num_slots: int) -> int:
         """What a lane of so many slots was last seen to take; 0 where none was seen."""
-        return int(self._entries().get(self._key, {}).get("memory_bytes", {}).get(str(num_slots), 0))
+        return self._kept().memory_bytes.get(num_slots, 0)
 
     def keep_step_times(self, step_s: StepTimes) -> None:
         """Keep step times, unless the machine had more to do than it can: such figures say little, and would stay."""
         if is_calm():
-            self._keep({"step_s": step_s})
+            self._keep(self._kept().model_copy(update={"step_s": dict(step_s)}))
         else:
             _log.info("the step times were measured on a busy machine, so they are not kept")
 
     def keep_memory(self, num_slots: int, memory_bytes: int) -> None:
-        seen = self._entries().get(self._key, {}).get("memory_bytes", {})
-        self._keep({"memory_bytes": {**seen, str(num_slots): memory_bytes}})
+        kept = self._kept()
+        self._keep(kept.model_copy(update={"memory_bytes": {**kept.memory_bytes, num_slots: memory_bytes}}))
 
-    def _keep(self, figures: dict[str, Any]) -> None:
-        entries = self._entries()
-        entries[self._key] = {**entries.get(self._key, {}), **figures}
+    def _kept(self) -> _Figures:
+        return self._entries().get(self._key, _Figures())
+
+    def _keep(self, figures: _Figures) -> None:
+        entries = {**self._entries(), self._key: figures}
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            atomic.write_text(self._file, json.dumps(entries, indent=1) + "\n")
+            atomic.write_bytes(self._file, _ENTRIES.dump_json(entries, indent=1, exclude_defaults=True) + b"\n")
         except OSError as error:
             _log.info("the step times are not kept (%s), so they are measured at every start", error)
 
-    def _entries(self) -> dict[str, dict[str, Any]]:
+    def _entries(self) -> dict[str, _Figures]:
         with contextlib.suppress(OSError, ValueError):
-            entries = json.loads(self._file.read_text(encoding="utf-8"))
-            if isinstance(entries, dict):
-                return entries
+            return _ENTRIES.validate_json(self._file.read_bytes())
         return {}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 from pathlib import Path
 
@@ -87,3 +89,18 @@ def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(
     assert StepTimesFile(bundle, choice, 1).step_times() == {}
     StepTimesFile(bundle, choice, 1).keep_step_times({1: 0.5})
     assert StepTimesFile(bundle, choice, 1).step_times() == {1: 0.5}
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[]", "{", "null", '{"KEY": 3}', '{"KEY": {"step_s": [1]}}', '{"KEY": {"step_s": {"a": 1}}}',
+     '{"KEY": {"step_s": {"2": 0.1}}}', '{"KEY": {"step_s": {"1": NaN}}}', '{"KEY": {"memory_bytes": {"4": "much"}}}'],
+)  # fmt: skip
+def test_kept_figures_of_a_wrong_shape_are_measured_again(tiny_bundle: Path, tmp_path: Path, content: str) -> None:
+    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "tiny.bundle"))
+    file = StepTimesFile(bundle, Choice(engine="cpu", precision="fp32"), 1)
+    file.keep_memory(4, 2000)
+    (kept,) = (bundle.engine_dir / FILE_NAME,)
+    (key,) = json.loads(kept.read_text())
+    kept.write_text(content.replace("KEY", key))
+    assert (file.step_times(), file.memory_bytes(4)) == ({}, 0)
