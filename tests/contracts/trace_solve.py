@@ -3,7 +3,7 @@
 python tests/contracts/trace_solve.py --root .
 python tests/contracts/trace_solve.py --root . --list
 
-A real `hrm-serve` is started with a real engine process, and asked over a real socket for a 6x6 Sudoku of 8 segments.
+A real `hrm-serve` is started with a real engine process, and asked over a real socket for a 6x6 Sudoku of 5 segments.
 Both processes find a `sitecustomize` that counts call events while the client says so: from before the request is sent
 until the answer is there and the server has noted it. No module of ours is named here, so modules may move freely.
 
@@ -33,7 +33,7 @@ from collections import Counter
 from pathlib import Path
 
 PUZZLE = "...5...6...2.2..3.5...4.2.....3....."
-NUM_SEGMENTS = 8
+NUM_SEGMENTS = 5
 NUM_REQUESTS = 9
 AFTER_S = 0.03  # for what the server does once the answer has been sent: metrics and the log line
 BETWEEN_S = 0.4  # long enough for the engine to publish its figures and to fall asleep

@@ -43,9 +43,13 @@ class Hypotheses:
 
         The cell is drawn anew each time. The model's word alone counts: no rule of the puzzle is looked at.
         """
-        tokens_T = self.question_T.copy()
+        tokens_T, first = self.question_T.copy(), logits_TV.shape[1] - self.num_symbols
+        open_C = np.flatnonzero(tokens_T < first)
+        if not len(open_C):
+            return tokens_T
         if self._second is None:
-            cell, token, other = self._drawn(logits_TV)
+            place, token, other = self._drawn(logits_TV[open_C, first:])
+            cell, token, other = int(open_C[place]), first + token, first + other
             self._second = cell, other
         else:
             (cell, token), self._second = self._second, None
@@ -53,14 +57,11 @@ class Hypotheses:
         self.num_tried += 1
         return tokens_T
 
-    def _drawn(self, logits_TV: Float32) -> tuple[int, int, int]:
-        """An open cell that wavers between two symbols, and the tokens of both."""
-        first = logits_TV.shape[1] - self.num_symbols
-        open_C = np.flatnonzero(self.question_T < first)
-        logits_CS = np.nan_to_num(logits_TV[open_C, first:]).astype(np.float64)
-        order_CS = logits_CS.argsort(axis=1)
-        share_CS = np.exp(logits_CS - logits_CS.max(axis=1, keepdims=True))
+    def _drawn(self, logits_CS: Float32) -> list[int]:
+        """A cell that wavers between two symbols, and both."""
+        finite_CS = np.nan_to_num(logits_CS).astype(np.float64)
+        order_CS = finite_CS.argsort(axis=1)
+        share_CS = np.exp(finite_CS - finite_CS.max(axis=1, keepdims=True))
         best_C2 = np.take_along_axis(share_CS / share_CS.sum(axis=1, keepdims=True), order_CS[:, -2:], axis=1)
         place = self.rng.choice(best_C2.prod(axis=1).argsort()[-NUM_CELLS:])
-        other, token = (first + order_CS[place, -2:]).tolist()
-        return int(open_C[place]), token, other
+        return [int(place), *order_CS[place, :-3:-1].tolist()]

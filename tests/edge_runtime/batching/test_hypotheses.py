@@ -91,6 +91,16 @@ def test_a_cell_gets_its_likeliest_symbol_then_its_second_and_then_another_cell_
         assert given.nonzero()[0].tolist() in ([0], [2], [3])
 
 
+def test_nothing_is_tried_where_no_cell_is_open_and_logits_may_be_anything() -> None:
+    full_T = np.full(16, 3, np.int32)
+    tried = Hypotheses(question_T=full_T, num_symbols=4, rng=np.random.default_rng(0))
+    assert (tried.next_T(np.zeros((16, 6), np.float32)) == full_T).all()
+    assert tried.num_tried == 0
+    tried = Hypotheses(question_T=full_T - 2, num_symbols=4, rng=np.random.default_rng(0))
+    for value in (np.nan, np.inf, -np.inf):
+        assert 2 <= tried.next_T(np.full((16, 6), value, np.float32)).max() <= 5
+
+
 def test_the_same_task_tries_the_same_whatever_else_runs_and_however_long_the_runs() -> None:
     plain, guessing = {}, {}
     for number in OTHERS:

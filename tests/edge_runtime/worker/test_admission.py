@@ -17,7 +17,7 @@ def test_answer_has_the_fields_of_the_contract_and_the_notation_of_the_question(
     said = server.solve(question).json()
     assert list(said) == [
         "solution", "status", "how", "solved", "verified", "segments", "halted_by", "margin", "queue_ms", "compute_ms",
-        "model", "attempts", "total_segments", "votes", "vote_share",
+        "model", "attempts", "total_segments", "votes", "vote_share", "route",
     ]  # fmt: skip
     assert said["solution"] == answer
     assert (said["solved"], said["verified"], said["segments"], said["halted_by"]) == (True, True, 3, "proven")
