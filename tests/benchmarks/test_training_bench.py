@@ -66,5 +66,5 @@ def test_the_command_measures_a_ratio() -> None:
 
 def test_an_unknown_preset_is_one_sentence() -> None:
     ended = CliRunner().invoke(app, ["train", "--preset", "huge"])
-    assert ended.exit_code == 1
+    assert ended.exit_code == 2
     assert "'huge' is unknown" in ended.stderr
