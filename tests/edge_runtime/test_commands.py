@@ -160,8 +160,9 @@ def test_faults_are_told_in_one_sentence(bundle: Path, name: str, arguments: lis
 
 def test_a_port_that_is_taken_is_told_before_anything_is_loaded(bundle: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = run("serve", bundle, "--port", str(taken.getsockname()[1]))
-    assert (done.status, done.stderr.count("cannot be listened on")) == (3, 1)
+        serve_there = command("serve", bundle, "--port", taken.getsockname()[1])
+        done = subprocess.run(serve_there, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr.count("cannot be listened on")) == (3, 1), done.stderr
     assert "Started server" not in done.stderr
 
 

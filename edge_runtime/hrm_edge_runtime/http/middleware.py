@@ -145,7 +145,7 @@ class RequestMiddleware:
 
     def _report(self, method: str, route: str, status: int, seconds: float, context: logs.RequestContext) -> None:
         self._metrics.note_request(route, status, seconds, context.key)
-        if route in QUIET_PATHS and status < 400:
+        if route in QUIET_PATHS and (status < 400 or status == 503):  # a poll until it is ready is no event
             return
         fields: dict[str, object] = {
             "method": method,
