@@ -49,7 +49,8 @@ def test_description_declares_every_status_and_takes_the_example() -> None:
         body = solve["requestBody"]["content"]["application/json"]["schema"]
         assert body["additionalProperties"] is False
         assert list(body["properties"]) == [
-            "puzzle", "kind", "model", "policy", "max_segments", "attempts", "deadline_ms", "best_so_far", "priority",
+            "puzzle", "kind", "model", "policy", "max_segments", "attempts", "how",
+            "deadline_ms", "best_so_far", "priority",
         ]  # fmt: skip
         for example in solve["requestBody"]["content"]["application/json"]["examples"].values():
             assert http.post("/solve", json=example["value"]).status_code == 200

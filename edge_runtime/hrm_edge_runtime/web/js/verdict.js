@@ -33,6 +33,7 @@ export function verdictOf(answer, kind, label = null) {
 export function figuresOf(answer, model, elapsedMs) {
   return [
     ...(answer.route ? [["Cost, and the least", `${answer.route.cost ?? "–"}, ${answer.route.optimum}`]] : []),
+    ...(answer.how && answer.how !== "plain" ? [["How", `by ${answer.how}`]] : []),
     ["Stopped by", HALTED[answer.halted_by] ?? answer.halted_by],
     ...(answer.how === "plain" ? [] : [["Found by", answer.how]]),
     ["Segments", `${answer.segments} of at most ${model.max_segments}`],
