@@ -92,7 +92,7 @@ def next_command(drive: Path, data: Path) -> list[str]:
         assert start.poll() is None, said(start)
         time.sleep(0.01)
     start.send_signal(signal.SIGINT)
-    assert "--resume" in said(start, status=1)[1]
+    assert "--resume" in said(start, status=130)[1]
     last_line = said(begin_command(drive, "train", "--run", "run", "--resume", *often))[1].splitlines()[-1]
     assert last_line.startswith("next: hrm-export ")
     return shlex.split(last_line)[2:]
