@@ -83,7 +83,7 @@ def test_a_data_set_of_another_puzzle_is_refused(tiny_bundle: Path, tmp_path: Pa
     inputs_NT = np.ones((4, 36), np.int32)
     datasets.write_split(tmp_path / "data", "test", inputs_NT, inputs_NT, puzzle=registry.get("sudoku-6x6"))
     ended = parity(tiny_bundle, "--against", "cpu:fp32", "--data", tmp_path / "data")
-    assert ended.exit_code == 1
+    assert ended.exit_code == 2
 
 
 @pytest.mark.parametrize(
