@@ -120,7 +120,7 @@ def test_a_truncated_bundle_is_refused_in_one_sentence(bundle: Path) -> None:
     with (bundle / "step.fp32.onnx").open("r+b") as graph:
         graph.truncate(10_000)
     with served(bundle) as server:
-        assert server.exit_status() == 1
+        assert server.exit_status() == 2
         wait_for(lambda: "step.fp32.onnx" in server.log)
         assert "Traceback" not in server.log
 
@@ -132,7 +132,7 @@ def test_a_hang_up_while_the_server_starts_does_not_end_it(bundle: Path) -> None
     hang_up = "import os, signal, sys\nsys.addaudithook(lambda event, given: event == 'open' and "
     hang_up += "str(given[0]).endswith('manifest.json') and os.kill(os.getpid(), signal.SIGHUP))"
     with served(bundle, hang_up) as server:
-        assert server.exit_status() == 1
+        assert server.exit_status() == 2
 
 
 @pytest.mark.slow
