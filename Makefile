@@ -16,7 +16,7 @@ demo: .venv-serve/ready  ## Set up the server alone, serve the shipped model and
 	@docs/demo.sh $(SERVE)
 
 test: test-quick  ## Run the test suite (minutes)
-	$(DEV)/python -m pytest -m "not slow and process"
+	$(DEV)/python -m pytest -m "not slow and process" -n auto --dist loadfile --no-loadscope-reorder
 
 test-quick: .venv/ready  ## Run what starts no other process, one worker a core: the inner loop
 	OMP_NUM_THREADS=1 $(DEV)/python -m pytest -m "not slow and not process" -n auto -q
