@@ -9,6 +9,6 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with browser tests run last: Playwright keeps an event loop in the main thread, where asyncio.run refuses."""
+    """Files with browser tests run last: Playwright keeps an event loop in the main thread and asyncio.run refuses."""
     with_browser = {item.path for item in items if "browser" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: item.path in with_browser)
