@@ -21,6 +21,7 @@ ATTENTIONS_OF_TRM = 42  # two layers, 3 x (6 + 1) times
 FORMS = 12
 MOST_KERNELS = 20  # fused ones of a shipped segment, without its matrix products
 MOST_KERNELS_OF_SIXTEEN = 55  # the maze model runs 16 blocks a segment where the others run 2: 25 kernels, 53 in INT8
+MOST_BYTES, MOST_OF_MIXERS = 1.5, 1.7  # weights in a plan beside its graph; a mixer's 97 positions are filled up
 TARGET = "86"
 
 pytestmark = [
@@ -41,7 +42,8 @@ def test_every_form_parses_and_builds(figures: dict[str, Figures]) -> None:
 
 
 def test_no_weight_stands_in_a_plan_six_times(figures: dict[str, Figures]) -> None:
-    assert {form for form, one in figures.items() if one.weights_bytes > 1.5 * one.graph_bytes} == set()
+    most = {form: MOST_OF_MIXERS if "mixers" in form else MOST_BYTES for form in figures}
+    assert {form for form, one in figures.items() if one.weights_bytes > most[form] * one.graph_bytes} == set()
     for form in ("int8, rest fp16", "int8, down weight-only, rest fp16"):
         assert figures[form].weights_bytes < 0.3 * figures["fp32"].weights_bytes
 
