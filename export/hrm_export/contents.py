@@ -18,7 +18,7 @@ from hrm_calibration.kept import Kept
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
 from hrm_export.options import Options
-from hrm_export.plan import LONG_S, Plan, plan_for
+from hrm_export.plan import LONG_S, ExportPlan, plan_for
 from hrm_export.segment import segment_graph
 from hrm_host import atomic, board, progress
 from hrm_model import checkpoint, geometry, hrm
@@ -50,7 +50,7 @@ class Contents:
     identifiers: Sequence[str]
     tasks: Mapping[str, Any]
     meta: Mapping[str, Any]
-    plan: Plan
+    plan: ExportPlan
     trained: ServedGraph | None = None
 
     @property

@@ -38,7 +38,7 @@ main = command.Command("hrm-eval", extra="export")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class EvaluationOptions:
     """The command's options as given."""
 
     source: Annotated[
@@ -75,8 +75,8 @@ class Subject:
 
 
 @main.command(epilog="Example: hrm-eval runs/sudoku/best --data data/sudoku --picture eval.png")
-@command.taking(Options)
-def evaluate_command(options: Options) -> None:
+@command.taking(EvaluationOptions)
+def evaluate_command(options: EvaluationOptions) -> None:
     """Exact solves, cells and mean segments of every halting policy, by difficulty; for ARC pass@k by votes."""
     subject = subject_of(options)
     with closing(subject.engine), stages_on() as stages:
@@ -91,13 +91,13 @@ def evaluate_command(options: Options) -> None:
         Console().print(report.table())
 
 
-def subject_of(options: Options) -> Subject:
+def subject_of(options: EvaluationOptions) -> Subject:
     path = Path(options.source)
     path = checkpoint.resolve(path / "best" if (path / "best").is_file() else path)
     return (_checkpoint if (path / checkpoint.CONFIG).is_file() else _bundle)(path, options)
 
 
-def _checkpoint(path: Path, options: Options) -> Subject:
+def _checkpoint(path: Path, options: EvaluationOptions) -> Subject:
     model, meta = checkpoint.load(path)
     puzzle = registry.get(options.board or str(meta.get("puzzle")))
     model = geometry.on_board(model, puzzle)
@@ -122,7 +122,7 @@ def _checkpoint(path: Path, options: Options) -> Subject:
     )
 
 
-def _bundle(path: Path, options: Options) -> Subject:
+def _bundle(path: Path, options: EvaluationOptions) -> Subject:
     bundle = Bundle.open(find_bundle(str(path)))
     choice = choose(bundle, options.engine, num_slots=options.slots)
     return Subject(
@@ -135,7 +135,7 @@ def _bundle(path: Path, options: Options) -> Subject:
     )
 
 
-def evaluate(subject: Subject, options: Options, stages: Stages) -> HaltingReport:
+def evaluate(subject: Subject, options: EvaluationOptions, stages: Stages) -> HaltingReport:
     """Runs every puzzle through all segments once and scores each policy on that; variants of a task vote."""
     data, puzzle, making = Path(options.data), subject.puzzle, partial(stages.show, "making puzzles")
     count = options.puzzles or (sys.maxsize if data.exists() else NUM_FRESH)

@@ -37,7 +37,7 @@ TIMED_S = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ExportPlan:
     """Puzzles and segments that fit, and the seconds each stage will take at most; `is_cut` where not all fits."""
 
     num_held_out: int
@@ -71,7 +71,7 @@ class Plan:
         )
 
 
-def plan_for(served: ServedGraph, options: Options) -> Plan:
+def plan_for(served: ServedGraph, options: Options) -> ExportPlan:
     """Times a segment of every form, unless that is kept, and gives up puzzles, then segments, until all fits."""
     found = served.kept.arrays("timing", lambda: _timed(served, options))
     times_s = {name: float(seconds[0]) for name, seconds in found.items()}
@@ -116,7 +116,7 @@ def _plan(
     num_segments: int,
     *,
     is_cut: bool,
-) -> Plan:
+) -> ExportPlan:
     settings, num_golden, candidates = Int8Settings(), options.puzzles, CANDIDATES
     if is_cut:
         num_golden, candidates = min(num_golden, FEW_GOLDEN), FEW_CANDIDATES
@@ -136,7 +136,7 @@ def _plan(
         num_runs = len(settings.methods) * min(settings.num_tried, num_choice) + TRIALS * num_choice + num_held_out
         chosen_s = num_choice * puzzle_s["fp32"] + num_runs * puzzle_s["int8"] + ranked * times_s["int8"]
         forecast_s["int8"] = chosen_s + recorded_s + 3 * num_golden * puzzle_s["fp32"]
-    return Plan(
+    return ExportPlan(
         num_held_out=num_held_out,
         num_segments=num_segments,
         num_golden=num_golden,
