@@ -118,9 +118,12 @@ class QueuedLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.put_nowait(self.format(record).encode("utf-8", "backslashreplace") + b"\n")
+            self._lines.put_nowait(self._line(record))
         except queue.Full:
             self._num_dropped += 1
+
+    def _line(self, record: logging.LogRecord) -> bytes:
+        return self.format(record).encode("utf-8", "backslashreplace") + b"\n"
 
     def flush(self) -> None:
         """Wait for the queued lines, though not for a reader that stalls; the interpreter calls it at its end."""
@@ -130,15 +133,19 @@ class QueuedLines(logging.Handler):
 
     def _write_all(self) -> None:
         while True:
-            rest = self._lines.get()
-            with contextlib.suppress(OSError):  # nobody reads the log any more
-                while rest:
-                    rest = rest[os.write(self._handle, rest) :]  # not a Python stream: its lock would hang the exit
+            self._write(self._lines.get())
             if self._num_dropped and self._lines.empty():
                 with self.lock or contextlib.nullcontext():
                     num_dropped, self._num_dropped = self._num_dropped, 0
-                _log.warning("%d lines of this log were dropped, because nobody read it", num_dropped)
+                said = "%d lines of this log were dropped, because nobody read it"
+                record = _log.makeRecord(_log.name, logging.WARNING, __file__, 0, said, (num_dropped,), None)
+                self._write(self._line(record))  # past the queue, which may be full again
             self._lines.task_done()
+
+    def _write(self, rest: bytes) -> None:
+        with contextlib.suppress(OSError):  # nobody reads the log any more
+            while rest:
+                rest = rest[os.write(self._handle, rest) :]  # not a Python stream: its lock would hang the exit
 
 
 def add_request_id(record: logging.LogRecord) -> bool:

@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import os
+import queue
 import re
 import subprocess
 import sys
@@ -281,13 +282,27 @@ def test_the_line_in_the_page_is_one_that_the_server_writes(caplog: pytest.LogCa
 def test_nobody_waits_for_a_log_that_is_not_read_and_it_says_what_it_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A second burst comes when the writer has found the queue empty and is about to say what was dropped."""
     reader, writer = os.pipe()
     handler, log = QueuedLines(writer, max_lines=10), logging.Logger("stalled")
     log.addHandler(handler)
     monkeypatch.setattr("hrm_edge_runtime.logs._log", log)
-    num_sent, dropped, numbers, rest = 2000, 0, list[int](), b""  # the pipe takes some hundred
-    for number in range(num_sent):
-        log.info("%d %s", number, "x" * 200)
+    dropped, numbers, rest = 0, list[int](), b""
+    first, *later = range(2000), range(2000, 2050)  # the pipe takes some hundred
+    num_sent = later[-1].stop
+
+    def say(burst: range) -> None:
+        for number in burst:
+            log.info("%d %s", number, "x" * 200)
+
+    def is_empty(lines: queue.Queue[bytes]) -> bool:
+        found = lines.qsize() == 0
+        if found and later and lines.maxsize == 10:
+            say(later.pop())
+        return found
+
+    say(first)
+    monkeypatch.setattr(queue.Queue, "empty", is_empty)
     while len(numbers) + dropped < num_sent:
         *lines, rest = (rest + os.read(reader, 1 << 16)).split(b"\n")
         for number, what in (line.split(b" ", 1) for line in lines):
