@@ -1,7 +1,7 @@
 """The lanes of the running engine, seen from the event loop: how many requests each may hold, and which are open.
 
-A model that is loaded again gets a lane of another key; the old one is closed when the last request that was admitted
-to it has ended.
+A model that is loaded again gets a lane of another key, one that no lane had before; the old one is closed when the
+last request that was admitted to it has ended.
 """
 
 import asyncio
@@ -32,10 +32,6 @@ class AdmissionLimits:
         self._taken = dict.fromkeys(limits, 0)
         self._used_s = dict.fromkeys(limits, time.monotonic())
         self._freed = asyncio.Event()
-
-    def __contains__(self, lane: str) -> bool:
-        """Whether a lane has places at all."""
-        return lane in self._limits
 
     def take(self, lane: str) -> None:
         """Take a place, to be given back with `leave`; the caller has made sure that one is free."""
@@ -134,6 +130,7 @@ class LaneManager:
             await asyncio.gather(self._changed(Retire(lane=lane)), return_exceptions=True)
 
     async def _changed(self, message: Load | Retire) -> None:
+        assert message.lane not in self._changes, f"{message.lane} is being opened or closed"
         future = self._changes[message.lane] = asyncio.get_running_loop().create_future()
         self._send(message)
         try:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,6 +109,22 @@ async def test_a_bundle_is_added_and_removed_and_says_what_it_takes(tmp_path: Pa
         assert (await house.put("second", house.folder / "second.bundle")).status_code == 201
         assert (await house.put("sudoku-6x6", "sudoku-6x6")).status_code == 201  # a shipped one
         assert await house.names() == ["slow", "second", "sudoku-6x6"]
+
+
+async def test_a_model_that_comes_back_while_its_old_lane_closes_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with echo_house(tmp_path) as house:
+        write_echo_bundle(house.folder / "second.bundle", name="second")
+        assert (await house.put("second", "second")).status_code == 201
+        monkeypatch.setattr("hrm_host.memory.give_back_freed_memory", lambda: time.sleep(0.3))  # the last act of closing
+        assert (await house.remove("second")).status_code == 200
+        await until(lambda: len(house.engine_client.lane_manager.reports) == 1)
+        assert (await house.put("second", "second")).status_code == 201
+        for _ in range(2):
+            assert (await house.put("slow", "slow")).status_code == 200
+        for model in ("slow", "second"):
+            assert (await house.solve(SOLVED, model))["model"] == model
 
 
 async def test_a_reload_lets_the_old_lane_finish_what_it_was_given(tmp_path: Path) -> None:
@@ -231,7 +248,7 @@ async def test_the_longest_unused_idle_models_make_room_and_no_more_of_them_than
         assert (added.status_code, added.json()["evicted"]) == (201, ["c"])
         house.engine_client.limits.leave("b")
         assert await house.names() == ["a", "b", "maze-8x8"]
-        assert set(house.engine_client.lane_manager.reports) == {"a", "b", "maze-8x8"}
+        assert set(house.engine_client.lane_manager.reports) == {"a", "b", "maze-8x8#2"}
 
 
 async def test_nobody_is_removed_where_it_would_not_be_enough_or_for_a_reload(
