@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hrm_edge_runtime.http import boards, openapi, schema, streams
 from hrm_edge_runtime.http import body as intake
 from hrm_edge_runtime.http.auth import KeyRing, key_of
-from hrm_edge_runtime.http.errors import JSON, ServiceError, as_json, invalid, no_answer, refusal_from
+from hrm_edge_runtime.http.errors import JSON, ServiceError, as_json, invalid, no_answer, refusal_from, without_folders
 from hrm_edge_runtime.http.middleware import INTERNAL, RequestMiddleware, Trace
 from hrm_edge_runtime.http.model_manager import Library, ModelManager
 from hrm_edge_runtime.http.models import ServedModel
@@ -290,6 +290,8 @@ async def readyz(request: Request) -> schema.ReadyAnswer:
     state, manager = service.engine_client.state, service.model_manager
     if state != "ready":
         refusal = no_answer(state)
+        if state == "engine-lost" and (error := service.engine_client.process.last_error):
+            refusal.detail.message += f": {without_folders(error)}"
         refusal.beside["progress"] = manager.library.progress() if manager else None
         raise refusal
     return schema.ReadyAnswer(state=state)

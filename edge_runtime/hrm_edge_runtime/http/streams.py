@@ -6,6 +6,7 @@ event, or the line of its puzzle alone. A client that closes its connection canc
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -98,6 +99,7 @@ class BatchStream(GrowingAnswer):
         self._window = asyncio.Semaphore(max(limits.batch_limit(model.lane) for model in service.models.values()))
         self._answers: asyncio.Queue[asyncio.Future[bytes] | None] = asyncio.Queue()
         self._unsent: set[asyncio.Future[bytes]] = set()
+        self._wait_s = ADMISSION_WAIT_S
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
@@ -171,15 +173,18 @@ class BatchStream(GrowingAnswer):
         return _line({"line": number, "answer": answer.model_dump(mode="json")})
 
     async def _admitted(self, request: SolveRequest, arrival_s: float) -> Admission[models.ServedModel]:
-        wait_s = ADMISSION_WAIT_S
-        if request.deadline_ms is not None:
-            wait_s = min(wait_s, max(0.0, arrival_s + request.deadline_ms / 1000 - time.monotonic()))
+        """A line's place; where the engine stays away for as long as a line waits, those after it wait no more."""
+        deadline_s = math.inf if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000
         try:
-            return await self._service.admit(request, wait_s=wait_s)
-        except NoAnswerError:
-            if request.deadline_ms is not None and time.monotonic() >= arrival_s + request.deadline_ms / 1000:
+            wait_s = max(0.0, min(self._wait_s, deadline_s - time.monotonic()))
+            admission = await self._service.admit(request, wait_s=wait_s)
+        except NoAnswerError as error:
+            if time.monotonic() >= deadline_s:
                 raise no_answer("deadline-missed") from None
+            self._wait_s = 0.0 if error.reason in ("engine-lost", "loading") else self._wait_s
             raise
+        self._wait_s = ADMISSION_WAIT_S
+        return admission
 
     async def _write(self, send: Send) -> None:
         while (task := await self._answers.get()) is not None:

@@ -17,6 +17,7 @@ from hrm_edge_runtime.logs import LogForm
 from hrm_edge_runtime.worker import lanes, loop, messages
 from hrm_host import system
 
+START_S = 120.0  # to open and warm all models, after what had to be built; the shipped ones take a second or two
 STOP_S = 5.0  # how long an engine may take to leave when asked, before it is killed
 FIRST_BACKOFF_S = 0.1
 BACKOFF_CAP_S = 30.0
@@ -229,7 +230,9 @@ class EngineProcess:
         if self._closing.is_set():
             handle.kill()
         self._link = EngineLink(handle, on_message=self._deliver, on_lost=lost.set)
+        self._hang = asyncio.get_running_loop().call_later(START_S, self._give_up_start)
         await lost.wait()
+        self._hang.cancel()
         ready_s = 0.0 if self._ready_at_s is None else time.monotonic() - self._ready_at_s
         self.link = self._link = self._ready_at_s = None
         self.num_losses += not self._closing.is_set()
@@ -239,8 +242,14 @@ class EngineProcess:
             await asyncio.to_thread(handle.join, STOP_S)
         return ready_s
 
+    def _give_up_start(self) -> None:
+        self.last_error = f"it did not open its models within {START_S:g} s, so it was killed"
+        _log.error("engine: %s", self.last_error)
+        self.kill()
+
     def _deliver(self, message: messages.FromEngine) -> None:
         if isinstance(message, messages.Ready):
+            self._hang.cancel()
             self.link, self._ready_at_s, self._was_ready = self._link, time.monotonic(), True
             _log.info("engine ready after %.1f s", message.load_s)
         elif isinstance(message, messages.Failed):

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import inspect
 import json
 import logging
 import re
@@ -13,10 +14,11 @@ import httpx
 import numpy as np
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, serving, until
-from scripted_server import NAME, examples
+from scripted_server import NAME, examples, scripted_model
 from service_tools import wait_for
 
 from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.cli import serve_command
 from hrm_edge_runtime.http import body
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.models import ServedModel
@@ -30,6 +32,21 @@ NDJSON = {"content-type": "application/x-ndjson"}
 QUESTIONS = [json.dumps({"puzzle": question}).encode() for question in examples()]
 SERVED: Any = {"precision": "fp32", "num_slots": 1, "max_attempts": 1}
 STATUSES = {200, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 503, 504}
+
+
+def test_a_burst_of_150_requests_is_answered_by_a_server_with_its_own_limits() -> None:
+    limit = inspect.signature(serve_command).parameters["queue_limit"].default
+    client = EngineClient(
+        functools.partial(ThreadEngine, functools.partial(QUICK, queue_limit=limit)), {NAME: 2 + limit}
+    )
+    with serving(create_app(client, [scripted_model(num_slots=2)]), client) as http:
+
+        async def burst() -> list[httpx.Response]:
+            return await asyncio.gather(
+                *(http.http.post("/solve", content=QUESTIONS[0], headers=JSON) for _ in range(150))
+            )
+
+        assert [answer.status_code for answer in http.portal.call(burst)] == [200] * 150
 
 
 def test_pages_need_nothing_from_anywhere_else() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from scripted_server import NAME
 from scripted_server import examples as scripted_examples
 from service_tools import Server, running, wait_for
 
+from hrm_edge_runtime.http import streams
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES
 from hrm_edge_runtime.http.errors import ServiceError
 from hrm_edge_runtime.http.streams import PREFETCH_BYTES, lines_of
+from hrm_edge_runtime.worker.lanes import Lanes
 
 NDJSON = {"content-type": "application/x-ndjson"}
 BAD_LINES = [
@@ -156,3 +159,36 @@ async def test_others_have_their_turn_between_two_lines_of_a_batch() -> None:
             await asyncio.sleep(0)
         assert len(lines_in(call.body)) == num_lines
     assert turns > num_lines
+
+
+async def test_lines_wait_for_a_missing_engine_once_a_batch_and_are_taken_again_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "ADMISSION_WAIT_S", 0.2)
+    begins, waits = threading.Event(), list[float]()
+
+    def bench() -> Lanes:
+        begins.wait(60)
+        return QUICK()
+
+    app, engine_client = app_over(bench)
+    admit = engine_client.admit
+
+    async def told(candidates: Any, *, wait_s: float | None = None) -> Any:
+        waits.append(wait_s or 0.0)
+        return await admit(candidates, wait_s=wait_s)
+
+    monkeypatch.setattr(engine_client, "admit", told)
+    line = json.dumps({"puzzle": next(iter(scripted_examples()))}).encode() + b"\n"
+    async with client_of(app):
+        call = Call(app, "/solve/batch", NDJSON, query="order=kept")
+        call.give(line * 20)
+        await until(lambda: len(lines_in(call.body)) == 20)
+        assert {one["error"]["reason"] for one in lines_in(call.body)} == {"loading"}
+        assert waits == [0.2, *[0.0] * 19]
+        begins.set()
+        await until(lambda: engine_client.state == "ready")
+        call.give(line * 2, more=False)
+        await asyncio.wait_for(call.task, 60)
+        assert all("answer" in one for one in lines_in(call.body)[20:])
+        assert waits[20:] == [0.0, 0.2]

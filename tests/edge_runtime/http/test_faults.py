@@ -29,6 +29,7 @@ from hrm_edge_runtime.bundle import find_bundle
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
+from hrm_edge_runtime.worker import process
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
 from hrm_edge_runtime.worker.process import ThreadEngine
@@ -90,6 +91,28 @@ def test_an_engine_whose_answers_have_another_shape_is_lost_not_believed() -> No
         assert (answer.status_code, answer.json()["error"]["reason"]) == (503, "engine-lost")
         wait_for(lambda: client.state == "ready")
         assert http.post("/solve", json={"puzzle": QUESTION}).status_code == 200
+
+
+def test_an_engine_that_hangs_while_it_starts_is_killed_told_of_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "START_S", 0.2)
+    monkeypatch.setattr(process, "STOP_S", 0.1)
+    hangs, lives = threading.Event(), itertools.count()
+
+    def bench() -> Lanes:
+        if next(lives) < 2:
+            hangs.wait(60)
+        return QUICK()
+
+    with serving(*app_over(bench), until_ready=False) as http:
+        client = http.engine_client
+        wait_for(lambda: client.process.losses_in_a_row == 2)
+        assert client.process.retry_after_s > process.FIRST_BACKOFF_S
+        said = http.get("/readyz")
+        assert (said.status_code, said.json()["error"]["reason"]) == (503, "engine-lost")
+        assert "did not open its models within 0.2 s" in said.json()["error"]["message"]
+        wait_for(lambda: client.state == "ready")
+        assert http.post("/solve", json={"puzzle": QUESTION}).status_code == 200
+        hangs.set()
 
 
 def served(bundle: Path, before: str = "") -> Server:

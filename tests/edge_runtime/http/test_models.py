@@ -117,7 +117,9 @@ async def test_a_model_that_comes_back_while_its_old_lane_closes_is_served(
     async with echo_house(tmp_path) as house:
         write_echo_bundle(house.folder / "second.bundle", name="second")
         assert (await house.put("second", "second")).status_code == 201
-        monkeypatch.setattr("hrm_host.memory.give_back_freed_memory", lambda: time.sleep(0.3))  # the last act of closing
+        monkeypatch.setattr(
+            "hrm_host.memory.give_back_freed_memory", lambda: time.sleep(0.3)
+        )  # the last act of closing
         assert (await house.remove("second")).status_code == 200
         await until(lambda: len(house.engine_client.lane_manager.reports) == 1)
         assert (await house.put("second", "second")).status_code == 201
