@@ -82,7 +82,7 @@ def test_rooms_import_only_what_lies_below_them(package: str) -> None:
     [
         ("hrm_puzzles", "import hrm_model.hrm", {"hrm_model"}),
         ("hrm_edge_runtime", "def late():\n    import torch", {"torch"}),
-        ("hrm_train", "from hrm_export.cli import main", {"hrm_export"}),
+        ("hrm_train", "import hrm_export.recipe", {"hrm_export"}),
         ("hrm_edge_runtime", "from hrm_puzzles import registry\nimport numpy", set()),
     ],
 )

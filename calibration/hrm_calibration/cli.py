@@ -7,15 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import onnx
 import typer
 
-from hrm_calibration.int8 import Int8Settings, calibrate, for_cpus
-from hrm_calibration.rollouts import ServedGraph
-from hrm_edge_runtime.bundle import Bundle, find_bundle
-from hrm_host import atomic, command
-from hrm_host.progress import stages_on
-from hrm_puzzles.data.sources import find_questions
+from hrm_calibration import INT8_BUDGET
+from hrm_host import command
 
 main = command.Command("hrm-calibrate", extra="export", no_args_is_help=True)
 """Entry point of `hrm-calibrate`."""
@@ -36,27 +31,39 @@ def int8(
     ] = None,
     puzzles: Annotated[int, typer.Option(min=4, help="Puzzles to record, choose and judge by.")] = 3000,
     budget: Annotated[float, typer.Option(min=0, max=100, help="Points of exact solves that may be lost.")] = 100
-    * Int8Settings.budget,
-    cache: Annotated[Path | None, typer.Option(help="File that keeps the calibration for the next time.")] = None,
+    * INT8_BUDGET,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the engine.")] = 1,
 ) -> None:
     """The INT8 forms of a bundle's float32 graph, and what they lose."""
+    import onnx
+
+    from hrm_calibration.int8 import Int8Settings, calibrate, for_cpus
+    from hrm_calibration.kept import Kept
+    from hrm_calibration.rollouts import ServedGraph
+    from hrm_edge_runtime.bundle import Bundle, find_bundle
+    from hrm_host import atomic
+    from hrm_host.progress import stages_on
+    from hrm_puzzles.data.sources import find_questions
+
     atomic.require_free(out)
     bundle = Bundle.open(find_bundle(bundle_name))
     settings = Int8Settings(budget=budget / 100)
     with stages_on() as stages:
         progress = partial(stages.show, "making puzzles")
         questions = find_questions(calib, bundle.puzzle, count=puzzles, data=data, progress=progress)
+        decides = bundle.manifest.model_dump_json(), repr(settings), questions.fingerprint()
         served = ServedGraph(
             graph=onnx.load(bundle.graph_path("fp32")),
             puzzle=bundle.puzzle,
             puzzle_table=bundle.puzzle_table,
             policy=bundle.manifest.halting_policy(),
             num_threads=threads,
+            kept=Kept.beside(out, stages).under(*decides),
         )
-        signed, report = calibrate(served, questions, settings=settings, stages=stages, cache=cache)
+        signed, report = calibrate(served, questions, settings=settings, stages=stages)
     with atomic.new_directory(out) as unfinished:
         onnx.save(signed, unfinished / "step.int8.onnx")
         onnx.save(for_cpus(served.graph, report.scales, report.weight_only), unfinished / "step.int8.cpu.onnx")
         report.save(unfinished)
+    served.kept.drop()
     print(f"{out}: {report.summary()}")

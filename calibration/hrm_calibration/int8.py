@@ -5,17 +5,15 @@ All graphs run the same puzzles in the same order, and a comparison ends at the 
 Layers are ranked by the drift of the carry in one segment: exact solves of a few hundred puzzles cannot rank them.
 """
 
-import hashlib
-import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
+from hrm_calibration import INT8_BUDGET
 from hrm_calibration import int8_report as found
 from hrm_calibration.halting_curve import Outcomes
 from hrm_calibration.kept import Arrays
@@ -44,7 +42,7 @@ class Int8Settings:
     num_calibration: int = 256
     num_tried: int = 1024
     num_choice: int = 4096
-    budget: float = 0.005
+    budget: float = INT8_BUDGET
     seed: int = 0
 
 
@@ -54,41 +52,24 @@ def calibrate(
     *,
     settings: Int8Settings,
     stages: Stages | None = None,
-    cache: Path | None = None,
     judges: bool = True,
 ) -> tuple[ModelProto, found.Int8Report]:
     """The signed INT8 form of a served graph, chosen and judged on `questions` under its halting rule.
 
-    Without `judges` it is left to the caller to judge. `cache` keeps a finished calibration for the next time; one of
-    another graph, other puzzles or other settings is refused, as are too few puzzles and puzzles of tasks that the
-    table does not hold.
+    Without `judges` it is left to the caller to judge. Refuses too few puzzles, and those of tasks that the table does
+    not hold.
     """
     if len(questions) < 4:
         raise ValueError(f"{len(questions)} puzzles are too few to calibrate, choose and judge by; give thousands.")
     questions.require_ids(len(served.puzzle_table))
-    key = key_of(served, questions, settings)
-    report = None if cache is None else found.Int8Report.read(cache, key)
-    if report is None or (judges and report.judged is None):
-        trials = Int8Trials(served=served, settings=settings, stages=stages or Stages())
-        report = trials.report(questions, key, judges=judges)
-        if cache is not None:
-            report.write(cache)
+    trials = Int8Trials(served=served, settings=settings, stages=stages or Stages())
+    report = trials.report(questions, judges=judges)
     return quantise(served.graph, report.scales, weight_only=report.weight_only), report
 
 
 def for_cpus(graph: ModelProto, scales: Scales, weight_only: Collection[str]) -> ModelProto:
     """The same calibration with weights of seven bits, for ONNX Runtime's kernels."""
     return unsigned(quantise(graph, scales, weight_only=weight_only, weight_bits=7))
-
-
-def key_of(served: ServedGraph, questions: Questions, settings: Int8Settings) -> str:
-    """sha256 of the graph's bytes, the puzzle table, the puzzles and everything that decides the outcome."""
-    digest = hashlib.sha256(served.graph.SerializeToString(deterministic=True))
-    for row in served.puzzle_table:  # row by row: the table may be a mapped file larger than memory
-        digest.update(np.ascontiguousarray(row, np.float32).tobytes())
-    digest.update(questions.fingerprint().encode())
-    digest.update(json.dumps({**asdict(settings), **asdict(served.policy)}, sort_keys=True).encode())
-    return digest.hexdigest()
 
 
 def parts_of(questions: Questions, settings: Int8Settings) -> tuple[Questions, Questions, Questions]:
@@ -110,7 +91,7 @@ class Int8Trials:
     settings: Int8Settings
     stages: Stages
 
-    def report(self, questions: Questions, key: str, *, judges: bool = True) -> found.Int8Report:
+    def report(self, questions: Questions, *, judges: bool = True) -> found.Int8Report:
         """Record, try every method, keep the best, leave weight-only what the budget asks for, and judge."""
         graph, settings = self.served.graph, self.settings
         to_record, to_choose, to_judge = parts_of(questions, settings)
@@ -137,13 +118,12 @@ class Int8Trials:
         weight_only = worst_first[: steps[-1].num_weight_only]
         final = self.quantised(scales_of[chosen], weight_only)
         return found.Int8Report(
-            key=key,
             num_calibration=len(to_record),
             num_tried=min(settings.num_tried, len(to_choose)),
             num_choice=len(to_choose),
             reach=[int((segments_N > segment).sum()) for segment in range(int(segments_N.max()))],
             sites=sites,
-            float32=solves_of(float32.so_far),
+            float32=float32.so_far.score(),
             methods=methods,
             chosen=chosen,
             sensitivity=ranking,
@@ -194,7 +174,7 @@ class Int8Trials:
             assert run.graph is not None
             moved = drift(carries_after(self.served, run.graph, states), reference)
             exact = found.paired(float32.first(len(run.so_far.exact_N)).exact_N, run.so_far.exact_N)
-            scores[method] = found.MethodScore(method=method, solves=solves_of(run.so_far), exact=exact, drift=moved)
+            scores[method] = found.MethodScore(method=method, solves=run.so_far.score(), exact=exact, drift=moved)
         return list(scores.values()), best_of([scores[method] for method in left]).method
 
     def sensitivity(self, scales: Scales, states: States) -> list[found.LayerDrift]:
@@ -247,8 +227,8 @@ class Int8Trials:
         runs = self.run("judging float32", questions), self.run("judging int8", questions, final)
         float32, int8 = (run.first(len(questions)) for run in runs)
         return found.Judged(
-            float32=solves_of(float32),
-            int8=solves_of(int8),
+            float32=float32.score(),
+            int8=int8.score(),
             exact=found.paired(float32.exact_N, int8.exact_N),
             proven=found.paired(float32.proven_N, int8.proven_N),
         )
@@ -303,11 +283,6 @@ def is_kept(exact: found.Paired, budget: float) -> bool:
     """
     margin = exact.standard_error if exact.standard_error <= budget else 0.0
     return exact.loss + margin <= budget + 1e-9
-
-
-def solves_of(outcomes: Outcomes) -> found.Solves:
-    score = outcomes.score()
-    return found.Solves(exact=score.exact, proven=score.proven, mean_segments=score.mean_segments)
 
 
 def carries_after(served: ServedGraph, graph: ModelProto, states: States) -> list[Float32]:

@@ -1,24 +1,27 @@
 """What a calibration found: enough to quantise again, to judge the result, to keep it on disk and to draw it."""
 
+from __future__ import annotations
+
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from pydantic import BaseModel, ValidationError
 
+from hrm_calibration.halting_curve import Score
 from hrm_edge_runtime.parity.measures import Z_95, loss_interval
 from hrm_host import atomic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 WIDTH, ROW_HEIGHT = 9.0, 0.22
 
 
-class StaleCacheError(ValueError):
-    """A cache that does not belong to this graph, these puzzles and these settings."""
-
-
-class Paired(BaseModel, extra="forbid", frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class Paired:
     """Two runs over the same puzzles: `loss` is the share that `ours` solves less than the reference.
 
     `low` and `high` bound the loss at 95 %.
@@ -55,15 +58,8 @@ def paired(reference_N: np.typing.NDArray[np.bool_], ours_N: np.typing.NDArray[n
     )
 
 
-class Solves(BaseModel, extra="forbid", frozen=True):
-    """Shares of puzzles whose last answer equals the label, or carries a proof, and the mean of segments spent."""
-
-    exact: float
-    proven: float
-    mean_segments: float
-
-
-class SiteRange(BaseModel, extra="forbid", frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class SiteRange:
     """A call site, the largest magnitude it was given, and the scale that each method chose."""
 
     name: str
@@ -72,52 +68,56 @@ class SiteRange(BaseModel, extra="forbid", frozen=True):
     scales: dict[str, float]
 
 
-class MethodScore(BaseModel, extra="forbid", frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class MethodScore:
     """A method by what its graph solves of the choice puzzles; `drift` is the carry's after one segment."""
 
     method: str
-    solves: Solves
+    solves: Score
     exact: Paired
     drift: float
 
 
-class LayerDrift(BaseModel, extra="forbid", frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class LayerDrift:
     """A matrix and how far rounding what it alone reads moves the carry in one segment."""
 
     weight: str
     drift: float
 
 
-class BudgetStep(BaseModel, extra="forbid", frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class BudgetStep:
     """What is lost of the choice puzzles with that many of the most sensitive matrices weight-only."""
 
     num_weight_only: int
     exact: Paired
 
 
-class Judged(BaseModel, extra="forbid", frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class Judged:
     """INT8 against float32 on puzzles that took part in no choice, under the same halting rule."""
 
-    float32: Solves
-    int8: Solves
+    float32: Score
+    int8: Score
     exact: Paired
     proven: Paired
 
 
-class Int8Report(BaseModel, extra="forbid", frozen=True):
-    """`reach[s]` counts the calibration puzzles that ran more than s segments; `key` says what all this belongs to.
+@dataclass(frozen=True, kw_only=True)
+class Int8Report:
+    """`reach[s]` counts the calibration puzzles that ran more than s segments.
 
     The methods were tried on at most `num_tried`, the budget on at most `num_choice` puzzles: each comparison says on
     how many it was decided.
     """
 
-    key: str
     num_calibration: int
     num_tried: int
     num_choice: int
     reach: list[int]
     sites: list[SiteRange]
-    float32: Solves
+    float32: Score
     methods: list[MethodScore]
     chosen: str
     sensitivity: list[LayerDrift]
@@ -143,35 +143,16 @@ class Int8Report(BaseModel, extra="forbid", frozen=True):
             f"95 %), file {size_ratio:.3f} of float32"
         )
 
-    @classmethod
-    def read(cls, path: Path, key: str) -> "Int8Report | None":
-        """The calibration kept there, None where there is none yet; refuses one with another key or that is damaged."""
-        if not path.exists():
-            return None
-        try:
-            report = cls.model_validate_json(path.read_text(encoding="utf-8"))
-        except (ValidationError, UnicodeDecodeError) as error:
-            raise StaleCacheError(
-                f"{path} is no calibration of this version; remove it or name another file."
-            ) from error
-        if report.key != key:
-            raise StaleCacheError(
-                f"{path} was made for another graph, other puzzles or other settings (key {report.key[:12]}, wanted "
-                f"{key[:12]}); remove it or name another file."
-            )
-        return report
-
-    def write(self, path: Path) -> None:
-        atomic.write_text(path, self.model_dump_json(indent=1) + "\n")
-
     def save(self, directory: Path) -> None:
         """`calibration.json` and the pictures."""
         draw(self, directory)
-        self.write(directory / "calibration.json")
+        atomic.write_text(directory / "calibration.json", json.dumps(asdict(self), indent=1) + "\n")
 
 
 def draw(report: Int8Report, directory: Path) -> None:
     """One PNG for each question a reader may have."""
+    from matplotlib.figure import Figure
+
     directory.mkdir(parents=True, exist_ok=True)
     drawings: dict[str, tuple[float, Callable[[Axes, Int8Report], object]]] = {
         "methods": (3.5, _draw_methods),

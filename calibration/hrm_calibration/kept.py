@@ -1,9 +1,10 @@
 """What a long command has finished, so that an interruption, `kill -9` too, costs the stage at work only."""
 
 import hashlib
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_host.atomic import new_file
+from hrm_host.progress import Stages
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -25,11 +27,27 @@ class Kept:
 
     directory: Path | None = None
     key: str = ""
+    num_finished: int = 0
 
-    def under(self, *words: str) -> "Kept":
-        """The same directory for what these words decide too."""
-        key = hashlib.sha256("\n".join((self.key, *words)).encode()).hexdigest()
-        return Kept(directory=self.directory, key=key)
+    @classmethod
+    def beside(cls, out: Path, stages: Stages) -> "Kept":
+        """What was finished on the way to `out`, as is then said; `drop` it when `out` is whole."""
+        directory = out.with_name(f".{out.name}.kept")
+        num_finished = len(list(directory.glob("*.npz")))
+        if num_finished:
+            stages.say(f"{num_finished} finished stages in {directory} are taken up again")
+        return cls(directory=directory, num_finished=num_finished)
+
+    def under(self, *parts: str | bytes) -> "Kept":
+        """The same directory for what these parts decide too."""
+        digest = hashlib.sha256(self.key.encode())
+        for part in parts:
+            digest.update(hashlib.sha256(part.encode() if isinstance(part, str) else part).digest())
+        return replace(self, key=digest.hexdigest())
+
+    def drop(self) -> None:
+        if self.directory is not None:
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def arrays(self, stage: str, make: Callable[[], Arrays]) -> Arrays:
         """What is kept of a stage, or what `make` makes of it, kept from now on."""

@@ -1,8 +1,6 @@
 """What goes into a bundle; everything here is refused before anything long is computed."""
 
-import hashlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -73,31 +71,18 @@ class Contents:
 def contents_of(options: Options, source: Path, out: Path, stages: progress.Stages) -> Contents:
     """Load, find or make all that goes from the checkpoint `source` to `out`; refuses what does not fit together."""
     atomic.require_free(out)
-    model, meta = checkpoint.load(checkpoint.resolve(source))
-    trained, own = None, model
+    source = checkpoint.resolve(source)
+    own, meta = checkpoint.load(source)
+    trained = puzzle = puzzle_of(own.config, meta.get("puzzle"), source)
     if options.board is not None:
-        if model.config.blocks != "relational":
-            raise ValueError(f"--board {options.board} asks for another size than {source} has; leave the option away")
-        trained = puzzle_of(model.config, meta.get("puzzle"), source)
-        is_size = options.board[:1].isdigit()
-        other = registry.get(f"{trained.name.partition('-')[0]}-{options.board}" if is_size else options.board)
-        model, meta = geometry.on_board(model, other), {**meta, "puzzle": other.name}
-    config, puzzle = model.config, puzzle_of(model.config, meta.get("puzzle"), source)
-    limit = options.max_segments or config.max_segments
-    if config.arch == "transformer" and limit > 1:
-        raise ValueError(f"--max-segments {limit} asks a transformer to go on, which it cannot; leave the option away")
-    kind = options.policy or ("verified" if puzzle.proof_exists else "learned")
-    policy = HaltingPolicy(kind=cast("PolicyKind", kind), threshold=options.threshold or 0.0, max_segments=limit)
+        puzzle = other_board(options.board, trained, own.config, source)
+    model = geometry.on_board(own, puzzle)
+    config, policy = model.config, policy_of(options, model.config, puzzle)
     data = data_of(options.data, source, config, puzzle)
     identifiers = identifiers_of(data, config.num_puzzle_ids)
     served = served_graph(model, puzzle, policy)
-    directory, content = kept_beside(out), served.graph.SerializeToString(deterministic=True)
-    finished = list(directory.glob("*.npz"))
-    if finished:
-        stages.say(f"{len(finished)} finished stages in {directory} are taken up again")
-    kept = Kept(directory=directory).under(
-        _digest(content), repr((options.fp16, options.int8)), onnxruntime.__version__
-    )
+    content = served.graph.SerializeToString(deterministic=True)
+    kept = Kept.beside(out, stages).under(content, repr((options.fp16, options.int8)), onnxruntime.__version__)
     plan = plan_for(replace(served, kept=kept), options)
     if plan.seconds > LONG_S:
         more = "; no less tells anything" if plan.seconds > 60 * options.budget_minutes else ""
@@ -105,11 +90,11 @@ def contents_of(options: Options, source: Path, out: Path, stages: progress.Stag
     try:
         calibration, held_out = find_puzzles(replace(options, held_out=plan.num_held_out), config, puzzle, data, stages)
     except (ValueError, OSError):
-        if not finished:
-            shutil.rmtree(directory, ignore_errors=True)
+        if not kept.num_finished:
+            kept.drop()
         raise
     rows_PE = served.puzzle_table[np.union1d(calibration.puzzle_ids_N, held_out.puzzle_ids_N)]
-    decided = repr((plan, policy, options.int8_budget)), _digest(rows_PE.tobytes())
+    decided = repr((plan, policy, options.int8_budget)), rows_PE.tobytes()
     model.config = replace(config, max_segments=min(plan.num_segments, config.max_segments))  # what traces cover
     return Contents(
         name=options.name or out.stem,
@@ -119,19 +104,26 @@ def contents_of(options: Options, source: Path, out: Path, stages: progress.Stag
         held_out=held_out,
         identifiers=identifiers,
         tasks={} if data is None else tasks_of(data, puzzle, identifiers),
-        meta={"checkpoint": checkpoint.resolve(source).name, **meta},
-        trained=served_graph(own, trained, policy) if trained is not None and trained.difficulties else None,
+        meta={"checkpoint": source.name, **meta, "puzzle": puzzle.name},
+        trained=served_graph(own, trained, policy) if options.board and trained.difficulties else None,
         plan=plan,
     )
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def other_board(board: str, trained: Puzzle, config: HRMConfig, source: Path) -> Puzzle:
+    """The puzzle of that size, or of that name; refuses weights that know one size only."""
+    if config.blocks != "relational":
+        raise ValueError(f"--board {board} asks for another size than {source} has; leave the option away")
+    return registry.get(f"{trained.name.partition('-')[0]}-{board}" if board[:1].isdigit() else board)
 
 
-def kept_beside(out: Path) -> Path:
-    """Where an export keeps its finished stages until the bundle is whole."""
-    return out.with_name(f".{out.name}.kept")
+def policy_of(options: Options, config: HRMConfig, puzzle: Puzzle) -> HaltingPolicy:
+    """When the exported model stops, at threshold 0 unless the options give one."""
+    limit = options.max_segments or config.max_segments
+    if config.arch == "transformer" and limit > 1:
+        raise ValueError(f"--max-segments {limit} asks a transformer to go on, which it cannot; leave the option away")
+    kind = options.policy or ("verified" if puzzle.proof_exists else "learned")
+    return HaltingPolicy(kind=cast("PolicyKind", kind), threshold=options.threshold or 0.0, max_segments=limit)
 
 
 def served_graph(model: hrm.HRM, puzzle: Puzzle, policy: HaltingPolicy) -> ServedGraph:

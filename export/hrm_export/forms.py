@@ -107,7 +107,7 @@ class Form:
         }
         held_out: dict[str, Any] = asdict(self.score)
         if self.lost is not None:
-            held_out["lost_against_fp32"] = {name: lost.model_dump() for name, lost in self.lost.items()}
+            held_out["lost_against_fp32"] = {name: asdict(lost) for name, lost in self.lost.items()}
         return {"golden": golden, "held_out": held_out, **self.origin}
 
 
@@ -125,14 +125,14 @@ def lower_precisions(
         check_graph(half, stored_sizes(graph))
         yield Form(precision="fp16", portable=half, origin={"float32_nodes": sorted(kept)})
     if options.int8:
-        settings, cache = replace(settings, budget=options.int8_budget / 100), options.cache
-        signed, report = calibrate(served, questions, settings=settings, stages=stages, cache=cache, judges=False)
+        settings = replace(settings, budget=options.int8_budget / 100)
+        signed, report = calibrate(served, questions, settings=settings, stages=stages, judges=False)
         if options.report is not None:
             report.save(options.report)
         kept = float32_nodes(signed, ranges)
         portable = half_graph(signed, kept)
         check_graph(portable, stored_sizes(graph))
-        fields = ("num_calibration", "num_choice", "weight_only", "key")
+        fields = ("num_calibration", "num_choice", "weight_only")
         summary = {"method": report.chosen, **{name: getattr(report, name) for name in fields}}
         origin = {"float32_nodes": sorted(kept), "calibration": summary}
         narrow = for_cpus(graph, report.scales, report.weight_only)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hrm_calibration.int8 import Int8Settings
+from hrm_calibration import INT8_BUDGET
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,7 @@ class Options:
     ] = None
     int8_budget: Annotated[
         float, typer.Option(min=0, help="Points INT8 may lose; inputs of the worst layers stay float until it holds.")
-    ] = 100 * Int8Settings.budget
-    cache: Annotated[Path | None, typer.Option(help="File that keeps the calibration for the next time.")] = None
+    ] = 100 * INT8_BUDGET
     report: Annotated[Path | None, typer.Option(help="Directory for the calibration's report and pictures.")] = None
     loop: Annotated[
         str, typer.Option(help="host; or unrolled[=N] to add a graph of N segments that halts by itself.")
@@ -58,9 +57,8 @@ class Options:
 
     def __post_init__(self) -> None:
         parse_loop(self.loop)
-        for name, value in (("--cache", self.cache), ("--report", self.report)):
-            if value is not None and not self.int8:
-                raise ValueError(f"{name} is for calibration, which only INT8 needs; add --int8 or leave it away")
+        if self.report is not None and not self.int8:
+            raise ValueError("--report is of the calibration, which only INT8 needs; add --int8 or leave it away")
 
 
 def parse_loop(text: str) -> int | None:

@@ -13,6 +13,7 @@ from step_bundle import write_step_bundle
 from typer.testing import CliRunner
 
 from hrm_calibration.cli import main as app
+from hrm_calibration.halting_curve import Score
 from hrm_calibration.int8 import (
     Int8Settings,
     Int8Trials,
@@ -24,7 +25,8 @@ from hrm_calibration.int8 import (
     is_kept,
     parts_of,
 )
-from hrm_calibration.int8_report import Int8Report, MethodScore, Paired, Solves, StaleCacheError, draw, paired
+from hrm_calibration.int8_report import Int8Report, MethodScore, Paired, draw, paired
+from hrm_calibration.kept import Kept
 from hrm_calibration.quantise import call_sites, quantise, unsigned
 from hrm_calibration.rollouts import ServedGraph, slots_for
 from hrm_edge_runtime.batching.halting import HaltingPolicy
@@ -38,8 +40,8 @@ SETTINGS = Int8Settings(methods=("min-max", "mse"), budget=1.0)
 Calibrated = tuple[onnx.ModelProto, Int8Report]
 
 
-def calibrated(asked: Questions | None = None, cache: Path | None = None, **changes: Any) -> Calibrated:
-    return calibrate(SERVED, asked or questions(16), settings=dataclasses.replace(SETTINGS, **changes), cache=cache)
+def calibrated(asked: Questions | None = None, **changes: Any) -> Calibrated:
+    return calibrate(SERVED, asked or questions(16), settings=dataclasses.replace(SETTINGS, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +87,7 @@ def test_reach_counts_the_puzzles_that_ran_each_segment(result: Calibrated) -> N
 def score(method: str, num_lost: int, moved: float) -> MethodScore:
     """Of 100 puzzles that float32 solves."""
     lost = lost_of(100, num_lost)
-    solves = Solves(exact=lost.ours, proven=lost.ours, mean_segments=1.0)
+    solves = Score(num_puzzles=100, exact=lost.ours, proven=lost.ours, mean_segments=1.0)
     return MethodScore(method=method, solves=solves, exact=lost, drift=moved)
 
 
@@ -183,44 +185,16 @@ class HeardStages(Stages):
         self.heard[stage] = (done, total, note)
 
 
-def test_a_cache_spares_the_work_and_gives_the_same_graph(tmp_path: Path, result: Calibrated) -> None:
-    file = tmp_path / "int8.json"
-    first = calibrated(cache=file)
-    assert first[1] == result[1]
+def test_what_was_finished_is_not_done_again_and_gives_the_same_graph(tmp_path: Path, result: Calibrated) -> None:
+    kept = Kept.beside(tmp_path / "int8", Stages()).under("these puzzles")
+    served = dataclasses.replace(SERVED, kept=kept)
+    assert calibrate(served, questions(16), settings=SETTINGS) == result
     stages = HeardStages()
-    second = calibrate(SERVED, questions(16), settings=SETTINGS, stages=stages, cache=file)
+    assert calibrate(served, questions(16), settings=SETTINGS, stages=stages) == result
     assert stages.heard == {}
-    assert second[0] == first[0]
-
-
-@pytest.mark.parametrize("change", ["puzzles", "settings", "policy", "graph", "table"])
-def test_a_cache_of_anything_else_is_refused(tmp_path: Path, result: Calibrated, change: str) -> None:
-    file = tmp_path / "int8.json"
-    result[1].write(file)
-    changed: dict[str, Any] = {
-        "graph": {"graph": small_graph(high_cycles=1, low_cycles=1, seed=1)},
-        "table": {"puzzle_table": table() * 2},
-        "policy": {"policy": dataclasses.replace(POLICY, max_segments=2)},
-    }.get(change, {})
-    with pytest.raises(StaleCacheError, match="made for another graph, other puzzles or other settings"):
-        calibrate(
-            dataclasses.replace(SERVED, **changed),
-            questions(16, seed=int(change == "puzzles")),
-            settings=dataclasses.replace(SETTINGS, num_tried=7) if change == "settings" else SETTINGS,
-            cache=file,
-        )
-
-
-@pytest.mark.parametrize("text", ["", "{}", "{]"])
-def test_a_damaged_cache_is_refused(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "int8.json"
-    file.write_text(text)
-    with pytest.raises(StaleCacheError, match="remove it or name another file"):
-        calibrated(cache=file)
-
-
-def test_a_report_survives_json(result: Calibrated) -> None:
-    assert type(result[1]).model_validate_json(result[1].model_dump_json()) == result[1]
+    other = dataclasses.replace(SERVED, kept=kept.under("other puzzles"))
+    calibrate(other, questions(16, seed=1), settings=SETTINGS, stages=stages)
+    assert "recording ranges" in stages.heard
 
 
 def test_every_picture_is_drawn(result: Calibrated, tmp_path: Path) -> None:
@@ -267,6 +241,7 @@ def test_the_command_writes_graphs_report_and_pictures(bundle: Path, tmp_path: P
     assert "exact solves" in ended.stdout
     names = {"step.int8.onnx", "step.int8.cpu.onnx", "calibration.json", "methods.png"}
     assert names <= {file.name for file in out.iterdir()}
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]  # what was kept on the way is gone
     again = CliRunner().invoke(app, ["int8", str(bundle), *options])
     assert again.exit_code == 2
     assert "exists already" in again.stderr

@@ -89,7 +89,7 @@ REFUSED_EXPORTS: dict[str, tuple[str, ...]] = {
     "puzzles of another kind": ("checkpoint", "--out", "x.bundle", "--int8", "--calib", "maze"),
     "unknown loop": ("checkpoint", "--out", "x.bundle", "--loop", "sideways"),
     "unknown policy": ("checkpoint", "--out", "x.bundle", "--policy", "never", "--held-out", "4"),
-    "cache without INT8": ("checkpoint", "--out", "x.bundle", "--cache", "cache.json"),
+    "report without INT8": ("checkpoint", "--out", "x.bundle", "--report", "report"),
     "something is there": ("checkpoint", "--out", "checkpoint"),
     "no data set": ("checkpoint", "--out", "x.bundle", "--data", "nowhere"),
     "nothing held out": ("checkpoint", "--out", "x.bundle", "--held-out", "0"),

@@ -207,13 +207,12 @@ def test_every_precision_is_one_column_and_one_object(tmp_path: Path) -> None:
     data = data_set(tmp_path / "data", 80)
     options = ("--fp16", "--int8", "--calib", "sudoku", "--data", str(data), "--max-loss", "100")
     source, report = saved(tmp_path / "step_12", model=model), tmp_path / "report"
-    cache = ("--cache", str(tmp_path / "kept.json"))
-    shown = exported(source, tmp_path / "one.bundle", *options, *cache, "--report", str(report))
+    shown = exported(source, tmp_path / "one.bundle", *options, "--report", str(report))
     assert shown.exit_code == 0, shown.output
     for word in ("fp32", "fp16", "int8", "of fp32", "logit gap", "exact", "lost", "verified", "mean", "batch 8"):
         assert word in shown.stdout, word
     assert {"calibration.json", "methods.png"} <= {file.name for file in report.iterdir()}
-    found = json.loads(exported(source, tmp_path / "two.bundle", *options, *cache, "--json").stdout)
+    found = json.loads(exported(source, tmp_path / "two.bundle", *options, "--json").stdout)
     assert [row["precision"] for row in found["precisions"]] == ["fp32", "fp16", "int8"]
     assert found["num_held_out"] == 40
     assert [row["ratio"] for row in found["precisions"]] == sorted(row["ratio"] for row in found["precisions"])[::-1]
@@ -260,7 +259,7 @@ def test_the_run_of_the_puzzle_is_exported_where_no_checkpoint_is_named(
     [
         (("--calib", "maze"), "give sudoku or the path of a data set of sudoku-4x4"),
         (("--int8", "--calib", "arc"), "give sudoku or the path of a data set of sudoku-4x4"),
-        (("--cache", "int8.json"), "add --int8 or leave it away"),
+        (("--report", "int8"), "add --int8 or leave it away"),
         (("--loop", "unrolled=0"), "give host, unrolled or unrolled=N"),
         (("--policy", "hope"), "'hope' is not known"),
     ],

@@ -26,11 +26,11 @@ from hrm_edge_runtime.engines.unrolled import UnrolledEngine
 from hrm_edge_runtime.manifest import BundleError
 from hrm_edge_runtime.parity.cli import main as parity_main
 from hrm_edge_runtime.parity.report import passes
-from hrm_export.cli import ParityError, write_bundle
 from hrm_export.contents import Contents, served_graph
 from hrm_export.forms import Form
 from hrm_export.options import Options
 from hrm_export.plan import plan_for
+from hrm_export.recipe import ParityError, write_bundle
 from hrm_host.progress import Stages
 from hrm_puzzles import registry
 
