@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from hrm_edge_runtime.engines.engine import Int32
 from hrm_edge_runtime.parity.measures import MEASURES, Column, Float64, How, Int64, Measure, SolveCounts
 
 MOST_SHOWN = 6
@@ -24,9 +25,10 @@ ENOUGH_PUZZLES = 2000
 
 
 class End(NamedTuple):
-    """How one side ended with one puzzle: after which segment, and whether its answer was right."""
+    """How one side ended with one puzzle: after which segment, with which answer, and whether that was right."""
 
     halted_at: int
+    answer_T: Int32
     is_exact: bool
     is_proven: bool
 
@@ -45,6 +47,7 @@ class ParityReport:
     columns: dict[str, Column] = field(default_factory=dict[str, Column])
     exact: SolveCounts = field(default_factory=SolveCounts)
     proven: SolveCounts | None = field(default_factory=SolveCounts)
+    num_different_final_answers: int = 0
 
     def add_segment(
         self, segment_B: Int64, question_B: Int64, puzzle_id_B: Int64, measures: Mapping[str, Float64]
@@ -55,6 +58,7 @@ class ParityReport:
 
     def add_end(self, reference: End, candidate: End) -> None:
         self.halts_SS[reference.halted_at - 1, candidate.halted_at - 1] += 1
+        self.num_different_final_answers += not np.array_equal(reference.answer_T, candidate.answer_T)
         self.exact.count(reference.is_exact, candidate.is_exact)
         if self.proven is not None:
             self.proven.count(reference.is_proven, candidate.is_proven)
@@ -131,6 +135,7 @@ class ParityReport:
             "num_segments": self.num_segments,
             "exact": self.exact.as_json(),
             "proven": None if self.proven is None else self.proven.as_json(),
+            "num_different_final_answers": self.num_different_final_answers,
             "num_different_halts": self.num_different_halts,
             "reference_halts": self.reference_halts_S.tolist(),
             "candidate_halts": self.candidate_halts_S.tolist(),
@@ -140,7 +145,8 @@ class ParityReport:
 
 def summary_rows(report: ParityReport) -> Iterator[tuple[str, str]]:
     """The end of a comparison in a few lines, each with its title."""
-    share = 100 * report.num_different_halts / report.num_puzzles
+    counted = (report.num_different_halts, report.num_different_final_answers)
+    other_halts, other_answers = (f"{count / report.num_puzzles:.1%}" for count in counted)
     yield "compared on", f"{report.num_puzzles} puzzles ({report.puzzles}), up to {report.num_segments} segments"
     for title, counts in (("exact solves", report.exact), ("proven solves", report.proven)):
         if counts is not None:
@@ -149,7 +155,8 @@ def summary_rows(report: ParityReport) -> Iterator[tuple[str, str]]:
             arrow = " → ".join(f"{share:.1f} %" for share in shares)
             yield title, f"{arrow}; lost {counts.loss_points:.2f} points (95 %: {low:.2f} to {high:.2f})"
     theirs, ours = report.mean_segments
-    yield "mean segments", f"{theirs:.2f} → {ours:.2f}; {share:.1f} % halt after another segment"
+    yield "mean segments", f"{theirs:.2f} → {ours:.2f}; {other_halts} halt after another segment"
+    yield "final answers", f"{other_answers} are others"
 
 
 def segment_rows(report: ParityReport) -> Iterator[list[str]]:
@@ -183,8 +190,13 @@ class SegmentLimits(BaseModel, extra="forbid", frozen=True):
 
 
 class EndLimits(BaseModel, extra="forbid", frozen=True):
-    """A share of puzzles, a share of the reference's mean segments, and percentage points of solves."""
+    """Shares of puzzles, a share of the reference's mean segments, and percentage points of solves.
 
+    Where most final answers differ, it is the engine that answers and not the model, even if rounding that the model
+    amplifies explains each: two engines that solve nothing would lose nothing.
+    """
+
+    different_final_answers: Limit | None = None
     different_halts: Limit | None = None
     more_segments: Limit | None = None
     exact_loss: Limit | None = None
@@ -281,12 +293,14 @@ def _segment_breaks(report: ParityReport, limits: SegmentLimits, last: int) -> I
 
 
 def _end_breaks(report: ParityReport, limits: EndLimits) -> Iterator[Break]:
+    num = report.num_puzzles
     for name, share, limit in (
-        ("share of different_halts", report.num_different_halts / report.num_puzzles, limits.different_halts),
-        ("share of more_segments", report.more_segments, limits.more_segments),
+        ("different_final_answers", report.num_different_final_answers / num, limits.different_final_answers),
+        ("different_halts", report.num_different_halts / num, limits.different_halts),
+        ("more_segments", report.more_segments, limits.more_segments),
     ):
         if limit is not None and share > limit:
-            yield Break(gate=name, value=share, limit=limit)
+            yield Break(gate=f"share of {name}", value=share, limit=limit)
     for name, counts, limit in (
         ("exact_loss", report.exact, limits.exact_loss),
         ("proven_loss", report.proven, limits.proven_loss),

@@ -112,8 +112,8 @@ def _step_side(
     stopping_B = halting.stops_B(output.halt_margin_B, segment_B, verdict_B, policy)
     is_exact_B = ((output.answer_BT == labels_BT) | (labels_BT < 0)).all(axis=1)
     for slot in np.flatnonzero(stopping_B).tolist():
-        end = End(rows[slot].segment, bool(is_exact_B[slot]), bool(verdict_B[slot] == RIGHT))
-        rows[slot].ends.setdefault(side, end)
+        is_exact, is_proven = bool(is_exact_B[slot]), bool(verdict_B[slot] == RIGHT)
+        rows[slot].ends.setdefault(side, End(rows[slot].segment, output.answer_BT[slot].copy(), is_exact, is_proven))
     return output, stopping_B
 
 

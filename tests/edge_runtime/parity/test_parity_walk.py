@@ -1,5 +1,6 @@
 """Two engines side by side: what an honest pair and each faulty one look like, and where the fault is named."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,15 @@ from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.parity.comparison import reasons_of
 from hrm_edge_runtime.parity.measures import Column, SolveCounts
-from hrm_edge_runtime.parity.report import GOLDEN_FP32, Break, ParityReport, breaks, passes
+from hrm_edge_runtime.parity.report import (
+    DEFAULT_FILE,
+    GOLDEN_FP32,
+    Break,
+    ParityReport,
+    breaks,
+    passes,
+    read_gates,
+)
 from hrm_edge_runtime.parity.walk import Side, compare, golden_questions, golden_side, walk
 from hrm_puzzles.data.sources import Questions, questions_made
 
@@ -258,6 +267,22 @@ def test_a_changed_answer_is_counted(bundle: Bundle) -> None:
     report = replayed(bundle, "answer_SBT", (2, 0, 0), 1)
     assert report.num_different_answers == 1
     assert not passes(report)
+
+
+@pytest.mark.parametrize(("num_changed", "is_broken"), [(2, False), (3, True)])
+def test_where_most_answers_differ_no_gate_holds_though_nothing_is_lost(
+    bundle: Bundle, num_changed: int, is_broken: bool
+) -> None:
+    """Of five puzzles that neither side solves, changed in the last segment alone, as amplified rounding does it."""
+    golden, policy = bundle.golden(), replace(bundle.manifest.halting_policy(), kind="fixed")
+    golden.answer_SBT[-1, :num_changed, 0] += 1
+    found = compare(
+        golden, side(bundle, 5).engine, puzzle_table=bundle.puzzle_table, puzzle=bundle.puzzle, policy=policy
+    )
+    assert (found.exact.lost, found.num_different_halts) == (0, 0)
+    for precision, kind in itertools.product(("fp16", "int8"), ("golden", "live")):
+        told = [str(one) for one in breaks(found, read_gates(DEFAULT_FILE, precision, kind))]
+        assert told == (["share of different_final_answers at the end: 0.6 where 0.5 is allowed"] if is_broken else [])
 
 
 def test_a_margin_that_halts_a_puzzle_elsewhere_is_counted(bundle: Bundle) -> None:
