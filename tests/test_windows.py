@@ -100,7 +100,7 @@ def next_command(drive: Path, data: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def bundle(drive: Path, next_command: list[str]) -> Path:
-    sizes = ("--held-out", 16, "--puzzles", 2, "--max-loss", 100)
+    sizes = ("--held-out", 16, "--golden", 2, "--max-loss", 100)
     said(begin_command(drive, "export", *next_command, "--out", "small.bundle", *sizes))
     return drive / "small.bundle"
 

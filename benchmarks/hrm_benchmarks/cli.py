@@ -29,11 +29,11 @@ PROMISED = ("sudoku", "sudoku-6x6 --engine cpu:int8")
 ATTEMPTS = (1, 4, 16, 64)
 
 BundleName = Annotated[str | None, typer.Option(help="Bundle's directory or shipped name; else the default.")]
-Csv = Annotated[Path | None, typer.Option(help="Bundle: puzzles in Sudoku-Extreme form; else generated.")]
-Difficulty = Annotated[str | None, typer.Option(help="Bundle: of generated puzzles; else the easiest.")]
-Segments = Annotated[str, typer.Option(help="Script: geo3 geo5 geo8 bim3 bim5 bim8, or a recorded JSON.")]
-StepMs = Annotated[float, typer.Option(min=0, help="Script: what a step costs.")]
-StepCost = Annotated[Cost, typer.Option(help="Script: how that grows with the rows of a step.")]
+Csv = Annotated[Path | None, typer.Option(help="Puzzles in Sudoku-Extreme form; else generated.")]
+Difficulty = Annotated[str | None, typer.Option(help="Of generated puzzles; else the easiest.")]
+Segments = Annotated[str, typer.Option(help="geo3 geo5 geo8 bim3 bim5 bim8, or a recorded JSON.")]
+StepMs = Annotated[float, typer.Option(min=0, help="What a step costs.")]
+StepCost = Annotated[Cost, typer.Option(help="How that grows with the rows of a step.")]
 TurnRounds = Annotated[int, typer.Option(min=1, help="How often each takes its turn; figures are medians.")]
 TurnS = Annotated[float, typer.Option(min=0, help="Seconds of one turn, at least a step.")]
 CpuClock = Annotated[bool, typer.Option(help="Count CPU seconds, for a machine with other work.")]
@@ -45,19 +45,25 @@ def bench() -> None:
     """Measure what serving and training cost, beside honest baselines."""
 
 
-@app.command(epilog="Example: hrm-bench serve --bundle model.bundle --csv test.csv --puzzles 64 --slots 4")
+@app.command(
+    groups={
+        "Bundle": "bundle csv difficulty precision policy threads cpu_clock",
+        "Script": "segments step_ms cost virtual_time",
+    },
+    epilog="Example: hrm-bench serve --bundle model.bundle --csv test.csv --puzzles 64 --slots 4",
+)
 def serve(
     bundle: Annotated[str | None, typer.Option(help="Engine to measure: a bundle's directory or shipped name.")] = None,
     csv: Csv = None,
     difficulty: Difficulty = None,
-    precision: Annotated[str, typer.Option(help="Bundle: which of its graphs.")] = "fp32",
-    policy: Annotated[PolicyKind | None, typer.Option(help="Bundle: halting rule; else its own.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Bundle: threads of the engine, under every policy.")] = 1,
-    cpu_clock: Annotated[bool, typer.Option(help="Bundle: count CPU seconds, for a machine with other work.")] = False,
+    precision: Annotated[str, typer.Option(help="Which of its graphs.")] = "fp32",
+    policy: Annotated[PolicyKind | None, typer.Option(help="Halting rule; else its own.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of the engine, under every policy.")] = 1,
+    cpu_clock: Annotated[bool, typer.Option(help="Count CPU seconds, for a machine with other work.")] = False,
     segments: Segments = "geo5",
     step_ms: StepMs = 20.0,
     cost: StepCost = "flat",
-    virtual_time: Annotated[bool, typer.Option(help="Script: count the time instead of spending it.")] = False,
+    virtual_time: Annotated[bool, typer.Option(help="Count the time instead of spending it.")] = False,
     slots: Annotated[int, typer.Option(min=1, help="Slots; the batch of the policies that batch.")] = 8,
     puzzles: Annotated[int, typer.Option(min=1, help="How many, the same under every policy.")] = 200,
     rounds: Annotated[int, typer.Option(min=1, help="How often; figures are medians.")] = 1,
@@ -148,17 +154,18 @@ def train(
 
 
 @app.command(
-    epilog="Example: hrm-bench accuracy --bundle sudoku --bundle mine.bundle --puzzles hard.txt --attempts 1 --slots 1"
+    groups={"Puzzles": "questions puzzles difficulty seed", "Engine": "engine slots threads"},
+    epilog="Example: hrm-bench accuracy --bundle sudoku --bundle mine.bundle --questions hard.txt --attempts 1",
 )
 def accuracy(
     bundle: Annotated[
         list[str] | None, typer.Option(help="Bundle's directory or shipped name, may be repeated; else the default.")
     ] = None,
-    puzzles: Annotated[
+    questions: Annotated[
         Path | None, typer.Option(help="One in each line, CSV in the published form, or NDJSON; else generated.")
     ] = None,
     difficulty: Annotated[str | None, typer.Option(help="Of generated puzzles; else the hardest.")] = None,
-    count: Annotated[int, typer.Option(min=1, help="How many: the first of the file, or so many generated.")] = 100,
+    puzzles: Annotated[int, typer.Option(min=1, help="How many: the first of the file, or so many generated.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of generated puzzles.")] = 0,
     attempts: Annotated[
         list[int] | None, typer.Option(min=1, max=1024, help="Attempts at each, may be repeated. [1, 4, 16, 64]")
@@ -176,9 +183,9 @@ def accuracy(
         models = [Bundle.open(find_bundle(name)) for name in bundle or [None]]
         puzzle = accuracy_bench.provable(models)
         known = (
-            accuracy_bench.puzzles_from_file(puzzles, puzzle, count)
-            if puzzles is not None
-            else accuracy_bench.generated(puzzle, difficulty or puzzle.difficulties[-1], count, seed)
+            accuracy_bench.puzzles_from_file(questions, puzzle, puzzles)
+            if questions is not None
+            else accuracy_bench.generated(puzzle, difficulty or puzzle.difficulties[-1], puzzles, seed)
         )
         options = options_of({"max_segments": max_segments, "how": how})
         for opened, level in itertools.product(models, attempts or ATTEMPTS):
@@ -196,11 +203,17 @@ def accuracy(
         print_table(title, accuracy_bench.COLUMNS, found, caption=accuracy_bench.LEGEND, left=["model"])
 
 
-@app.command(epilog="Example: hrm-bench load --bundle sudoku-6x6 --difficulty minimal --picture load.png")
+@app.command(
+    groups={
+        "Bundle": "bundle engine threads csv difficulty",
+        "Script": "segments step_ms cost",
+    },
+    epilog="Example: hrm-bench load --bundle sudoku-6x6 --difficulty minimal --picture load.png",
+)
 def load(
     bundle: Annotated[str, typer.Option(help="Bundle's directory or shipped name, or 'script'.")] = "sudoku",
-    engine: Annotated[str, typer.Option(metavar="ENGINE[:PRECISION]", help="Bundle: as in hrm-serve.")] = "cpu",
-    threads: Annotated[int, typer.Option(min=1, help="Bundle: threads of its engine.")] = 1,
+    engine: Annotated[str, typer.Option(metavar="ENGINE[:PRECISION]", help="As in hrm-serve.")] = "cpu",
+    threads: Annotated[int, typer.Option(min=1, help="Threads of its engine.")] = 1,
     csv: Csv = None,
     difficulty: Difficulty = None,
     segments: Segments = "geo5",

@@ -20,7 +20,14 @@ UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10
 MAX_SLOTS = 1024
 
 
-@serve.command(epilog="Examples: hrm-serve; hrm-serve sudoku maze-8x8 --port 8000; hrm-serve model.bundle --slots 4")
+@serve.command(
+    groups={
+        "Engine": "engine slots threads memory_budget stall_seconds",
+        "Limits": "max_attempts queue_limit max_connections drain_seconds",
+        "Who may ask": "keys cors tls_cert tls_key insecure allow_host bundle_dir",
+    },
+    epilog="Examples: hrm-serve; hrm-serve sudoku maze-8x8 --port 8000; hrm-serve model.bundle --slots 4",
+)
 def serve_command(
     bundles: Annotated[
         list[str] | None,

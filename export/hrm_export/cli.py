@@ -13,7 +13,14 @@ main = command.Command("hrm-export", extra="export")
 """Entry point of `hrm-export`."""
 
 
-@main.command(epilog="Example: hrm-export runs/sudoku/best --fp16 --int8 --calib sudoku --data data/sudoku")
+@main.command(
+    groups={
+        "INT8": "int8 calib int8_budget cache report",
+        "Loop and halting": "loop policy threshold max_segments",
+        "Measuring": "data held_out max_loss budget_minutes golden",
+    },
+    epilog="Example: hrm-export runs/sudoku/best --fp16 --int8 --calib sudoku --data data/sudoku",
+)
 @command.taking(Options)
 def export(options: Options) -> None:
     """Make a bundle: step graphs, puzzle table and golden traces, measured and compared with PyTorch first."""
@@ -28,6 +35,6 @@ def export(options: Options) -> None:
         forms = write_bundle(out, contents, options, stages)
     contents.served.kept.drop()
     show(out, contents, forms, as_json=options.as_json)
-    if options.engine:  # in a process of its own, whose memory is free again when the engines are built
+    if options.build_engine:  # in a process of its own, whose memory is free again when the engines are built
         build = [sys.executable, "-m", "hrm_edge_runtime.engines.trt.build", str(out)]
         raise typer.Exit(subprocess.run(build).returncode)

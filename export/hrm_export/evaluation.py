@@ -74,7 +74,10 @@ class Subject:
     engine: Engine
 
 
-@main.command(epilog="Example: hrm-eval runs/sudoku/best --data data/sudoku --picture eval.png")
+@main.command(
+    groups={"Engine": "engine slots threads max_segments", "Output": "picture as_json as_markdown"},
+    epilog="Example: hrm-eval runs/sudoku/best --data data/sudoku --picture eval.png",
+)
 @command.taking(EvaluationOptions)
 def evaluate_command(options: EvaluationOptions) -> None:
     """Exact solves, cells and mean segments of every halting policy, by difficulty; for ARC pass@k by votes."""

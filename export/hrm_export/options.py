@@ -34,7 +34,9 @@ class Options:
     loop: Annotated[
         str, typer.Option(help="host; or unrolled[=N] to add a graph of N segments that halts by itself.")
     ] = "host"
-    engine: Annotated[bool, typer.Option("--engine", help="Build TensorRT engines for this machine's GPU.")] = False
+    build_engine: Annotated[
+        bool, typer.Option("--build-engine", help="Build TensorRT engines for this machine's GPU.")
+    ] = False
     policy: Annotated[
         str | None, typer.Option(help="When to stop: verified, learned or fixed; verified where a proof exists.")
     ] = None
@@ -52,7 +54,7 @@ class Options:
     budget_minutes: Annotated[
         float, typer.Option(min=0.1, help="What all this may take; puzzles and segments to measure on follow.")
     ] = 20.0
-    puzzles: Annotated[int, typer.Option(min=1, help="Golden puzzles to compare with PyTorch on, at most.")] = 16
+    golden: Annotated[int, typer.Option(min=1, help="Golden puzzles to compare with PyTorch on, at most.")] = 16
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False
 
     def __post_init__(self) -> None:

@@ -117,7 +117,7 @@ def _plan(
     *,
     is_cut: bool,
 ) -> ExportPlan:
-    settings, num_golden, candidates = Int8Settings(), options.puzzles, CANDIDATES
+    settings, num_golden, candidates = Int8Settings(), options.golden, CANDIDATES
     if is_cut:
         num_golden, candidates = min(num_golden, FEW_GOLDEN), FEW_CANDIDATES
         tried, choice, few = (max(4, num_held_out // share) for share in (4, 2, 8))

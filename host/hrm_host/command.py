@@ -9,17 +9,39 @@ import inspect
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import metadata
 from typing import Any, NoReturn, TypeVar
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 T = TypeVar("T")
+Groups = Mapping[str, str]
 
 NAMED_WRONGLY = (ValueError, FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
 UNSOLVED, WRONG_USE, CANNOT_BEGIN, INTERRUPTED = 1, 2, 3, 130
+
+
+class _Grouped:
+    """Options under their headings in the help of a command; those without one of their own come first."""
+
+    heading_of: Mapping[str, str]
+    get_params: Callable[[Any], list[Any]]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            usual = f"{parameter.param_type_name.capitalize()}s"
+            if (record := parameter.get_help_record(ctx)) is not None:
+                sections.setdefault(self.heading_of.get(parameter.name, usual), []).append(record)
+        for heading, records in sections.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+        if isinstance(self, TyperGroup):
+            self.format_commands(ctx, formatter)
 
 
 class Command(typer.Typer):
@@ -44,11 +66,12 @@ class Command(typer.Typer):
             return None
         return super().__call__(*args, **kwargs)
 
-    def command(self, *args: Any, **settings: Any) -> Any:
-        return self._registering(super().command(*args, **settings))
+    def command(self, *args: Any, groups: Groups | None = None, **settings: Any) -> Any:
+        """As typer's; `groups` are further headings of its help, each with the names of its options."""
+        return self._registering(super().command(*args, cls=_grouped(TyperCommand, groups), **settings))
 
-    def callback(self, *args: Any, **settings: Any) -> Any:
-        return self._registering(super().callback(*args, **settings))
+    def callback(self, *args: Any, groups: Groups | None = None, **settings: Any) -> Any:
+        return self._registering(super().callback(*args, cls=_grouped(TyperGroup, groups), **settings))
 
     def _registering(self, register: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Any]:
         return lambda function: register(self._guarded(function))
@@ -80,6 +103,11 @@ class Command(typer.Typer):
     def _end(self, status: int, sentence: str) -> NoReturn:
         sys.stderr.write(f"{self._name}: {sentence}\n")
         raise typer.Exit(status)
+
+
+def _grouped(kind: type[Any], groups: Groups | None) -> Any:
+    heading_of = {name: heading for heading, names in (groups or {}).items() for name in names.split()}
+    return type("Grouped", (_Grouped, kind), {"heading_of": heading_of})
 
 
 def taking(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:

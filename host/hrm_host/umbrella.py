@@ -1,73 +1,57 @@
 """`hrm`: every command of this package under one name; `hrm solve` is `hrm-solve`."""
 
-import difflib
 import importlib
 import sys
-from importlib import metadata
 from pathlib import Path
 
-PACKAGE = "hrm-edge"
-SAID = {
-    "solve": "solve puzzles, through a server or a bundle opened here",
-    "serve": "serve bundles over HTTP, with a page at /",
-    "key": "make, list and remove the keys of a server",
-    "data": "build, import, inspect and show data sets",
-    "train": "train a model: a data set becomes a checkpoint",
-    "import": "read a published checkpoint",
-    "export": "turn a checkpoint into a bundle",
-    "eval": "measure accuracy, effort and calibration of a model on held-out puzzles",
-    "calibrate": "choose the INT8 scales of a bundle",
-    "parity": "compare an engine with PyTorch, segment by segment",
-    "bench": "measure serving and training",
-    "doctor": "say what this machine lacks",
+from hrm_host.command import CANNOT_BEGIN, Command
+
+COMMANDS = {
+    "demo": ("hrm_edge_runtime.shipped:demo", "serve", "watch the shipped models solve a puzzle of each kind"),
+    "models": ("hrm_edge_runtime.shipped:models", "serve", "list the shipped models: boards, accuracy, notations"),
+    "solve": ("hrm_edge_runtime.solve.cli:main", "serve", "solve puzzles, through a server or a bundle opened here"),
+    "serve": ("hrm_edge_runtime.cli:serve", "serve", "serve bundles over HTTP, with a page at /"),
+    "key": ("hrm_edge_runtime.key_cli:main", "serve", "make, list and remove the keys of a server"),
+    "data": ("hrm_puzzles.cli:main", "serve", "build, import, inspect and show data sets"),
+    "train": ("hrm_train.cli:main", "train", "train a model: a data set becomes a checkpoint"),
+    "import": ("hrm_model.published:main", "train", "read a published checkpoint"),
+    "export": ("hrm_export.cli:main", "export", "turn a checkpoint into a bundle"),
+    "eval": ("hrm_export.evaluation:main", "export", "measure a model on held-out puzzles"),
+    "calibrate": ("hrm_calibration.cli:main", "export", "choose the INT8 scales of a bundle"),
+    "parity": ("hrm_edge_runtime.parity.cli:main", "serve", "compare an engine with PyTorch, segment by segment"),
+    "bench": ("hrm_benchmarks.cli:app", "serve,bench", "measure serving and training"),
+    "doctor": ("hrm_host.doctor.cli:main", "serve", "say what this machine lacks"),
 }
-DESKTOP = {
-    "hrm-train": ("hrm_train.cli", "train"),
-    "hrm-import": ("hrm_model.published", "train"),
-    "hrm-export": ("hrm_export.cli", "export"),
-    "hrm-eval": ("hrm_export.evaluation", "export"),
-    "hrm-calibrate": ("hrm_calibration.cli", "export"),
-}
-"""Commands that need more than a server does: their modules, and the extra that brings it."""
-ASKS_FOR_HELP = ("--help", "-h", "help")
+"""The entry point of each, the extra that brings what it needs, and what it does."""
+EXAMPLES = "Examples: hrm demo maze; hrm serve --port 8000; hrm solve 1...4..3.1..3.2. --bundle small.bundle"
 
 
 def main() -> None:
-    """Run the command that is named first."""
-    scripts = metadata.distribution(PACKAGE).entry_points.select(group="console_scripts")
-    commands = {entry.name.removeprefix("hrm-"): entry for entry in scripts if entry.name.startswith("hrm-")}
-    name, *arguments = sys.argv[1:] or ASKS_FOR_HELP
-    if name == "--version":
-        print("hrm", metadata.version(PACKAGE))
-    elif name in ASKS_FOR_HELP:
-        print("Usage: hrm COMMAND [OPTIONS] [ARGUMENTS]; hrm COMMAND --help says more.\n")
-        known = [command for command in SAID if command in commands]
-        for command in [*known, *sorted(commands.keys() - SAID.keys())]:
-            print(f"  {command:<11}{SAID.get(command, '')}")
-        print('\nExamples: hrm solve "1...4..3.1..3.2." --bundle small.bundle; hrm serve --port 8000')
-    elif name in commands:
+    """Run the command that is named first; the others are named, completed and refused as typer does it."""
+    name, *arguments = sys.argv[1:] or ["--help"]
+    if name in COMMANDS:
         sys.argv = [f"hrm {name}", *arguments]
-        sys.exit(commands[name].load()())
-    else:
-        meant = difflib.get_close_matches(name, commands, 1)
-        remedy = f"did you mean {meant[0]}? " if meant else ""
-        sys.exit(_refused(f"hrm: there is no command {name[:40]!r}; {remedy}hrm --help lists all."))
+        return run(name)
+    listing = Command("hrm", help="Train, export and serve small reasoning models. COMMAND --help says more.")
+    listing.callback(epilog=EXAMPLES)(lambda: None)
+    for known, (_, _, said) in COMMANDS.items():
+        listing.command(known, help=said)(lambda: None)
+    return listing(["--help" if name in ("-h", "help") else name, *arguments], prog_name="hrm")
 
 
 def desktop() -> None:
-    """Run a command of the desktop under its own name, or say what to install where it cannot even be imported."""
-    name = Path(sys.argv[0]).stem.replace(" ", "-")
-    module, extra = DESKTOP[name]
+    """Run a command of the desktop under its own name."""
+    run(Path(sys.argv[0]).stem.removeprefix("hrm-"))
+
+
+def run(name: str) -> None:
+    """Run a command, or say what to install where it cannot even be imported."""
+    (module, _, entry), extra = COMMANDS[name][0].partition(":"), COMMANDS[name][1]
     try:
-        command = importlib.import_module(module).main
+        command = getattr(importlib.import_module(module), entry)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("hrm_"):
             raise
-        sentence = f"{name}: {error.name} is not installed: run pip install 'hrm-edge[{extra}]'."
-        sys.exit(_refused(sentence, status=3))
+        print(f"hrm-{name}: {error.name} is not installed: run pip install 'hrm-edge[{extra}]'.", file=sys.stderr)
+        sys.exit(CANNOT_BEGIN)
     command()
-
-
-def _refused(sentence: str, status: int = 2) -> int:
-    print(sentence, file=sys.stderr)
-    return status

@@ -86,7 +86,13 @@ class BuildOptions:
                 raise DatasetError(f"--{name.replace('_', '-')} says nothing about {puzzle.name}; leave it away.")
 
 
-@main.command()
+@main.command(
+    groups={
+        "Generated puzzles": "train test difficulty copies",
+        "Rows of a CSV file": "source csv_train csv_test csv_sample least_rating greatest_rating",
+        "ARC": "dataset tasks augment max_side hold_out_all",
+    }
+)
 @taking(BuildOptions)
 def build(options: BuildOptions) -> None:
     """Generate puzzles, read CSV rows or ARC tasks, and write both splits; a build that was stopped continues.

@@ -86,7 +86,7 @@ def test_a_line_that_is_no_puzzle_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_the_command_measures_bundles_beside_each_other() -> None:
-    options = ["--bundle", "sudoku-6x6", "--bundle", str(SHIPPED_BUNDLES / "sudoku-6x6.bundle"), "--count", "3"]
+    options = ["--bundle", "sudoku-6x6", "--bundle", str(SHIPPED_BUNDLES / "sudoku-6x6.bundle"), "--puzzles", "3"]
     options += ["--attempts", "1", "--attempts", "2", "--max-segments", "4", "--slots", "1"]
     done = CliRunner().invoke(app, ["accuracy", *options, "--json"])
     assert done.exit_code == 0, done.output

@@ -69,7 +69,7 @@ TRAINING = (
 )
 EXPORT = (
     *("checkpoint", "--out", "exported.bundle", "--fp16", "--int8", "--calib", "sudoku", "--held-out", "24"),
-    *("--max-loss", "100", "--puzzles", "4", "--max-segments", "8"),
+    *("--max-loss", "100", "--golden", "4", "--max-segments", "8"),
 )
 REFUSED_EXPORTS: dict[str, tuple[str, ...]] = {
     "no checkpoint": (),

@@ -59,7 +59,7 @@ def data_set(path: Path, count: int, puzzle: Puzzle = SUDOKU) -> Path:
 
 
 def exported(source: Path, out: Path, *options: str) -> Result:
-    return CliRunner().invoke(app, [str(source), "--out", str(out), "--puzzles", "4", "--held-out", "40", *options])
+    return CliRunner().invoke(app, [str(source), "--out", str(out), "--golden", "4", "--held-out", "40", *options])
 
 
 def refused(source: Path, out: Path, *options: str, saying: str) -> None:
@@ -91,11 +91,11 @@ def test_engines_are_built_on_request_and_the_bundle_stands_where_they_cannot_be
     source = saved(tmp_path / "step_12")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    result = exported(source, tmp_path / "built.bundle", "--engine")
+    result = exported(source, tmp_path / "built.bundle", "--build-engine")
     assert result.exit_code == 0, capfd.readouterr().err
     assert ["-fp32-" in plan.name for plan in tmp_path.glob("cache/**/*.plan")] == [True]
     monkeypatch.setenv("PYTHONPATH", os.environ["PYTHONPATH"].removeprefix(str(FAKES)))
-    assert exported(source, tmp_path / "plain.bundle", "--engine").exit_code == 1
+    assert exported(source, tmp_path / "plain.bundle", "--build-engine").exit_code == 1
     assert "python3-libnvinfer" in capfd.readouterr().err
     assert Bundle.open(tmp_path / "plain.bundle").manifest.name == "plain"
 
@@ -223,7 +223,7 @@ def test_every_precision_is_one_column_and_one_object(tmp_path: Path) -> None:
 def test_an_export_that_was_killed_is_taken_up_again_and_gives_the_same_files(tmp_path: Path) -> None:
     model = small_model(num_puzzle_ids=1, max_segments=4, high_cycles=1, low_cycles=1, low_layers=1)
     source, data = saved(tmp_path / "step_12", model=model), data_set(tmp_path / "data", 80)
-    options = ["--fp16", "--int8", "--data", str(data), "--max-loss", "100", "--puzzles", "4", "--held-out", "40"]
+    options = ["--fp16", "--int8", "--data", str(data), "--max-loss", "100", "--golden", "4", "--held-out", "40"]
     whole, killed = (tmp_path / name / "tiny.bundle" for name in ("whole", "killed"))
     assert CliRunner().invoke(app, [str(source), "--out", str(whole), *options]).exit_code == 0
     command = ["-c", "from hrm_export.cli import main; main()", str(source), "--out", str(killed), *options]
@@ -249,7 +249,7 @@ def test_the_run_of_the_puzzle_is_exported_where_no_checkpoint_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     checkpoint.point(Path("runs/sudoku/best"), saved(tmp_path / "runs" / "sudoku" / "step_12"))
-    result = CliRunner().invoke(app, ["--calib", "sudoku", "--puzzles", "4", "--held-out", "40"])
+    result = CliRunner().invoke(app, ["--calib", "sudoku", "--golden", "4", "--held-out", "40"])
     assert result.exit_code == 0, result.output
     assert Bundle.open(tmp_path / "sudoku.bundle").manifest.name == "sudoku"
 

@@ -34,7 +34,7 @@ from hrm_export.recipe import ParityError, write_bundle
 from hrm_host.progress import Stages
 from hrm_puzzles import registry
 
-OPTIONS = Options(puzzles=4)
+OPTIONS = Options(golden=4)
 
 
 def small_contents(**changes: Any) -> Contents:

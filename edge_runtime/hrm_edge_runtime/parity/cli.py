@@ -29,7 +29,10 @@ main = command.Command("hrm-parity", cannot=(EngineLostError,))
 """Entry point of `hrm-parity`."""
 
 
-@main.command(epilog="Example: hrm-parity sudoku.bundle --engine cpu:int8 --against cpu:fp32 --data data/sudoku")
+@main.command(
+    groups={"Puzzles": "data puzzles seed", "Findings": "gates bisect html write as_json"},
+    epilog="Example: hrm-parity sudoku.bundle --engine cpu:int8 --against cpu:fp32 --data data/sudoku",
+)
 @command.taking(ParityOptions)
 def parity(options: ParityOptions) -> None:
     """Compare two engines of a bundle; exits with 1 and the first thing that broke where a gate does not hold."""

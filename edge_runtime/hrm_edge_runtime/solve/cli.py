@@ -17,8 +17,13 @@ main = Command("hrm-solve")
 
 
 @main.command(
+    groups={
+        "Answer": "kind model policy max_segments attempts how",
+        "With a server": "url key_file patience deadline_ms best_so_far priority",
+        "With --bundle": "bundle slots threads engine",
+    },
     epilog='Examples: hrm-solve "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"; '
-    "hrm-solve puzzles.csv --bundle sudoku --out answers.ndjson"
+    "hrm-solve puzzles.csv --bundle sudoku --out answers.ndjson",
 )
 def solve(
     puzzle: Annotated[
@@ -43,19 +48,19 @@ def solve(
         str | None, typer.Option(help="plain or hypotheses, in every attempt; without it all but the first as it pays.")
     ] = None,
     deadline_ms: Annotated[
-        int | None, typer.Option(min=1, help="Refuse what is not answered so soon after it was sent (with a server).")
+        int | None, typer.Option(min=1, help="Refuse what is not answered so soon after it was sent.")
     ] = None,
     best_so_far: Annotated[
         bool | None,
-        typer.Option("--best-so-far", help="At the deadline take what the model has by then (with a server)."),
+        typer.Option("--best-so-far", help="At the deadline take what the model has by then."),
     ] = None,
     priority: Annotated[
-        int | None, typer.Option(min=-3, max=3, help="Whose turn comes first; greater goes first (with a server).")
+        int | None, typer.Option(min=-3, max=3, help="Whose turn comes first; greater goes first.")
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, max=1024, help="Attempts in one batch (with --bundle).")] = 4,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine (with --bundle).")] = None,
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="Attempts in one batch.")] = 4,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine.")] = None,
     engine: Annotated[
-        str, typer.Option(metavar="ENGINE[:PRECISION]", help="What runs the bundle (with --bundle), as in hrm-serve.")
+        str, typer.Option(metavar="ENGINE[:PRECISION]", help="What runs the bundle, as in hrm-serve.")
     ] = "auto",
     key_file: Annotated[
         Path | None, typer.Option(help=f"File whose first line is the server's key; else {KEY_VARIABLE} is looked at.")
