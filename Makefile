@@ -12,8 +12,8 @@ ROOMS := host puzzles model train export calibration edge_runtime benchmarks
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-demo: .venv-serve/ready  ## Set up the server alone, serve the shipped model and solve a Sudoku over HTTP
-	@docs/demo.sh $(SERVE)
+demo: .venv-serve/ready  ## Set up the server alone, solve a puzzle of each kind and draw the answers
+	@$(SERVE)/hrm demo
 
 test: test-quick  ## Run the test suite (minutes)
 	$(DEV)/python -m pytest -m "not slow and process" -n auto --dist loadfile --no-loadscope-reorder

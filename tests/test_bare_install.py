@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from service_tools import Server
+
+from hrm_puzzles.sudoku.sudoku import WELL_KNOWN
 
 pytestmark = pytest.mark.process
 
@@ -45,12 +48,17 @@ def pip_for(commands: Path) -> list[str | Path]:
 
 
 def test_the_wheel_with_the_serving_extra_solves_over_http_on_python_310(bare: Path) -> None:
-    ended = subprocess.run(["bash", ROOT / "docs" / "demo.sh", bare], capture_output=True, text=True, timeout=180)
-    assert ended.returncode == 0, ended.stderr
-    answer = json.loads(next(line for line in ended.stdout.splitlines() if line.startswith("{")))
-    assert answer["solved"]
-    assert answer["verified"] is True
-    assert len(answer["solution"]) == 81
+    with Server([str(bare / "hrm-serve"), "sudoku"]) as server:
+        server.wait_until_ready()
+        answer = server.solve(WELL_KNOWN).json()
+    assert (answer["status"], answer["verified"], len(answer["solution"])) == ("proven", True, 81)
+
+
+def test_its_demo_draws_a_board_of_each_kind_and_names_three_next_steps(bare: Path) -> None:
+    ended = subprocess.run([bare / "hrm", "demo"], capture_output=True, text=True, timeout=180)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.count("proven right") == 3
+    assert len(ended.stdout.partition("Next:\n")[2].splitlines()) == 3
 
 
 def test_nothing_of_the_desktop_side_is_installed_there(bare: Path) -> None:

@@ -299,14 +299,14 @@ def _coloured_board(puzzle: Puzzle, palette: Mapping[int, str], asked: Grid, ans
         signed = [(grid, [[f"{value} " for value in row] for row in grid.tolist()]) for grid in (asked, answered)]
         pair.add_row(*(_cells(palette, grid, signs) for grid, signs in signed))
         return pair
-    # the letters of the puzzle's own text board, two to a cell, without its frame; the colour shows a wall
-    lines = [line.replace("█", " ") for line in puzzle.render(answered, asked).splitlines()[1:-1]]
+    # the letters of the puzzle's own text board, two to a cell, without its frame
+    lines = puzzle.render(answered, asked).splitlines()[1:-1]
     signs = [[line[at : at + 2] for at in range(1, len(line) - 1, 2)] for line in lines]
     return _cells(palette, answered, signs)
 
 
 def _cells(palette: Mapping[int, str], grid: Grid, signs: list[list[str]]) -> Text:
-    """Dark letters on light colours, light ones on dark."""
+    """Dark letters on light colours, light ones on dark; a block, which shows without colours too, in its own."""
     lines: list[Text] = []
     for values, row in zip(grid.tolist(), signs, strict=True):
         line = Text()
@@ -314,6 +314,6 @@ def _cells(palette: Mapping[int, str], grid: Grid, signs: list[list[str]]) -> Te
             colour = palette.get(value, "#ffffff")
             red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
             ink = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 128 else "white"
-            line.append(sign, style=f"{ink} on {colour}")
+            line.append(sign, style=f"{colour if '█' in sign else ink} on {colour}")
         lines.append(line)
     return Text("\n").join(lines)

@@ -68,7 +68,7 @@ def test_a_maze_a_city_and_a_task_are_drawn_in_their_colours() -> None:
     assert "48;2;125;180;230" in shown  # the colour of the path
     plain = re.sub(r"\x1b\[[\d;]*m", "", shown)
     assert [len(line) for line in plain.splitlines()] == [16] * 8
-    assert "█" not in plain  # a wall is its colour
+    assert "38;2;59;59;59;48;2;59;59;59m██" in shown  # a wall is its colour, and a block where there are none
     arc = ansi("arc-7x7", {"task": "t", "input": [[0, 7], [7, 7]]}, [[7, 7], [7, 0]])
     assert "48;2;255;133;27" in arc
 

@@ -1,0 +1,65 @@
+"""`hrm models` and `hrm demo`: what the models in the package are, and one of each kind at work."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from echo_bundle import write_echo_bundle
+from typer.testing import CliRunner
+
+from hrm_edge_runtime.bundle import Bundle, find_bundle, shipped_bundles
+from hrm_edge_runtime.shipped import KINDS, about, accuracy_text, demo, models
+
+CARDS = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+
+
+def test_every_shipped_model_is_listed_with_a_puzzle_that_it_reads() -> None:
+    listed = json.loads(CliRunner().invoke(models, ["--json"]).stdout)
+    assert [model["name"] for model in listed] == list(shipped_bundles())
+    for model in listed:
+        _, _, puzzle, _, name = shlex.split(model["example"])
+        opened = Bundle.open(find_bundle(name))
+        opened.puzzle.parse(puzzle)
+        size_bytes = opened.graph_path("fp32").stat().st_size
+        assert (model["size_kb"], model["proof_exists"]) == (round(size_bytes / 1000), opened.puzzle.proof_exists)
+
+
+@pytest.mark.parametrize("name", shipped_bundles())
+def test_a_models_accuracy_is_that_of_its_card(name: str) -> None:
+    row = re.search(rf"^\| \[{name}\].*$", CARDS, re.MULTILINE)
+    assert row is not None
+    said = [float(number) for number in re.findall(r"\d[\d,.]*", row[0].split("|")[3].replace(",", ""))]
+    model = about(name)
+    if model["proof_exists"]:
+        found = [100 * model["solved"], model["held_out"], 100 * (model["solved_16_attempts"] or 0), 16]
+    else:
+        found = [model["held_out"] * model["solved"], model["held_out"] * model["solved_16_attempts"], 16]
+    assert sorted(said) == pytest.approx(sorted(found)[-len(said) :], abs=0.06)
+
+
+def test_a_bundle_of_ones_own_is_told_as_far_as_it_says(tmp_path: Path) -> None:
+    path = write_echo_bundle(tmp_path / "echo.bundle")
+    shown = CliRunner().invoke(models, [str(path)]).stdout
+    assert shown.startswith("echo: sudoku-4x4, 4x4, ")
+    assert accuracy_text(about(str(path))) in shown.splitlines()[0]
+
+
+@pytest.mark.process
+def test_models_are_listed_without_torch_or_an_engine() -> None:
+    script = "import sys; from hrm_edge_runtime.shipped import about; about('sudoku'); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert "numpy" in loaded  # the list is a real one
+    assert not {"torch", "onnxruntime", "fastapi"} & {*loaded}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_demo_draws_the_answer_and_names_three_next_steps(kind: str) -> None:
+    shown = CliRunner().invoke(demo, [kind])
+    assert shown.exit_code == 0, shown.stderr
+    assert f"--bundle {KINDS[kind]}\n" in shown.stdout
+    assert ("proven right" in shown.stdout) == (kind != "arc")
+    assert len(shown.stdout.partition("Next:\n")[2].splitlines()) == 3
