@@ -14,8 +14,9 @@ import numpy as np
 
 from hrm_benchmarks.report import Row
 from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
-from hrm_edge_runtime.solve.solvers import Reply, SolveAll, opened
+from hrm_edge_runtime.solve.solvers import Reply, SolveAll, from_bundle, opened, options_of
 from hrm_puzzles.data.sources import questions_made
 from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError
 from hrm_puzzles.sudoku import solver as sudoku_solver
@@ -90,10 +91,24 @@ def provable(models: Sequence[Bundle]) -> Puzzle:
     return puzzle
 
 
-def about(model: Bundle, precision: str) -> Row:
-    size_bytes = model.graph_path(precision, device="cpu").stat().st_size
-    parameters = model.manifest.provenance.get("num_parameters")
-    return {"model": model.manifest.name, "parameters": parameters, "file_kb": size_bytes / 1e3}
+def measured(
+    model: Bundle,
+    engine: str,
+    puzzles: Sequence[KnownPuzzle],
+    attempts: int,
+    num_slots: int,
+    num_threads: int,
+    limits: Row,
+) -> Row:
+    """What a model is and what so many attempts bring, see `measure`; `limits` as options of hrm-solve."""
+    choice = choose(model, engine, num_slots=num_slots)
+    solver = from_bundle(model, choice, num_slots=num_slots, num_threads=num_threads)
+    return {
+        "model": model.manifest.name,
+        "parameters": model.manifest.provenance.get("num_parameters"),
+        "file_kb": model.graph_path(choice.precision, device="cpu").stat().st_size / 1e3,
+        **measure(solver.solve_all, model.puzzle, puzzles, attempts, **options_of(limits)),
+    }
 
 
 def measure(solve_all: SolveAll, puzzle: Puzzle, puzzles: Sequence[KnownPuzzle], attempts: int, **options: Any) -> Row:

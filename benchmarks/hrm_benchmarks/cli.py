@@ -1,43 +1,48 @@
-"""The subcommands of `hrm-bench`."""
+"""The subcommands of `hrm-bench`: each says what it found, and `measured` prints that.
+
+What is imported at the top must bring neither ONNX Runtime nor PyTorch.
+"""
 
 import asyncio
 import itertools
 import shlex
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial, wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from hrm_benchmarks import accuracy as accuracy_bench
-from hrm_benchmarks import chaos as chaos_bench
-from hrm_benchmarks import load as load_bench
-from hrm_benchmarks import policies, processes, segments
 from hrm_benchmarks.report import Rounds, Row, leaving_at_sigterm, paper, print_json, print_table, tell
-from hrm_benchmarks.scripted import Cost, Scripted
-from hrm_benchmarks.server import bundle_target, running, scripted_target
 from hrm_edge_runtime.batching.halting import PolicyKind
-from hrm_edge_runtime.bundle import Bundle, find_bundle
-from hrm_edge_runtime.engines.factory import choose
-from hrm_edge_runtime.solve.solvers import from_bundle, options_of
 from hrm_host.command import Command
 
+if TYPE_CHECKING:
+    from hrm_edge_runtime.bundle import Bundle
+
 app = Command("hrm-bench", extra="serve,bench", no_args_is_help=True)
+"""Entry point of `hrm-bench`."""
 
 SHARES = (0.5, 0.8, 0.95)
 PROMISED = ("sudoku", "sudoku-6x6 --engine cpu:int8")
 ATTEMPTS = (1, 4, 16, 64)
+DESKTOP = "train,serve,bench"
 
 BundleName = Annotated[str | None, typer.Option(help="Bundle's directory or shipped name; else the default.")]
 Csv = Annotated[Path | None, typer.Option(help="Puzzles in Sudoku-Extreme form; else generated.")]
 Difficulty = Annotated[str | None, typer.Option(help="Of generated puzzles; else the easiest.")]
 Segments = Annotated[str, typer.Option(help="geo3 geo5 geo8 bim3 bim5 bim8, or a recorded JSON.")]
 StepMs = Annotated[float, typer.Option(min=0, help="What a step costs.")]
-StepCost = Annotated[Cost, typer.Option(help="How that grows with the rows of a step.")]
+StepCost = Annotated[
+    Literal["flat", "half", "linear"], typer.Option(help="How that grows with the rows of a step.")
+]
 TurnRounds = Annotated[int, typer.Option(min=1, help="How often each takes its turn; figures are medians.")]
 TurnS = Annotated[float, typer.Option(min=0, help="Seconds of one turn, at least a step.")]
 CpuClock = Annotated[bool, typer.Option(help="Count CPU seconds, for a machine with other work.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, with all that was found, in place of the table.")]
 
 
 @app.callback()
@@ -45,12 +50,47 @@ def bench() -> None:
     """Measure what serving and training cost, beside honest baselines."""
 
 
-@app.command(
+class Found(NamedTuple):
+    """`figures` are for --json, `show` is for people; `faults` among the figures end the command with 1."""
+
+    figures: Row
+    show: Callable[[], object]
+    title: str = ""
+
+
+def measured(example: str, **settings: Any) -> Callable[[Callable[..., Found]], Callable[..., None]]:
+    """Makes a command of a function that measures, with the option --json; `settings` as of `Command.command`."""
+
+    def command_of(function: Callable[..., Found]) -> Callable[..., None]:
+        @wraps(function)
+        def command(json: bool, **options: Any) -> None:
+            with leaving_at_sigterm():
+                found = function(**options)
+            if json:
+                print_json({"title": found.title, **options}, **found.figures)
+            else:
+                found.show()
+            raise typer.Exit(1 if found.figures.get("faults") else 0)
+
+        stated, own = signature(function), Parameter("json", Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+        command.__dict__["__signature__"] = stated.replace(parameters=[*stated.parameters.values(), own])
+        return app.command(epilog=f"Example: hrm-bench {example}", **settings)(command)
+
+    return command_of
+
+
+def _opened(name: str | None) -> "Bundle":
+    from hrm_edge_runtime.bundle import Bundle, find_bundle
+
+    return Bundle.open(find_bundle(name))
+
+
+@measured(
+    "serve --bundle model.bundle --csv test.csv --puzzles 64 --slots 4",
     groups={
         "Bundle": "bundle csv difficulty precision policy threads cpu_clock",
         "Script": "segments step_ms cost virtual_time",
     },
-    epilog="Example: hrm-bench serve --bundle model.bundle --csv test.csv --puzzles 64 --slots 4",
 )
 def serve(
     bundle: Annotated[str | None, typer.Option(help="Engine to measure: a bundle's directory or shipped name.")] = None,
@@ -68,30 +108,27 @@ def serve(
     puzzles: Annotated[int, typer.Option(min=1, help="How many, the same under every policy.")] = 200,
     rounds: Annotated[int, typer.Option(min=1, help="How often; figures are medians.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Of puzzles and scripts.")] = 0,
-    json: Json = False,
-) -> None:
+) -> Found:
     """Serve the same puzzles under five policies: refill, fixed, wait for the slowest, compaction, one at a time.
 
     Without --bundle a scripted engine stands in for the model, so that the figures are the batching's own.
     """
-    settings = dict[str, object](locals())
-    script = Scripted(segments=segments, puzzles=puzzles, slots=slots, step_ms=step_ms, cost=cost, seed=seed)
-    with leaving_at_sigterm():
-        if bundle is None:
-            made = policies.scripted_bench(script, virtual=virtual_time)
-        else:
-            opened = Bundle.open(find_bundle(bundle))
-            asked = policies.questions_for(opened, csv, difficulty, puzzles, seed)
-            made = policies.bundle_bench(opened, asked, precision, policy, slots, threads, cpu_clock=cpu_clock)
+    from hrm_benchmarks import policies
+    from hrm_benchmarks.scripted import Scripted
+
+    if bundle is None:
+        script = Scripted(segments=segments, puzzles=puzzles, slots=slots, step_ms=step_ms, cost=cost, seed=seed)
+        made = policies.scripted_bench(script, virtual=virtual_time)
+    else:
+        opened = _opened(bundle)
+        asked = policies.questions_for(opened, csv, difficulty, puzzles, seed)
+        made = policies.bundle_bench(opened, asked, precision, policy, slots, threads, cpu_clock=cpu_clock)
     found = policies.measure(made, rounds=rounds)
     made.engine.close()
-    if json:
-        print_json({"title": made.title, **settings}, runs=found)
-    else:
-        policies.print_figures(made.title, found)
+    return Found({"runs": found}, partial(policies.print_figures, made.title, found), made.title)
 
 
-@app.command(epilog="Example: hrm-bench segment --checkpoint model/checkpoints/sudoku --batch 1 --batch 8")
+@measured("segment --checkpoint model/checkpoints/sudoku --batch 1 --batch 8")
 def segment(
     bundle: BundleName = None,
     engine: Annotated[
@@ -103,26 +140,20 @@ def segment(
     rounds: TurnRounds = 9,
     turn_s: TurnS = 0.5,
     cpu_clock: CpuClock = False,
-    json: Json = False,
-) -> None:
+) -> Found:
     """Time one segment on every engine in turns, and show by operator where a CPU's time goes."""
-    settings = dict[str, object](locals())
-    batches, plan = batch or [1, 8], Rounds(number=rounds, turn_s=turn_s, cpu_clock=cpu_clock)
-    with leaving_at_sigterm():
-        opened = Bundle.open(find_bundle(bundle))
-        precisions = opened.manifest.precisions
-        engines = engine or [f"cpu:{precision}" for precision in precisions]
-        found = segments.measure(opened, engines, batches, plan, num_threads=threads, checkpoint=checkpoint)
-        operators = {name: segments.operator_ms(opened, name, batches[-1], threads) for name in precisions}
-    if json:
-        print_json(settings, runs=found, operator_ms=operators)
-    else:
-        title = f"{opened.manifest.name}, {threads} threads, {plan.title}"
-        print_table(title, segments.COLUMNS, found, caption=segments.CAPTION, left=["engine"])
-        segments.print_operators(operators)
+    from hrm_benchmarks import segments
+
+    opened, batches, plan = _opened(bundle), batch or [1, 8], Rounds(number=rounds, turn_s=turn_s, cpu_clock=cpu_clock)
+    precisions = opened.manifest.precisions
+    engines = engine or [f"cpu:{precision}" for precision in precisions]
+    found = segments.measure(opened, engines, batches, plan, num_threads=threads, checkpoint=checkpoint)
+    operators = {name: segments.operator_ms(opened, name, batches[-1], threads) for name in precisions}
+    title = f"{opened.manifest.name}, {threads} threads, {plan.title}"
+    return Found({"runs": found, "operator_ms": operators}, partial(segments.show, title, found, operators), title)
 
 
-@app.command(epilog="Example: hrm-bench train --preset small --threads 1 --rounds 9 --compile")
+@measured("train --preset small --threads 1 --rounds 9 --compile", extra=DESKTOP)
 def train(
     preset: Annotated[str, typer.Option(help="Model size: small, log or published.")] = "small",
     puzzle: Annotated[str, typer.Option(help="Which puzzle; some are generated as training rows.")] = "sudoku",
@@ -132,30 +163,21 @@ def train(
     turn_s: TurnS = 1.0,
     compiled: Annotated[bool, typer.Option("--compile", help="Our trainer also through torch.compile.")] = False,
     cpu_clock: CpuClock = False,
-    json: Json = False,
-) -> None:
+) -> Found:
     """Train by the published step, written plainly, and by our trainer, in turns and with equal losses."""
-    settings = dict[str, object](locals())
-    try:
-        from hrm_benchmarks.desktop import training
-    except ModuleNotFoundError as error:
-        typer.echo(f"hrm-bench train needs {error.name}: run pip install 'hrm-edge[train,serve]'.", err=True)
-        raise typer.Exit(1) from error
+    from hrm_benchmarks.desktop import training
+
     plan = Rounds(number=rounds, turn_s=turn_s, cpu_clock=cpu_clock)
-    with leaving_at_sigterm():
-        trainers = training.contestants(preset, puzzle, batch_size=batch, num_threads=threads, compiled=compiled)
-        found = training.measure(trainers, plan)
-    if json:
-        print_json(settings, machine={"torch": training.torch.__version__}, runs=found)
-    else:
-        threads = trainers[0].num_threads
-        title = f"{preset}, {puzzle}, batch {batch}, {threads} threads, {plan.title}"
-        print_table(title, training.COLUMNS, found, caption=training.LEGEND, left=["trainer"])
+    trainers = training.contestants(preset, puzzle, batch_size=batch, num_threads=threads, compiled=compiled)
+    found = training.measure(trainers, plan)
+    title = f"{preset}, {puzzle}, batch {batch}, {trainers[0].num_threads} threads, {plan.title}"
+    show = partial(print_table, title, training.COLUMNS, found, caption=training.LEGEND, left=["trainer"])
+    return Found({"machine": {"torch": training.torch.__version__}, "runs": found}, show, title)
 
 
-@app.command(
+@measured(
+    "accuracy --bundle sudoku --bundle mine.bundle --questions hard.txt --attempts 1",
     groups={"Puzzles": "questions puzzles difficulty seed", "Engine": "engine slots threads"},
-    epilog="Example: hrm-bench accuracy --bundle sudoku --bundle mine.bundle --questions hard.txt --attempts 1",
 )
 def accuracy(
     bundle: Annotated[
@@ -175,40 +197,30 @@ def accuracy(
     engine: Annotated[str, typer.Option(metavar="ENGINE[:PRECISION]", help="As in hrm-serve.")] = "auto",
     slots: Annotated[int, typer.Option(min=1, help="Attempts in one batch.")] = 16,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the engine.")] = 1,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, with every puzzle, in place of the table.")] = False,
-) -> None:
+) -> Found:
     """Solve the same puzzles with each model and number of attempts, and count the CPU time to a proven answer."""
-    settings, found = dict[str, object](locals()), list[Row]()
-    with leaving_at_sigterm():
-        models = [Bundle.open(find_bundle(name)) for name in bundle or [None]]
-        puzzle = accuracy_bench.provable(models)
-        known = (
-            accuracy_bench.puzzles_from_file(questions, puzzle, puzzles)
-            if questions is not None
-            else accuracy_bench.generated(puzzle, difficulty or puzzle.difficulties[-1], puzzles, seed)
-        )
-        options = options_of({"max_segments": max_segments, "how": how})
-        for opened, level in itertools.product(models, attempts or ATTEMPTS):
-            choice = choose(opened, engine, num_slots=slots)
-            solver = from_bundle(opened, choice, num_slots=slots, num_threads=threads)
-            row = accuracy_bench.measure(solver.solve_all, puzzle, known, level, **options)
-            found.append({**accuracy_bench.about(opened, choice.precision), **row})
-            tell(accuracy_bench.PROGRESS.format(**found[-1]))
-        title = (
-            f"{puzzle.name}, {len(known)} puzzles, up to {max_segments or 'all'} segments, {engine}, {threads} threads"
-        )
-    if json:
-        print_json(settings, levels=found)
-    else:
-        print_table(title, accuracy_bench.COLUMNS, found, caption=accuracy_bench.LEGEND, left=["model"])
+    from hrm_benchmarks import accuracy
+
+    models, found = [_opened(name) for name in bundle or [None]], list[Row]()
+    puzzle = accuracy.provable(models)
+    known = (
+        accuracy.puzzles_from_file(questions, puzzle, puzzles)
+        if questions is not None
+        else accuracy.generated(puzzle, difficulty or puzzle.difficulties[-1], puzzles, seed)
+    )
+    for opened, level in itertools.product(models, attempts or ATTEMPTS):
+        limits = {"max_segments": max_segments, "how": how}
+        row = accuracy.measured(opened, engine, known, level, slots, threads, limits)
+        found.append(row)
+        tell(accuracy.PROGRESS.format(**row))
+    title = f"{puzzle.name}, {len(known)} puzzles, up to {max_segments or 'all'} segments, {engine}, {threads} threads"
+    show = partial(print_table, title, accuracy.COLUMNS, found, caption=accuracy.LEGEND, left=["model"])
+    return Found({"levels": found}, show, title)
 
 
-@app.command(
-    groups={
-        "Bundle": "bundle engine threads csv difficulty",
-        "Script": "segments step_ms cost",
-    },
-    epilog="Example: hrm-bench load --bundle sudoku-6x6 --difficulty minimal --picture load.png",
+@measured(
+    "load --bundle sudoku-6x6 --difficulty minimal --picture load.png",
+    groups={"Bundle": "bundle engine threads csv difficulty", "Script": "segments step_ms cost"},
 )
 def load(
     bundle: Annotated[str, typer.Option(help="Bundle's directory or shipped name, or 'script'.")] = "sudoku",
@@ -228,113 +240,95 @@ def load(
     slo_ms: Annotated[float | None, typer.Option(help="Goodput: answers within; else 5 full services.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of puzzles and arrivals.")] = 0,
     picture: Annotated[Path | None, typer.Option(help="Draw the latencies into this file.")] = None,
-    json: Json = False,
-) -> None:
+) -> Found:
     """Offer Poisson arrivals at shares of the server's measured capacity, and compare with a simulation."""
-    settings = dict[str, object](locals())
-    script = Scripted(
-        segments=segments, step_ms=step_ms, cost=cost, slots=slots, queue_limit=queue_limit, puzzles=puzzles, seed=seed
-    )
-    with leaving_at_sigterm():
-        if bundle == "script":
-            target = scripted_target(script)
-        else:
-            opened = Bundle.open(find_bundle(bundle))
-            asked = policies.questions_for(opened, csv, difficulty, puzzles, seed)
-            target = bundle_target(opened, asked, engine, threads=threads, num_slots=slots, queue_limit=queue_limit)
-        shares, slo_s = share or SHARES, None if slo_ms is None else slo_ms / 1e3
-        with running(target.command) as server:
-            measuring = load_bench.measure(
-                server, target, shares, seconds=seconds, saturation_s=saturation_s, slo_s=slo_s, seed=seed
-            )
-            found, latencies = asyncio.run(measuring)
-        if picture is not None:
-            load_bench.save_picture(picture, target.title, found["levels"], latencies)
-    if json:
-        print_json({"title": target.title, **settings}, **found)
+    from hrm_benchmarks import load, policies, server
+    from hrm_benchmarks.scripted import Scripted
+
+    if bundle == "script":
+        of_engine = Scripted(segments=segments, step_ms=step_ms, cost=cost, slots=slots, puzzles=puzzles, seed=seed)
+        target = server.scripted_target(replace(of_engine, queue_limit=queue_limit))
     else:
-        load_bench.print_report(target.title, found)
+        opened = _opened(bundle)
+        asked = policies.questions_for(opened, csv, difficulty, puzzles, seed)
+        target = server.bundle_target(opened, asked, engine, threads=threads, num_slots=slots, queue_limit=queue_limit)
+    shares, slo_s = share or SHARES, None if slo_ms is None else slo_ms / 1e3
+    with server.running(target.command) as running:
+        measuring = load.measure(
+            running, target, shares, seconds=seconds, saturation_s=saturation_s, slo_s=slo_s, seed=seed
+        )
+        found, latencies = asyncio.run(measuring)
+    if picture is not None:
+        load.save_picture(picture, target.title, found["levels"], latencies)
+    return Found(found, partial(load.print_report, target.title, found), target.title)
 
 
-@app.command(epilog="Example: hrm-bench soak --requests 1000000 --json > soak.json")
+@measured("soak --requests 1000000 --json > soak.json")
 def soak(
     requests: Annotated[int, typer.Option(min=1, help="How many, half of them as lines of batches.")] = 100_000,
     streams: Annotated[int, typer.Option(min=1, help="Connections that send batches.")] = 4,
     singles: Annotated[int, typer.Option(min=1, help="Connections that ask for one puzzle after another.")] = 16,
     slots: Annotated[int, typer.Option(min=1, help="Slots of the server.")] = 32,
     seed: Annotated[int, typer.Option(min=0, help="Of the puzzles.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON in place of the account.")] = False,
-) -> None:
+) -> Found:
     """Send very many requests to a server over a scripted engine: each answered once and right, and nothing leaks."""
-    settings = dict[str, object](locals())
+    from hrm_benchmarks import processes
+    from hrm_benchmarks.scripted import Scripted
+    from hrm_benchmarks.server import running, scripted_target
+
     target = scripted_target(Scripted(segments="geo3", slots=slots, queue_limit=8 * slots, seed=seed))
-    with leaving_at_sigterm(), running(target.command) as server:
+    with running(target.command) as server:
         found = asyncio.run(processes.soak(server, target, requests, num_streams=streams, num_singles=singles))
-    if json:
-        print_json(settings, **found)
-    else:
-        title = f"{found['requests']} requests in {found['seconds']:.0f} s"
-        print_table(title, processes.SOAK_COLUMNS, processes.soak_rows(found))
-        paper().print("; ".join(found["faults"]) or "every request answered once and right, nothing left behind")
-    raise typer.Exit(1 if found["faults"] else 0)
+    return Found(found, partial(processes.print_soak, found), target.title)
 
 
-@app.command(epilog="Example: hrm-bench chaos --minutes 10 --json > chaos.json")
+@measured("chaos --minutes 10 --json > chaos.json")
 def chaos(
     bundle: Annotated[str, typer.Option(help="Bundle's directory or shipped name.")] = "sudoku-6x6",
     minutes: Annotated[float, typer.Option(min=0.05, help="How long.")] = 10.0,
     every_s: Annotated[float, typer.Option(min=0.1, help="Seconds between two troubles.")] = 3.0,
     puzzles: Annotated[int, typer.Option(min=1, help="How many different ones.")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="Of puzzles and troubles.")] = 0,
-    json: Json = False,
-) -> None:
+) -> Found:
     """Kill, stop, reload, flood and stall a server: others are answered once and right, or told why not."""
-    settings = dict[str, object](locals())
-    with leaving_at_sigterm():
-        opened = Bundle.open(find_bundle(bundle))
-        asked = policies.questions_for(opened, None, None, puzzles, seed)
-        found = chaos_bench.measure(opened, asked, seconds=60 * minutes, every_s=every_s, seed=seed)
-    if json:
-        print_json(settings, **found)
-    else:
-        paper().print(*(f"{name}: {shown}" for name, shown in found.items()), sep="\n", highlight=False)
-    raise typer.Exit(1 if found["faults"] else 0)
+    from hrm_benchmarks import chaos, policies
+
+    opened = _opened(bundle)
+    asked = policies.questions_for(opened, None, None, puzzles, seed)
+    found = chaos.measure(opened, asked, seconds=60 * minutes, every_s=every_s, seed=seed)
+    lines = [f"{name}: {shown}" for name, shown in found.items()]
+    return Found(found, partial(paper().print, *lines, sep="\n", highlight=False))
 
 
-@app.command(epilog="Example: hrm-bench throughput --offered 2000")
+@measured("throughput --offered 2000")
 def throughput(
     offered: Annotated[float, typer.Option(min=1, help="Puzzles per second offered through /solve/batch.")] = 2000.0,
     connections: Annotated[int, typer.Option(min=1, help="Connections for the ceiling of /solve.")] = 32,
     seconds: Annotated[float, typer.Option(min=1, help="How long each way in is measured.")] = 10.0,
     slots: Annotated[int, typer.Option(min=1, help="Slots of the server.")] = 32,
-    json: Json = False,
-) -> None:
+) -> Found:
     """Send as many puzzles through HTTP as it takes, over a scripted engine that costs nothing, beside a bare echo."""
-    settings = dict[str, object](locals())
+    from hrm_benchmarks import processes
+    from hrm_benchmarks.scripted import Scripted
+    from hrm_benchmarks.server import running, scripted_target
+
     target = scripted_target(Scripted(segments="geo3", slots=slots, queue_limit=16 * slots))
-    echo_command = [sys.executable, "-m", "hrm_benchmarks.echo"]
-    with leaving_at_sigterm(), running(target.command) as server, running(echo_command) as echo:
-        found = asyncio.run(
-            processes.throughput(server, echo, target, offered, connections=connections, seconds=seconds)
-        )
-    if json:
-        print_json(settings, passages=found)
-    else:
-        print_table(target.title, processes.PASSAGE_COLUMNS, found)
+    with running(target.command) as server, running([sys.executable, "-m", "hrm_benchmarks.echo"]) as echo:
+        passing = processes.throughput(server, echo, target, offered, connections=connections, seconds=seconds)
+        found = asyncio.run(passing)
+    show = partial(print_table, target.title, processes.PASSAGE_COLUMNS, found)
+    return Found({"passages": found}, show, target.title)
 
 
-@app.command(epilog="Example: hrm-bench start --server 'sudoku-6x6 --engine cpu:int8' --rounds 5")
+@measured("start --server 'sudoku-6x6 --engine cpu:int8' --rounds 5")
 def start(
     server: Annotated[
         list[str] | None, typer.Option(help="Arguments of hrm-serve, may be repeated; else the two that are promised.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Starts of each, after one that does not count.")] = 3,
-    json: Json = False,
-) -> None:
+) -> Found:
     """Time hrm-serve from its start until it is ready, and weigh both processes."""
-    with leaving_at_sigterm():
-        found = [processes.start(shlex.split(one), rounds=rounds) for one in server or PROMISED]
-    if json:
-        print_json({}, starts=found)
-    else:
-        print_table("", processes.START_COLUMNS, found, left=["hrm-serve"])
+    from hrm_benchmarks import processes
+
+    found = [processes.start(shlex.split(one), rounds=rounds) for one in server or PROMISED]
+    return Found({"starts": found}, partial(print_table, "", processes.START_COLUMNS, found, left=["hrm-serve"]))

@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 
 from hrm_benchmarks import server as serving
-from hrm_benchmarks.report import Row, tell
+from hrm_benchmarks.report import Row, paper, print_table, tell
 from hrm_benchmarks.server import RunningServer, Target
 
 STREAMS = 4
@@ -247,7 +247,9 @@ class Soak:
         return [f"{count} {what}" for what, count in counts.items() if count > 0]
 
 
-def soak_rows(found: Row) -> list[Row]:
-    """A row for each process."""
+def print_soak(found: Row) -> None:
+    """A row for each process, and what went wrong."""
     by_process = ("before", "after", "mb_per_hour", "mb_per_million")
-    return [{"process": name, **{key: found[key][name] for key in by_process}} for name in found["before"]]
+    rows = [{"process": name, **{key: found[key][name] for key in by_process}} for name in found["before"]]
+    print_table(f"{found['requests']} requests in {found['seconds']:.0f} s", SOAK_COLUMNS, rows)
+    paper().print("; ".join(found["faults"]) or "every request answered once and right, nothing left behind")

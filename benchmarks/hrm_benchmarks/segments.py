@@ -102,8 +102,9 @@ def operator_ms(bundle: Bundle, precision: str, batch: int, num_threads: int) ->
     return {name: micros / 1e3 / PROFILED_STEPS for name, micros in spent.most_common()}
 
 
-def print_operators(by_precision: Mapping[str, Mapping[str, float]]) -> None:
-    """The dearest operators of each precision, side by side."""
+def show(title: str, found: Sequence[report.Row], by_precision: Mapping[str, Mapping[str, float]]) -> None:
+    """The engines, and the dearest operators of each precision side by side."""
+    report.print_table(title, COLUMNS, found, caption=CAPTION, left=["engine"])
     columns = [(f"{name}, {sum(spent.values()):.2f} ms", f"{{{name}}}") for name, spent in by_precision.items()]
     texts = [[f"{op} {ms:.2f}" for op, ms in spent.items()][:SHOWN_OPERATORS] for spent in by_precision.values()]
     rows = [dict(zip(by_precision, line, strict=True)) for line in itertools.zip_longest(*texts, fillvalue="")]

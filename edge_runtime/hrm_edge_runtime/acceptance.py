@@ -39,7 +39,7 @@ from hrm_host.doctor.cli import try_device
 if TYPE_CHECKING:
     from hrm_edge_runtime.parity.comparison import Comparison
 
-BENCH = "from hrm_benchmarks import main; main()"
+BENCH = "from hrm_benchmarks.cli import app; app()"
 MEASURE_S, MIN_STEPS, HTTP_S = 2.0, 20, 10.0
 SAMPLE_EVERY_S = 5.0
 MAX_GROWTH_MB = 64

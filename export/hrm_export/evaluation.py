@@ -1,65 +1,31 @@
-"""hrm-eval: how good a checkpoint or a bundle is on held-out puzzles, under every halting policy; read `evaluate`.
-
-hrm-eval runs/sudoku/best --data data/sudoku
-hrm-eval sudoku-6x6 --engine cpu:int8 --data test.csv --json
-"""
+"""How good a checkpoint or a bundle is on held-out puzzles, under every halting policy. Read `evaluate`."""
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-import typer
 from numpy.typing import NDArray
-from rich.console import Console
 
 from hrm_calibration.halting_curve import ALL, HaltingReport, PolicyScore, report_on, roll_out
 from hrm_edge_runtime.bundle import IDENTIFIERS_NAME, Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.factory import choose, engine_for
+from hrm_export.eval_cli import EvaluationOptions
 from hrm_export.torch_engine import TorchEngine
-from hrm_host import command
 from hrm_host.board import num_cores
-from hrm_host.progress import Stages, stages_on
+from hrm_host.progress import Stages
 from hrm_model import checkpoint, geometry
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import find_questions
 from hrm_puzzles.puzzle import Puzzle, Voting
 
 NUM_FRESH = 1000
-main = command.Command("hrm-eval", extra="export")
-"""Entry point of `hrm-eval`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationOptions:
-    """The command's options as given."""
-
-    source: Annotated[
-        str,
-        typer.Argument(help="Checkpoint, a run or its file latest or best, a bundle, or the name of a shipped one."),
-    ]
-    data: Annotated[str, typer.Option(help="Data set (its test split), CSV file, or the puzzle's name for fresh ones.")]
-    puzzles: Annotated[int | None, typer.Option(min=1, help="A random choice of so many; else all, or 1000.")] = None
-    board: Annotated[str | None, typer.Option(help="Puzzle of another size for a checkpoint's relational weights.")] = (
-        None
-    )
-    engine: Annotated[
-        str, typer.Option(help="PyTorch on cpu or cuda; of a bundle ENGINE[:PRECISION], as of hrm-serve.")
-    ] = "auto"
-    max_segments: Annotated[int | None, typer.Option(min=1, help="Segments a puzzle may run; else the model's.")] = None
-    max_loss: Annotated[float, typer.Option(min=0, max=100, help="Points of exact solves that may be lost.")] = 0.5
-    slots: Annotated[int, typer.Option(min=1, max=4096, help="Puzzles at a time.")] = 64
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine; without it, all cores.")] = None
-    picture: Annotated[Path | None, typer.Option(help="File for a picture of the policies, .png or .svg.")] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with the whole curve.")] = False
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,26 +38,6 @@ class Subject:
     puzzle_table: NDArray[np.float32]
     max_segments: int
     engine: Engine
-
-
-@main.command(
-    groups={"Engine": "engine slots threads max_segments", "Output": "picture as_json as_markdown"},
-    epilog="Example: hrm-eval runs/sudoku/best --data data/sudoku --picture eval.png",
-)
-@command.taking(EvaluationOptions)
-def evaluate_command(options: EvaluationOptions) -> None:
-    """Exact solves, cells and mean segments of every halting policy, by difficulty; for ARC pass@k by votes."""
-    subject = subject_of(options)
-    with closing(subject.engine), stages_on() as stages:
-        report = evaluate(subject, options, stages)
-    if options.picture is not None:
-        save_picture(options.picture, report)
-    if options.as_json:
-        print(json.dumps(asdict(report)))
-    elif options.as_markdown:
-        print(report.markdown())
-    else:
-        Console().print(report.table())
 
 
 def subject_of(options: EvaluationOptions) -> Subject:

@@ -66,17 +66,18 @@ class Command(typer.Typer):
             return None
         return super().__call__(*args, **kwargs)
 
-    def command(self, *args: Any, groups: Groups | None = None, **settings: Any) -> Any:
+    def command(self, *args: Any, groups: Groups | None = None, extra: str = "", **settings: Any) -> Any:
         """As typer's; `groups` are further headings of its help, each with the names of its options."""
-        return self._registering(super().command(*args, cls=_grouped(TyperCommand, groups), **settings))
+        register = super().command(*args, cls=_grouped(TyperCommand, groups), **settings)
+        return self._registering(register, extra or self._extra)
 
     def callback(self, *args: Any, groups: Groups | None = None, **settings: Any) -> Any:
-        return self._registering(super().callback(*args, cls=_grouped(TyperGroup, groups), **settings))
+        return self._registering(super().callback(*args, cls=_grouped(TyperGroup, groups), **settings), self._extra)
 
-    def _registering(self, register: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Any]:
-        return lambda function: register(self._guarded(function))
+    def _registering(self, register: Callable[[Any], Any], extra: str) -> Callable[[Callable[..., Any]], Any]:
+        return lambda function: register(self._guarded(function, extra))
 
-    def _guarded(self, function: Callable[..., T]) -> Callable[..., T]:
+    def _guarded(self, function: Callable[..., T], extra: str) -> Callable[..., T]:
         @wraps(function)
         def guarded(*args: Any, **given: Any) -> T:
             try:
@@ -91,7 +92,7 @@ class Command(typer.Typer):
             except ModuleNotFoundError as error:
                 if error.name is None or error.name.startswith("hrm_"):
                     raise
-                install = f"pip install 'hrm-edge[{self._extra}]'"
+                install = f"pip install 'hrm-edge[{extra}]'"
                 self._end(CANNOT_BEGIN, f"{error.name} is not installed: run {install}.")
             except self._errors as error:
                 advice = "; make room there" if isinstance(error, OSError) and error.errno == errno.ENOSPC else ""

@@ -9,20 +9,15 @@ sapientinc/HRM at 42410da, of TRM SamsungSAILMontreal/TinyRecursiveModels at e7b
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 import yaml
 from torch import Tensor
 
-from hrm_host.command import Command
-from hrm_model import checkpoint
 from hrm_model.checkpoint import CheckpointError, load_state
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
-from hrm_puzzles import registry
-from hrm_puzzles.data import sources
 
 PREFIX = re.compile(r"^(_orig_mod\.)?(model\.)?(inner\.)?")  # of torch.compile, the loss head and the ACT wrapper
 RENAMED = {
@@ -35,8 +30,7 @@ RENAMED = {
 ARCHITECTURES = {"hrm_act_v1": "hrm", "trm": "trm"}
 LEVELS = {"H_level.": "high_level.", "L_level.": "low_level."}
 NAMES = re.compile(r"(H_init|L_init|embed_tokens|embed_pos|puzzle_emb|lm_head|q_head|H_level|L_level)(\.|$)")
-HUB_FILES = ("all_config.yaml", "checkpoint")
-BY_HAND = f"download {' and '.join(HUB_FILES)} into one directory and import that"
+SETTINGS = "all_config.yaml"
 
 
 def model_from_published(source: Path, seq_len: int, weights_name: str | None = None) -> HRM:
@@ -59,7 +53,7 @@ def model_from_published(source: Path, seq_len: int, weights_name: str | None = 
         file = directory / weights_name
     tensors, arch = _opened(file)
     state = {_our_name(name): tensor for name, tensor in tensors.items()}
-    config = HUB_FILES[0] if arch is None else file.name
+    config = SETTINGS if arch is None else file.name
     model = HRM(_config(directory / config, _arch_of(directory / config) if arch is None else arch, state, seq_len))
     load_state(model, {name: tensor.float() for name, tensor in state.items()}, directory)
     return model.eval()
@@ -141,37 +135,3 @@ def _of_trm(arch: Mapping[str, Any]) -> dict[str, Any]:
     """What a TRM has and an HRM has not; its mixers ignore rotary positions."""
     told = {"arch": "trm", "halt_rule": "q_halt", "puzzle_positions": arch.get("puzzle_emb_len", 16)}
     return {**told, "blocks": "mixer" if arch.get("mlp_t") else "attention"}
-
-
-main = Command("hrm-import", extra="train")
-"""Entry point of `hrm-import`."""
-
-
-@main.command(epilog="Example: hrm-import hub:sapientinc/HRM-checkpoint-sudoku-extreme --out runs/published")
-def import_checkpoint(
-    source: Annotated[
-        str,
-        typer.Argument(help="Directory with all_config.yaml and step_N or checkpoint; a weight file; hub:ORG/NAME."),
-    ],
-    out: Annotated[Path, typer.Option(help="Checkpoint directory to write.")],
-    puzzle: Annotated[str, typer.Option(help="The puzzle it was trained on; gives the sequence length.")] = "sudoku",
-    weights: Annotated[str | None, typer.Option(help="Weight file name; default: the last step_N.")] = None,
-) -> None:
-    """Import a published HRM or TRM checkpoint; its weight file is opened with a loader that cannot run code."""
-    kind, place = registry.get(puzzle), Path(source)
-    if source.startswith(sources.HUB):
-        files = (HUB_FILES[0], weights or HUB_FILES[1])
-        *_, place = sources.downloaded(source, *files, repo_type="model", by_hand=BY_HAND)
-    model = model_from_published(place, kind.seq_len, weights)
-    if model.config.vocab_size != kind.vocab_size:
-        raise checkpoint.CheckpointError(
-            f"{source} has {model.config.vocab_size} tokens but {puzzle} has {kind.vocab_size}; choose its own --puzzle"
-        )
-    checkpoint.save(out, model, {"puzzle": kind.name, "imported_from": Path(source).name, "step": 0})
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    data = f" --data data/{puzzle}" if model.config.num_puzzle_ids > 1 else ""
-    typer.echo(f"imported {parameters:,} parameters into {out}; export them with 'hrm-export {out}{data}'")
-
-
-if __name__ == "__main__":
-    main()

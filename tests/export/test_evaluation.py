@@ -9,7 +9,7 @@ from export_tools import small_model
 from step_bundle import step_graph, write_step_bundle
 from typer.testing import CliRunner, Result
 
-from hrm_export.evaluation import main as app
+from hrm_export.eval_cli import main as app
 from hrm_model import checkpoint
 from hrm_puzzles import registry
 from hrm_puzzles.arc.build import ArcRecipe, build_arc

@@ -22,7 +22,7 @@ from hrm_model import checkpoint
 from hrm_model.checkpoint import CheckpointError
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
-from hrm_model.published import main as app
+from hrm_model.import_cli import main as app
 from hrm_model.published import model_from_published
 from hrm_puzzles.data.sources import Questions
 

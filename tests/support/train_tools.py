@@ -34,7 +34,7 @@ SIZES = HRMConfig(
     halt_rule="q_halt",
 )
 FORK = multiprocessing.get_context("forkserver")
-FORK.set_forkserver_preload(["hrm_train.cli", "torch._dynamo", "torch.utils.tensorboard", "matplotlib.figure"])
+FORK.set_forkserver_preload(["hrm_train.session", "torch._dynamo", "torch.utils.tensorboard", "matplotlib.figure"])
 
 
 def small_trainer(data: Path, hardware: Hardware = PRESETS["cpu"], **settings: object) -> Trainer:

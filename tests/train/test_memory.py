@@ -18,7 +18,8 @@ from hrm_puzzles.cli import main as data_app
 from hrm_train import memory
 from hrm_train.hardware import PRESETS
 from hrm_train.memory import estimate
-from hrm_train.plan import PlanOptions, open_plan, trainer_from
+from hrm_train.options import PlanOptions
+from hrm_train.plan import open_plan, trainer_from
 from hrm_train.recipe import Recipe
 from hrm_train.window import Slots, recompute_blocks, window_loss
 

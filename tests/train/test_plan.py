@@ -17,7 +17,8 @@ from hrm_puzzles.data.datasets import DatasetError
 from hrm_train.cli import main as app
 from hrm_train.hardware import PRESETS, hardware_from_name, preset_for_gpu
 from hrm_train.memory import estimate
-from hrm_train.plan import PlanOptions, RunPlan, draft, fastest, open_plan, read_plan, trainer_from
+from hrm_train.options import PlanOptions
+from hrm_train.plan import RunPlan, draft, fastest, open_plan, read_plan, trainer_from
 from hrm_train.recipe import NAMED, SIZES, Recipe, config_for, recipe_for
 
 TRAINING_GPUS = [preset for preset in PRESETS.values() if preset.gpu and not preset.refusal]

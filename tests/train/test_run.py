@@ -18,7 +18,8 @@ from hrm_model import checkpoint
 from hrm_train.batches import Batch, open_source
 from hrm_train.evaluate import LEAST_FAST, HeldOut, held_out
 from hrm_train.loop import StepReport, Trainer
-from hrm_train.run import Intervals, TrainingRun
+from hrm_train.options import Intervals
+from hrm_train.run import TrainingRun
 from hrm_train.status import METRICS, History, read_lines
 
 SAMPLES_PER_STEP = 8

@@ -15,7 +15,8 @@ from hrm_host.progress import Stages, stages_on
 from hrm_train.batches import open_source
 from hrm_train.evaluate import held_out
 from hrm_train.meter import Reading
-from hrm_train.run import Intervals, TrainingRun
+from hrm_train.options import Intervals
+from hrm_train.run import TrainingRun
 from hrm_train.telemetry import (
     LASTING,
     LEAST,

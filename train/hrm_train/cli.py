@@ -1,4 +1,4 @@
-"""hrm-train: puzzles in, checkpoint out.
+"""hrm-train: puzzles in, checkpoint out. What it imports at the top must not import PyTorch.
 
 hrm-train --puzzle sudoku --data data/sudoku --hw cpu --run runs/sudoku
 hrm-train --run runs/sudoku --resume
@@ -6,50 +6,18 @@ hrm-train status runs/sudoku
 """
 
 import json
-import shlex
-import threading
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from hrm_host import command, memory, progress
-from hrm_model import checkpoint
-from hrm_train import checkpoints, distributed, meter, telemetry
-from hrm_train import status as run_status
-from hrm_train.forecast import show_dry_run
-from hrm_train.plan import PlanOptions, open_plan, trainer_from
-from hrm_train.run import Intervals, TrainingRun, run_of
+from hrm_host import command
+from hrm_train.options import TrainOptions
 
 main = command.Command("hrm-train", extra="train", cannot=(FloatingPointError,))
 """Entry point of `hrm-train`."""
-console = Console(stderr=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainOptions(Intervals, PlanOptions):
-    """The options of the command, in the order of its help."""
-
-    context: typer.Context
-    tune: Annotated[bool, typer.Option("--tune", help="Try which micro-batch is fastest here, then train.")] = False
-    tune_batch: Annotated[
-        int, typer.Option(min=1, help="The batch may grow so many times with --tune, and the rates with it.")
-    ] = 1
-    profile: Annotated[bool, typer.Option("--profile", help="Profile a few steps instead, and keep none.")] = False
-    profile_window: Annotated[tuple[int, int], typer.Option(help="Steps to leave out first, and steps to profile.")] = (
-        meter.SKIP,
-        meter.ACTIVE,
-    )
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what the run would need, of any --hw, and end.")] = (
-        False
-    )
-    samples_per_s: Annotated[
-        float | None, typer.Option(min=0.001, help="Speed whose hours --dry-run tells, as a run or a bench showed it.")
-    ] = None
-    wandb: Annotated[bool, typer.Option("--wandb", help="Also write to W&B (offline by default).")] = False
 
 
 @main.callback(
@@ -64,34 +32,10 @@ class TrainOptions(Intervals, PlanOptions):
 @command.taking(TrainOptions)
 def train(options: TrainOptions) -> None:
     """Train an HRM on a puzzle, from a data set directory to a run directory with checkpoints."""
-    if options.context.invoked_subcommand is not None:
-        return
-    console.quiet = not distributed.ranks().is_first
-    threading.excepthook = _pass_over_disk_errors
-    if options.dry_run:
-        show_dry_run(options, Console(), options.samples_per_s)
-        return
-    if options.wandb:
-        telemetry.require_wandb()
-    plan = open_plan(options, _say, tune=options.tune_batch if options.tune else 0)
-    if not options.resume:
-        for line in (plan.memory().summary(), plan.schedule(), plan.disk(), *plan.warnings(options)):
-            _say(line)
-    path = plan.run
-    with checkpoints.sole_writer(path) if distributed.ranks().is_first else nullcontext():
-        if plan.hardware.device == "cpu":
-            memory.keep_freed_memory()
-        trainer = trainer_from(plan, _say)
-        if (path / "latest").exists():
-            trainer.restore(checkpoint.resolve(path / "latest"))
-        if options.profile:
-            console.print(meter.profile_steps(trainer.step, trainer.device, path, options.profile_window).table())
-            _say(f"written: {path / meter.TABLE}, {path / meter.TRACE}; train with hrm-train --run {path} --resume")
-        else:
-            _drive(run_of(plan, trainer, options, _say, wandb=options.wandb))
-            calib = plan.recipe.puzzle.partition("-")[0]
-            export = ["hrm-export", path / "best", "--fp16", "--int8", "--calib", calib, "--data", plan.data]
-            _say(f"next: {shlex.join(map(str, export))}")
+    if options.context.invoked_subcommand is None:
+        from hrm_train import session
+
+        session.train(options)
 
 
 @main.command(epilog="Example: hrm-train status runs/sudoku --json")
@@ -101,6 +45,8 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds until the run ends.")] = False,
 ) -> None:
     """Show how a run stands: speed, validations, checkpoints, where time goes, and whether a process writes it."""
+    from hrm_train import status as run_status
+
     if watch:
         with suppress(KeyboardInterrupt):
             run_status.watch(run, Console())
@@ -108,25 +54,3 @@ def status(
         print(json.dumps(run_status.read_status(run), indent=2))
     else:
         Console().print(run_status.table_of(run_status.read_status(run)))
-
-
-def _say(sentence: str) -> None:
-    console.print(sentence, soft_wrap=True, markup=False)
-
-
-def _drive(run: TrainingRun) -> None:
-    trainer = run.trainer
-    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    _say(f"{parameters:,} parameters on {trainer.hardware.device}, {trainer.recipe.batch_size} slots, run {run.path}")
-    with progress.stages_on(console, first_line_s=0.0, line_every_s=60.0) as stages:
-        result = run.finish(stages)
-    if run.stopped_by:
-        stopped = f"stopped by {run.stopped_by} at step {trainer.progress.step}"
-        _say(f"{stopped}; continue with hrm-train --run {run.path} --resume")
-        raise typer.Exit(command.INTERRUPTED if run.stopped_by == "SIGINT" else command.UNSOLVED)
-    _say(f"finished{f': {result.summary()}' if result else ''}; checkpoint {run.path / 'best'}")
-
-
-def _pass_over_disk_errors(failure: threading.ExceptHookArgs) -> None:
-    if not isinstance(failure.exc_value, OSError):  # what TensorBoard's thread raises comes again at our next call
-        threading.__excepthook__(failure)

@@ -15,7 +15,8 @@ from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches
 from hrm_train.hardware import hardware_from_name
-from hrm_train.plan import FILLED, PlanOptions, RunPlan, draft
+from hrm_train.options import PlanOptions
+from hrm_train.plan import FILLED, RunPlan, draft
 
 PUBLISHED_ARC_IDS = 876_000  # 960 tasks in 1,000 variants, less those that fall together
 SHARES = (1 / 4, 1 / 2, 1, 2, 4)  # of the planned micro-batch

@@ -6,18 +6,17 @@ for; so "data" is the time in which the device waits for rows. On a CPU it is th
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import profiler
 
+from hrm_host.memory import GIB
 from hrm_train.hardware import Say
 
 PHASE = "phase/"  # prefix of the phases' names in a torch.profiler trace
@@ -140,88 +139,30 @@ class PhaseTimer:
         self._steps = self._samples = 0
 
 
-SKIP, WARM, ACTIVE = 3, 2, 10  # steps: left out (compilation, caches), warming the profiler up, and profiled
-Window = tuple[int, int]  # of steps: how many are left out, how many are profiled
-TOP = 15
+WARM, ROWS, NAME_WIDTH = 2, 40, 40  # steps that warm the profiler up; rows of its table, and the width of their names
 TABLE, TRACE = "profile.txt", "trace.json.gz"
 
 
-class Share(NamedTuple):
-    """Milliseconds of one step that a phase or an operator takes on the device, and how often it is called in it."""
+def profile_steps(step: Callable[[], object], device: torch.device, run: Path, window: tuple[int, int]) -> str:
+    """Profiles `window[1]` steps after leaving out `window[0]`: the phases (phase/NAME) and the dearest operators.
 
-    name: str
-    ms: float
-    calls: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Profile:
-    """`operators` by their own time, without what they call; the longest first."""
-
-    step_ms: float
-    phases: list[Share]
-    operators: list[Share]
-
-    def table(self) -> Table:
-        """Shares are of the step's wall time, in which operators of several threads overlap."""
-        grid = Table(title=f"a step takes {self.step_ms:.1f} ms", show_edge=False)
-        grid.add_column("phase or operator")
-        for column in ("ms a step", "share", "calls a step"):
-            grid.add_column(column, justify="right")
-        for section in (self.phases, self.operators):
-            for name, ms, calls in section:
-                grid.add_row(name, f"{ms:.2f}", f"{ms / self.step_ms:.1%}", f"{calls:.0f}")
-            grid.add_section()
-        return grid
-
-
-def profile_steps(
-    step: Callable[[], object], device: torch.device, run: Path, window: Window = (SKIP, ACTIVE)
-) -> Profile:
-    """Profiles a few steps; writes the table and the trace (for chrome://tracing or perfetto) into `run`."""
-    (skip, active), on_cuda = window, device.type == "cuda"
-
-    def now_s() -> float:
-        if on_cuda:
-            torch.cuda.synchronize(device)
-        return time.perf_counter()
-
-    activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if on_cuda else [])]
-    steps, step_ms = profiler.schedule(wait=skip, warmup=WARM, active=active, repeat=1), 0.0
+    Writes the table and the trace (for chrome://tracing or perfetto) into `run`.
+    """
+    (skip, active), kinds = window, profiler.ProfilerActivity
+    activities = [kinds.CPU, kinds.CUDA] if device.type == "cuda" else [kinds.CPU]
+    steps = profiler.schedule(wait=skip, warmup=WARM, active=active, repeat=1)
     with profiler.profile(activities=activities, schedule=steps, acc_events=True) as profiled:
-        for _ in range(skip + WARM):
+        for _ in range(skip + WARM + active):
             step()
             profiled.step()
-        begin_s = now_s()
-        for number in range(active):
-            step()
-            if number == active - 1:
-                step_ms = 1000 * (now_s() - begin_s) / active  # before the profiler gathers what it has seen
-            profiled.step()
-    clock = "device_time_total" if on_cuda else "cpu_time_total"
-    found = _by_time(profiled.key_averages(), step_ms, clock, active)
+    clock = "device_time_total" if device.type == "cuda" else "cpu_time_total"
+    table = profiled.key_averages().table(sort_by=clock, row_limit=ROWS, max_name_column_width=NAME_WIDTH)
     run.mkdir(parents=True, exist_ok=True)
     profiled.export_chrome_trace(str(run / TRACE))
-    with (run / TABLE).open("w", encoding="utf-8") as file:
-        Console(file=file, width=110).print(found.table())
-    return found
+    (run / TABLE).write_text(table, encoding="utf-8")
+    return table
 
 
-def _by_time(events: Iterable[Any], step_ms: float, clock: str, num_steps: int) -> Profile:
-    phases: list[Share] = []
-    operators: list[Share] = []
-    for event in events:
-        name, calls = event.key or "", event.count / num_steps
-        if name.startswith(PHASE):
-            phases.append(Share(name.removeprefix(PHASE), getattr(event, clock) / 1000 / num_steps, calls))
-        elif not name.startswith("ProfilerStep"):
-            operators.append(Share(name, getattr(event, f"self_{clock}") / 1000 / num_steps, calls))
-    for shares in (phases, operators):
-        shares.sort(key=lambda share: -share.ms)
-    return Profile(step_ms=step_ms, phases=phases, operators=operators[:TOP])
-
-
-GIB = 1 << 30
 THROTTLE_BITS = {"power": 0x04, "hardware": 0x08, "thermal": 0x20 | 0x40, "brake": 0x80}
 """Bits of nvmlClocksThrottleReasons: SwPowerCap, HwSlowdown, Sw and Hw ThermalSlowdown, HwPowerBrakeSlowdown."""
 

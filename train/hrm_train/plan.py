@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import torch
-import typer
 
 from hrm_host import atomic
 from hrm_host.memory import GIB
@@ -31,9 +29,10 @@ from hrm_puzzles.data import sources
 from hrm_puzzles.data.build import DataRecipe, build, usual_counts
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches, distributed, memory, status
-from hrm_train.hardware import PRESETS, Hardware, Say, hardware_from_name, prepare
+from hrm_train.hardware import Hardware, Say, hardware_from_name, prepare
 from hrm_train.loop import Trainer
-from hrm_train.recipe import NAMED, SIZES, Recipe, Values, config_for, in_samples, named, recipe_for, with_settings
+from hrm_train.options import PlanOptions
+from hrm_train.recipe import Recipe, Values, config_for, in_samples, recipe_for, with_settings
 
 SMALL = 8_000_000  # parameters, below which the table's small_rows_* hold
 FACTORS = (0.5, 1, 2, 4)  # of the wanted micro-batch: what `fastest` tries, REPEATS times each
@@ -42,44 +41,6 @@ CHECKPOINTS = 4  # the last two, the best, and the one being written
 DISK_SHARE = 5  # a data set that takes one such part of the free disk is asked for
 LONGEST_WARMUP = 10  # a warm-up beyond one such part of the run is said
 FILLED = 0.9  # share of the device's memory that a micro-batch may fill; the rest is for fragments and other programs
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanOptions:
-    """What a run shall be; what is left out follows from the puzzle and the machine."""
-
-    run: Annotated[Path | None, typer.Option(help="Directory of the run. [default: runs/PUZZLE or RECIPE]")] = None
-    data: Annotated[
-        Path | None, typer.Option(help="Data set directory. [default: data/PUZZLE or RECIPE, built if absent]")
-    ] = None
-    recipe: Annotated[
-        str | None, typer.Option(help=f"Named settings, which the other options change: {', '.join(NAMED)}.")
-    ] = None
-    puzzle: Annotated[str | None, typer.Option(help="Which puzzle. [default: arc, or the recipe's]")] = None
-    hw: Annotated[str | None, typer.Option(help=f"Machine: auto or {', '.join(PRESETS)}. [default: auto]")] = None
-    preset: Annotated[
-        str | None, typer.Option(help=f"Model: {', '.join(SIZES)}. [default: published on a GPU, small on a CPU]")
-    ] = None
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value of the model, the recipe or the machine.")
-    ] = None
-    arch: Annotated[str | None, typer.Option(help="hrm, or transformer for the plain one. [default: hrm]")] = None
-    init: Annotated[Path | None, typer.Option(help="Checkpoint whose weights to start from.")] = None
-    yes: Annotated[bool, typer.Option("--yes", help="Build a data set of a fifth of the free disk or more.")] = False
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run exactly where it stopped.")] = False
-
-    @property
-    def named_settings(self) -> Values:
-        """What the recipe says; nothing without one."""
-        return named(NAMED, "recipe", self.recipe) if self.recipe else {}
-
-    @property
-    def puzzle_name(self) -> str:
-        return self.puzzle or str(self.named_settings.get("puzzle", "arc"))
-
-    @property
-    def run_path(self) -> Path:
-        return self.run or Path("runs") / (self.recipe or self.puzzle_name)
 
 
 @dataclass(frozen=True, kw_only=True)

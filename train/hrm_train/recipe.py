@@ -12,7 +12,6 @@ from typing import Any, Literal, get_args
 import yaml
 
 from hrm_model.config import HRMConfig
-from hrm_model.geometry import misfit
 from hrm_puzzles.puzzle import Hinted, Puzzle
 
 LossKind = Literal["softmax", "stablemax"]
@@ -153,6 +152,8 @@ def recipe_for(preset: str, puzzle: Puzzle, batch_size: int) -> Recipe:
     family = puzzle.name.partition("-")[0]
     values: Values = {"puzzle": puzzle.name, "batch_size": batch_size, **named(RECIPES, "preset", preset)}
     if preset == "small":
+        from hrm_model.geometry import misfit  # brings PyTorch, which `--help` does without
+
         fits = misfit(config_for(preset, puzzle, 1), puzzle.geometry) is None
         return Recipe(**{**values, **TABLES["starts"].get(family, {})}, geometric_start=fits)
     if preset == "relational":

@@ -9,12 +9,9 @@ import subprocess
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from hrm_host.progress import Stages
 from hrm_model.hrm import HRM
@@ -23,19 +20,8 @@ from hrm_train import batches, checkpoints, status, telemetry
 from hrm_train.evaluate import Evaluation, HeldOut, Kind, evaluate, held_out
 from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
+from hrm_train.options import Intervals
 from hrm_train.plan import RunPlan
-
-
-@dataclass(frozen=True, kw_only=True)
-class Intervals:
-    """When to look and to save; the weights of a run do not depend on them."""
-
-    validate_steps: Annotated[int, typer.Option(min=1, help="Steps between validations on a tenth.")] = 1000
-    validate_whole_steps: Annotated[int, typer.Option(min=1, help="Steps between validations on all.")] = 10_000
-    validation_puzzles: Annotated[int, typer.Option(min=0, help="At most so many held-out puzzles; 0: all.")] = 4096
-    checkpoint_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 2000
-    checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Minutes between checkpoints.")] = 5.0
-    keep: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints stay, beside the best.")] = 2
 
 
 class Stopped(Exception):  # noqa: N818  # a request, not an error
