@@ -1,6 +1,7 @@
 """Every command ends in one of five ways, says its version, and stands under `hrm`."""
 
 import re
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -136,3 +137,24 @@ def test_hrm_lists_every_command_with_a_line_on_each_and_completes_it(
         monkeypatch.setenv(name, value)
     assert run_hrm(monkeypatch) == 0
     assert capsys.readouterr().out.split() == ["solve"]
+
+
+HEAVY = {"torch", "safetensors", "onnx", "onnxruntime", "matplotlib", "scipy", "fastapi", "uvicorn", "aiohttp", "httpx"}
+ASK_FOR_HELP = """
+import importlib, sys
+from contextlib import suppress
+for target in sys.argv[2:]:
+    module, entry = target.split(":")
+    sys.argv = ["hrm", "--help"]
+    with suppress(SystemExit):
+        getattr(importlib.import_module(module), entry)()
+print(sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+"""
+
+
+@pytest.mark.process
+def test_no_command_imports_anything_heavy_before_it_begins() -> None:
+    program = [sys.executable, "-c", ASK_FOR_HELP, "--", *(entry for entry, _, _ in umbrella.COMMANDS.values())]
+    ended = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert ended.stdout.count("Usage: ") == len(umbrella.COMMANDS)
+    assert set(re.findall(r"'(\w+)'", ended.stderr)) & HEAVY == set()
