@@ -36,9 +36,7 @@ Csv = Annotated[Path | None, typer.Option(help="Puzzles in Sudoku-Extreme form; 
 Difficulty = Annotated[str | None, typer.Option(help="Of generated puzzles; else the easiest.")]
 Segments = Annotated[str, typer.Option(help="geo3 geo5 geo8 bim3 bim5 bim8, or a recorded JSON.")]
 StepMs = Annotated[float, typer.Option(min=0, help="What a step costs.")]
-StepCost = Annotated[
-    Literal["flat", "half", "linear"], typer.Option(help="How that grows with the rows of a step.")
-]
+StepCost = Annotated[Literal["flat", "half", "linear"], typer.Option(help="How that grows with the rows of a step.")]
 TurnRounds = Annotated[int, typer.Option(min=1, help="How often each takes its turn; figures are medians.")]
 TurnS = Annotated[float, typer.Option(min=0, help="Seconds of one turn, at least a step.")]
 CpuClock = Annotated[bool, typer.Option(help="Count CPU seconds, for a machine with other work.")]

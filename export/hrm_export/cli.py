@@ -15,7 +15,7 @@ main = command.Command("hrm-export", extra="export")
 
 @main.command(
     groups={
-        "INT8": "int8 calib int8_budget cache report",
+        "INT8": "int8 calib int8_budget report",
         "Loop and halting": "loop policy threshold max_segments",
         "Measuring": "data held_out max_loss budget_minutes golden",
     },
