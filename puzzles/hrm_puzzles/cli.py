@@ -54,7 +54,6 @@ class BuildOptions:
     )
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same data set.")] = 0
     workers: Annotated[int, typer.Option(min=1, help="Processes that generate.")] = 1
-    copies: Annotated[int, typer.Option(min=0, help="Random symmetric copies of each training puzzle.")] = 0
     source: Annotated[str | None, typer.Option(help="hub:ORG/NAME, as hub:sapientinc/sudoku-extreme.")] = None
     csv_train: Annotated[Path | None, typer.Option(help="CSV (source,question,answer,rating) to train on.")] = None
     csv_test: Annotated[Path | None, typer.Option(help="The same for the test split.")] = None
@@ -88,7 +87,7 @@ class BuildOptions:
 
 @main.command(
     groups={
-        "Generated puzzles": "train test difficulty copies",
+        "Generated puzzles": "train test difficulty",
         "Rows of a CSV file": "source csv_train csv_test csv_sample least_rating greatest_rating",
         "ARC": "dataset tasks augment max_side hold_out_all",
     }
@@ -110,8 +109,8 @@ def build(options: BuildOptions) -> None:
         else:
             recipe, progress = _recipe_of(options, puzzle), partial(stages.show, "puzzles")
             built = data_build.build(recipe, out, num_workers=options.workers, progress=progress)
-    cost = _cost_of(built.num_train + built.num_test, time.perf_counter() - start)
-    print(json.dumps({**asdict(built), **cost}) if options.as_json else f"{out}: {_built_text(built)}")
+    seconds = round(time.perf_counter() - start, 2)
+    print(json.dumps({**asdict(built), "seconds": seconds}) if options.as_json else f"{out}: {_built_text(built)}")
 
 
 @main.command(name="import")
@@ -165,18 +164,12 @@ def show(
     index: Annotated[int, typer.Option(min=0, help="Which example, from 0.")] = 0,
     count: Annotated[int, typer.Option(min=1, help="So many, each of another group.")] = 1,
     puzzle: OptionalPuzzle = None,
-    png: Annotated[
-        Path | None, typer.Option(help="Write a picture instead: questions and answers side by side.")
-    ] = None,
 ) -> None:
-    """Print examples as boards, the question and then the label, or draw them.
+    """Print examples as boards, the question and then the label.
 
     Example: hrm-data show data/sudoku --split test --index 3
     """
     found = inspection.read_examples(directory, split, index, count, puzzle)
-    if png is not None:
-        inspection.save_sheet(png, found)
-        return
     print("\n\n".join(example.text() for example in found))
 
 
@@ -200,19 +193,3 @@ def _built_text(built: BuiltSet) -> str:
     elif built.num_left_out:
         lines.append(f"{built.num_left_out} training questions left out: symmetric copies of test questions.")
     return "\n".join(lines)
-
-
-def _cost_of(num_examples: int, seconds: float) -> dict[str, float]:
-    """What a build took: time, and where the system tells it the CPU time of this process and its workers.
-
-    `peak_rss_bytes` is the greatest resident size that any one of them had.
-    """
-    cost = {"seconds": round(seconds, 2), "examples_per_second": round(num_examples / seconds, 1)}
-    try:
-        import resource
-    except ImportError:  # Windows
-        return cost
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    unit = 1 if sys.platform == "darwin" else 1024
-    cpu_seconds = round(sum(usage.ru_utime + usage.ru_stime for usage in used), 2)
-    return {**cost, "cpu_seconds": cpu_seconds, "peak_rss_bytes": unit * max(usage.ru_maxrss for usage in used)}

@@ -13,7 +13,7 @@ Grid values: 0 building, a road's cost (1, or congested 2 and 4), 5 depot, 6 cus
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,21 +35,12 @@ MAX_CUSTOMERS = 8
 BLOCK = 64  # answers judged together, which bounds the memory
 
 CHARACTERS = {BUILDING: "#", ROAD: ".", 2: "2", 4: "4", DEPOT: "D", CUSTOMER: "C", 11: "o", 12: "t", 14: "f"}
-LEGEND = Legend(
-    values={character: value for value, character in CHARACTERS.items()},
-    characters=CHARACTERS,
-    open_value=ROAD,
-    pads_lines=False,
-    described="# for a building, . for a road, 2 or 4 for a congested one, D for the depot and C for a customer",
-)
 OBJECT_FORM = (
     'send {"grid": rows of 0 (building) and 1, 2 or 4 (cost of a road), "depot": [row, column], "customers": [[row, '
     "column], ...]}"
 )
-MARKS = {cost: cost + ON_TOUR for cost in COSTS}
 PICTURES = {BUILDING: "██", 1: "  ", 2: "2 ", 4: "4 ", DEPOT: "D ", CUSTOMER: "C ", 11: "• ", 12: "2•", 14: "4•"}
-COLOURS = "#3b3b3b #ffffff #ffe08a #f5a623 #2e9e4f #d0342c #7db4e6 #4f8fcc #2a66a3"
-PALETTE = dict(zip(PICTURES, COLOURS.split(), strict=True))
+COLOURS = ["#3b3b3b", "#ffffff", "#ffe08a", "#f5a623", "#2e9e4f", "#d0342c", "#7db4e6", "#4f8fcc", "#2a66a3"]
 
 NUM_CUSTOMERS = {"easy": range(1, 3), "medium": range(3, 6), "hard": range(6, 9)}
 NUM_CUSTOMERS_SMALL = {"easy": range(1, 2), "medium": range(2, 4), "hard": range(4, 6)}
@@ -68,12 +59,18 @@ class Logistics(GridPuzzle):
     sides = range(5, 31)
     vocab_size = VOCAB_SIZE
     difficulties = tuple(NUM_CUSTOMERS)
-    legend = LEGEND
-    marks = MARKS
+    legend = Legend(
+        values={character: value for value, character in CHARACTERS.items()},
+        characters=CHARACTERS,
+        open_value=ROAD,
+        pads_lines=False,
+        described="# for a building, . for a road, 2 or 4 for a congested one, D for the depot and C for a customer",
+    )
+    marks: ClassVar = {cost: cost + ON_TOUR for cost in COSTS}
     token_of_value = TOKEN_OF_VALUE
     value_of_token = VALUE_OF_TOKEN
     pictures = PICTURES
-    palette = PALETTE
+    palette: ClassVar = dict(zip(PICTURES, COLOURS, strict=True))
 
     def check_question(self, tokens_T: IntArray) -> None:
         """Refuse a city without one depot and 1 to 8 customers, or with a customer that no way leads to."""

@@ -9,7 +9,7 @@ integer, see `grid.board`. Shapes: B batch, T cells.
 
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +22,7 @@ from hrm_puzzles.puzzle import Example, Grid, IntArray, Leg, PuzzleError, Route,
 OPEN, WALL, START, GOAL, PATH = range(5)  # values in grids
 WALL_TOKEN, OPEN_TOKEN, START_TOKEN, GOAL_TOKEN, PATH_TOKEN = range(1, 6)
 
-LEGEND = grid_notation.Legend(
-    values={"#": WALL, "█": WALL, " ": OPEN, ".": OPEN, "S": START, "G": GOAL, "o": PATH},
-    characters={WALL: "#", OPEN: " ", START: "S", GOAL: "G", PATH: "o"},
-    open_value=OPEN,
-    pads_lines=True,
-    described="# for a wall, . or a space for an open cell, S for the start and G for the goal",
-)
 OBJECT_FORM = 'send {"grid": rows of 0 (open) and 1 (wall), "start": [row, column], "goal": [row, column]}'
-MARKS = {OPEN: PATH}
-PICTURES = {OPEN: "  ", WALL: "██", START: "S ", GOAL: "G ", PATH: "• "}
-PALETTE = {OPEN: "#ffffff", WALL: "#3b3b3b", START: "#2e9e4f", GOAL: "#d0342c", PATH: "#7db4e6"}
-
 DIFFICULTIES = ("easy", "medium", "hard")
 HARD_30X30 = 110  # moves; the published 30x30 set holds mazes whose shortest path is longer
 GROWTH = 1.25  # the path between far points of a random spanning tree grows as the side to the power of 5/4
@@ -50,12 +39,18 @@ class Maze(GridPuzzle):
     sides = range(4, 31)
     vocab_size = PATH_TOKEN + 1
     difficulties = DIFFICULTIES
-    legend = LEGEND
-    marks = MARKS
+    legend = grid_notation.Legend(
+        values={"#": WALL, "█": WALL, " ": OPEN, ".": OPEN, "S": START, "G": GOAL, "o": PATH},
+        characters={WALL: "#", OPEN: " ", START: "S", GOAL: "G", PATH: "o"},
+        open_value=OPEN,
+        pads_lines=True,
+        described="# for a wall, . or a space for an open cell, S for the start and G for the goal",
+    )
+    marks: ClassVar = {OPEN: PATH}
     token_of_value = np.array([OPEN_TOKEN, WALL_TOKEN, START_TOKEN, GOAL_TOKEN, PATH_TOKEN], dtype=np.int32)
     value_of_token = np.array([OPEN, WALL, OPEN, START, GOAL, PATH, OPEN], dtype=np.int8)
-    pictures = PICTURES
-    palette = PALETTE
+    pictures: ClassVar = {OPEN: "  ", WALL: "██", START: "S ", GOAL: "G ", PATH: "• "}
+    palette: ClassVar = {OPEN: "#ffffff", WALL: "#3b3b3b", START: "#2e9e4f", GOAL: "#d0342c", PATH: "#7db4e6"}
 
     def check_question(self, tokens_T: IntArray) -> None:
         """Refuse a maze without exactly one start and one goal, or without a way between them."""
@@ -138,7 +133,7 @@ class Maze(GridPuzzle):
 
     def board_of(self, text: str) -> Grid:
         """The cells of one row of a CSV file, question or answer; the board is not judged."""
-        return grid_notation.parsed(self.shape, LEGEND, text).grid
+        return grid_notation.parsed(self.shape, self.legend, text).grid
 
     def bare(self, tokens: IntArray) -> IntArray:
         return np.where(tokens == PATH_TOKEN, OPEN_TOKEN, tokens)

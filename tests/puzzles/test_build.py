@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hrm_puzzles import registry
@@ -36,21 +35,11 @@ def test_test_split_shares_no_equivalence_class_with_any_training_split(tmp_path
     kind = registry.get(puzzle)
     classes: dict[str, set[int]] = {"train": set(), "test": set()}
     for seed in (1, 2):
-        build(DataRecipe(puzzle=puzzle, num_train=60, num_test=30, seed=seed, copies=2), tmp_path / str(seed))
+        build(DataRecipe(puzzle=puzzle, num_train=60, num_test=30, seed=seed), tmp_path / str(seed))
         for name, seen in classes.items():
             split = open_split(tmp_path / str(seed), name)
             seen |= set(kind.equivalence_hash_B(split.inputs(slice(None)), split.labels(slice(None))).tolist())
     assert classes["train"] & classes["test"] == set()
-
-
-def test_copies_follow_their_question_in_one_group(tmp_path: Path) -> None:
-    build(DataRecipe(puzzle="sudoku-6x6", num_train=7, num_test=2, copies=3), tmp_path / "data")
-    split, kind = open_split(tmp_path / "data", "train"), registry.get("sudoku-6x6")
-    assert split.group_offsets.tolist() == list(range(0, 29, 4))
-    hashes = kind.equivalence_hash_B(split.inputs_NT, split.labels_NT).reshape(7, 4)
-    assert (hashes == hashes[:, :1]).all()
-    assert len(np.unique(split.inputs_NT, axis=0)) == 28
-    assert kind.check_BT(split.inputs_NT, split.labels_NT).all()
 
 
 def test_stopped_build_continues_with_the_finished_chunks(tmp_path: Path) -> None:

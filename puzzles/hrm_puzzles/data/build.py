@@ -30,8 +30,7 @@ FORM = 'write {"puzzle": ..., "solution": ...}'
 class DataRecipe:
     """What to build: generated puzzles of a difficulty, and the rows of CSV files within a range of ratings.
 
-    `csv_sample` is how many CSV rows to train on, chosen at random. `copies` random symmetric copies follow each
-    training question, in one group with it.
+    `csv_sample` is how many CSV rows to train on, chosen at random.
     """
 
     puzzle: str
@@ -39,7 +38,6 @@ class DataRecipe:
     num_test: int
     seed: int = 0
     difficulty: str = sources.MIXED
-    copies: int = 0
     csv_train: str | None = None
     csv_test: str | None = None
     least_rating: int = 0
@@ -79,7 +77,7 @@ def build(recipe: DataRecipe, out: Path, *, num_workers: int = 1, progress: OnPr
         _write(puzzle, recipe, directory, train, test)
     shutil.rmtree(finished, ignore_errors=True)
     return datasets.BuiltSet(
-        num_train=len(train) * (1 + recipe.copies),
+        num_train=len(train),
         num_test=len(test),
         num_left_out=len(all_train) - len(train),
         fingerprint=datasets.fingerprint(out),
@@ -106,26 +104,12 @@ def _csv_rows(puzzle: Puzzle, recipe: DataRecipe, *, is_test: bool) -> list[Exam
 
 
 def _write(puzzle: Puzzle, recipe: DataRecipe, directory: Path, train: Examples, test: Examples) -> None:
-    copied = _with_copies(puzzle, train, recipe)
-    for split, rows, variants in (("train", copied, 1 + recipe.copies), ("test", test, 1)):
-        tokens, layout = (rows["inputs"], rows["labels"]), datasets.Layout.of_variants(len(rows), variants)
-        datasets.write_split(directory, split, *tokens, puzzle=puzzle, ratings_N=rows["rating"], layout=layout)
+    for split, rows in (("train", train), ("test", test)):
+        datasets.write_split(directory, split, rows["inputs"], rows["labels"], puzzle=puzzle, ratings_N=rows["rating"])
     datasets.write_identifiers(directory)
     files = {"csv_train": recipe.csv_train, "csv_test": recipe.csv_test}  # without the folders of one machine
     named = {key: file and Path(file).name for key, file in files.items()}
     datasets.write_recipe(directory, puzzle, {**asdict(recipe), **named})
-
-
-def _with_copies(puzzle: Puzzle, rows: Examples, recipe: DataRecipe) -> Examples:
-    if not recipe.copies:
-        return rows
-    rng = np.random.default_rng(np.random.SeedSequence(recipe.seed, spawn_key=(2,)))
-    variant_N = np.tile(np.arange(1 + recipe.copies), len(rows))
-    copied = np.repeat(rows, 1 + recipe.copies)
-    for chosen in np.array_split(np.flatnonzero(variant_N), len(rows) // 256 + 1):
-        turned = puzzle.augment_BT(rng, copied["inputs"][chosen], copied["labels"][chosen])
-        copied["inputs"][chosen], copied["labels"][chosen] = turned
-    return copied
 
 
 def import_file(path: Path, puzzle: Puzzle, out: Path, *, split: str | None = None) -> datasets.BuiltSet:

@@ -112,15 +112,10 @@ class Layout:
         return int(self.puzzle_offsets[-1])
 
     @classmethod
-    def of_variants(cls, num_examples: int, variants: int) -> "Layout":
-        """Each example a puzzle with the blank id, each `variants` of them in a row a group; refuses uneven groups."""
-        if num_examples % variants:
-            raise DatasetError(f"{num_examples} examples make no groups of {variants}; give a multiple of it.")
-        return cls(
-            puzzle_ids=np.zeros(num_examples, dtype=np.int32),
-            puzzle_offsets=np.arange(num_examples + 1),
-            group_offsets=np.arange(0, num_examples + 1, variants),
-        )
+    def of_originals(cls, num_examples: int) -> "Layout":
+        """Each example a puzzle with the blank id and a group of its own."""
+        offsets = np.arange(num_examples + 1)
+        return cls(puzzle_ids=np.zeros(num_examples, dtype=np.int32), puzzle_offsets=offsets, group_offsets=offsets)
 
 
 def write_split(
@@ -137,7 +132,7 @@ def write_split(
 
     Not atomic by itself: write into `atomic.new_directory`. Refuses empty splits.
     """
-    layout = layout or Layout.of_variants(len(inputs_NT), 1)
+    layout = layout or Layout.of_originals(len(inputs_NT))
     meta = create_split(path, split, puzzle=puzzle, layout=layout)
     write_rows(path, split, 0, inputs_NT, labels_NT)
     if ratings_N is not None:

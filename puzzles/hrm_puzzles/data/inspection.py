@@ -5,8 +5,7 @@ Shapes: N examples, T tokens, B a block of examples.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,10 @@ import numpy as np
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError, DatasetMeta, Split, named_in_recipe, open_split
 from hrm_puzzles.grid.board import UInt64Array, mixed
-from hrm_puzzles.puzzle import UNKNOWN, WRONG, Coloured, Grid, IntArray, Puzzle, WellFormed
+from hrm_puzzles.puzzle import UNKNOWN, WRONG, Grid, IntArray, Puzzle, WellFormed
 
-MOST_GIVENS = 40  # numbers of givens that are listed one by one
+MOST_SHOWN = 40  # numbers of givens
 BLOCK = 1024
-PAIRS_IN_A_ROW = 3  # of a picture
-INCHES = 2.2  # the side of one board
-LINES = "#888888"
 
 Quantiles = dict[str, int]
 Facts = dict[str, np.typing.NDArray[Any]]
@@ -181,31 +177,16 @@ def _quantiles(values: IntArray) -> Quantiles:
 
 
 def report_text(report: DatasetReport) -> str:
-    parts = [f"puzzle {report.puzzle}", *(_split_text(part) for part in report.splits)]
-    parts.append(f"test examples also in train: {report.num_shared}, in any symmetric copy: {report.num_equivalent}")
-    parts += [f"FAULT: {fault}" for fault in report.faults] or ["no faults"]
-    return "\n".join(parts)
-
-
-def _split_text(part: SplitReport) -> str:
-    counts = f"{part.num_examples} examples of {part.num_puzzles} puzzles in {part.num_groups} groups"
-    tokens, labels = (f"{least} to {greatest}" for least, greatest in (part.token_range, part.label_range))
-    lines = [
-        f"{part.split}: {counts}, {part.num_identifiers} puzzle ids",
-        f"  tokens {tokens}, labels {labels}, wrong labels {part.num_wrong}",
-        f"  questions that stand there before: {part.num_repeats}",
-        f"  examples of a group: {_quantile_text(part.examples_per_group)}",
-        f"  filled positions of a label: {_quantile_text(part.lengths)}",
-    ]
-    if len(part.givens) <= MOST_GIVENS:
-        lines.append("  givens " + ", ".join(f"{count}: {number}" for count, number in part.givens.items()))
-    if part.rating_quantiles:
-        lines.append(f"  rating: {_quantile_text(part.rating_quantiles)}")
-    return "\n".join(lines)
-
-
-def _quantile_text(values: Quantiles) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+    """The facts of each split, one a line, what the splits share, and the faults."""
+    lines = [f"puzzle {report.puzzle}"]
+    for part in report.splits:
+        lines.append(f"{part.split}:")
+        for name, fact in list(asdict(part).items())[1:]:
+            many = [f"{key}: {count}" for key, count in fact.items()] if isinstance(fact, dict) else [str(fact)]
+            shown = ", ".join(many[:MOST_SHOWN]) + (", ..." if len(many) > MOST_SHOWN else "")
+            lines.append(f"  {name.removeprefix('num_').replace('_', ' ')}: {shown}")
+    lines.append(f"test examples also in train: {report.num_shared}, in any symmetric copy: {report.num_equivalent}")
+    return "\n".join([*lines, *([f"FAULT: {fault}" for fault in report.faults] or ["no faults"])])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -248,47 +229,3 @@ def read_examples(path: Path, split: str, first: int, count: int, puzzle_name: s
         question, answer = (puzzle.decode(tokens_NT[index]) for tokens_NT in (examples.inputs_NT, examples.labels_NT))
         found.append(ShownExample(puzzle=puzzle, title=", ".join(known), question=question, answer=answer))
     return found
-
-
-def save_sheet(path: Path, examples: Sequence[ShownExample]) -> None:
-    """Write a PNG with each question and, right of it, its answer; needs matplotlib."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        remedy = "install it with pip install 'hrm-edge[train]', or leave --png away for text"
-        raise DatasetError(f"pictures need the package matplotlib, which is missing; {remedy}.") from error
-    columns = min(PAIRS_IN_A_ROW, len(examples))
-    rows = -(-len(examples) // columns)
-    figure = Figure(figsize=(2 * columns * INCHES, rows * (INCHES + 0.3)), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = np.array(figure.subplots(rows, 2 * columns, squeeze=False)).reshape(-1, 2)
-    for axis in axes.reshape(-1):
-        axis.set_axis_off()
-    for (left, right), example in zip(axes, examples, strict=False):
-        left.set_title(example.title, fontsize=7, loc="left")
-        _draw(left, example.puzzle, example.question, None)
-        _draw(right, example.puzzle, example.answer, example.question)
-    figure.savefig(path, dpi=120, format="png")
-
-
-def _draw(axis: Any, puzzle: Puzzle, grid: Grid, question: Grid | None) -> None:
-    """The colours of a puzzle that has any; the values but 0 of any other, of an answer the new ones in blue."""
-    if not grid.size:
-        axis.text(0.5, 0.5, "no grid", ha="center", va="center", fontsize=8)
-        return
-    height, width = grid.shape
-    if isinstance(puzzle, Coloured):
-        colours = np.ones((max(puzzle.palette) + 1, 3))  # white for a value without one
-        for value, colour in puzzle.palette.items():
-            colours[value] = [component / 255 for component in bytes.fromhex(colour[1:])]
-        axis.imshow(colours[grid], aspect="equal")
-    else:
-        axis.imshow(np.ones((height, width, 3)), aspect="equal")
-        for (row, col), value in np.ndenumerate(grid):
-            is_given = question is None or question.shape != grid.shape or question[row, col] == value
-            if value:
-                color = "black" if is_given else "tab:blue"
-                axis.text(col, row, str(value), ha="center", va="center", fontsize=90 / height, color=color)
-    axis.hlines(np.arange(height + 1) - 0.5, -0.5, width - 0.5, colors=LINES, linewidth=0.4)
-    axis.vlines(np.arange(width + 1) - 0.5, -0.5, height - 0.5, colors=LINES, linewidth=0.4)

@@ -66,6 +66,26 @@ class SudokuBoard:
         """(row, column), counted from 1, of a cell index."""
         return self.size.shape.cell_name(cell)
 
+    def board_of(self, text: str) -> Grid:
+        """A question or an answer as in CSV files: one character a cell, `.` or `0` for a blank, and nothing else."""
+        if len(text) != self.num_cells:
+            raise self.size.error(f"there are {len(text)} characters")
+        digits = _digits(text)
+        if digits.max() > self.side:
+            cell = int(np.argmax(digits > self.side))
+            raise bad_character(self.cell_name(cell), text[cell], f"1 to {self.side} and . for a blank")
+        return digits.reshape(self.side, self.side)
+
+    def render(self, grid: Grid, question: Grid | None = None) -> str:
+        """Rows of cells with frames between the boxes; with a question, `[5]` is one of its givens, ` 5 ` is not."""
+        given = grid * 0 if question is None else question
+        pairs = zip(grid.reshape(-1).tolist(), given.reshape(-1).tolist(), strict=True)
+        cells = [f"[{digit}]" if digit and digit == given else f" {digit or '.'} " for digit, given in pairs]
+        rows = _chunks(cells, self.side)
+        lines = ["|".join("".join(part) for part in _chunks(row, self.box_cols)) for row in rows]
+        frame = "\n" + "+".join(["---" * self.box_cols] * self.box_rows) + "\n"
+        return frame.join("\n".join(band) for band in _chunks(lines, self.box_rows))
+
 
 def parsed(board: SudokuBoard, notation: object) -> Parsed:
     """Read any notation; raises PuzzleError with the rule `not-a-puzzle`, `wrong-length` or `bad-character`."""
@@ -87,28 +107,6 @@ def written(grid: Grid, notation: Notation) -> object:
     for offset, character in zip(notation.cells, (cells + ord("0")).tobytes().decode(), strict=True):
         text[offset] = character if character != "0" else str(notation.blank)
     return "".join(text).split("\n") if notation.kind == "lines" else "".join(text)
-
-
-def from_row(board: SudokuBoard, text: str) -> Grid:
-    """A question or an answer as in CSV files: one character a cell, `.` or `0` for a blank, and nothing else."""
-    if len(text) != board.num_cells:
-        raise board.size.error(f"there are {len(text)} characters")
-    digits = _digits(text)
-    if digits.max() > board.side:
-        cell = int(np.argmax(digits > board.side))
-        raise bad_character(board.cell_name(cell), text[cell], f"1 to {board.side} and . for a blank")
-    return digits.reshape(board.side, board.side)
-
-
-def board_text(board: SudokuBoard, grid: Grid, question: Grid | None = None) -> str:
-    """Rows of cells with frames between the boxes; with a question, `[5]` is one of its givens and ` 5 ` is not."""
-    given = grid * 0 if question is None else question
-    pairs = zip(grid.reshape(-1).tolist(), given.reshape(-1).tolist(), strict=True)
-    cells = [f"[{digit}]" if digit and digit == given else f" {digit or '.'} " for digit, given in pairs]
-    rows = _chunks(cells, board.side)
-    lines = ["|".join("".join(part) for part in _chunks(row, board.box_cols)) for row in rows]
-    frame = "\n" + "+".join(["---" * board.box_cols] * board.box_rows) + "\n"
-    return frame.join("\n".join(band) for band in _chunks(lines, board.box_rows))
 
 
 def _chunks(items: list[str], size: int) -> list[list[str]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from hrm_puzzles.grid.board import GridSymmetry, Int32Array, UInt64Array, mixed
 from hrm_puzzles.grid.puzzle import revealed_BT
-from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed
+from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Geometry, Grid, IntArray, Parsed
 from hrm_puzzles.sudoku import board as sudoku_board
 from hrm_puzzles.sudoku import solver
 
@@ -31,6 +31,7 @@ class Sudoku(sudoku_board.SudokuBoard):
     num_puzzle_ids = 1
     proof_exists = True
     reveal_BT = staticmethod(revealed_BT)
+    write = staticmethod(sudoku_board.written)
 
     @property
     def seq_len(self) -> int:
@@ -60,10 +61,6 @@ class Sudoku(sudoku_board.SudokuBoard):
         solver.check_question(self, parsed.grid)
         return parsed
 
-    def board_of(self, text: str) -> Grid:
-        """The cells of one row of a CSV file, question or answer; the board is not judged."""
-        return sudoku_board.from_row(self, text)
-
     def sample(self, identifiers: Sequence[str]) -> object:  # noqa: ARG002
         """The well-known 9x9 question, or a fresh one."""
         if self.seq_len == len(WELL_KNOWN):
@@ -91,16 +88,9 @@ class Sudoku(sudoku_board.SudokuBoard):
             "flat list": [digit or None for digit in grid.reshape(-1).tolist()],
         }
 
-    def write(self, grid: Grid, notation: Notation) -> object:
-        return sudoku_board.written(grid, notation)
-
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
         """A question with exactly one solution; `solver.DIFFICULTIES` says what each difficulty means."""
         return solver.generate(self, rng, difficulty)
-
-    def render(self, grid: Grid, question: Grid | None = None) -> str:
-        """A text board; with `question`, kept givens are in brackets."""
-        return sudoku_board.board_text(self, grid, question)
 
     def encode(self, grid: Grid) -> Int32Array:
         return grid.reshape(-1).astype(np.int32) + BLANK
