@@ -261,6 +261,17 @@ async def puzzle(request: Request, asked: Annotated[schema.FreshRequest, fastapi
     return await to_thread.run_sync(boards.fresh_puzzle, asked, limiter=service_of(request).makers)
 
 
+@router.post(
+    "/puzzle",
+    responses=error_answers(408, 413, 415, 422, 429),
+    openapi_extra=openapi.request_body("application/json", schema.LabelRequest.model_json_schema()),
+)
+async def label(request: Request) -> schema.LabelAnswer:
+    """Whether an answer that somebody drew solves its puzzle; no model is asked."""
+    asked = intake.validated(schema.LabelRequest, await intake.body_of(request))
+    return await to_thread.run_sync(boards.judged, asked, limiter=service_of(request).makers)
+
+
 @router.get("/slots", responses=error_answers())
 async def slots(request: Request) -> schema.SlotsAnswer:
     """Which puzzle sits in which slot, and how the engine fares."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hrm_edge_runtime.http.errors import invalid
-from hrm_edge_runtime.http.schema import FreshPuzzle, FreshRequest, KindView
+from hrm_edge_runtime.http.errors import bad_puzzle, invalid
+from hrm_edge_runtime.http.schema import FreshPuzzle, FreshRequest, KindView, LabelAnswer, LabelRequest
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle, PuzzleError
 
@@ -38,3 +38,15 @@ def fresh_puzzle(asked: FreshRequest) -> FreshPuzzle:
         raise invalid(error.rule, error.problem, error.remedy) from None
     question, answer = (puzzle.asked(grid, "") for grid in (example.question, example.answer))
     return FreshPuzzle(**asked.model_dump(), puzzle=question, solution=answer, rating=example.rating)
+
+
+def judged(asked: LabelRequest) -> LabelAnswer:
+    """Judge a label as `hrm-data import` does; refuses with 422 a kind, a puzzle or a label that it would refuse."""
+    from hrm_puzzles.data.build import labelled  # brings what data sets need
+
+    try:
+        puzzle = registry.get(asked.kind)
+        labelled(puzzle, {"puzzle": asked.puzzle, "solution": asked.solution})
+    except PuzzleError as error:
+        raise bad_puzzle(error) from None
+    return LabelAnswer(verified=True if puzzle.proof_exists else None)

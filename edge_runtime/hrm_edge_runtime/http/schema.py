@@ -190,6 +190,22 @@ class FreshPuzzle(FreshRequest):
     rating: int = Field(description="Its own measure: moves of a maze, cost of a tour, backtracks of a Sudoku.")
 
 
+class LabelRequest(BaseModel):
+    """A puzzle and what somebody takes for its answer, each in any notation of its kind."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, json_schema_extra={"title": "LabelRequest"})
+
+    kind: str = Field(max_length=100, description="As /kinds names it.")
+    puzzle: Any
+    solution: Any
+
+
+class LabelAnswer(BaseModel):
+    """The label may be learned from; `verified` is null where no proof exists."""
+
+    verified: bool | None
+
+
 class BundleRequest(BaseModel):
     """Which bundle a model is to be served from."""
 

@@ -123,7 +123,7 @@ def import_file(path: Path, puzzle: Puzzle, out: Path, *, split: str | None = No
     faults: list[str] = []
     for place, value in _objects(path):
         try:
-            found.append(_imported(puzzle, value))
+            found.append(labelled(puzzle, value))
         except PuzzleError as error:
             faults.append(f"{place}: {error}")
     if not found:
@@ -170,8 +170,8 @@ def _objects(path: Path) -> Iterator[tuple[str, object]]:
             yield f"line {number}", value
 
 
-def _imported(puzzle: Puzzle, value: object) -> tuple[str, NDArray[np.uint8], NDArray[np.uint8]]:
-    """The identifier (empty without one) and the tokens of question and solution.
+def labelled(puzzle: Puzzle, value: object) -> tuple[str, NDArray[np.uint8], NDArray[np.uint8]]:
+    """The identifier (empty without one) and the tokens of question and solution; refuses a disproven solution.
 
     A solution is read like a question; one of a named task may leave the name to its question.
     """

@@ -71,6 +71,28 @@ def test_what_cannot_be_made_is_refused_with_the_way_out(http: Http, params: dic
     assert words in f"{refused.json()['error']['message']}; {refused.json()['error']['remedy']}"
 
 
+@pytest.mark.parametrize(
+    ("kind", "puzzle", "solution", "verified"),
+    [
+        ("maze-4x4", "S.G.\n####\n####\n####", "SoG.\n####\n####\n####", True),
+        ("maze-4x4", "S..G\n....\n####\n####", "S..G\noooo\n####\n####", "the cells marked o are no shortest path"),
+        ("maze-4x4", "S.G.\n####\n####\n####", "S.G.\n####\n####\n####", "the solution does not solve the puzzle"),
+        ("sudoku-4x4", "123434122143432.", "1234341221434321", True),
+        ("sudoku-4x4", "123434122143432.", "1234341221434322", "2 is given twice"),
+        ("arc-7x7", {"task": "6ea4a07e", "input": [[1]]}, [[2, 2]], None),
+        ("chess", "e4", "e5", "there is no puzzle 'chess'"),
+    ],
+)
+def test_a_label_is_judged_by_the_puzzles_own_proof(
+    http: Http, kind: str, puzzle: object, solution: object, verified: bool | str | None
+) -> None:
+    judged = http.post("/puzzle", json={"kind": kind, "puzzle": puzzle, "solution": solution})
+    if isinstance(verified, str):
+        assert (judged.status_code, verified in judged.json()["error"]["message"]) == (422, True), judged.text
+    else:
+        assert (judged.status_code, judged.json()) == (200, {"verified": verified})
+
+
 def test_tasks_of_a_model_are_told_with_their_demonstrations_and_counted_once() -> None:
     arc = ServedModel.of(Bundle.open(find_bundle("arc-7x7")), precision="fp32", num_slots=1, max_attempts=1)
     client = EngineClient(functools.partial(ThreadEngine, QUICK), {NAME: 10, arc.lane: 1})

@@ -63,6 +63,7 @@ def test_answer_drawn_by_hand_makes_an_arc_pair(page: Page, tmp_path: Path) -> N
     page.click("label[title^=green]")
     page.locator("#answer-board [role=gridcell]").nth(2).click()
     page.click("#add")
+    expect(page.locator("#add")).to_have_text("In the set")
     page.click("#tab-set")
     pair = json.loads(exported(page, tmp_path).read_text())
     assert pair["solution"] == [[0, 0, 3]]
@@ -94,14 +95,19 @@ def test_fresh_board_goes_into_the_set_with_the_answer_of_its_generator(page: Pa
     assert (imported.num_train, imported.faults) == (1, [])
 
 
-def test_answer_drawn_over_a_maze_goes_into_the_set(page: Page, tmp_path: Path) -> None:
+def test_answer_drawn_over_a_maze_goes_into_the_set_once_it_is_right(page: Page, tmp_path: Path) -> None:
     choose(page, "maze-8x8")
     paste(page, "\n".join(["S..G####", *["########"] * 7]))
     page.click("#draw-label")
-    for col in (2, 3):
-        cell(page, 1, col).click()
+    cell(page, 1, 2).click()
+    page.click("#add")  # the way is not whole yet
+    expect(page.locator("#add-why")).to_contain_text("no shortest path")
+    expect(page.locator("#add")).to_have_text("Add to the set")
+    cell(page, 1, 3).click()
+    expect(page.locator("#add-why")).to_be_empty()
     cell(page, 1, 4).click()  # the goal keeps its mark
     page.click("#add")
+    expect(page.locator("#add")).to_have_text("In the set")
     page.click("#tab-set")
     imported = import_file(exported(page, tmp_path), registry.get("maze-8x8"), tmp_path / "data", split="train")
     assert (imported.num_train, imported.faults) == (1, [])

@@ -1,5 +1,6 @@
 // The drawn set: puzzles with their answers, kept in this browser, and written as a file that `hrm-data import` reads.
 
+import { Refusal, post } from "./api.js";
 import { $, element } from "./dom.js";
 import { isSame } from "./grids.js";
 import { still } from "./picture.js";
@@ -24,13 +25,24 @@ export class DrawnSet {
 
   /** What the add button would add; an answer that is proven wrong is refused, as `hrm-data import` would. */
   offer(puzzle, answer) {
+    this.isProven = answer?.verified === true;
     this.candidate = answer && answer.verified !== false ? { kind: this.model.kind, puzzle, solution: answer.solution } : null;
     $("add-why").textContent = answer && !this.candidate ? "Only proven answers go into a set." : "";
     this.#draw();
   }
 
-  #add() {
-    if (this.candidate) this.#become([...this.entries, this.candidate]);
+  /** What no proof came with, as a drawing, the server judges first, as `hrm-data import` will. */
+  async #add() {
+    const { candidate, isProven } = this;
+    if (!candidate) return;
+    try {
+      if (!isProven) await post("/puzzle", candidate);
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      if (this.candidate === candidate) $("add-why").textContent = error.message;
+      return;
+    }
+    this.#become([...this.entries, candidate]);
   }
 
   #become(entries) {

@@ -144,7 +144,7 @@ function drawLabel() {
   page.drawn.offer(null, null);
   page.editor.drawAnswer(isDrawing ? null : page.editor.state.grid);
   $("draw-label").setAttribute("aria-pressed", `${!isDrawing}`);
-  if (!isDrawing) page.thinking.tell("open", "Draw the answer", "Then add it to the set; hrm-data import checks it.");
+  if (!isDrawing) page.thinking.tell("open", "Draw the answer", "Then add it to the set: it is checked first.");
 }
 
 function solve() {
