@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
@@ -139,16 +140,15 @@ def segment(
     turn_s: TurnS = 0.5,
     cpu_clock: CpuClock = False,
 ) -> Found:
-    """Time one segment on every engine in turns, and show by operator where a CPU's time goes."""
+    """Time one segment on every engine, in turns."""
     from hrm_benchmarks import segments
 
     opened, batches, plan = _opened(bundle), batch or [1, 8], Rounds(number=rounds, turn_s=turn_s, cpu_clock=cpu_clock)
-    precisions = opened.manifest.precisions
-    engines = engine or [f"cpu:{precision}" for precision in precisions]
+    engines = engine or [f"cpu:{precision}" for precision in opened.manifest.precisions]
     found = segments.measure(opened, engines, batches, plan, num_threads=threads, checkpoint=checkpoint)
-    operators = {name: segments.operator_ms(opened, name, batches[-1], threads) for name in precisions}
     title = f"{opened.manifest.name}, {threads} threads, {plan.title}"
-    return Found({"runs": found, "operator_ms": operators}, partial(segments.show, title, found, operators), title)
+    show = partial(print_table, title, segments.COLUMNS, found, caption=segments.CAPTION, left=["engine"])
+    return Found({"runs": found}, show, title)
 
 
 @measured("train --preset small --threads 1 --rounds 9 --compile", extra=DESKTOP)
@@ -166,8 +166,10 @@ def train(
     from hrm_benchmarks.desktop import training
 
     plan = Rounds(number=rounds, turn_s=turn_s, cpu_clock=cpu_clock)
-    trainers = training.contestants(preset, puzzle, batch_size=batch, num_threads=threads, compiled=compiled)
-    found = training.measure(trainers, plan)
+    with TemporaryDirectory() as folder:
+        data = Path(folder) / "data"
+        trainers = training.contestants(preset, puzzle, data, batch_size=batch, num_threads=threads, compiled=compiled)
+        found = training.measure(trainers, plan)
     title = f"{preset}, {puzzle}, batch {batch}, {trainers[0].num_threads} threads, {plan.title}"
     show = partial(print_table, title, training.COLUMNS, found, caption=training.LEGEND, left=["trainer"])
     return Found({"machine": {"torch": training.torch.__version__}, "runs": found}, show, title)

@@ -3,26 +3,17 @@
 Shapes: B puzzles of a batch, T tokens.
 """
 
-import itertools
-import json
-import tempfile
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnxruntime
 
 from hrm_benchmarks import report
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.engine import INPUTS
 from hrm_edge_runtime.engines.factory import choose, engine_for
 
 PYTORCH = ("pytorch", "pytorch-compiled")
-PROFILED_STEPS = 50
-SHOWN_OPERATORS = 8
 CAPTION = "ratio: how many times as fast as the first engine of the batch, in the same round (median, quartiles)"
 COLUMNS = [("batch", "{batch}"), ("engine", "{engine}"), ("ms a segment", "{segment_ms:.2f}"), ("ratio", report.RATIO)]
 
@@ -76,37 +67,3 @@ def _prepared(
     for slot, tokens_T in enumerate(tokens_BT):
         opened.load(slot, tokens_T, bundle.puzzle_table[0])
     return None, lambda: opened.step(batch)
-
-
-def operator_ms(bundle: Bundle, precision: str, batch: int, num_threads: int) -> dict[str, float]:
-    """Milliseconds of a segment by operator on the CPU, as ONNX Runtime's own profiler counts them, dearest first."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.enable_profiling = num_threads, True
-    with tempfile.TemporaryDirectory() as directory:
-        options.profile_file_prefix = str(Path(directory) / "segment")
-        graph = bundle.graph_path(precision, device="cpu")
-        session = onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-        # a carry of unit spread, since real ones are normalised; tokens and flags of zeros cost what others cost
-        rng, feeds = np.random.default_rng(0), dict[str, Any]()
-        for value in session.get_inputs():
-            shape = (batch, *value.shape[1:])
-            drawn = rng.standard_normal(shape) if value.name.startswith("z_") else np.zeros(shape)
-            feeds[value.name] = drawn.astype(INPUTS[value.name])
-        for _ in range(PROFILED_STEPS):
-            session.run(None, feeds)
-        events = json.loads(Path(session.end_profiling()).read_text())
-    spent: Counter[str] = Counter()
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            spent[event["args"]["op_name"]] += event["dur"]
-    return {name: micros / 1e3 / PROFILED_STEPS for name, micros in spent.most_common()}
-
-
-def show(title: str, found: Sequence[report.Row], by_precision: Mapping[str, Mapping[str, float]]) -> None:
-    """The engines, and the dearest operators of each precision side by side."""
-    report.print_table(title, COLUMNS, found, caption=CAPTION, left=["engine"])
-    columns = [(f"{name}, {sum(spent.values()):.2f} ms", f"{{{name}}}") for name, spent in by_precision.items()]
-    texts = [[f"{op} {ms:.2f}" for op, ms in spent.items()][:SHOWN_OPERATORS] for spent in by_precision.values()]
-    rows = [dict(zip(by_precision, line, strict=True)) for line in itertools.zip_longest(*texts, fillvalue="")]
-    headings = [heading for heading, _ in columns]
-    report.print_table("where a segment's time goes, ms by operator", columns, rows, left=headings)

@@ -19,7 +19,7 @@ def test_a_ratio_says_how_many_times_as_fast_as_the_first_engine() -> None:
 
 
 @pytest.mark.process
-def test_a_segment_is_timed_on_every_engine_with_the_operators_that_cost() -> None:
+def test_a_segment_is_timed_on_every_engine() -> None:
     options = ["--bundle", "sudoku-6x6", "--engine", "cpu:fp32", "--engine", "cpu", "--batch", "2"]
     result = CliRunner().invoke(app, ["segment", *options, "--rounds", "1", "--turn-s", "0", "--json"])
     assert result.exit_code == 0, result.output
@@ -27,7 +27,6 @@ def test_a_segment_is_timed_on_every_engine_with_the_operators_that_cost() -> No
     assert [(run["engine"], run["batch"]) for run in found["runs"]] == [("cpu:fp32", 2), ("cpu", 2)]
     assert found["runs"][0]["ratio"] == 1.0
     assert all(run["segment_ms"] > 0 for run in found["runs"])
-    assert found["operator_ms"]["fp32"]["MatMul"] > 0
 
 
 def test_an_engine_the_bundle_does_not_hold_is_refused_in_one_sentence() -> None:

@@ -190,7 +190,7 @@ def test_a_row_of_metrics_says_where_the_time_went(data: Path, tmp_path: Path) -
     assert [row["step"] for row in rows] == [20, 40]
     assert {"data", "forward", "backward", "optimiser"} == set(rows[-1]["phase_ms"])
     assert 0 < sum(rows[-1]["phase_ms"].values()) <= rows[-1]["step_ms"]
-    assert {"curve.png", "segments.png"} <= {path.name for path in (tmp_path / "run").iterdir()}
+    assert (tmp_path / "run" / "curve.png").stat().st_size > 1000
 
 
 def test_what_a_run_reports_and_saves_changes_nothing_in_it(data: Path, tmp_path: Path) -> None:

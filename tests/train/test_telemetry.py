@@ -5,7 +5,6 @@ import math
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -19,7 +18,6 @@ from hrm_train.options import Intervals
 from hrm_train.run import TrainingRun
 from hrm_train.telemetry import (
     LASTING,
-    LEAST,
     THROTTLED,
     AnomalyMonitor,
     MetricsRow,
@@ -27,7 +25,6 @@ from hrm_train.telemetry import (
     Writer,
     require_finite,
     require_wandb,
-    spike_height,
 )
 
 ROW = MetricsRow(
@@ -106,13 +103,9 @@ def reading(data_ms: float) -> Reading:
     return Reading(step_ms=100.0, samples_per_s=80.0, phase_ms={"data": data_ms, "forward": 60.0})
 
 
-def noisy_losses(count: int) -> list[float]:
-    return (1 + 0.05 * np.random.default_rng(0).standard_normal(count)).tolist()
-
-
 def test_waiting_for_rows_is_said_once_and_only_when_it_lasts() -> None:
     monitor = AnomalyMonitor()
-    said = [monitor.see(reading(data_ms=16.0), [], ()) for _ in range(LASTING + 3)]
+    said = [monitor.see(reading(data_ms=16.0), ()) for _ in range(LASTING + 3)]
     assert [len(warnings) for warnings in said] == [0] * (LASTING - 1) + [1, 0, 0, 0]
     assert "16 % of each step" in said[LASTING - 1][0]
 
@@ -120,31 +113,14 @@ def test_waiting_for_rows_is_said_once_and_only_when_it_lasts() -> None:
 def test_a_moment_of_waiting_is_forgotten() -> None:
     monitor = AnomalyMonitor()
     waits = [20.0, 20.0, 1.0] * 5
-    assert [monitor.see(reading(wait), [], ()) for wait in waits] == [[]] * 15
+    assert [monitor.see(reading(wait), ()) for wait in waits] == [[]] * 15
 
 
 @pytest.mark.parametrize("reason", sorted(THROTTLED))
 def test_each_way_of_throttling_has_its_remedy(reason: str) -> None:
     monitor = AnomalyMonitor()
-    said = [warning for _ in range(9) for warning in monitor.see(reading(0.0), [], (reason,))]
+    said = [warning for _ in range(9) for warning in monitor.see(reading(0.0), (reason,))]
     assert said == [THROTTLED[reason]]
-
-
-def test_a_jump_of_the_loss_is_said_once() -> None:
-    monitor = AnomalyMonitor()
-    assert monitor.see(reading(0.0), noisy_losses(LEAST), ()) == []
-    assert "jumped to 3" in monitor.see(reading(0.0), [1.0, 3.0, 1.0], ())[0]
-    assert monitor.see(reading(0.0), [3.0], ()) == []
-
-
-def test_ordinary_noise_and_slow_drift_are_no_jump() -> None:
-    losses = (np.linspace(3, 1, 2000) + 0.05 * np.random.default_rng(1).standard_normal(2000)).tolist()
-    monitor = AnomalyMonitor()
-    assert [w for start in range(0, 2000, 20) for w in monitor.see(reading(0.0), losses[start : start + 20], ())] == []
-
-
-def test_a_flat_loss_is_calm() -> None:
-    assert spike_height(1.05, [1.0] * LEAST) < 10 < spike_height(1.2, [1.0] * LEAST)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,23 +42,63 @@ class Offer(NamedTuple):
         return Offer(*(tensor[part] for tensor in self))
 
 
-class Source(Protocol):
-    """Examples in groups: a group is an original puzzle, its members are variants of it (a data set split)."""
+class SplitSource:
+    """One split of the published layout, read row by row; a group is an original puzzle, its members its variants."""
+
+    def __init__(self, path: Path, split: datasets.Split, puzzle: Puzzle) -> None:
+        self.path, self.puzzle, self._split = path, puzzle, split
+
+    def __len__(self) -> int:
+        return len(self._split)
 
     @property
-    def num_groups(self) -> int: ...
+    def num_groups(self) -> int:
+        return len(self._split.group_offsets) - 1
+
+    @property
+    def num_puzzle_ids(self) -> int:
+        return self._split.meta.num_puzzle_identifiers
+
+    def identifiers(self) -> tuple[str, ...]:
+        return tuple(json.loads((self.path / "identifiers.json").read_text(encoding="utf-8")))
 
     def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:
         """An example of each group: chances in [0, 1) choose the variant, then its example."""
-        ...
+        puzzles_B = _within(self._split.group_offsets, groups_B, chance_B2[:, 0])
+        return _within(self._split.puzzle_offsets, puzzles_B, chance_B2[:, 1])
 
-    def rows(self, indices_B: NDArray[np.intp]) -> Batch: ...
+    def rows(self, indices_B: NDArray[np.intp]) -> Batch:
+        split = self._split
+        return Batch(split.inputs(indices_B), split.labels(indices_B), split.puzzle_ids_N[indices_B].astype(np.int32))
+
+
+def _within(
+    offsets: NDArray[np.int64], containers_B: NDArray[np.intp], chance_B: NDArray[np.float64]
+) -> NDArray[np.intp]:
+    """A member of each container, which begins at its offset and ends at the next."""
+    begin_B, end_B = offsets[containers_B], offsets[containers_B + 1]
+    return (begin_B + (chance_B * (end_B - begin_B)).astype(np.int64)).astype(np.intp)
+
+
+def open_source(path: Path, split: str, puzzle: Puzzle) -> SplitSource:
+    """Refuses a data set whose sizes are not the puzzle's, and groups that hold nothing."""
+    opened = datasets.open_split(path, split)
+    found = (opened.meta.vocab_size, opened.meta.seq_len)
+    if found != (puzzle.vocab_size, puzzle.seq_len):
+        raise datasets.DatasetError(
+            f"{path} holds {found[0]} tokens at {found[1]} positions, but {puzzle.name} has {puzzle.vocab_size} at "
+            f"{puzzle.seq_len}; choose another --data or --puzzle"
+        )
+    for name, offsets in (("group", opened.group_offsets), ("puzzle", opened.puzzle_offsets)):
+        if not np.diff(offsets).all():
+            raise datasets.DatasetError(f"{path / split} has a {name} without content; build the data set again")
+    return SplitSource(path, opened, puzzle)
 
 
 class Feed:
     """Draws what any slots are offered at any step."""
 
-    def __init__(self, source: Source, puzzle: Puzzle, *, seed: int, augment: bool) -> None:
+    def __init__(self, source: SplitSource, puzzle: Puzzle, *, seed: int, augment: bool) -> None:
         self.source, self.puzzle, self.seed, self.augment = source, puzzle, seed, augment
 
         @lru_cache(maxsize=4)
@@ -125,58 +165,6 @@ class Progress:
         self.solved_share = memory * self.solved_share + (1 - memory) * num_solved / num_finished
         if self.solved_share > target:
             self.curriculum_upcoming = max(0.0, self.curriculum_level - FALL * num_finished / 8)
-
-
-class SplitSource:
-    """One split of the published layout, read row by row from its memory map."""
-
-    def __init__(self, path: Path, split: datasets.Split, puzzle: Puzzle) -> None:
-        self.path, self.puzzle, self._split = path, puzzle, split
-
-    def __len__(self) -> int:
-        return len(self._split)
-
-    @property
-    def num_groups(self) -> int:
-        return len(self._split.group_offsets) - 1
-
-    @property
-    def num_puzzle_ids(self) -> int:
-        return self._split.meta.num_puzzle_identifiers
-
-    def identifiers(self) -> tuple[str, ...]:
-        return tuple(json.loads((self.path / "identifiers.json").read_text(encoding="utf-8")))
-
-    def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:
-        puzzles_B = _within(self._split.group_offsets, groups_B, chance_B2[:, 0])
-        return _within(self._split.puzzle_offsets, puzzles_B, chance_B2[:, 1])
-
-    def rows(self, indices_B: NDArray[np.intp]) -> Batch:
-        split = self._split
-        return Batch(split.inputs(indices_B), split.labels(indices_B), split.puzzle_ids_N[indices_B].astype(np.int32))
-
-
-def _within(
-    offsets: NDArray[np.int64], containers_B: NDArray[np.intp], chance_B: NDArray[np.float64]
-) -> NDArray[np.intp]:
-    """A member of each container, which begins at its offset and ends at the next."""
-    begin_B, end_B = offsets[containers_B], offsets[containers_B + 1]
-    return (begin_B + (chance_B * (end_B - begin_B)).astype(np.int64)).astype(np.intp)
-
-
-def open_source(path: Path, split: str, puzzle: Puzzle) -> SplitSource:
-    """Refuses a data set whose sizes are not the puzzle's, and groups that hold nothing."""
-    opened = datasets.open_split(path, split)
-    found = (opened.meta.vocab_size, opened.meta.seq_len)
-    if found != (puzzle.vocab_size, puzzle.seq_len):
-        raise datasets.DatasetError(
-            f"{path} holds {found[0]} tokens at {found[1]} positions, but {puzzle.name} has {puzzle.vocab_size} at "
-            f"{puzzle.seq_len}; choose another --data or --puzzle"
-        )
-    for name, offsets in (("group", opened.group_offsets), ("puzzle", opened.puzzle_offsets)):
-        if not np.diff(offsets).all():
-            raise datasets.DatasetError(f"{path / split} has a {name} without content; build the data set again")
-    return SplitSource(path, opened, puzzle)
 
 
 class Prefetcher:

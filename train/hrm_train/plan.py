@@ -15,18 +15,18 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import typer
 
 from hrm_host import atomic
 from hrm_host.memory import GIB
-from hrm_host.progress import stages_on
 from hrm_model import checkpoint, geometry
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.arc.build import ArcRecipe, build_arc, most_bytes
-from hrm_puzzles.data import sources
-from hrm_puzzles.data.build import DataRecipe, build, usual_counts
+from hrm_puzzles.arc.build import ArcRecipe, most_bytes
+from hrm_puzzles.cli import main as hrm_data
+from hrm_puzzles.data.build import usual_counts
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches, distributed, memory, status
 from hrm_train.hardware import Hardware, Say, hardware_from_name, prepare
@@ -245,27 +245,19 @@ def _build_usual_data(kind: Puzzle, path: Path, examples: Values, say: Say, *, y
     """
     if path.exists():
         return
-    told = "".join(f" --{key.removeprefix('num_').replace('_', '-')} {value}" for key, value in examples.items())
-    say(f"{path} is absent: building it as 'hrm-data build {kind.name} --out {path}{told}' does")
-    workers = os.cpu_count() or 1
+    names = {key: f"--{key.removeprefix('num_').replace('_', '-')}" for key in examples}
+    command = ["build", kind.name, "--out", str(path)]
+    command += [part for key, value in examples.items() for part in (names[key], str(value))]
+    say(f"{path} is absent: building it as 'hrm-data {' '.join(command)}' does")
     if isinstance(kind, Arc):
-        arc = ArcRecipe(puzzle=kind.name, **examples)
+        size = most_bytes(ArcRecipe(puzzle=kind.name, **examples), kind)
         free = shutil.disk_usage(next(folder for folder in path.absolute().parents if folder.is_dir())).free
-        sizes = f"at most {most_bytes(arc, kind) / GIB:.1f} GiB; {free / GIB:.1f} GiB are free there"
-        if DISK_SHARE * most_bytes(arc, kind) >= free and not yes:
+        sizes = f"at most {size / GIB:.1f} GiB; {free / GIB:.1f} GiB are free there"
+        if DISK_SHARE * size >= free and not yes:
             raise ValueError(f"{path} would take {sizes}: add --yes, or choose another --puzzle or --recipe")
         say(sizes)
-        with stages_on() as stages:
-            build_arc(arc, kind, path, num_workers=workers, progress=partial(stages.show, "tasks"))
-        return
-    usual: Values = dict(zip(("num_train", "num_test"), usual_counts(kind), strict=True))
-    if "source" in examples:
-        files = sources.downloaded(examples["source"])
-        usual = {"num_train": 0, "num_test": 0, "csv_train": str(files[0]), "csv_test": str(files[1])}
-    chosen = {key: value for key, value in examples.items() if key != "source"}
-    with stages_on() as stages:
-        progress = partial(stages.show, "puzzles")
-        build(DataRecipe(puzzle=kind.name, **(usual | chosen)), path, num_workers=workers, progress=progress)
+    if status := hrm_data([*command, "--workers", str(os.cpu_count() or 1)], standalone_mode=False):
+        raise typer.Exit(status)
 
 
 def _tuned(plan: RunPlan, most: int, say: Say) -> RunPlan:

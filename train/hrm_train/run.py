@@ -1,6 +1,6 @@
 """A run on disk: what happens between the steps of a trainer. Read `TrainingRun.finish` first.
 
-run.json   lock   step_N/   latest   best   metrics.ndjson   validation.ndjson   curve.png   segments.png   board/
+run.json   lock   step_N/   latest   best   metrics.ndjson   validation.ndjson   curve.png   board/
 """
 
 import json
@@ -138,7 +138,7 @@ class TrainingRun:
                     is_due = improved or self._is_over() or step % self.intervals.validate_whole_steps == 0
                 if is_due:
                     evaluation, is_best = self._evaluated(model, "whole", self.held_out.whole)
-                status.draw_run(self.path)
+                status.draw(self.path)
         if ranks.any(is_best):
             self.save()
             if ranks.is_first:

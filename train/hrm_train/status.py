@@ -1,12 +1,8 @@
-"""The state of a run, from its files alone, also while another process writes it; pictures of its validations.
-
-python -m hrm_train.status curve.png runs/first runs/second      # runs that continue one another, end to end
-"""
+"""The state of a run, from its files alone, also while another process writes it; a picture of its validations."""
 
 import json
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +15,7 @@ from hrm_host.progress import duration
 from hrm_train import checkpoints, evaluate
 
 SETTINGS, METRICS, VALIDATIONS = "run.json", "metrics.ndjson", "validation.ndjson"
-PROGRESS, SEGMENTS = "curve.png", "segments.png"
+PICTURE = "curve.png"
 TAIL_BYTES, WATCH_S = 1 << 16, 2.0
 Row = dict[str, Any]
 
@@ -170,61 +166,26 @@ def _validation(row: Mapping[str, Any] | None) -> str:
     return f"{100 * row['exact']:.1f} % exact{proven} of {row['num_puzzles']} puzzles at step {row['step']:,}"
 
 
-def draw_run(run: Path) -> None:
-    draw(run / PROGRESS, [run])
-    draw_segments(run / SEGMENTS, run)
-
-
-def draw(picture: Path, runs: Sequence[Path]) -> None:
-    """Shares of held-out puzzles over samples; `runs` are laid end to end, as --init continues one with another."""
-    figure, axes = _paper("samples (one puzzle for one segment)")
-    samples: list[int] = []
-    rows: list[dict[str, Any]] = []
-    for run in runs:
-        start = samples[-1] if samples else 0
-        latest = {row["step"]: row for row in History(run).rows()}  # the whole set's where it was looked at
-        rows += latest.values()
-        samples += [start + row["samples"] for row in latest.values()]
-    axes.plot(samples, [row["exact"][-1] for row in rows], label="exact after the last segment")
-    axes.plot(samples, [row["exact"][:4][-1] for row in rows], label="exact after 4 segments")
-    axes.plot(samples, [row["cells"][-1] for row in rows], label="right among open cells")
-    if any(row["proof_exists"] for row in rows):
-        axes.plot(samples, [row["proven"][-1] for row in rows], label="proven at any segment")
-    whole = [index for index, row in enumerate(rows) if row["kind"] == "whole"]
-    axes.plot([samples[i] for i in whole], [rows[i]["score"] for i in whole], "k.", label="score on the whole set")
-    axes.legend()
-    figure.savefig(picture, dpi=120)
-
-
-def draw_segments(picture: Path, run: Path) -> None:
-    """What each further segment adds, at the last validation of the whole set; nothing where there is none yet."""
-    whole = History(run).rows("whole")
-    if not whole:
-        return
-    row, (figure, axes) = whole[-1], _paper("segments")
-    counts = range(1, len(row["exact"]) + 1)
-    for name, label in _KINDS.items():
-        if name != "proven" or row["proof_exists"]:
-            axes.plot(counts, row[name], label=label)
-    axes.plot([row["segments"]], [row["halted_exact"]], "k*", label="exact where the model halts by itself")
-    axes.set_title(f"step {row['step']}, {row['num_puzzles']} puzzles")
-    axes.legend()
-    figure.savefig(picture, dpi=120)
-
-
-_KINDS = {"exact": "exact", "proven": "proven so far", "cells": "right among open cells", "halting": "halting right"}
-
-
-def _paper(xlabel: str) -> tuple[Any, Any]:
+def draw(run: Path) -> None:
+    """Shares of held-out puzzles over samples."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, and every resume would wait for it
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5))
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel=xlabel, ylabel="share of held-out puzzles", ylim=(0, 1))
+    axes = figure.add_subplot(xlabel="samples (one puzzle for one segment)", ylabel="share of held-out puzzles")
+    rows = list({row["step"]: row for row in History(run).rows()}.values())  # the whole set's where it was looked at
+    drawn = {
+        "exact after the last segment": ("exact", -1),
+        "exact after 4 segments": ("exact", min(4, len(rows[0]["exact"])) - 1),
+        "right among open cells": ("cells", -1),
+        **({"proven at any segment": ("proven", -1)} if rows[0]["proof_exists"] else {}),
+    }
+    for label, (name, index) in drawn.items():
+        axes.plot([row["samples"] for row in rows], [row[name][index] for row in rows], label=label)
+    whole = [row for row in rows if row["kind"] == "whole"]
+    axes.plot([row["samples"] for row in whole], [row["score"] for row in whole], "k.", label="score on the whole set")
+    axes.set_ylim(0, 1)
     axes.grid(alpha=0.3)
-    return figure, axes
-
-
-if __name__ == "__main__":
-    draw(Path(sys.argv[1]), [Path(run) for run in sys.argv[2:]])
+    axes.legend()
+    figure.savefig(run / PICTURE, dpi=120)

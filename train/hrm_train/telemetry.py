@@ -8,13 +8,12 @@ import math
 import os
 import secrets
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from hrm_host import system
@@ -122,7 +121,7 @@ class Telemetry:
         advice = f"go on from there with --init and an lr below {trainer.recipe.lr}"
         require_finite(series, progress.step, f"the last checkpoint was written before it: {advice}")
         throttled = self._gpu.throttled() if self._gpu else ()
-        for warning in self._monitor.see(reading, series["loss"], throttled):
+        for warning in self._monitor.see(reading, throttled):
             self._say(f"warning: {warning}")
         machine = {**self._gpu.sample(), "gpu_throttled": float(bool(throttled))} if self._gpu else {}
         if (load := system.load_average()) is not None:
@@ -175,8 +174,6 @@ def _rounded(value: Any) -> Any:
 
 
 STARVED = 0.15  # share of a step spent waiting for rows above which the data is the bottleneck
-SPIKE = 10.0  # robust standard deviations above the median of the last losses
-WINDOW, LEAST = 400, 100
 LASTING = 3  # readings in a row that count as a state: the first carries the warm-up, one may be an accident
 
 THROTTLED = {
@@ -191,48 +188,22 @@ class AnomalyMonitor:
     """Finds signs of trouble in the readings of a run; each is said once, with what to do. Pure logic."""
 
     def __init__(self) -> None:
-        self._losses: deque[float] = deque(maxlen=WINDOW)
         self._lasted: Counter[str] = Counter()
         self._said: set[str] = set()
 
-    def see(self, reading: meter.Reading, losses: Sequence[float], throttled: Sequence[str]) -> list[str]:
+    def see(self, reading: meter.Reading, throttled: Sequence[str]) -> list[str]:
         """The warnings that are new after this reading; `throttled` holds keys of THROTTLED."""
-        wait = reading.share("data")
-        starved = (
-            f"training waits for rows during {100 * wait:.0f} % of each step; give more threads to them "
-            "(--set workers=N), or put the data set on a faster disk"
-        )
-        states = {"data": (wait > STARVED, starved)}
-        states |= {name: (name in throttled, sentence) for name, sentence in THROTTLED.items()}
-        found: dict[str, str] = {}
-        for name, (now, sentence) in states.items():
-            self._lasted[name] = self._lasted[name] + 1 if now else 0
-            if self._lasted[name] >= LASTING:
-                found[name] = sentence
-        for loss in losses:
-            height = spike_height(loss, self._losses)
-            self._losses.append(loss)
-            if height > SPIKE:
-                found["jump"] = (
-                    f"the loss jumped to {loss:.4g}, {height:.0f} robust deviations above its median; "
-                    "if it does not fall back, go on from an earlier checkpoint with a lower lr (--init, --set lr=...)"
-                )
-        new = [sentence for name, sentence in found.items() if name not in self._said]
-        self._said |= found.keys()
+        now = {name: sentence for name, sentence in THROTTLED.items() if name in throttled}
+        if (wait := reading.share("data")) > STARVED:
+            now["data"] = (
+                f"training waits for rows during {100 * wait:.0f} % of each step; give more threads to them "
+                "(--set workers=N), or put the data set on a faster disk"
+            )
+        self._lasted = Counter({name: self._lasted[name] + 1 for name in now})
+        lasting = {name: now[name] for name, count in self._lasted.items() if count >= LASTING}
+        new = [sentence for name, sentence in lasting.items() if name not in self._said]
+        self._said |= lasting.keys()
         return new
-
-
-def spike_height(loss: float, before: Sequence[float] | deque[float]) -> float:
-    """How far a loss lies above the median of those before it, in units of 1.4826 x their median absolute deviation.
-
-    0 while there are too few to judge; the deviation counts as at least 1 % of the median, so that a flat loss is calm.
-    """
-    if len(before) < LEAST:
-        return 0.0
-    values = np.asarray(before)
-    median = float(np.median(values))
-    spread = max(1.4826 * float(np.median(np.abs(values - median))), 0.01 * abs(median), 1e-12)
-    return (loss - median) / spread
 
 
 def require_finite(series: Mapping[str, Sequence[float]], last_step: int, advice: str) -> None:

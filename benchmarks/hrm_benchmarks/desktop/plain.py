@@ -1,8 +1,8 @@
 """The published training step, written again from its formulas as plain PyTorch: the baseline.
 
-A step is a segment for every row, a whole second one for q_continue, the loss and both optimisers. The blocks and the
-optimiser, where the time goes, share no code with ours; embedding, cycles, heads and loss are ours. Metrics are left
-out, in the baseline's favour. Float32, eager, SDPA.
+A step is a segment for every row, a whole second one for q_continue, the loss and both optimisers. What the
+blocks and the optimiser do, where the time goes, is written here; weights, embedding, cycles, heads and loss are ours.
+Metrics are left out, in the baseline's favour. Float32, eager, SDPA.
 Shapes: B batch, T tokens, N = prefix + T positions, D hidden, E puzzle-vector width.
 Source: the published HRM (sapientinc/HRM at 42410da): network, ACT wrapper, loss head, `train_batch`; adam-atan2 0.0.3.
 """
@@ -15,12 +15,11 @@ from torch import Tensor, nn
 
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM, Carry
+from hrm_model.layers import Block, Level, Rotation
 from hrm_train import batches, optim, window
 from hrm_train.recipe import Recipe
 
 EXPLORE = 0.1
-
-Rotation = tuple[Tensor, Tensor]
 
 
 class PlainHRM(HRM):
@@ -28,62 +27,25 @@ class PlainHRM(HRM):
 
     def __init__(self, config: HRMConfig) -> None:
         super().__init__(config)
-        self.add_module("high_level", PlainLevel(config, config.high_layers))
-        self.add_module("low_level", PlainLevel(config, config.low_layers))
+        self.add_module("high_level", Level(config, config.high_layers, PlainBlock))
+        self.add_module("low_level", Level(config, config.low_layers, PlainBlock))
 
 
-class PlainLevel(nn.Module):
-    def __init__(self, config: HRMConfig, num_layers: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(PlainBlock(config) for _ in range(num_layers))
+class PlainBlock(Block):
+    """The published formulas one after another, every position."""
 
-    def forward(self, x: Tensor, rotation: Rotation | None, num_read: None = None) -> Tensor:
+    def forward(self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None) -> Tensor:
         assert num_read is None, "the published code computes every position"
-        for layer in self.layers:
-            x = layer(x, rotation)
-        return x
-
-
-class PlainBlock(nn.Module):
-    def __init__(self, config: HRMConfig) -> None:
-        super().__init__()
-        self.eps = config.rms_norm_eps
-        self.self_attn = PlainAttention(config)
-        self.mlp = PlainSwiGLU(config)
-
-    def forward(self, x: Tensor, rotation: Rotation | None) -> Tensor:
-        x = rms_norm(x + self.self_attn(x, rotation), self.eps)
-        return rms_norm(x + self.mlp(x), self.eps)
-
-
-class PlainAttention(nn.Module):
-    def __init__(self, config: HRMConfig) -> None:
-        super().__init__()
-        self.num_heads, self.head_size = config.num_heads, config.head_size
-        self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=False)
-        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
-
-    def forward(self, x: Tensor, rotation: Rotation | None) -> Tensor:
-        batch, length, _ = x.shape
-        qkv = self.qkv_proj(x).view(batch, length, 3 * self.num_heads, self.head_size)
-        q, k, v = (part.transpose(1, 2) for part in qkv.split(self.num_heads, dim=2))
+        qkv = self.self_attn.qkv_proj(x_BND).unflatten(-1, (-1, self.self_attn.head_size)).transpose(1, 2)
+        q, k, v = qkv.chunk(3, dim=1)
         if rotation is not None:
             cos, sin = rotation
             q = q * cos + rotate_half(q) * sin
             k = k * cos + rotate_half(k) * sin
-        out = nn.functional.scaled_dot_product_attention(q, k, v)
-        return self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
-
-
-class PlainSwiGLU(nn.Module):
-    def __init__(self, config: HRMConfig) -> None:
-        super().__init__()
-        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        return self.down_proj(nn.functional.silu(gate) * up)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        x_BND = rms_norm(x_BND + self.self_attn.o_proj(mixed), self.eps)
+        gate, up = self.mlp.gate_up_proj(x_BND).chunk(2, dim=-1)
+        return rms_norm(x_BND + self.mlp.down_proj(nn.functional.silu(gate) * up), self.eps)
 
 
 def rms_norm(x: Tensor, eps: float) -> Tensor:

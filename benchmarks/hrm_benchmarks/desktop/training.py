@@ -18,7 +18,7 @@ from hrm_host import memory
 from hrm_model import checkpoint, hrm
 from hrm_model.config import HRMConfig
 from hrm_puzzles import registry
-from hrm_puzzles.data.sources import Questions, questions_made
+from hrm_puzzles.data.build import DataRecipe, build
 from hrm_train import batches, hardware, loop
 from hrm_train.recipe import Recipe, config_for, recipe_for
 
@@ -49,7 +49,7 @@ class TrainerUnderTest:
     is_ours: bool
     config: HRMConfig
     recipe: Recipe
-    questions: Questions
+    data: Path
     num_threads: int
     compile: bool = False
     equal_work: bool = True
@@ -60,18 +60,21 @@ class TrainerUnderTest:
 
 
 def contestants(
-    preset: str, puzzle_name: str, *, batch_size: int, num_threads: int | None, compiled: bool
+    preset: str, puzzle_name: str, data: Path, *, batch_size: int, num_threads: int | None, compiled: bool
 ) -> list[TrainerUnderTest]:
-    """The published step written plainly, the same step by our trainer, and the preset's own recipe."""
+    """The published step written plainly, the same step by our trainer, and the preset's own recipe.
+
+    Their rows come from `data`, a data set to make.
+    """
     puzzle = registry.get(puzzle_name)
-    questions = questions_made(puzzle, NUM_PUZZLES, difficulty=puzzle.difficulties[0])
     own = config_for(preset, puzzle, 1)
+    build(DataRecipe(puzzle=puzzle.name, num_train=NUM_PUZZLES, num_test=1, difficulty=puzzle.difficulties[0]), data)
     plain = TrainerUnderTest(
         name="published step, plain",
         is_ours=False,
         config=replace(own, halt_rule="difference", max_segments=16),
         recipe=replace(recipe_for("published", puzzle, batch_size), augment=False),
-        questions=questions,
+        data=data,
         num_threads=num_threads or torch.get_num_threads(),
     )
     same = replace(plain, name="published step, our trainer", is_ours=True)
@@ -131,7 +134,8 @@ def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
     """A function that trains one step and returns its loss; equal contestants start from equal weights."""
     recipe, config = contestant.recipe, contestant.config
     puzzle = registry.get(recipe.puzzle)
-    feed = batches.Feed(_Arrays(contestant.questions), puzzle, seed=recipe.seed, augment=recipe.augment)
+    source = batches.open_source(contestant.data, "train", puzzle)
+    feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
     model = _start(config)
     if not contestant.is_ours:
         plain = PlainHRM(config)
@@ -150,21 +154,6 @@ def _start(config: HRMConfig) -> hrm.HRM:
         for weights in level.parameters():
             weights *= GAIN
     return model
-
-
-class _Arrays:
-    """Puzzles in memory as a source of training rows: each one is a group."""
-
-    def __init__(self, questions: Questions) -> None:
-        self._questions = questions
-        self.num_groups = len(questions.tokens_NT)
-
-    def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:  # noqa: ARG002
-        return groups_B
-
-    def rows(self, indices_B: NDArray[np.intp]) -> batches.Batch:
-        asked = self._questions
-        return batches.Batch(asked.tokens_NT[indices_B], asked.labels_NT[indices_B], np.zeros(len(indices_B), np.int32))
 
 
 def segment_step(path: Path, tokens_BT: NDArray[np.int32], num_threads: int, *, compiled: bool) -> Callable[[], object]:
