@@ -31,6 +31,7 @@ SHARES = (0.5, 0.8, 0.95)
 PROMISED = ("sudoku", "sudoku-6x6 --engine cpu:int8")
 ATTEMPTS = (1, 4, 16, 64)
 DESKTOP = "train,serve,bench"
+COMPARED = ("sudoku-4x4", "sudoku-6x6", "logistics-6x6")
 
 BundleName = Annotated[str | None, typer.Option(help="Bundle's directory or shipped name; else the default.")]
 Csv = Annotated[Path | None, typer.Option(help="Puzzles in Sudoku-Extreme form; else generated.")]
@@ -173,6 +174,33 @@ def train(
     title = f"{preset}, {puzzle}, batch {batch}, {trainers[0].num_threads} threads, {plan.title}"
     show = partial(print_table, title, training.COLUMNS, found, caption=training.LEGEND, left=["trainer"])
     return Found({"machine": {"torch": training.torch.__version__}, "runs": found}, show, title)
+
+
+@measured("compare --cpu-s 25 --seed 0 --seed 1 --out compare", extra=DESKTOP)
+def compare(
+    puzzle: Annotated[
+        list[str] | None, typer.Option(help="May be repeated. [sudoku-4x4, sudoku-6x6, logistics-6x6]")
+    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(min=0, help="Of weights and rows, may be repeated. [0, 1]")] = None,
+    cpu_s: Annotated[float, typer.Option(min=0, help="CPU seconds of each training.")] = 25.0,
+    parameters: Annotated[int, typer.Option(min=1, help="Of each model, about.")] = 150_000,
+    puzzles: Annotated[tuple[int, int], typer.Option(help="Training and held-out puzzles of each kind.")] = (2000, 200),
+    out: Annotated[Path, typer.Option(help="Folder for the table (.json and .md) and a picture.")] = Path("compare"),
+) -> Found:
+    """Train HRM, TRM, a transformer and relational blocks on the same puzzles for the same CPU time."""
+    from hrm_benchmarks.desktop import compare
+    from hrm_puzzles.data.build import DataRecipe, build
+
+    found = list[Row]()
+    with TemporaryDirectory() as folder:
+        for name, arch in itertools.product(puzzle or COMPARED, compare.ARCHS):
+            if not (data := Path(folder) / name).exists():
+                build(DataRecipe(puzzle=name, num_train=puzzles[0], num_test=puzzles[1]), data)
+            found.append(compare.measure(arch, data, seed or (0, 1), cpu_s=cpu_s, num_parameters=parameters))
+            tell(f"{name}, {arch}: {found[-1]['exact']} % exact")
+    compare.save(out, found)
+    title = f"{cpu_s:g} CPU s each, {puzzles[0]} puzzles, {puzzles[1]} held out; written: {out}"
+    return Found({"runs": found}, partial(print_table, title, compare.COLUMNS, found, caption=compare.LEGEND), title)
 
 
 @measured(
