@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.manifest import BundleError, FileEntry, Manifest, read_manifest, sha256_of
 from hrm_puzzles import registry
-from hrm_puzzles.puzzle import Puzzle, PuzzleError
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, NamedVariants, Puzzle, PuzzleError
 
 PUZZLE_TABLE_NAME = "puzzle_table.npy"
 IDENTIFIERS_NAME = "identifiers.json"
 GOLDEN_NAME = "golden.npz"
+MAX_NAME = 200  # characters: each name takes the room of the longest
 MAX_ARRAY_BYTES = 1 << 29  # the logits of fifty 30 x 30 boards over 16 segments take 35 MB
 TASKS_NAME = "tasks.json"
 """What tasks with names ask for (ARC): {name: {"train": [{"input": rows, "output": rows}, ...], "test": [...]}}."""
@@ -45,6 +46,42 @@ class Golden:
     logits_SBTV: NDArray[np.float32]
 
 
+class Identifiers:
+    """The names of the puzzle table's rows, found both ways; 730,000 of them are one array and not a string each."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        encoded = [name.encode() for name in names]
+        self._names_N = np.array(encoded, f"S{max(map(len, encoded)) + 1}")  # one more byte, for `rows_beginning`
+        self._order_N = np.argsort(self._names_N).astype(np.int32)
+
+    def __len__(self) -> int:
+        return len(self._names_N)
+
+    def __getitem__(self, row: int) -> str:
+        return self._names_N[row].decode()
+
+    @property
+    def are_different(self) -> bool:
+        sorted_N = self._names_N[self._order_N]
+        return bool((sorted_N[1:] != sorted_N[:-1]).all())
+
+    def row_of(self, name: str) -> int | None:
+        """None for a name that is not there."""
+        rows = self._order_N[self._place(name.encode()) :][:1].tolist()
+        return rows[0] if rows and self[rows[0]] == name else None
+
+    def rows_beginning(self, start: str) -> list[int]:
+        """The rows whose names begin so, in the table's order."""
+        first = start.encode()
+        rows_N = self._order_N[self._place(first) : self._place(first + b"\xff")]  # no byte of UTF-8
+        return sorted(rows_N.tolist())
+
+    def _place(self, name: bytes) -> int:
+        """Of the first name that is not before this one, of which as much counts as there is room for."""
+        cut = np.array(name, self._names_N.dtype)
+        return int(np.searchsorted(self._names_N, cut, side="left", sorter=self._order_N))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Bundle:
     """An opened bundle; `puzzle_table` [num_puzzle_ids, E] stays on disk and is mapped; `identifiers` name its rows."""
@@ -53,7 +90,7 @@ class Bundle:
     manifest: Manifest
     puzzle: Puzzle
     puzzle_table: NDArray[np.float32]
-    identifiers: tuple[str, ...]
+    identifiers: Identifiers
 
     @classmethod
     def open(cls, path: Path | str) -> "Bundle":
@@ -82,6 +119,18 @@ class Bundle:
             puzzle_table=_puzzle_table(path / PUZZLE_TABLE_NAME, manifest),
             identifiers=_identifiers(path / IDENTIFIERS_NAME, manifest),
         )
+
+    def tasks(self) -> list[str]:
+        """The tasks that the model knows by name (ARC), each of them once however many variants there are."""
+        puzzle, file = self.puzzle, self.path / TASKS_NAME
+        if not isinstance(puzzle, NamedVariants):
+            return []
+        if TASKS_NAME not in self.manifest.files:  # as in older bundles: seconds where there are many
+            names = (puzzle.variant_of(self.identifiers[row])[0] for row in range(len(self.identifiers)))
+            return [name for name in dict.fromkeys(names) if name != BLANK_IDENTIFIER]
+        if not isinstance(tasks := _json(file), dict):
+            raise BundleError(f"{file} is no object with a key for each task: export the bundle again.")
+        return list(tasks)
 
     @property
     def engine_dir(self) -> Path:
@@ -207,18 +256,24 @@ def _puzzle_table(file: Path, manifest: Manifest) -> NDArray[np.float32]:
     return table
 
 
-def _identifiers(file: Path, manifest: Manifest) -> tuple[str, ...]:
+def _json(file: Path) -> Any:
     try:
-        names = json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise BundleError(f"{file} is no JSON ({error}): export the bundle again.") from error
-    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    if not is_list or len(names) != manifest.num_puzzle_ids or len(set(names)) != len(names):
-        raise BundleError(
-            f"{file} is no list of {manifest.num_puzzle_ids} different names, one for each row of the puzzle table: "
-            "export it again."
-        )
-    return tuple(names)
+
+
+def _identifiers(file: Path, manifest: Manifest) -> Identifiers:
+    names = _json(file)
+    is_list = isinstance(names, list) and len(names) == manifest.num_puzzle_ids
+    if is_list and all(isinstance(name, str) and len(name) <= MAX_NAME for name in names):
+        identifiers = Identifiers(names)
+        if identifiers.are_different:
+            return identifiers
+    raise BundleError(
+        f"{file} is no list of {manifest.num_puzzle_ids} different names of at most {MAX_NAME} characters, one for "
+        "each row of the puzzle table: export it again."
+    )
 
 
 def _check_sizes(archive: ZipFile) -> None:

@@ -52,7 +52,7 @@ def about(name: str) -> dict[str, Any]:
     bundle = Bundle.open(find_bundle(name))
     manifest, puzzle = bundle.manifest, bundle.puzzle
     sample, size = bundle.golden_example(), board_size(puzzle)
-    question = sample[0] if sample else puzzle.sample(bundle.identifiers)
+    question = sample[0] if sample else puzzle.sample(bundle.tasks())
     text = question.replace("\n", "") if isinstance(question, str) else json.dumps(question)
     curve = manifest.curves.get("fp32")
     measured = {"held_out": curve and curve.num_puzzles, "solved": curve and max(point.exact for point in curve.points)}

@@ -7,6 +7,7 @@ import pickle
 import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from onnx.external_data_helper import set_external_data
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.bundle import Bundle, Identifiers, find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.manifest import BundleError, read_manifest, write_manifest
 
@@ -55,7 +56,7 @@ def test_a_whole_bundle_opens(tiny_bundle: Path) -> None:
     assert opened.puzzle.name == "sudoku-4x4"
     assert opened.puzzle_table.shape == (3, 8)
     assert isinstance(opened.puzzle_table, np.memmap)
-    assert opened.identifiers == ("<blank>", "task-1", "task-2")
+    assert [opened.identifiers[row] for row in range(3)] == ["<blank>", "task-1", "task-2"]
     assert opened.graph_path("fp32").name == "step.fp32.onnx"
     assert opened.manifest.halting_policy() == HaltingPolicy(kind="verified", threshold=0.0, max_segments=6)
     assert opened.golden().logits_SBTV.shape == (6, 5, 16, 6)
@@ -283,3 +284,20 @@ def test_golden_arrays_that_say_or_unpack_to_too_much_are_refused_before_anythin
     rewrite(bundle)
     with pytest.raises(BundleError, match="says it holds"):
         Bundle.open(bundle).golden()
+
+
+def test_a_row_is_found_by_its_name_and_all_rows_whose_names_begin_alike() -> None:
+    names = ["<blank>", "ab", "ä_1", "ab_2", "abc", "a", "ab_1"]
+    found = Identifiers(names)
+    assert [found.row_of(name) for name in names] == list(range(7))
+    assert [found.row_of(name) for name in ("", "b", "ab_", "ab_11", "ab\0", "z" * 300)] == [None] * 6
+    assert [found.rows_beginning(start) for start in ("ab", "ab_2", "ab_22", "ä")] == [[1, 3, 4, 6], [3], [], [2]]
+    assert Identifiers(["a", "b", "a"]).are_different is False
+
+
+def test_the_tasks_of_a_bundle_are_those_of_its_names_where_no_file_states_them() -> None:
+    bundle = Bundle.open(find_bundle("arc-7x7"))
+    files = {name: entry for name, entry in bundle.manifest.files.items() if name != "tasks.json"}
+    older = replace(bundle, manifest=bundle.manifest.model_copy(update={"files": files}))
+    assert older.tasks() == bundle.tasks()
+    assert len(bundle.tasks()) == 76

@@ -17,8 +17,9 @@ import numpy as np
 from hrm_edge_runtime.batching import lane, scheduler, stats
 from hrm_edge_runtime.batching.hypotheses import Hypotheses
 from hrm_edge_runtime.batching.task import Attempt, Result, SegmentEvent, Task
+from hrm_edge_runtime.bundle import Identifiers
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
-from hrm_puzzles.puzzle import RIGHT, Ballot, NamedVariants, Puzzle, Symmetry
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, RIGHT, Ballot, NamedVariants, Puzzle, Symmetry
 
 _PACE_MEMORY = 1 / 8  # weight of the newest interval in the mean time between two steps
 _BY_NUMBER = attrgetter("number")
@@ -41,14 +42,10 @@ class TaskVariant:
 class TaskVariants:
     """Makes the variants of puzzles: always the same ones for the same puzzle, the puzzle itself first."""
 
-    def __init__(self, puzzle: Puzzle, identifiers: Sequence[str] = ()) -> None:
+    def __init__(self, puzzle: Puzzle, identifiers: Identifiers | None = None) -> None:
         self._puzzle = puzzle
-        self._names = identifiers
+        self._names = identifiers or Identifiers([BLANK_IDENTIFIER])
         self._named = puzzle if isinstance(puzzle, NamedVariants) else None
-        self._ids_of: dict[str, list[int]] = {}
-        if self._named is not None:
-            for puzzle_id, name in enumerate(identifiers):
-                self._ids_of.setdefault(self._named.variant_of(name)[0], []).append(puzzle_id)
         self._drawn: list[Symmetry] = []
 
     def variants(self, tokens_T: Int32, puzzle_id: int, count: int) -> list[TaskVariant]:
@@ -71,9 +68,9 @@ class TaskVariants:
     def _by_name(self, itself: TaskVariant, puzzle: NamedVariants) -> Iterator[TaskVariant]:
         task, asked = puzzle.variant_of(self._names[itself.puzzle_id])
         upright_BT = asked.invert(itself.tokens_T[None])
-        for puzzle_id in self._ids_of[task]:
-            if puzzle_id != itself.puzzle_id:
-                _, other = puzzle.variant_of(self._names[puzzle_id])
+        for puzzle_id in self._names.rows_beginning(task):
+            named, other = puzzle.variant_of(self._names[puzzle_id])
+            if named == task and puzzle_id != itself.puzzle_id:
                 tokens_T = other.apply(upright_BT)[0]
                 yield TaskVariant(tokens_T=tokens_T, puzzle_id=puzzle_id, turn_back=_way_back(other, then=asked))
 
@@ -110,7 +107,7 @@ class Attempts:
         *,
         queue_limit: int,
         max_attempts: int = 1,
-        identifiers: Sequence[str] = (),
+        identifiers: Identifiers | None = None,
         clock: Callable[[], float] = time.monotonic,
         run_length: int | None = None,
     ) -> None:

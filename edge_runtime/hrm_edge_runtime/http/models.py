@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.task import Result, Task
-from hrm_edge_runtime.bundle import TASKS_NAME, Bundle
+from hrm_edge_runtime.bundle import TASKS_NAME, Bundle, Identifiers
 from hrm_edge_runtime.http.boards import board_size
 from hrm_edge_runtime.http.errors import ServiceError, bad_puzzle, invalid, no_answer
 from hrm_edge_runtime.http.schema import HaltingView, ModelView, SolveAnswer, SolveRequest
 from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.worker.lanes import LaneReport
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, NamedVariants, Parsed, Puzzle, PuzzleError, Routed
+from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Parsed, Puzzle, PuzzleError, Routed
 
 NOT_OF_THE_KIND = ("not-a-puzzle", "wrong-keys", "no-task")
 UNREADABLE = ("wrong-size", "wrong-length", "bad-character")
@@ -44,7 +44,8 @@ class ServedModel:
     num_slots: int
     max_attempts: int
     lane: str
-    puzzle_ids: Mapping[str, int] = field(default_factory=dict[str, int])
+    identifiers: Identifiers = field(default_factory=lambda: Identifiers([BLANK_IDENTIFIER]))
+    tasks: Sequence[str] = ()
     held_out: tuple[object, object] | None = None
     tasks_file: Path | None = None
 
@@ -59,7 +60,8 @@ class ServedModel:
             precision=precision,
             num_slots=num_slots,
             max_attempts=max_attempts,
-            puzzle_ids={name: row for row, name in enumerate(bundle.identifiers)},
+            identifiers=bundle.identifiers,
+            tasks=bundle.tasks(),
             held_out=bundle.golden_example(),
             tasks_file=bundle.path / TASKS_NAME if TASKS_NAME in bundle.manifest.files else None,
         )
@@ -71,14 +73,7 @@ class ServedModel:
     @property
     def sample(self) -> object:
         """A question as a person would send it."""
-        return self.held_out[0] if self.held_out else self.puzzle.sample(list(self.puzzle_ids))
-
-    @cached_property
-    def tasks(self) -> list[str]:
-        """The tasks that it has learned by name (ARC), each of them once however many variants it knows."""
-        puzzle = self.puzzle
-        names = (puzzle.variant_of(name)[0] for name in self.puzzle_ids) if isinstance(puzzle, NamedVariants) else ()
-        return [name for name in dict.fromkeys(names) if name != BLANK_IDENTIFIER]
+        return self.held_out[0] if self.held_out else self.puzzle.sample(self.tasks)
 
     @cached_property
     def halting(self) -> HaltingPolicy:
@@ -177,7 +172,7 @@ def parse_request(
         task = Task(
             task_id=task_id,
             tokens_T=tokens_T,
-            puzzle_id=0 if parsed.identifier is None else model.puzzle_ids[parsed.identifier],
+            puzzle_id=(parsed.identifier and model.identifiers.row_of(parsed.identifier)) or 0,
             policy=_policy(model, request),
             arrival_s=arrival_s,
             deadline_s=None if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000,
@@ -252,7 +247,7 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
 def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | None) -> None:
     """Refuse with 422 what this model or this server does not do."""
     max_segments, max_attempts = model.manifest.max_segments, model.max_attempts
-    if identifier is not None and identifier not in model.puzzle_ids:
+    if identifier is not None and model.identifiers.row_of(identifier) is None:
         message = f"{model.name!r} has not learned the task {identifier[:80]!r}"
         named = ", ".join(model.tasks[:3])
         remedy = f"use one of its {len(model.tasks)}, as {named}, or train on its demonstrations"

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.bundle import Bundle, Identifiers
 from hrm_edge_runtime.engines.engine import Float32
 from hrm_edge_runtime.engines.factory import Choice, choose, engine_for, prepare
 from hrm_edge_runtime.manifest import MANIFEST_NAME, BundleError, FileEntry, sha256_of
@@ -212,7 +212,7 @@ def _lost_carry(traced: list[Float32]) -> list[str]:
     return [f"in segment {len(traced)} the candidate says again what it said in segment 1: its carry was begun anew"]
 
 
-def _other_row(reference: Side, candidate: Side, asked: HeldOutPuzzle, names: tuple[str, ...]) -> list[str]:
+def _other_row(reference: Side, candidate: Side, asked: HeldOutPuzzle, names: Identifiers) -> list[str]:
     """The row of the puzzle table with which the candidate would agree, among the nearest ones."""
     own, start = asked.puzzle_id, max(0, asked.puzzle_id - MOST_ROWS // 2)
     (expected_TV,), (own_TV,) = (_trace(side, asked, own) for side in (reference, candidate))

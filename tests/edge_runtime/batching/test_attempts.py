@@ -14,6 +14,7 @@ from hrm_edge_runtime.batching.attempts import Attempts, TaskVariants
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.scheduler import QueueFull
 from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
+from hrm_edge_runtime.bundle import Identifiers
 from hrm_puzzles import registry
 from hrm_puzzles.arc.canvas import Variant, canvas_T, grid_at
 from hrm_puzzles.puzzle import Ballot
@@ -166,7 +167,7 @@ def test_frames_differ_and_a_puzzle_with_few_symmetries_gives_what_it_has() -> N
 
 
 def test_named_variants_of_a_task_are_its_frames() -> None:
-    framer = TaskVariants(NamedTens(proof_exists=False), ["a", "b+20", "a+30", "a+50", "b"])
+    framer = TaskVariants(NamedTens(proof_exists=False), Identifiers(["a", "b+20", "a+30", "a+50", "b"]))
     asked, *others = framer.variants(tokens(34), 2, 9)  # "a+30": the task's own question is 4
     assert (asked.puzzle_id, asked.tokens_T[0]) == (2, 34)
     assert [(variant.puzzle_id, variant.tokens_T[0], variant.turn_back(variant.tokens_T)[0]) for variant in others] == [
@@ -178,7 +179,7 @@ def test_named_variants_of_a_task_are_its_frames() -> None:
 def test_arc_variants_are_frames_that_turn_answers_back() -> None:
     puzzle = registry.get("arc")
     variant = Variant(turn=1, colours=(0, 2, 1, 3, 4, 5, 6, 7, 8, 9))
-    framer = TaskVariants(puzzle, ["<blank>", "task", variant.name("task"), "other"])
+    framer = TaskVariants(puzzle, Identifiers(["<blank>", "task", variant.name("task"), "other"]))
     grid = np.array([[1, 2, 3], [4, 5, 6]], np.int8)
     variants = framer.variants(puzzle.encode(grid), 1, 4)
     assert [variant.puzzle_id for variant in variants] == [1, 2]
