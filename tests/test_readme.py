@@ -22,7 +22,14 @@ BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.timeout(LIMIT_S + 60)  # above the limit that ends what the block has started
-@pytest.mark.parametrize("block", [block for block in BLOCKS if "make " not in block])
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, marks=[pytest.mark.slow] if "--recipe" in block else [])  # a training of ten minutes
+        for block in BLOCKS
+        if "make " not in block
+    ],
+)
 def test_commands_of_the_readme_run(block: str, tmp_path: Path) -> None:
     script = f"set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{block}"
     script = script.replace("8000", str(free_port()))
