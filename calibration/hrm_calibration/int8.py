@@ -18,7 +18,7 @@ from hrm_calibration import int8_report as found
 from hrm_calibration.halting_curve import Outcomes
 from hrm_calibration.kept import Arrays
 from hrm_calibration.quantise import METHODS, call_sites, quantise, scale_of, unsigned
-from hrm_calibration.rollouts import Recorder, ServedGraph, States, session_of, slots_for
+from hrm_calibration.rollouts import Recorder, ServedGraph, States
 from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Float32
 from hrm_host.progress import Stages
 from hrm_puzzles.data.sources import Questions
@@ -287,7 +287,7 @@ def is_kept(exact: found.Paired, budget: float) -> bool:
 
 def carries_after(served: ServedGraph, graph: ModelProto, states: States) -> list[Float32]:
     """Both carries one segment later, as many states at a time as are served."""
-    session, num_rows = session_of(graph, served.num_threads), slots_for(served.graph)
+    session, num_rows = served.session(graph), served.num_slots
     names = [f"{name}_next" for name in CARRIES]
     parts = [
         session.run(names, {name: rows[start : start + num_rows] for name, rows in states.items()})

@@ -21,7 +21,7 @@ from hrm_calibration.quantise import Histogram, call_sites, with_outputs
 from hrm_edge_runtime.batching import halting, task
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Engine, Float32, Int32, StepOutput
-from hrm_edge_runtime.engines.onnx import OnnxEngine
+from hrm_edge_runtime.engines.onnx import CPU, OnnxEngine, Provider
 from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
@@ -31,7 +31,7 @@ STATES_BYTES = 16 << 20
 """Of all sampled states: few suffice where each has hundreds of positions, and every matrix is tried on all of them."""
 MEMORY_BYTES = 512 << 20
 """What the tensors shown may take at once; ONNX Runtime holds each of them twice while it hands them out."""
-MAX_SLOTS = 8
+MAX_SLOTS, MAX_SLOTS_GPU = 8, 64
 
 States = dict[str, np.typing.NDArray[Any]]
 """The graph's inputs by name, one row for each state."""
@@ -51,7 +51,15 @@ class ServedGraph:
     puzzle_table: Float32
     policy: halting.HaltingPolicy
     num_threads: int = 1
+    provider: Provider = CPU
     kept: Kept = field(default_factory=Kept)
+
+    @property
+    def num_slots(self) -> int:
+        return slots_for(self.graph, MAX_SLOTS if self.provider is CPU else MAX_SLOTS_GPU)
+
+    def session(self, graph: ModelProto) -> ort.InferenceSession:
+        return session_of(graph, self.num_threads, self.provider)
 
     def outcomes(
         self, questions: Questions, *, other: ModelProto | None = None, progress: OnProgress = unheard
@@ -66,7 +74,10 @@ class ServedGraph:
         with TemporaryDirectory() as directory:
             path = Path(directory) / "step.onnx"
             path.write_bytes(graph.SerializeToString())
-            with closing(OnnxEngine(path, num_slots=slots_for(self.graph), num_threads=self.num_threads)) as engine:
+            num_threads, provider = self.num_threads, self.provider
+            with closing(
+                OnnxEngine(path, num_slots=self.num_slots, num_threads=num_threads, provider=provider)
+            ) as engine:
                 yield engine
 
     def observed(
@@ -79,7 +90,7 @@ class ServedGraph:
     ) -> Outcomes:
         """The same while `observe` sees every segment of `shown`: the graph with what linear layers read as outputs."""
         shown = shown or with_outputs(self.graph, sorted({site.tensor for site in call_sites(self.graph)}))
-        engine = RecordingEngine(shown, slots_for(self.graph), num_threads=self.num_threads, observe=observe)
+        engine = RecordingEngine(self.session(shown), self.num_slots, observe)
         return self.solve(engine, questions, progress)
 
     def solve(self, engine: Engine, questions: Questions, progress: OnProgress = unheard) -> Outcomes:
@@ -146,10 +157,10 @@ class RecordingEngine(Engine):
     It keeps the contract of every engine, so the lane that serves drives it: same loop, same halting, same compaction.
     """
 
-    def __init__(self, graph: ModelProto, num_slots: int, *, num_threads: int, observe: Observer) -> None:
+    def __init__(self, session: ort.InferenceSession, num_slots: int, observe: Observer) -> None:
         self.num_slots = num_slots
         self._observe = observe
-        self._session = session_of(graph, num_threads)
+        self._session = session
         self._rows = {
             value.name: np.zeros((num_slots, *value.shape[1:]), INPUTS[value.name])
             for value in self._session.get_inputs()
@@ -181,7 +192,7 @@ class RecordingEngine(Engine):
         del self._session
 
 
-def slots_for(graph: ModelProto) -> int:
+def slots_for(graph: ModelProto, most: int = MAX_SLOTS) -> int:
     """As many puzzles at a time as keep what the linear layers read within `MEMORY_BYTES`, at least one."""
     inputs = {value.name: value for value in graph.graph.input}
     if CARRIES[0] not in inputs:
@@ -190,15 +201,15 @@ def slots_for(graph: ModelProto) -> int:
     num_inputs = {tensor.name: tensor.dims[0] for tensor in graph.graph.initializer if len(tensor.dims) == 2}
     widths_I = {site.tensor: num_inputs[site.weight] for site in call_sites(graph)}
     row_bytes = 2 * 4 * num_positions.dim_value * sum(widths_I.values())
-    return max(1, min(MAX_SLOTS, MEMORY_BYTES // row_bytes))
+    return max(1, min(most, MEMORY_BYTES // row_bytes))
 
 
-def session_of(graph: ModelProto, num_threads: int = 0) -> ort.InferenceSession:
-    """A graph on the CPU, on all cores unless a number of threads is given, in no more memory than a step takes."""
+def session_of(graph: ModelProto, num_threads: int = 0, provider: Provider = CPU) -> ort.InferenceSession:
+    """A graph on all cores unless a number of threads is given, in no more memory than a step takes."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.enable_cpu_mem_arena = False  # an arena would keep the largest step's tensors for good
     # as written: by default what is shown comes last, and every tensor of a step is held until then
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return ort.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(graph.SerializeToString(), options, providers=[(provider.name, provider.options)])

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from hrm_calibration.kept import Arrays
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.batching.task import Task
-from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.manifest import AttemptKind
 from hrm_export.contents import Contents
 from hrm_export.forms import Form
@@ -32,7 +31,7 @@ def _counts(graph: Path, form: Form, contents: Contents, stages: Stages) -> Arra
     if not (served.puzzle.proof_exists and served.puzzle.geometry.num_symbols > 1 and len(left_N)):
         return {}
     counts: dict[str, NDArray[np.int64]] = {}
-    with closing(OnnxEngine(graph, num_slots=2 * NUM_ATTEMPTS, want_logits=True)) as engine:
+    with closing(contents.engine(graph, 2 * NUM_ATTEMPTS, want_logits=True)) as engine:
         for kind, first in FIRST_GUESSING.items():
             lane = Attempts(
                 engine, served.puzzle, served.puzzle_table, queue_limit=NUM_PUZZLES, max_attempts=NUM_ATTEMPTS

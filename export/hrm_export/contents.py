@@ -15,9 +15,11 @@ import torch
 from hrm_calibration.kept import Kept
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
+from hrm_edge_runtime.engines.onnx import CPU, CUDA, OnnxEngine, Provider
 from hrm_export.options import Options
 from hrm_export.plan import LONG_S, ExportPlan, plan_for
 from hrm_export.segment import segment_graph
+from hrm_export.torch_engine import torch_device
 from hrm_host import atomic, board, progress
 from hrm_model import checkpoint, geometry, hrm
 from hrm_model.config import HRMConfig
@@ -56,6 +58,9 @@ class Contents:
         """Weights that the graph holds; the puzzle table is counted by its rows instead."""
         return sum(tensor.numel() for name, tensor in self.model.state_dict().items() if name != "puzzle_table")
 
+    def engine(self, graph: Path, num_slots: int, *, want_logits: bool = False) -> OnnxEngine:
+        return OnnxEngine(graph, num_slots=num_slots, provider=self.served.provider, want_logits=want_logits)
+
     def provenance(self) -> dict[str, str | int | float]:
         """The plain values of the checkpoint's `meta`, and versions; no path and no time of this machine."""
         plain: dict[str, str | int | float] = {}
@@ -80,9 +85,11 @@ def contents_of(options: Options, source: Path, out: Path, stages: progress.Stag
     config, policy = model.config, policy_of(options, model.config, puzzle)
     data = data_of(options.data, source, config, puzzle)
     identifiers = identifiers_of(data, config.num_puzzle_ids)
-    served = served_graph(model, puzzle, policy)
+    provider = provider_of(options.device)
+    served = served_graph(model, puzzle, policy, provider)
     content = served.graph.SerializeToString(deterministic=True)
-    kept = Kept.beside(out, stages).under(content, repr((options.fp16, options.int8)), onnxruntime.__version__)
+    forms = repr((options.fp16, options.int8, provider.name))
+    kept = Kept.beside(out, stages).under(content, forms, onnxruntime.__version__)
     plan = plan_for(replace(served, kept=kept), options)
     if plan.seconds > LONG_S:
         more = "; no less tells anything" if plan.seconds > 60 * options.budget_minutes else ""
@@ -98,14 +105,14 @@ def contents_of(options: Options, source: Path, out: Path, stages: progress.Stag
     model.config = replace(config, max_segments=min(plan.num_segments, config.max_segments))  # what traces cover
     return Contents(
         name=options.name or out.stem,
-        model=model,
+        model=model.to(provider.device or "cpu"),
         served=replace(served, kept=kept.under(*decided, calibration.fingerprint(), held_out.fingerprint())),
         calibration=calibration,
         held_out=held_out,
         identifiers=identifiers,
         tasks={} if data is None else tasks_of(data, puzzle, identifiers),
         meta={"checkpoint": source.name, **meta, "puzzle": puzzle.name},
-        trained=served_graph(own, trained, policy) if options.board and trained.difficulties else None,
+        trained=served_graph(own, trained, policy, provider) if options.board and trained.difficulties else None,
         plan=plan,
     )
 
@@ -126,10 +133,21 @@ def policy_of(options: Options, config: HRMConfig, puzzle: Puzzle) -> HaltingPol
     return HaltingPolicy(kind=cast("PolicyKind", kind), threshold=options.threshold or 0.0, max_segments=limit)
 
 
-def served_graph(model: hrm.HRM, puzzle: Puzzle, policy: HaltingPolicy) -> ServedGraph:
-    table_PE = model.puzzle_table.float().numpy()
-    graph, num_threads = segment_graph(model), board.num_cores()
-    return ServedGraph(graph=graph, puzzle=puzzle, puzzle_table=table_PE, policy=policy, num_threads=num_threads)
+def provider_of(device: str) -> Provider:
+    """Where graphs run for `--device`; `auto` is CUDA where both PyTorch and ONNX Runtime have it."""
+    has_cuda = torch_device(device, "--device") == "cuda"
+    return CUDA if has_cuda and (device == "cuda" or CUDA.name in onnxruntime.get_available_providers()) else CPU
+
+
+def served_graph(model: hrm.HRM, puzzle: Puzzle, policy: HaltingPolicy, provider: Provider = CPU) -> ServedGraph:
+    return ServedGraph(
+        graph=segment_graph(model),
+        puzzle=puzzle,
+        puzzle_table=model.puzzle_table.float().numpy(),
+        policy=policy,
+        num_threads=board.num_cores(),
+        provider=provider,
+    )
 
 
 def find_checkpoint(source: Path | None, calib: str | None) -> Path:

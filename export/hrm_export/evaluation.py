@@ -17,7 +17,7 @@ from hrm_edge_runtime.bundle import IDENTIFIERS_NAME, Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.factory import choose, engine_for
 from hrm_export.eval_cli import EvaluationOptions
-from hrm_export.torch_engine import TorchEngine
+from hrm_export.torch_engine import TorchEngine, torch_device
 from hrm_host.board import num_cores
 from hrm_host.progress import Stages
 from hrm_model import checkpoint, geometry
@@ -55,9 +55,7 @@ def _checkpoint(path: Path, options: EvaluationOptions) -> Subject:
         raise ValueError(f"{path} has {sizes[0]} positions of {sizes[1]} tokens, which is not {puzzle.name}")
     if options.engine not in ("auto", "cpu", "cuda"):
         raise ValueError(f"--engine {options.engine} is for bundles; a checkpoint runs in PyTorch on cpu or cuda")
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if options.engine == "auto" else options.engine
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--engine cuda needs a CUDA device and this PyTorch sees none; leave the option away")
+    device = torch_device(options.engine, "--engine")
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     table_PE = model.puzzle_table.float().numpy()

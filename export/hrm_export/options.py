@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -54,6 +54,9 @@ class Options:
     budget_minutes: Annotated[
         float, typer.Option(min=0.1, help="What all this may take; puzzles and segments to measure on follow.")
     ] = 20.0
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(help="Where puzzles run and golden traces are recorded.")
+    ] = "auto"
     golden: Annotated[int, typer.Option(min=1, help="Golden puzzles to compare with PyTorch on, at most.")] = 16
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False
 

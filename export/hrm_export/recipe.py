@@ -20,7 +20,6 @@ from hrm_calibration.halting_curve import Rollout, choose, learned_curve, roll_o
 from hrm_calibration.kept import Arrays
 from hrm_edge_runtime.bundle import GOLDEN_NAME, IDENTIFIERS_NAME, PUZZLE_TABLE_NAME, TASKS_NAME, Bundle, Golden
 from hrm_edge_runtime.engines.engine import median_step_ms
-from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.manifest import write_manifest
 from hrm_edge_runtime.parity import walk
 from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE, passes
@@ -133,7 +132,7 @@ def _compare(directory: Path, form: Form, golden: Golden, contents: Contents) ->
     table, puzzle = contents.served.puzzle_table, contents.served.puzzle
     form.parity = {}
     for name in form.graphs:
-        with closing(OnnxEngine(directory / name, num_slots=len(golden.tokens_BT), want_logits=True)) as engine:
+        with closing(contents.engine(directory / name, len(golden.tokens_BT), want_logits=True)) as engine:
             form.parity[name] = walk.compare(golden, engine, puzzle_table=table, puzzle=puzzle, policy=form.policy)
 
 
@@ -200,7 +199,7 @@ def _manifest_fields(contents: Contents, forms: Sequence[Form], unrolled: Mappin
 
 def segment_ms(graph: Path, batch: int, contents: Contents) -> float:
     """The median time of a segment with every slot in use, all cores."""
-    with closing(OnnxEngine(graph, num_slots=batch)) as engine:
+    with closing(contents.engine(graph, batch)) as engine:
         for slot in range(batch):
             asked = contents.held_out[slot % len(contents.held_out)]
             engine.load(slot, asked.tokens_T, contents.served.puzzle_table[asked.puzzle_id])
@@ -251,7 +250,7 @@ def show(out: Path, contents: Contents, forms: Sequence[Form], *, as_json: bool)
         f"Halting {policy.kind}, at most {policy.max_segments} segments; {len(contents.held_out)} held-out puzzles. "
         f"fp32 and PyTorch: same answers, same halting over {report.num_segments} segments of {report.num_puzzles} of "
         f"{forms[0].origin['num_candidates']} puzzles (others may amplify rounding). "
-        "Times on this machine, all cores.",
+        f"Times on this machine ({contents.served.provider.device or 'all cores'}).",
         highlight=False,
         soft_wrap=True,
     )

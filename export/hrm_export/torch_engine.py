@@ -73,26 +73,25 @@ def golden_traces(
     return record(model, candidates.at(kept_N), num_segments), steady_SN.shape[1]
 
 
-@torch.no_grad()
 def record(
     model: HRM, questions: Questions, num_segments: int | None = None, *, table_PE: torch.Tensor | None = None
 ) -> Golden:
-    """Runs every puzzle through so many segments (all), in the model's own number format; results are float32."""
-    tokens_BT, ids_B = torch.from_numpy(questions.tokens_NT), torch.from_numpy(questions.puzzle_ids_N).long()
-    vector_BE = (model.puzzle_table if table_PE is None else table_PE)[ids_B].to(model.high_init.dtype)
-    carry, outputs = model.start(len(tokens_BT)), []
-    for _ in range(num_segments or model.config.max_segments):
-        outputs.append(model.think(carry, tokens_BT, vector_BE))
-        carry = outputs[-1].carry
-    logits_SBTV = torch.stack([output.logits_BTV for output in outputs])
+    """Runs every puzzle through so many segments (all), in the model's own number format; results are float32.
+
+    Their vectors are rows of the model's table, or of `table_PE`.
+    """
+    engine, table_PE = TorchEngine(model, len(questions)), model.puzzle_table if table_PE is None else table_PE
+    for slot, asked in enumerate(questions):
+        engine.load(slot, asked.tokens_T, table_PE[asked.puzzle_id].float().cpu().numpy())
+    outputs = [engine.step(len(questions)) for _ in range(num_segments or model.config.max_segments)]
     return Golden(
         tokens_BT=questions.tokens_NT,
         puzzle_ids_B=questions.puzzle_ids_N,
         labels_BT=questions.labels_NT,
-        answer_SBT=logits_SBTV.argmax(-1).int().numpy(),
-        halt_margin_SB=torch.stack([model.margin(output) for output in outputs]).float().numpy(),
-        q_halt_SB=torch.stack([output.q_halt_B for output in outputs]).float().numpy(),
-        logits_SBTV=logits_SBTV.float().numpy(),
+        answer_SBT=np.stack([output.answer_BT for output in outputs]),
+        halt_margin_SB=np.stack([output.halt_margin_B for output in outputs]),
+        q_halt_SB=np.stack([output.q_halt_B for output in outputs]),
+        logits_SBTV=np.stack([output.logits_BTV for output in outputs if output.logits_BTV is not None]),
     )
 
 
@@ -108,6 +107,14 @@ def survives_rounding_SB(golden: Golden, other: Golden, threshold: float) -> np.
     return np.logical_and.accumulate(answers_alike_SB & halts_alike_SB, axis=0)
 
 
+def torch_device(asked: str, option: str) -> str:
+    """`auto` is cuda where PyTorch sees a device; refuses cuda where it sees none (ValueError)."""
+    is_there = torch.cuda.is_available()
+    if asked == "cuda" and not is_there:
+        raise ValueError(f"{option} cuda needs a CUDA device and this PyTorch sees none; leave the option away")
+    return ("cuda" if is_there else "cpu") if asked == "auto" else asked
+
+
 class TorchEngine(Engine):
     """A model with the slots of an engine; the carry stays in tensors where the model is, outputs are copies."""
 
@@ -118,9 +125,9 @@ class TorchEngine(Engine):
         self._model = model
         self._start = model.start(num_slots)
         self._carry = Carry(*(rows_BND.clone() for rows_BND in self._start))
-        device = model.high_init.device
+        device, dtype = model.high_init.device, model.high_init.dtype
         self._tokens_BT = torch.zeros(num_slots, config.seq_len, dtype=torch.int32, device=device)
-        self._vector_BE = torch.zeros(num_slots, config.puzzle_vector_size, device=device)
+        self._vector_BE = torch.zeros(num_slots, config.puzzle_vector_size, dtype=dtype, device=device)
         self._fresh_B = torch.ones(num_slots, dtype=torch.bool, device=device)
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:

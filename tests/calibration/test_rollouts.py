@@ -16,7 +16,7 @@ from calibration_tools import SUDOKU, questions, run, small_graph, table
 from hrm_calibration import rollouts
 from hrm_calibration.halting_curve import Outcomes, roll_out, score_policy
 from hrm_calibration.quantise import call_sites, with_outputs
-from hrm_calibration.rollouts import Recorder, RecordingEngine, ServedGraph, slots_for
+from hrm_calibration.rollouts import Recorder, RecordingEngine, ServedGraph, session_of, slots_for
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.engines.factory import num_gpus
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, OnnxEngine, Provider
@@ -51,7 +51,9 @@ def test_puzzles_end_on_a_gpu_as_they_do_where_they_were_calibrated(tmp_path: Pa
     if CUDA.name not in onnxruntime.get_available_providers():
         pytest.skip("ONNX Runtime has no CUDA here: pip install 'hrm-edge[serve-gpu]'")
     asked = questions(200)
+    there = replace(SERVED, provider=CUDA)
     assert same(SERVED.solve(onnx_engine(tmp_path, 3, CUDA), asked), SERVED.outcomes(asked))
+    assert same(there.observed(asked, Recorder(GRAPH).observe), SERVED.outcomes(asked))
 
 
 def test_solving_in_the_lane_is_the_policy_applied_to_whole_rollouts(tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ def test_what_is_recorded_is_what_the_linear_layer_reads() -> None:
 
     first = call_sites(GRAPH)[0]
     shown = with_outputs(GRAPH, [first.tensor])
-    engine = RecordingEngine(shown, 1, num_threads=1, observe=observe)
+    engine = RecordingEngine(session_of(shown, 1), 1, observe)
     engine.load(0, questions(1).tokens_NT[0], table()[0])
     engine.step(1)
     inputs = {name: seen[0][name] for name in rollouts.INPUTS}

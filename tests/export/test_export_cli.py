@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
+import torch
 from export_tools import TRM_MIXER, made_questions, relational_sizes, replayed, small_model
 from typer.testing import CliRunner, Result
 
@@ -22,12 +24,12 @@ from hrm_edge_runtime.batching.lane import Lane
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
-from hrm_edge_runtime.engines.onnx import engine_from_bundle
+from hrm_edge_runtime.engines.onnx import CPU, CUDA, engine_from_bundle
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.parity.report import passes
 from hrm_edge_runtime.solve.solvers import from_bundle
 from hrm_export.cli import main as app
-from hrm_export.contents import bundle_name, data_of, find_puzzles
+from hrm_export.contents import bundle_name, data_of, find_puzzles, provider_of
 from hrm_export.options import Options, parse_loop
 from hrm_export.torch_engine import record
 from hrm_host.progress import Stages
@@ -81,6 +83,25 @@ def test_a_checkpoint_becomes_a_bundle_that_replays_and_answers(tmp_path: Path) 
     assert bundle.manifest.provenance["checkpoint"] == "step_12"
     assert passes(replayed(bundle))
     assert_lane_answers_as_pytorch_does(bundle, model)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_a_bundle_made_on_a_gpu_replays_on_the_cpu(tmp_path: Path) -> None:
+    if CUDA.name not in onnxruntime.get_available_providers():
+        pytest.skip("ONNX Runtime has no CUDA here: pip install 'hrm-edge[serve-gpu]'")
+    forms = ("--fp16", "--int8", "--max-loss", "100", "--device", "cuda")
+    result = exported(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", *forms)
+    assert result.exit_code == 0, result.output
+    assert passes(replayed(Bundle.open(tmp_path / "tiny.bundle")))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_without_a_gpu_an_export_runs_on_the_cpu_and_refuses_to_run_elsewhere(tmp_path: Path) -> None:
+    source = saved(tmp_path / "step_12")
+    assert provider_of("auto") is provider_of("cpu") is CPU
+    assert exported(source, tmp_path / "here.bundle", "--device", "cpu").exit_code == 0
+    refused(source, tmp_path / "there.bundle", "--device", "cuda", saying="sees none; leave the option away")
 
 
 @pytest.mark.process
@@ -365,7 +386,7 @@ def test_float32_alone_needs_nothing_to_calibrate_with() -> None:
 
 def test_puzzles_with_ids_the_model_does_not_know_are_refused(tmp_path: Path) -> None:
     questions = made_questions(SUDOKU, 4)
-    layout = replace(datasets.Layout.of_variants(4, 1), puzzle_ids=np.arange(4, dtype=np.int32), num_puzzle_ids=4)
+    layout = replace(datasets.Layout.of_originals(4), puzzle_ids=np.arange(4, dtype=np.int32), num_puzzle_ids=4)
     datasets.write_split(tmp_path, "test", questions.tokens_NT, questions.labels_NT, puzzle=SUDOKU, layout=layout)
     with pytest.raises(datasets.DatasetError, match="ids up to 3 where the model knows 1; give the data set"):
         find_puzzles(Options(data=tmp_path), CONFIG, SUDOKU, tmp_path, Stages())
