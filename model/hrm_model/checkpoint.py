@@ -74,7 +74,9 @@ def load_config(path: Path) -> HRMConfig:
 
 def _damaged(path: Path) -> str:
     """The first file that is missing or not as `meta.json` says it was written, or nothing."""
-    hashes: dict[str, str] = read_json(path / META).get("sha256", {})  # older checkpoints have none
+    hashes = read_json(path / META).get("sha256", {})  # older checkpoints have none
+    if not isinstance(hashes, dict):
+        return META
     return next((n for n, digest in hashes.items() if not (path / n).is_file() or sha256_of(path / n) != digest), "")
 
 
@@ -91,8 +93,11 @@ def load_state(model: HRM, state: Mapping[str, Any], source: Path) -> None:
 
 def read_json(file: Path) -> dict[str, Any]:
     try:
-        return json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+        values = json.loads(file.read_text())
+        if not isinstance(values, dict):
+            raise ValueError("it holds no JSON object")
+        return values
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{file} cannot be read ({error}); the checkpoint is incomplete, use another one"
         ) from error

@@ -7,6 +7,7 @@ sapientinc/HRM at 42410da, of TRM SamsungSAILMontreal/TinyRecursiveModels at e7b
 """
 
 import re
+import reprlib  # shows a few values alone: in YAML a short text can mean billions
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -73,10 +74,24 @@ def _opened(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Any] | None]
     if isinstance(loaded, Mapping) and "model_state_dict" in loaded:
         loaded, arch = loaded["model_state_dict"], loaded.get("model_config")
         if not isinstance(arch, Mapping):
-            raise CheckpointError(f"{file} has the model_config {arch!r:.80}; only one that is a dict can be read")
-    if not isinstance(loaded, Mapping) or not all(isinstance(value, Tensor) for value in loaded.values()):
+            raise CheckpointError(
+                f"{file} has the model_config {reprlib.repr(arch)}; only one that is a dict can be read"
+            )
+    if not isinstance(loaded, Mapping) or not all(map(_is_plain, loaded.items())):
         raise CheckpointError(f"{file} holds something other than named tensors; give the published weight file")
+    if sum(tensor.numel() * tensor.element_size() for tensor in loaded.values()) > file.stat().st_size:
+        raise CheckpointError(f"{file} is smaller than the tensors that it names; give the published weight file")
+    if odd := next((name for name, tensor in loaded.items() if not tensor.isfinite().all()), None):
+        raise CheckpointError(f"{file} has values in {odd} that are no finite numbers; import an earlier step")
     return loaded, None if arch is None else {"name": "hrm_act_v1", **arch}
+
+
+def _is_plain(named: tuple[object, object]) -> bool:
+    """A name and a tensor of real numbers that lie in memory as they are."""
+    name, tensor = named
+    if not (isinstance(name, str) and isinstance(tensor, Tensor)):
+        return False
+    return tensor.layout == torch.strided and tensor.device.type == "cpu" and tensor.is_floating_point()
 
 
 def _our_name(name: str) -> str:
@@ -94,14 +109,17 @@ def _arch_of(file: Path) -> Any:
     try:
         return yaml.safe_load(file.read_text(encoding="utf-8"))["arch"]
     except (OSError, ValueError, RecursionError, yaml.YAMLError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file} cannot be read ({error}); it must stand beside the weights") from error
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{file} cannot be read ({reason}); it must stand beside the weights") from error
 
 
 def _config(file: Path, arch: Any, state: Mapping[str, Tensor], seq_len: int) -> HRMConfig:
     module = str(arch.get("name")).partition("@")[0] if isinstance(arch, Mapping) else ""
     kind = ARCHITECTURES.get(module.rpartition(".")[2])
     if kind is None:
-        raise CheckpointError(f"{file} describes {arch!r:.80}; only {' and '.join(ARCHITECTURES)} models are imported")
+        raise CheckpointError(
+            f"{file} describes {reprlib.repr(arch)}; only {' and '.join(ARCHITECTURES)} models are imported"
+        )
     if (stated := arch.get("seq_len", seq_len)) != seq_len:
         raise CheckpointError(f"{file} is of {stated} tokens where the puzzle has {seq_len}; choose its own --puzzle")
     try:
@@ -125,7 +143,7 @@ def _config(file: Path, arch: Any, state: Mapping[str, Tensor], seq_len: int) ->
             max_segments=arch["halt_max_steps"],
             **(_of_trm(arch) if kind == "trm" else {}),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, IndexError) as error:
         raise CheckpointError(
             f"the published checkpoint lacks or misstates {error}; import it from a whole run"
         ) from error

@@ -1,7 +1,9 @@
 """On a terminal, beside its bars, a command still prints what it has to say."""
 
+import json
 import os
 import pty
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,13 +12,22 @@ from echo_bundle import write_echo_bundle
 from service_tools import command
 from solving_tools import OPEN, SOLVED
 
+from hrm_puzzles.data.build import DataRecipe, build
+
+CLEARED, STYLED = (
+    "\x1b[2K",
+    re.compile(r"\x1b\[[\d;?]*[A-Za-z]"),
+)  # what rich writes to take a line away, and all it writes
+
 pytestmark = pytest.mark.process
 
 
-def shown(arguments: list[str]) -> str:
-    """What a person sees who runs the command on a terminal."""
+def shown(arguments: list[str], answers: Path | None = None) -> str:
+    """What a person sees who runs the command on a terminal; its standard output goes to `answers` if that is given."""
     master, slave = pty.openpty()
-    with subprocess.Popen(arguments, stdout=slave, stderr=slave, stdin=slave) as process:
+    out = slave if answers is None else os.open(answers, os.O_WRONLY | os.O_CREAT)
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
+    with subprocess.Popen(arguments, stdout=out, stderr=slave, stdin=slave, env=environment) as process:
         os.close(slave)
         seen = b""
         try:
@@ -55,3 +66,17 @@ def test_building_a_data_set_says_what_was_built(tmp_path: Path) -> None:
 def test_parity_prints_its_figures(tmp_path: Path) -> None:
     bundle = write_echo_bundle(tmp_path / "echo.bundle")
     assert "hrm-parity: " in shown([*command("parity"), str(bundle)])  # it holds no golden traces, and says so
+
+
+def test_training_and_evaluating_draw_bars_and_keep_what_they_have_to_say(tmp_path: Path) -> None:
+    data, run, answers = tmp_path / "data", tmp_path / "run", tmp_path / "answers.json"
+    build(DataRecipe(puzzle="sudoku-4x4", num_train=16, num_test=8), data)
+    sizes = ("hidden_size=32", "puzzle_vector_size=32", "max_segments=4", "batch_size=8", "total_samples=800")
+    options = [f"--set={size}" for size in sizes]
+    seen = shown([*command("train", "--puzzle", "sudoku-4x4", "--data", data, "--run", run, "--hw", "cpu"), *options])
+    assert "━━━" in seen, seen
+    last = STYLED.sub("", seen.split(CLEARED)[-1]).rstrip().splitlines()[-1]
+    assert last.startswith(f"next: hrm-export {run}/best"), seen
+    seen = shown(command("eval", run, "--data", data, "--json"), answers)
+    assert "━━━" in seen, seen
+    assert json.loads(answers.read_text())["fixed"]

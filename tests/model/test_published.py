@@ -2,9 +2,12 @@
 
 import hashlib
 import os
+import pickle
 import re
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -428,3 +431,100 @@ def test_a_hub_name_is_downloaded_and_imported(tmp_path: Path, monkeypatch: pyte
     model, meta = checkpoint.load(tmp_path / "out")
     assert np.array_equal(model.puzzle_table.numpy(), state["inner.puzzle_emb.weights"])
     assert (meta["puzzle"], meta["imported_from"]) == ("sudoku-4x4", "name")
+
+
+BOMB = "".join(["a0: &a0 [x]\n", *(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 40}]\n" for n in range(1, 9)), "arch: *a8\n"])
+
+
+def cut(file: Path, share: float) -> None:
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(share * len(whole))])
+
+
+def of_arch(**changes: object) -> str:
+    return yaml.safe_dump({"arch": {**architecture("rope", (2, 2)), **changes}})
+
+
+HOSTILE_WEIGHTS: dict[str, Any] = {
+    "a list": [torch.zeros(3)],
+    "a number": 7,
+    "a name that is none": {3: torch.zeros(2)},
+    "a value that is no tensor": {"inner.H_init": [1.0]},
+    "settings that are a list": {"model_state_dict": {}, "model_config": [1]},
+    "settings alone": {"model_state_dict": {}, "model_config": {"name": "hrm_act_v1"}},
+    "nothing": {},
+}
+HOSTILE_TENSORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "not a number": lambda tensor: tensor * torch.nan,
+    "infinite": lambda tensor: tensor + torch.inf,
+    "of one dimension less": lambda tensor: tensor[0],
+    "of one dimension more": lambda tensor: tensor[None],
+    "empty": lambda tensor: tensor[:0],
+    "sparse": torch.Tensor.to_sparse,
+    "complex": lambda tensor: tensor + 0j,
+    "whole numbers": torch.Tensor.int,
+    "on no device": lambda tensor: tensor.to("meta"),
+    "far larger than the file": lambda tensor: torch.zeros(1).expand(1 << 24, tensor.shape[-1]),
+}
+HOSTILE_SETTINGS = {
+    "no mapping": "- 1",
+    "no arch": "seed: 0",
+    "no text": "\0",
+    "deep": "[" * 5000,
+    "a bomb": BOMB,
+    "an object": "arch: !!python/object/apply:os.mkdir [was-run]",
+    "heads of text": of_arch(num_heads="four"),
+    "heads of none": of_arch(num_heads=0),
+    "a list of layers": of_arch(L_layers=[1]),
+    "endless segments": of_arch(halt_max_steps=10**12),
+    "an expansion of no number": of_arch(expansion=float("nan")),
+    "positions that are a list": of_arch(pos_encodings=["rope"]),
+}
+BREAKING: dict[str, Callable[[Path], object]] = {
+    "cut at a tenth": lambda folder: cut(folder / "step_100", 0.1),
+    "cut before its end": lambda folder: cut(folder / "step_100", 0.99),
+    "empty": lambda folder: cut(folder / "step_100", 0),
+    "settings missing": lambda folder: (folder / "all_config.yaml").unlink(),
+    "a plain pickle": lambda folder: (folder / "step_100").write_bytes(pickle.dumps(Hostile())),
+    **{name: partial(torch.save, content) for name, content in HOSTILE_WEIGHTS.items()},
+}
+
+
+def refused_import(folder: Path) -> str:
+    told = CliRunner().invoke(app, [str(folder), "--puzzle", "sudoku-4x4", "--out", str(folder / "out")])
+    assert isinstance(told.exception, SystemExit), told.exception
+    assert (told.exit_code, told.stderr.count("\n")) == (2, 1), told.output
+    assert not (folder / "out").exists()
+    assert not (folder / "was-run").exists()
+    return told.stderr
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, dict[str, torch.Tensor]]:
+    """A whole run of the size of 4x4 Sudoku, and its tensors."""
+    monkeypatch.setattr(sys.modules[__name__], "VOCAB", 6)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path, {name: torch.from_numpy(array) for name, array in write_published(tmp_path, "rope").items()}
+
+
+@pytest.mark.parametrize("name", BREAKING)
+def test_a_broken_weight_file_is_refused_in_one_sentence(name: str, published: tuple[Path, object]) -> None:
+    breaking = BREAKING[name]
+    breaking(published[0] / "step_100" if isinstance(breaking, partial) else published[0])
+    refused_import(published[0])
+
+
+@pytest.mark.parametrize("name", HOSTILE_TENSORS)
+@pytest.mark.parametrize("of", ["embed_tokens.embedding_weight", "puzzle_emb.weights"])
+def test_a_tensor_that_is_not_what_it_should_be_is_refused(
+    name: str, of: str, published: tuple[Path, dict[str, torch.Tensor]]
+) -> None:
+    folder, tensors = published
+    torch.save({**tensors, f"inner.{of}": HOSTILE_TENSORS[name](tensors[f"inner.{of}"])}, folder / "step_100")
+    refused_import(folder)
+
+
+@pytest.mark.parametrize("name", HOSTILE_SETTINGS)
+def test_settings_that_make_no_model_are_refused_in_one_sentence(name: str, published: tuple[Path, object]) -> None:
+    (published[0] / "all_config.yaml").write_text(HOSTILE_SETTINGS[name])
+    refused_import(published[0])

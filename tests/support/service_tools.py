@@ -99,6 +99,8 @@ def command(name: str, *arguments: object) -> list[str]:
         "serve": "from hrm_edge_runtime.cli import serve as main",
         "solve": "from hrm_edge_runtime.solve.cli import main",
         "data": "from hrm_puzzles.cli import main",
+        "train": "from hrm_train.cli import main",
+        "eval": "from hrm_export.eval_cli import main",
         "parity": "from hrm_edge_runtime.parity.cli import main",
     }
     return [sys.executable, "-c", f"{start[name]}; main()", *map(str, arguments)]

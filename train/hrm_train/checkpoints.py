@@ -21,6 +21,7 @@ import torch
 
 from hrm_host.system import try_lock
 from hrm_model import checkpoint
+from hrm_train.batches import Progress
 from hrm_train.recipe import Recipe
 
 TENSORS, VALUES = "trainer.safetensors", "trainer.json"
@@ -88,15 +89,14 @@ def write_trainer(tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]
 @torch.no_grad()
 def read_trainer(
     directory: Path, targets: Mapping[str, torch.Tensor], mine: Mapping[str, Any]
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+) -> tuple[dict[str, torch.Tensor], Progress]:
     """Restores `targets` in place; returns the slots and the progress. Refuses another recipe than `mine`."""
-    values = checkpoint.read_json(directory / VALUES)
-    file = directory / TENSORS
+    values, file = checkpoint.read_json(directory / VALUES), directory / TENSORS
     try:
-        tensors, recipe, progress = safetensors.torch.load_file(file), values["recipe"], values["progress"]
-    except (OSError, safetensors.SafetensorError, KeyError) as error:
+        tensors, progress = safetensors.torch.load_file(file), Progress(**values["progress"])
+        saved = {**asdict(Recipe()), **values["recipe"]}  # a setting it does not know had no effect then
+    except (OSError, safetensors.SafetensorError, KeyError, TypeError) as error:
         raise checkpoint.CheckpointError(f"the trainer's state in {directory} cannot be read ({error})") from error
-    saved = {**asdict(Recipe()), **recipe}  # a setting it does not know had no effect then
     different = sorted(key for key in {*saved, *mine} if saved.get(key) != mine.get(key))
     if different:
         key = different[0]

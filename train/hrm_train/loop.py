@@ -252,8 +252,7 @@ class Trainer:
     def restore(self, path: Path) -> None:
         """Continues exactly where the checkpoint `path` was written, on whatever number of ranks."""
         averaged, _ = checkpoint.load(path)
-        slots, progress = checkpoints.read_trainer(path, self._tensors(), asdict(self.recipe))
-        self.progress = Progress(**progress)
+        slots, self.progress = checkpoints.read_trainer(path, self._tensors(), asdict(self.recipe))
         self.optimiser.num_steps = self.progress.step
         self.average.state = {name: p.detach().to(self.device) for name, p in averaged.named_parameters()}
         for name, buffer in averaged.named_buffers():

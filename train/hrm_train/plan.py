@@ -186,20 +186,23 @@ def _samples_a_pass(data: Path, kind: Puzzle, examples: Values) -> int:
 
 def read_plan(run: Path, hw: str | None = None) -> RunPlan:
     """The plan as it was written, on another machine where `hw` says so; refuses a machine without its device."""
-    if not (run / status.SETTINGS).exists():
+    file = run / status.SETTINGS
+    if not file.exists():
         raise ValueError(f"{run} holds no run to resume; start it without --resume")
-    values = checkpoint.read_json(run / status.SETTINGS)
-    values["hardware"].pop("why", None)  # a sentence that older versions wrote
-    hardware = hardware_from_name(hw) if hw else Hardware(**values["hardware"])
-    prepare(hardware)
-    return RunPlan(
-        run=run,
-        data=Path(values["data"]),
-        hardware=hardware,
-        config=HRMConfig.from_mapping(values["model"]),
-        recipe=Recipe(**values["recipe"]),
-        init=Path(values["init"]) if values["init"] else None,
-    )
+    values = checkpoint.read_json(file)
+    try:
+        plan = RunPlan(
+            run=run,
+            data=Path(values["data"]),
+            hardware=hardware_from_name(hw) if hw else Hardware(**values["hardware"]),
+            config=HRMConfig.from_mapping(values["model"]),
+            recipe=Recipe(**values["recipe"]),
+            init=Path(values["init"]) if values["init"] else None,
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} is not as hrm-train writes it ({error}); start another --run") from error
+    prepare(plan.hardware)
+    return plan
 
 
 def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
