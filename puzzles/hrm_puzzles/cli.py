@@ -58,16 +58,11 @@ class BuildOptions:
     csv_train: Annotated[Path | None, typer.Option(help="CSV (source,question,answer,rating) to train on.")] = None
     csv_test: Annotated[Path | None, typer.Option(help="The same for the test split.")] = None
     csv_sample: Annotated[int | None, typer.Option(min=1, help="So many CSV rows to train on, at random.")] = None
-    least_rating: Annotated[int, typer.Option(min=0, help="Of CSV rows, those rated so or higher.")] = 0
-    greatest_rating: Annotated[int | None, typer.Option(min=0, help="Of CSV rows, take those rated so or lower.")] = (
-        None
-    )
-    dataset: Annotated[str, typer.Option(help="ARC: arcagi, arcagi2, a folder or a challenges file.")] = "arcagi"
-    tasks: Annotated[str | None, typer.Option(help="ARC: so many of each split, names, or a file of names.")] = None
-    augment: Annotated[int, typer.Option(min=0, help="ARC: variants of each task besides itself.")] = 1000
-    max_side: Annotated[int | None, typer.Option(min=1, help="ARC: leave out tasks with larger grids.")] = None
+    dataset: Annotated[str, typer.Option(help="arcagi, arcagi2, a folder or a challenges file.")] = "arcagi"
+    tasks: Annotated[str | None, typer.Option(help="So many of each split, names, or a file of names.")] = None
+    augment: Annotated[int, typer.Option(min=0, help="Variants of each task besides itself.")] = 1000
     hold_out_all: Annotated[
-        bool, typer.Option("--hold-out-all", help="ARC: never train on test pairs, of training tasks neither.")
+        bool, typer.Option("--hold-out-all", help="Never train on test pairs, of training tasks neither.")
     ] = False
     as_json: AsJson = False
 
@@ -88,8 +83,8 @@ class BuildOptions:
 @main.command(
     groups={
         "Generated puzzles": "train test difficulty",
-        "Rows of a CSV file": "source csv_train csv_test csv_sample least_rating greatest_rating",
-        "ARC": "dataset tasks augment max_side hold_out_all",
+        "Rows of a CSV file": "source csv_train csv_test csv_sample",
+        "ARC": "dataset tasks augment hold_out_all",
     }
 )
 @taking(BuildOptions)

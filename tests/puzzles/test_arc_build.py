@@ -224,8 +224,8 @@ def test_sources_that_are_not_there_are_refused_with_the_remedy(
 def test_a_set_without_held_out_answers_is_refused_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="the test split would be empty"):
         build_arc(recipe(folder, tasks="aaa,bbb"), SMALL, tmp_path / "data")
-    with pytest.raises(DatasetError, match="fit 2 x 2"):
-        build_arc(recipe(folder, max_side=2), SMALL, tmp_path / "data")
+    with pytest.raises(DatasetError, match="fit tiny"):
+        build_arc(recipe(folder), Arc(name="tiny", side=2), tmp_path / "data")
     assert [path.name for path in tmp_path.iterdir()] == ["tasks"]
 
 

@@ -1,5 +1,6 @@
 """Builds depend on the recipe alone, keep splits apart, continue where they stopped."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hrm_puzzles.data import sources
 from hrm_puzzles.data.build import DataRecipe, build
 from hrm_puzzles.data.datasets import DatasetError, fingerprint, open_split, write_split
 from hrm_puzzles.data.inspection import inspect
-from hrm_puzzles.data.sources import chunks_of, generated
+from hrm_puzzles.data.sources import generated
 from hrm_puzzles.puzzle import PuzzleError
 
 SMALL = DataRecipe(puzzle="sudoku-6x6", num_train=130, num_test=20, seed=3)
@@ -43,13 +44,15 @@ def test_test_split_shares_no_equivalence_class_with_any_training_split(tmp_path
 
 
 def test_stopped_build_continues_with_the_finished_chunks(tmp_path: Path) -> None:
-    chunks = chunks_of("sudoku-4x4", "easy", 0, is_test=False, count=2 * sources.CHUNK)
-    generated(chunks[:1], tmp_path / "chunks", num_workers=1)
-    kept = (tmp_path / "chunks" / chunks[0].file_name).stat().st_mtime_ns
+    make = partial(generated, registry.get("sudoku-4x4"), directory=tmp_path, is_test=False, difficulty="easy")
+    first = make(sources.CHUNK)
+    (file,) = tmp_path.iterdir()
+    kept = file.stat().st_mtime_ns
     seen: list[tuple[int, int]] = []
-    generated(chunks, tmp_path / "chunks", num_workers=1, progress=lambda *now: seen.append(now))
+    both = make(2 * sources.CHUNK, progress=lambda *now: seen.append(now))
     assert seen == [(sources.CHUNK, 2 * sources.CHUNK), (2 * sources.CHUNK, 2 * sources.CHUNK)]
-    assert (tmp_path / "chunks" / chunks[0].file_name).stat().st_mtime_ns == kept
+    assert file.stat().st_mtime_ns == kept
+    assert (both[: sources.CHUNK] == first).all()
 
 
 def test_training_rows_equivalent_to_test_rows_are_left_out(tmp_path: Path) -> None:

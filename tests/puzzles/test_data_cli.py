@@ -142,7 +142,7 @@ def test_a_hub_that_cannot_be_had_is_one_sentence_with_the_remedy(monkeypatch: p
     ("puzzle", "options", "said"),
     [
         ("arc", ("--train", "4"), "--train says nothing about arc"),
-        ("sudoku-4x4", ("--max-side", "4"), "--max-side says nothing about sudoku-4x4"),
+        ("sudoku-4x4", ("--augment", "4"), "--augment says nothing about sudoku-4x4"),
         ("arc", ("--dataset", "/nowhere"), "there is no /nowhere"),
         ("chess", (), "use one of sudoku"),
     ],

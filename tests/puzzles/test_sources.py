@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hrm_puzzles import registry
@@ -26,17 +25,6 @@ def test_rows_are_read_as_tokens_with_their_ratings(tmp_path: Path) -> None:
     assert rows["inputs"][0, :6].tolist() == [2, 1, 4, 1, 4, 5]
     assert rows["labels"][0, :6].tolist() == [2, 3, 4, 5, 4, 5]
     assert rows["rating"].tolist() == [12, 7]
-
-
-@pytest.mark.parametrize(
-    ("least", "greatest", "expected"), [(0, None, [12, 7]), (8, None, [12]), (0, 11, [7]), (8, 11, [])]
-)
-def test_rows_can_be_chosen_by_rating(tmp_path: Path, least: int, greatest: int | None, expected: list[int]) -> None:
-    path = written(tmp_path, HEADER, "made,1.3.34122143432.,1234341221434321,12", GOOD[1])
-    rows = read_csv(path, SMALL, least_rating=least, greatest_rating=greatest)
-    assert rows["rating"].tolist() == expected
-    assert rows["inputs"].shape == (len(expected), 16)
-    assert rows["inputs"].dtype == np.uint8
 
 
 @pytest.mark.parametrize(

@@ -37,15 +37,14 @@ IntpArray = np.typing.NDArray[np.intp]
 class ArcRecipe:
     """What to build: up to `augment` variants of each task besides the task itself.
 
-    `dataset` and `tasks` are as `notation.read_tasks` and `chosen` read them; tasks with a grid beyond `max_side` are
-    left out. `hold_out_all` keeps the test pairs of training tasks out of training as well.
+    `dataset` and `tasks` are as `notation.read_tasks` and `chosen` read them; those that do not fit the canvas
+    are left out. `hold_out_all` keeps the test pairs of training tasks out of training as well.
     """
 
     puzzle: str
     dataset: str = "arcagi"
     tasks: str | None = None
     augment: int = 1000
-    max_side: int | None = None
     hold_out_all: bool = False
     seed: int = 0
 
@@ -71,12 +70,11 @@ def build_arc(
     """Build a data set at `out`, which must not exist; the same for a seed with any number of workers."""
     require_free(out)
     tasks = chosen(read_tasks(recipe.dataset), recipe.tasks)
-    side = min(puzzle.side, recipe.max_side or puzzle.side)
     fitting = [
-        replace(task, is_held_out=task.is_held_out or recipe.hold_out_all) for task in tasks if task.side <= side
+        replace(task, is_held_out=task.is_held_out or recipe.hold_out_all) for task in tasks if task.side <= puzzle.side
     ]
     if not any(task.is_held_out and task.tests for task in fitting):
-        problem = f"{recipe.dataset} has no held-out task with an answer whose grids fit {side} x {side}"
+        problem = f"{recipe.dataset} has no held-out task with an answer whose grids fit {puzzle.name}"
         raise datasets.DatasetError(
             f"{problem}, so the test split would be empty; choose other tasks or a larger canvas."
         )

@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +20,7 @@ from hrm_host.atomic import new_directory, require_free
 from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets, sources
-from hrm_puzzles.data.sources import Chunk, Examples
+from hrm_puzzles.data.sources import Examples
 from hrm_puzzles.puzzle import WRONG, Puzzle, PuzzleError
 
 USUAL_COUNTS = {"maze": (1000, 1000), "logistics": (960, 400)}  # as the published Maze-Hard, and the city set
@@ -28,7 +29,7 @@ FORM = 'write {"puzzle": ..., "solution": ...}'
 
 @dataclass(frozen=True, kw_only=True)
 class DataRecipe:
-    """What to build: generated puzzles of a difficulty, and the rows of CSV files within a range of ratings.
+    """What to build: generated puzzles of a difficulty, and the rows of CSV files.
 
     `csv_sample` is how many CSV rows to train on, chosen at random.
     """
@@ -40,13 +41,7 @@ class DataRecipe:
     difficulty: str = sources.MIXED
     csv_train: str | None = None
     csv_test: str | None = None
-    least_rating: int = 0
-    greatest_rating: int | None = None
     csv_sample: int | None = None
-
-    def chunks(self, *, is_test: bool) -> list[Chunk]:
-        count = self.num_test if is_test else self.num_train
-        return sources.chunks_of(self.puzzle, self.difficulty, self.seed, is_test=is_test, count=count)
 
 
 def usual_counts(puzzle: Puzzle) -> tuple[int, int]:
@@ -62,15 +57,14 @@ def build(recipe: DataRecipe, out: Path, *, num_workers: int = 1, progress: OnPr
     puzzle = registry.get(recipe.puzzle)
     sources.difficulties_of(puzzle, recipe.difficulty)  # refuse before any work
     require_free(out)
-    # Before the long work, since a faulty file ends it.
-    csv_train, csv_test = (_csv_rows(puzzle, recipe, is_test=is_test) for is_test in (False, True))
+    csv_train, csv_test = (_csv_rows(puzzle, recipe, is_test=is_test) for is_test in (False, True))  # before the work
+    make = partial(sources.generated, puzzle, difficulty=recipe.difficulty, seed=recipe.seed, num_workers=num_workers)
     digest = hashlib.sha256(json.dumps(asdict(recipe)).encode()).hexdigest()
     finished = out.with_name(f".{out.name}.chunks-{digest[:12]}")
-    train_chunks, test_chunks = (recipe.chunks(is_test=is_test) for is_test in (False, True))
-    chunks = [*train_chunks, *test_chunks]
-    parts = sources.generated(chunks, finished, num_workers=num_workers, progress=progress)
-    all_train = np.concatenate([*parts[: len(train_chunks)], *csv_train])
-    test = np.concatenate([*parts[len(train_chunks) :], *csv_test])
+    all_train, test = (
+        np.concatenate([make(count, finished, is_test=is_test, progress=progress), csv_rows])
+        for count, is_test, csv_rows in ((recipe.num_train, False, csv_train), (recipe.num_test, True, csv_test))
+    )
     of_train_N, of_test_N = (puzzle.equivalence_hash_B(rows["inputs"], rows["labels"]) for rows in (all_train, test))
     train = all_train[~np.isin(of_train_N, of_test_N)]  # only CSV rows can be copies of test rows
     with new_directory(out) as directory:
@@ -84,23 +78,19 @@ def build(recipe: DataRecipe, out: Path, *, num_workers: int = 1, progress: OnPr
     )
 
 
-def _csv_rows(puzzle: Puzzle, recipe: DataRecipe, *, is_test: bool) -> list[Examples]:
-    """The rows of the CSV file of a split, if there is one; refuses what would leave the split empty."""
-    source = recipe.csv_test if is_test else recipe.csv_train
-    parts: list[Examples] = []
+def _csv_rows(puzzle: Puzzle, recipe: DataRecipe, *, is_test: bool) -> Examples:
+    """The rows of the CSV file of a split, none without one; refuses what would leave the split empty."""
+    source, count = (recipe.csv_test, recipe.num_test) if is_test else (recipe.csv_train, recipe.num_train)
+    rows = np.zeros(0, dtype=sources.example_type(puzzle))
     if source is not None:
-        least, greatest = recipe.least_rating, recipe.greatest_rating
-        rows = sources.read_csv(Path(source), puzzle, least_rating=least, greatest_rating=greatest)
+        rows = sources.read_csv(Path(source), puzzle)
         if not is_test and recipe.csv_sample is not None and recipe.csv_sample < len(rows):
             rng = np.random.default_rng(np.random.SeedSequence(recipe.seed, spawn_key=(3,)))
             rows = rows[np.sort(rng.permutation(len(rows))[: recipe.csv_sample])]
-        parts.append(rows)
-    if not recipe.chunks(is_test=is_test) and not any(map(len, parts)):
+    if not count and not len(rows):
         split = "test" if is_test else "train"
-        raise datasets.DatasetError(
-            f"the {split} split would be empty; give --{split} or --csv-{split} with rows in range."
-        )
-    return parts
+        raise datasets.DatasetError(f"the {split} split would be empty; give --{split} or --csv-{split} with rows.")
+    return rows
 
 
 def _write(puzzle: Puzzle, recipe: DataRecipe, directory: Path, train: Examples, test: Examples) -> None:

@@ -41,41 +41,32 @@ def example_type(puzzle: Puzzle) -> np.dtype[np.void]:
     return np.dtype([("inputs", np.uint8, puzzle.seq_len), ("labels", np.uint8, puzzle.seq_len), ("rating", "<i4")])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chunk:
-    """`count` puzzles of a split; test splits take the held-out classes, training splits the others."""
-
-    puzzle: str
-    difficulty: str
-    seed: int
-    is_test: bool
-    index: int
-    count: int
-
-    @property
-    def file_name(self) -> str:
-        return f"{'test' if self.is_test else 'train'}-{self.index:06d}.npy"
-
-
-def chunks_of(puzzle: str, difficulty: str, seed: int, *, is_test: bool, count: int) -> list[Chunk]:
-    of_all = partial(Chunk, puzzle=puzzle, difficulty=difficulty, seed=seed, is_test=is_test)
-    starts = range(0, count, CHUNK)
-    return [of_all(index=index, count=min(CHUNK, count - start)) for index, start in enumerate(starts)]
-
-
 def generated(
-    chunks: list[Chunk], directory: Path, *, num_workers: int, progress: OnProgress = unheard
-) -> list[Examples]:
-    """The examples of every chunk, from its file if that is there already."""
+    puzzle: Puzzle,
+    count: int,
+    directory: Path,
+    *,
+    is_test: bool,
+    difficulty: str = MIXED,
+    seed: int = 0,
+    num_workers: int = 1,
+    progress: OnProgress = unheard,
+) -> Examples:
+    """`count` puzzles; test splits take the held-out classes. Those whose file is in `directory` are not made again."""
     directory.mkdir(parents=True, exist_ok=True)
-    missing = [chunk for chunk in chunks if not (directory / chunk.file_name).exists()]
-    total = sum(chunk.count for chunk in chunks)
-    done = total - sum(chunk.count for chunk in missing)
-    progress(done, total)
-    for count in workers.results_of(partial(_make_chunk, directory=directory), missing, num_workers=num_workers):
-        done += count
-        progress(done, total)
-    return [np.load(directory / chunk.file_name, allow_pickle=False) for chunk in chunks]
+    chunks = {
+        directory / f"{'test' if is_test else 'train'}-{index:06d}.npy": (index, min(CHUNK, count - start))
+        for index, start in enumerate(range(0, count, CHUNK))
+    }
+    missing = [(file, *chunk) for file, chunk in chunks.items() if not file.exists()]
+    done = count - sum(size for _, _, size in missing)
+    progress(done, count)
+    make = partial(_make_chunk, puzzle.name, difficulty, seed, is_test)
+    for size in workers.results_of(make, missing, num_workers=num_workers):
+        done += size
+        progress(done, count)
+    found = [np.load(file, allow_pickle=False) for file in chunks]
+    return np.concatenate([np.zeros(0, dtype=example_type(puzzle)), *found])
 
 
 def difficulties_of(puzzle: Puzzle, difficulty: str) -> list[str]:
@@ -103,26 +94,26 @@ def fresh(puzzle: Puzzle, rng: np.random.Generator, difficulty: str, *, is_test:
             return example
 
 
-def _make_chunk(chunk: Chunk, directory: Path) -> int:
-    """Generate one chunk into its file; runs in a worker process."""
-    puzzle = registry.get(chunk.puzzle)
-    rng = np.random.default_rng(np.random.SeedSequence(chunk.seed, spawn_key=(int(chunk.is_test), chunk.index)))
-    names = difficulties_of(puzzle, chunk.difficulty)
-    rows = np.zeros(chunk.count, dtype=example_type(puzzle))
-    for number in range(chunk.count):
-        example = fresh(puzzle, rng, str(rng.choice(names)), is_test=chunk.is_test)
+def _make_chunk(name: str, difficulty: str, seed: int, is_test: bool, job: tuple[Path, int, int]) -> int:
+    """Generate one chunk into its file, from a stream of its own; runs in a worker process."""
+    file, index, size = job
+    puzzle = registry.get(name)
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(is_test), index)))
+    names = difficulties_of(puzzle, difficulty)
+    rows = np.zeros(size, dtype=example_type(puzzle))
+    for number in range(size):
+        example = fresh(puzzle, rng, str(rng.choice(names)), is_test=is_test)
         rows[number] = puzzle.encode(example.question), puzzle.encode(example.answer), example.rating
-    with atomic.new_file(directory / chunk.file_name) as unfinished, unfinished.open("wb") as file:
-        np.save(file, rows)
-    return chunk.count
+    with atomic.new_file(file) as unfinished, unfinished.open("wb") as stream:
+        np.save(stream, rows)
+    return size
 
 
-def read_csv(path: Path, puzzle: Puzzle, *, least_rating: int = 0, greatest_rating: int | None = None) -> Examples:
-    """The rows of a rating range; every answer is checked, and refusals name the line.
+def read_csv(path: Path, puzzle: Puzzle) -> Examples:
+    """Every answer is checked, and refusals name the line.
 
     The ratings are those of the file: Sudoku-Extreme counts the guesses of tdoku, other files other things.
     """
-    wanted = range(least_rating, 10**9 if greatest_rating is None else greatest_rating + 1)
     content, lines = bytearray(), array("q")
     with path.open(newline="", encoding="utf-8") as stream:
         reader = csv.reader(stream)
@@ -131,11 +122,10 @@ def read_csv(path: Path, puzzle: Puzzle, *, least_rating: int = 0, greatest_rati
             raise _csv_error(path, 1, f"the columns are {header}", f"begin the file with {','.join(COLUMNS)}")
         for row in filter(None, reader):
             rating = _rating(path, reader.line_num, row)
-            if rating in wanted:
-                for column, text in (("question", row[1]), ("answer", row[2])):
-                    content += _tokens(path, reader.line_num, puzzle, column, text)
-                content += rating.to_bytes(4, "little")
-                lines.append(reader.line_num)
+            for column, text in (("question", row[1]), ("answer", row[2])):
+                content += _tokens(path, reader.line_num, puzzle, column, text)
+            content += rating.to_bytes(4, "little")
+            lines.append(reader.line_num)
     rows = np.frombuffer(content, dtype=example_type(puzzle))
     wrong = np.flatnonzero(puzzle.check_BT(rows["inputs"], rows["labels"]) != RIGHT)
     if len(wrong):
@@ -284,10 +274,10 @@ def questions_made(
     """Fresh puzzles, by default of all quick difficulties; refuses puzzles that are made by people."""
     if not puzzle.difficulties:
         raise ValueError(f"{puzzle.name} puzzles are made by people; give the path of a data set (see hrm-data build).")
-    chunks = chunks_of(puzzle.name, difficulty, seed, is_test=True, count=count)
+    make = partial(generated, difficulty=difficulty, seed=seed, num_workers=num_workers, progress=progress)
     with TemporaryDirectory() as directory:
-        parts = generated(chunks, Path(directory), num_workers=num_workers, progress=progress)
-    return _from_examples(np.concatenate(parts), f"fresh, {difficulty}, seed {seed}")
+        made = make(puzzle, count, Path(directory), is_test=True)
+    return _from_examples(made, f"fresh, {difficulty}, seed {seed}")
 
 
 def questions_from_data(path: Path, puzzle: Puzzle, count: int | None = None, seed: int = 0) -> Questions:
