@@ -133,7 +133,7 @@ class Maze(GridPuzzle):
 
     def board_of(self, text: str) -> Grid:
         """The cells of one row of a CSV file, question or answer; the board is not judged."""
-        return grid_notation.parsed(self.shape, self.legend, text).grid
+        return self.read(text).grid
 
     def bare(self, tokens: IntArray) -> IntArray:
         return np.where(tokens == PATH_TOKEN, OPEN_TOKEN, tokens)

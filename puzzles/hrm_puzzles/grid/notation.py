@@ -4,8 +4,9 @@ A `Legend` says what the characters of a puzzle stand for; whether a board makes
 Shapes: R rows, C columns.
 """
 
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -16,14 +17,15 @@ from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
 MAX_TEXT = 4000  # characters: more than any form of a board, headers included
 
 Cell = tuple[int, int]
+FromText = Callable[[str], Parsed]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Legend:
     """The character of each value, every character that is read, and the words of an error.
 
-    Lists may hold the values themselves. `open_value` is written with the character that the question used for it;
-    `pads_lines` says that this can be a space, so that an editor may have cut lines short.
+    Lists may hold the values themselves, and null for an open cell. `open_value` is written with the character that the
+    question used for it; `pads_lines` says that this can be a space, so that an editor may have cut lines short.
     """
 
     values: Mapping[str, int]
@@ -71,20 +73,21 @@ def size_of(shape: GridShape) -> BoardSize:
     return BoardSize(shape=shape, rule="wrong-size", forms=forms)
 
 
-def parsed(shape: GridShape, legend: Legend, notation: object) -> Parsed:
-    """Read text or lists; raises PuzzleError with the rule `not-a-puzzle`, `wrong-size` or `bad-character`."""
-    size = size_of(shape)
+def parsed(size: BoardSize, legend: Legend, from_text: FromText, notation: object) -> Parsed:
+    """Read text or lists; raises PuzzleError with the rule `not-a-puzzle`, that of `size`, or `bad-character`."""
     if isinstance(notation, str):
-        return _from_text(size, legend, notation)
+        size.require_short(notation)
+        return from_text(notation)
     if isinstance(notation, list):
-        return _from_list(size, legend, cast("list[object]", notation))
+        return _from_list(size, legend, cast("list[object]", notation), from_text)
     raise PuzzleError(f"{shown(notation)} is not a puzzle", "not-a-puzzle", size.forms)
 
 
 def written(legend: Legend, grid: Grid, notation: Notation) -> object:
     """The grid in the notation of a question, as a JSON value."""
-    if notation.kind == "numbers":
-        return grid.tolist()
+    if notation.kind in ("numbers", "flat"):
+        rows = [[notation.blank if value == legend.open_value else value for value in row] for row in grid.tolist()]
+        return rows if notation.kind == "numbers" else list(chain.from_iterable(rows))
     characters = {**legend.characters, legend.open_value: str(notation.blank)}
     if notation.kind == "rows":
         return [[characters[value] for value in row] for row in grid.tolist()]
@@ -101,8 +104,8 @@ def text_of(legend: Legend, grid: Grid) -> str:
     return "\n".join("".join(characters[value] for value in row) for row in grid.tolist())
 
 
-def _from_text(size: BoardSize, legend: Legend, text: str) -> Parsed:
-    size.require_short(text)
+def lines_parsed(size: BoardSize, legend: Legend, text: str) -> Parsed:
+    """Read lines of equal length, or all cells in one line."""
     shape = size.shape
     lines = text.replace("\r\n", "\n").split("\n")
     expected = 1 if len(lines) < shape.rows else shape.rows
@@ -112,33 +115,37 @@ def _from_text(size: BoardSize, legend: Legend, text: str) -> Parsed:
         lines = lines[1:]
     if len(lines) == 1:
         size.require(lines[0], shape.num_cells, "the text", "characters")
-        return _from_lines(shape, legend, lines[0], stride=shape.cols)
-    size.require(lines, shape.rows, "the text", "lines")
-    if legend.pads_lines and "." not in text:  # editors cut off spaces, and nothing else
-        lines = [line.ljust(shape.cols) for line in lines]
-    for row, line in enumerate(lines):
-        size.require(line, shape.cols, f"row {row + 1}", "characters", row)
-    return _from_lines(shape, legend, "\n".join(lines), stride=shape.cols + 1)
-
-
-def _from_lines(shape: GridShape, legend: Legend, text: str, stride: int) -> Parsed:
+        stride = shape.cols
+    else:
+        size.require(lines, shape.rows, "the text", "lines")
+        stride = shape.cols + 1
+        if legend.pads_lines and "." not in text:  # editors cut off spaces, and nothing else
+            lines = [line.ljust(shape.cols) for line in lines]
+        for row, line in enumerate(lines):
+            size.require(line, shape.cols, f"row {row + 1}", "characters", row)
     offsets = tuple(row * stride + col for row in range(shape.rows) for col in range(shape.cols))
+    text = "\n".join(lines)
     characters = [text[offset] for offset in offsets]
     grid = _grid(shape, legend, characters)
     notation = Notation(kind="text", blank=_blank(legend, characters), template=text, cells=offsets)
     return Parsed(grid=grid, notation=notation)
 
 
-def _from_list(size: BoardSize, legend: Legend, values: list[object]) -> Parsed:
-    size.require(values, size.shape.rows, "the list", "rows")
-    if all(isinstance(value, str) for value in values):
-        read = _from_text(size, legend, "\n".join(cast("list[str]", values)))
+def _from_list(size: BoardSize, legend: Legend, values: list[object], from_text: FromText) -> Parsed:
+    """A list of lines, of rows, or of the cells one after the other."""
+    if values and all(isinstance(value, str) for value in values):
+        size.require(values, size.shape.rows, "the list", "rows")
+        read = from_text("\n".join(cast("list[str]", values)))
         return replace(read, notation=replace(read.notation, kind="lines"))
-    cells = [cell for row in size.rows_of(values) for cell in row]
+    is_flat = not any(isinstance(value, list) for value in values[: size.shape.rows])
+    if is_flat:
+        size.require(values, size.shape.num_cells, "the list", "values")
+    cells = values if is_flat else [cell for row in size.rows_of(values) for cell in row]
     grid = _grid(size.shape, legend, cells)
-    if not all(isinstance(cell, str) for cell in cells):
-        return Parsed(grid=grid, notation=Notation(kind="numbers", blank=legend.open_value))
-    return Parsed(grid=grid, notation=Notation(kind="rows", blank=_blank(legend, cast("list[str]", cells))))
+    if all(isinstance(cell, str) for cell in cells) and not is_flat:
+        return Parsed(grid=grid, notation=Notation(kind="rows", blank=_blank(legend, cast("list[str]", cells))))
+    blank = None if None in cells else legend.open_value
+    return Parsed(grid=grid, notation=Notation(kind="flat" if is_flat else "numbers", blank=blank))
 
 
 def _grid(shape: GridShape, legend: Legend, cells: list[object] | list[str]) -> Grid:
@@ -148,6 +155,8 @@ def _grid(shape: GridShape, legend: Legend, cells: list[object] | list[str]) -> 
             values.append(legend.values[value])
         elif type(value) is int and value in legend.characters:  # bool is an int to isinstance, but no cell to a person
             values.append(value)
+        elif value is None:
+            values.append(legend.open_value)
         else:
             raise bad_character(shape.cell_name(cell), value, legend.described)
     return np.array(values, dtype=np.int8).reshape(shape.rows, shape.cols)

@@ -5,9 +5,9 @@ Shapes: B batch, T cells, V vocabulary.
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -103,6 +103,12 @@ class GridPuzzle(ABC):
     def geometry(self) -> Geometry:
         return self.shape.geometry
 
+    @cached_property
+    def read(self) -> Callable[[object], Parsed]:
+        """The grid in any notation but an object, whether it makes sense or not."""
+        size = grid_notation.size_of(self.shape)
+        return partial(grid_notation.parsed, size, self.legend, partial(grid_notation.lines_parsed, size, self.legend))
+
     def parse(self, notation: object) -> Parsed:
         """Read any notation; refuses what is no board, and boards that make no sense.
 
@@ -113,7 +119,7 @@ class GridPuzzle(ABC):
             form = Notation(kind="object", blank=self.legend.open_value, template=json.dumps(question))
             parsed = Parsed(grid=grid, notation=form)
         else:
-            parsed = grid_notation.parsed(self.shape, self.legend, notation)
+            parsed = self.read(notation)
         tokens_T = self.encode(parsed.grid)
         self.check_question(tokens_T)
         bare_T = self.bare(tokens_T)

@@ -1,22 +1,21 @@
 """A Sudoku board of any side and box shape: its geometry, how people write it, and as text.
 
-People write one string, many lines with or without frames, nested or flat lists. `parsed` reads every notation into
-digits (0 blank) and remembers the form; `written` writes the same form again. What a grid means is judged in `solver`.
+People write one string, many lines with or without frames, nested or flat lists. `solver` judges what a grid means.
 Shapes: S side, T = S * S cells in reading order, U = 3 * S units (rows, columns, boxes).
 """
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import chain
-from typing import cast
 
 import numpy as np
 
 from hrm_puzzles.grid.board import GridShape, Int32Array
-from hrm_puzzles.grid.notation import BoardSize, Cell, bad_character, shown
-from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
+from hrm_puzzles.grid.notation import BoardSize, Cell, Legend, bad_character, parsed, written
+from hrm_puzzles.puzzle import Grid, Notation, Parsed
 
-BLANKS = ".0*_-"
+BLANKS = ".0*_- "
 BETWEEN_CELLS = frozenset("|+=, \t\r\n").union(map(chr, range(0x2500, 0x2580)))  # the last are box-drawing characters
 HEADERS = ("#", "[")  # lines of the .sdk form: "#A author", "[Puzzle]"
 
@@ -62,6 +61,25 @@ class SudokuBoard:
         forms = f"send {self.num_cells} characters with . for a blank, {lists}"
         return BoardSize(shape=GridShape(rows=side, cols=side), rule="wrong-length", forms=forms)
 
+    @cached_property
+    def legend(self) -> Legend:
+        digits = range(1, self.side + 1)
+        return Legend(
+            values={**dict.fromkeys(BLANKS, 0), **{str(digit): digit for digit in digits}},
+            characters={0: ".", **{digit: str(digit) for digit in digits}},
+            open_value=0,
+            pads_lines=False,
+            described=f"the digits 1 to {self.side}, and . 0 * _ or - for a blank (in lists of numbers 0 or null)",
+        )
+
+    @cached_property
+    def read(self) -> Callable[[object], Parsed]:
+        """The grid in any notation, whether it makes sense or not; `grid.notation` says what is refused."""
+        return partial(parsed, self.size, self.legend, partial(_from_text, self))
+
+    def write(self, grid: Grid, notation: Notation) -> object:
+        return written(self.legend, grid, notation)
+
     def cell_name(self, cell: int) -> Cell:
         """(row, column), counted from 1, of a cell index."""
         return self.size.shape.cell_name(cell)
@@ -70,7 +88,7 @@ class SudokuBoard:
         """A question or an answer as in CSV files: one character a cell, `.` or `0` for a blank, and nothing else."""
         if len(text) != self.num_cells:
             raise self.size.error(f"there are {len(text)} characters")
-        digits = _digits(text)
+        digits = _DIGIT_OF_CHARACTER[np.frombuffer(text.encode("ascii", errors="replace"), dtype=np.uint8)]
         if digits.max() > self.side:
             cell = int(np.argmax(digits > self.side))
             raise bad_character(self.cell_name(cell), text[cell], f"1 to {self.side} and . for a blank")
@@ -87,84 +105,34 @@ class SudokuBoard:
         return frame.join("\n".join(band) for band in _chunks(lines, self.box_rows))
 
 
-def parsed(board: SudokuBoard, notation: object) -> Parsed:
-    """Read any notation; raises PuzzleError with the rule `not-a-puzzle`, `wrong-length` or `bad-character`."""
-    if isinstance(notation, str):
-        return _from_text(board, notation)
-    if isinstance(notation, list):
-        return _from_list(board, cast("list[object]", notation))
-    raise PuzzleError(f"{shown(notation)} is not a puzzle", "not-a-puzzle", board.size.forms)
-
-
-def written(grid: Grid, notation: Notation) -> object:
-    """The grid in the notation of a question, as a JSON value."""
-    if notation.kind == "rows":
-        return [[digit or notation.blank for digit in row] for row in grid.tolist()]
-    cells = grid.reshape(-1)
-    if notation.kind == "flat":
-        return [digit or notation.blank for digit in cells.tolist()]
-    text = list(notation.template)
-    for offset, character in zip(notation.cells, (cells + ord("0")).tobytes().decode(), strict=True):
-        text[offset] = character if character != "0" else str(notation.blank)
-    return "".join(text).split("\n") if notation.kind == "lines" else "".join(text)
-
-
 def _chunks(items: list[str], size: int) -> list[list[str]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-_NO_DIGIT = 127
-_DIGIT_OF_CHARACTER = np.full(256, _NO_DIGIT, dtype=np.int8)
+OTHER = 127
+_DIGIT_OF_CHARACTER = np.full(256, OTHER, dtype=np.int8)
 _DIGIT_OF_CHARACTER[ord(".")] = 0
 _DIGIT_OF_CHARACTER[ord("0") : ord("9") + 1] = range(10)
-
-
-def _digits(text: str) -> Grid:
-    return _DIGIT_OF_CHARACTER[np.frombuffer(text.encode("ascii", errors="replace"), dtype=np.uint8)]
-
-
-def _from_list(board: SudokuBoard, values: list[object]) -> Parsed:
-    if any(isinstance(value, list) for value in values[: board.side]):
-        return _from_values(board, list(chain.from_iterable(board.size.rows_of(values))), "rows")
-    if len(values) == board.side and all(isinstance(value, str) for value in values):
-        read = _from_text(board, "\n".join(cast("list[str]", values)))
-        return replace(read, notation=replace(read.notation, kind="lines"))
-    board.size.require(values, board.num_cells, "the list", "values")
-    return _from_values(board, values, "flat")
-
-
-def _from_values(board: SudokuBoard, values: list[object], kind: str) -> Parsed:
-    for cell, value in enumerate(values):
-        is_digit = type(value) is int and 0 <= value <= board.side  # bool is an int to isinstance, but no digit
-        if value is not None and not is_digit:
-            described = f"the whole numbers 1 to {board.side}, and 0 or null for a blank"
-            raise bad_character(board.cell_name(cell), value, described)
-    grid = np.array([value or 0 for value in values], dtype=np.int8).reshape(board.side, board.side)
-    return Parsed(grid=grid, notation=Notation(kind=kind, blank=None if None in values else 0))
 
 
 # Text: a line is the offsets of its cells in the whole text.
 
 
 def _from_text(board: SudokuBoard, text: str) -> Parsed:
-    board.size.require_short(text)
     lines = _lines(board, text)
     offsets = tuple(chain.from_iterable(lines))
     characters = "".join(map(text.__getitem__, offsets))
-    digits = "123456789"[: board.side]
-    refused = characters.lstrip(BLANKS + " " + digits)
-    if refused:
+    if refused := characters.lstrip("".join(board.legend.values)):
         cell = _cell_name(board, lines, len(characters) - len(refused))
-        described = f"the digits 1 to {board.side}, and one of {' '.join(BLANKS)} for a blank"
-        raise bad_character(cell, refused[0], described)
+        raise bad_character(cell, refused[0], board.legend.described)
     if len(lines) == board.side:
         for row, line in enumerate(lines):
             board.size.require(line, board.side, f"row {row + 1}", "cells", row)
     board.size.require(characters, board.num_cells, "the text", "cells")
-    first_blank = characters.strip(digits)[:1]
+    first_blank = characters.strip("123456789")[:1]
     notation = Notation(kind="text", blank=first_blank or ".", template=text, cells=offsets)
-    grid = (_digits(characters) % _NO_DIGIT).reshape(board.side, board.side)
-    return Parsed(grid=grid, notation=notation)
+    digits = _DIGIT_OF_CHARACTER[np.frombuffer(characters.encode(), dtype=np.uint8)] % OTHER
+    return Parsed(grid=digits.reshape(board.side, board.side), notation=notation)
 
 
 def _lines(board: SudokuBoard, text: str) -> list[list[int]]:

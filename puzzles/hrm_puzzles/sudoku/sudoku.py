@@ -31,7 +31,6 @@ class Sudoku(sudoku_board.SudokuBoard):
     num_puzzle_ids = 1
     proof_exists = True
     reveal_BT = staticmethod(revealed_BT)
-    write = staticmethod(sudoku_board.written)
 
     @property
     def seq_len(self) -> int:
@@ -57,7 +56,7 @@ class Sudoku(sudoku_board.SudokuBoard):
 
     def parse(self, notation: object) -> Parsed:
         """Read any notation; refuses what is no board, clashing givens, and questions without exactly one solution."""
-        parsed = sudoku_board.parsed(self, notation)
+        parsed = self.read(notation)
         solver.check_question(self, parsed.grid)
         return parsed
 
@@ -73,8 +72,8 @@ class Sudoku(sudoku_board.SudokuBoard):
 
     @property
     def about(self) -> str:
-        digits = f"the digits 1 to {self.side}, and . 0 * _ or - for a blank (in lists of numbers 0 or null)"
-        return f"{self.side} rows of {self.side} cells in boxes of {self.box_rows} x {self.box_cols}: {digits}"
+        side, boxes = self.side, f"{self.box_rows} x {self.box_cols}"
+        return f"{side} rows of {side} cells in boxes of {boxes}: {self.legend.described}"
 
     def forms(self, asked: Any) -> dict[str, object]:
         grid = self.parse(asked).grid
