@@ -6,18 +6,53 @@ Only light modules are imported at the top, because the spawned engine process i
 import logging
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from hrm_host import system
 from hrm_host.command import Command
 
+if TYPE_CHECKING:
+    from hrm_edge_runtime.http.middleware import Trace
+
 serve = Command("hrm-serve")
 """Entry point of `hrm-serve`."""
 
 UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 MAX_SLOTS = 1024
+
+Bundles = Annotated[
+    list[str] | None,
+    typer.Argument(help="Bundle directories or names of shipped ones, served together; without any, all shipped ones."),
+]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(metavar="BYTES", help="The engine's memory, as 2GiB; without it what the machine can spare."),
+]
+BundleDir = Annotated[
+    list[Path] | None, typer.Option(help="A folder whose bundles an admin may add while the server runs.")
+]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        metavar="ENGINE[:PRECISION]",
+        help="What runs the bundles: auto, cpu, cuda, tensorrt or unrolled, and a precision.",
+    ),
+]
+Connections = Annotated[int, typer.Option(min=1, help="Connections at once; when all are taken, idle ones make room.")]
+Cors = Annotated[
+    list[str] | None, typer.Option(metavar="ORIGIN", help="Pages of this origin may ask too, as https://my.site.")
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Listen beyond this machine without keys: whoever reaches it may use it.")
+]
+Hosts = Annotated[list[str] | None, typer.Option(help="Without keys: a public name of this server; may be repeated.")]
+Log = Annotated[Literal["text", "json"], typer.Option(help="Lines on standard error: for people, or JSON.")]
+Otlp = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Send traces to http://HOST:4318/v1/traces; needs hrm-edge[otel]."),
+]
 
 
 @serve.command(
@@ -29,62 +64,32 @@ MAX_SLOTS = 1024
     epilog="Examples: hrm-serve; hrm-serve sudoku maze-8x8 --port 8000; hrm-serve model.bundle --slots 4",
 )
 def serve_command(
-    bundles: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Bundle directories or names of shipped ones, served together; without any, all shipped ones."
-        ),
-    ] = None,
+    bundles: Bundles = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
     slots: Annotated[str, typer.Option(help="Attempts in one batch: a number, or auto, which measures.")] = "auto",
-    memory_budget: Annotated[
-        str | None,
-        typer.Option(metavar="BYTES", help="The engine's memory, as 2GiB; without it what the machine can spare."),
-    ] = None,
-    bundle_dir: Annotated[
-        list[Path] | None, typer.Option(help="A folder whose bundles an admin may add while the server runs.")
-    ] = None,
+    memory_budget: MemoryLimit = None,
+    bundle_dir: BundleDir = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of an engine; without it, all cores.")] = None,
-    engine: Annotated[
-        str,
-        typer.Option(
-            metavar="ENGINE[:PRECISION]",
-            help="What runs the bundles: auto, cpu, cuda, tensorrt or unrolled, and a precision.",
-        ),
-    ] = "auto",
+    engine: EngineName = "auto",
     max_attempts: Annotated[int, typer.Option(min=1, max=1024, help="The most attempts a request may ask for.")] = 16,
     queue_limit: Annotated[int, typer.Option(min=0, help="Puzzles that may wait for a slot; more get 503.")] = 256,
     drain_seconds: Annotated[float, typer.Option(min=0, help="Time for admitted work after SIGTERM or Ctrl-C.")] = 30.0,
     stall_seconds: Annotated[float, typer.Option(min=1, help="An engine without a step for so long is killed.")] = 60.0,
-    max_connections: Annotated[
-        int, typer.Option(min=1, help="Connections at once; when all are taken, idle ones make room.")
-    ] = 4096,
+    max_connections: Connections = 4096,
     keys: Annotated[Path | None, typer.Option(help="File of keys, made with hrm-key; every request needs one.")] = None,
-    cors: Annotated[
-        list[str] | None, typer.Option(metavar="ORIGIN", help="Pages of this origin may ask too, as https://my.site.")
-    ] = None,
+    cors: Cors = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate (PEM, with its chain): speak HTTPS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).")] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen beyond this machine without keys: whoever reaches it may use it.")
-    ] = False,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="Without keys: a public name of this server; may be repeated."),
-    ] = None,
-    log: Annotated[
-        Literal["text", "json"], typer.Option(help="Lines on standard error: for people, or JSON.")
-    ] = "text",
-    otlp_endpoint: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Send traces to http://HOST:4318/v1/traces; needs hrm-edge[otel]."),
-    ] = None,
+    insecure: Insecure = False,
+    allow_host: Hosts = None,
+    log: Log = "text",
+    otlp_endpoint: Otlp = None,
 ) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     system.ignore_hang_ups()
     from hrm_edge_runtime import bundle, logs
-    from hrm_edge_runtime.http import auth, model_manager, server
+    from hrm_edge_runtime.http import auth, middleware, model_manager, server
     from hrm_edge_runtime.worker.lanes import LaneDefaults, MemoryBudget
 
     defaults = LaneDefaults(
@@ -97,17 +102,14 @@ def serve_command(
     )
     opened = [bundle.Bundle.open(bundle.find_bundle(name)) for name in bundles or bundle.shipped_bundles()]
     models, library = model_manager.models_and_library(opened, defaults, bundle_dir or ())
-    ring = auth.KeyRing(keys) if keys else None
-    warnings = auth.bind_warnings(
-        host, with_keys=ring is not None, tls_cert=tls_cert, tls_key=tls_key, insecure=insecure
+    access = middleware.Access(
+        keys=auth.KeyRing(keys) if keys else None,
+        hosts=(host, *(allow_host or ())),
+        origins=auth.checked_origins(cors or ()),
+        trace=_tracer(otlp_endpoint) if otlp_endpoint else None,
     )
-    trace = None
-    if otlp_endpoint:
-        try:
-            from hrm_edge_runtime.http.otel import tracer_to
-        except ModuleNotFoundError as error:
-            raise ValueError(f"--otlp-endpoint needs {error.name}: run pip install 'hrm-edge[otel]'.") from error
-        trace = tracer_to(otlp_endpoint)
+    with_keys = keys is not None
+    warnings = auth.bind_warnings(host, with_keys=with_keys, tls_cert=tls_cert, tls_key=tls_key, insecure=insecure)
     logs.configure(log)
     for warning in warnings:
         logging.warning(warning)
@@ -120,15 +122,20 @@ def serve_command(
         drain_s=drain_seconds,
         stall_s=stall_seconds,
         max_connections=max_connections,
-        keys=ring,
-        origins=auth.checked_origins(cors or ()),
+        access=access,
         tls_cert=tls_cert,
         tls_key=tls_key,
-        hosts=allow_host or (),
         log=log,
-        trace=trace,
     )
     server.run_server(library, models, options)
+
+
+def _tracer(endpoint: str) -> "Trace":
+    try:
+        from hrm_edge_runtime.http.otel import tracer_to
+    except ModuleNotFoundError as error:
+        raise ValueError(f"--otlp-endpoint needs {error.name}: run pip install 'hrm-edge[otel]'.") from error
+    return tracer_to(endpoint)
 
 
 def slots_from(text: str) -> int | None:

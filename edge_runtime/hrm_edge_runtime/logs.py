@@ -98,7 +98,6 @@ def begin_request(headers: Mapping[bytes, bytes]) -> RequestContext:
 def configure(form: LogForm) -> None:
     """Log from INFO on, in place of whatever was configured before."""
     handler = QueuedLines(sys.stderr.fileno())
-    handler.addFilter(add_request_id)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
@@ -117,6 +116,9 @@ class QueuedLines(logging.Handler):
         threading.Thread(target=self._write_all, name="log-writer", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if not hasattr(record, "request"):  # those of the engine process name their own
+            context = request.get()
+            record.request = context.request_id if context else ""
         try:
             self._lines.put_nowait(self._line(record))
         except queue.Full:
@@ -133,27 +135,17 @@ class QueuedLines(logging.Handler):
 
     def _write_all(self) -> None:
         while True:
-            self._write(self._lines.get())
+            rest = self._lines.get()
             if self._num_dropped and self._lines.empty():
                 with self.lock or contextlib.nullcontext():
                     num_dropped, self._num_dropped = self._num_dropped, 0
                 said = "%d lines of this log were dropped, because nobody read it"
                 record = _log.makeRecord(_log.name, logging.WARNING, __file__, 0, said, (num_dropped,), None)
-                self._write(self._line(record))  # past the queue, which may be full again
+                rest += self._line(record)  # past the queue, which may be full again
+            with contextlib.suppress(OSError):  # nobody reads the log any more
+                while rest:
+                    rest = rest[os.write(self._handle, rest) :]  # not a Python stream: its lock would hang the exit
             self._lines.task_done()
-
-    def _write(self, rest: bytes) -> None:
-        with contextlib.suppress(OSError):  # nobody reads the log any more
-            while rest:
-                rest = rest[os.write(self._handle, rest) :]  # not a Python stream: its lock would hang the exit
-
-
-def add_request_id(record: logging.LogRecord) -> bool:
-    """Name the current request, unless the record names its own as those of the engine process do."""
-    if not hasattr(record, "request"):
-        context = request.get()
-        record.request = context.request_id if context else ""
-    return True
 
 
 class TextLines(logging.Formatter):

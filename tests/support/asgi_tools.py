@@ -19,6 +19,7 @@ from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyRing
+from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes, MakeLanes, ready_lane
@@ -39,7 +40,7 @@ def app_over(
     make_lanes: MakeLanes, keys: KeyRing | None = None, origins: Sequence[str] = ()
 ) -> tuple[FastAPI, EngineClient]:
     engine_client = EngineClient(functools.partial(ThreadEngine, make_lanes), {NAME: 10})
-    return create_app(engine_client, [scripted_model(num_slots=2)], keys=keys, origins=origins), engine_client
+    return create_app(engine_client, [scripted_model(num_slots=2)], Access(keys=keys, origins=origins)), engine_client
 
 
 def app_of_two() -> tuple[FastAPI, EngineClient]:

@@ -70,7 +70,8 @@ def _tokens(text: str) -> np.ndarray:
 
 
 def main() -> None:
-    from hrm_edge_runtime.http.auth import KeyRing  # the engine process needs neither of them
+    from hrm_edge_runtime.http.auth import KeyRing  # the engine process needs none of them
+    from hrm_edge_runtime.http.middleware import Access
     from hrm_edge_runtime.http.server import ServerOptions, run_server
     from hrm_edge_runtime.logs import configure
 
@@ -98,7 +99,7 @@ def main() -> None:
         drain_s=given.drain_s,
         stall_s=given.stall_s,
         max_connections=given.max_connections,
-        keys=KeyRing(given.keys) if given.keys else None,
+        access=Access(keys=KeyRing(given.keys) if given.keys else None),
         tls_cert=given.tls_cert,
         tls_key=given.tls_key,
         log=given.log,

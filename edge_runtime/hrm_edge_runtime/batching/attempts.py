@@ -26,17 +26,13 @@ _BY_NUMBER = attrgetter("number")
 DRAWS = 4  # symmetries drawn for each variant wanted: a puzzle with few of them soon repeats itself
 
 
-def unchanged(answer_T: Int32) -> Int32:
-    return answer_T
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TaskVariant:
     """A copy of a puzzle, its row of the puzzle table, and the way back for answers."""
 
     tokens_T: Int32
     puzzle_id: int
-    turn_back: Callable[[Int32], Int32] = unchanged
+    turn_back: Callable[[Int32], Int32] = np.asarray
 
 
 class TaskVariants:
@@ -114,7 +110,7 @@ class Attempts:
         self.engine = engine
         self.queue_limit = queue_limit
         self._puzzle = puzzle
-        self._puzzle_table_PE = np.asarray(puzzle_table_PE)  # still memory-mapped, but its rows are plain arrays
+        self.puzzle_table_PE = np.asarray(puzzle_table_PE)  # still memory-mapped, but its rows are plain arrays
         self._max_tasks = engine.num_slots + queue_limit
         self._max_attempts = max_attempts
         self._variants = TaskVariants(puzzle, identifiers)
@@ -129,10 +125,6 @@ class Attempts:
         self._best_effort: dict[int, _Group] = {}
         self._streamed: dict[int, _Group] = {}
         self._results: list[Result] = []
-
-    def puzzle_vector(self, puzzle_id: int) -> Float32:
-        """The row of the puzzle table that an engine needs beside the tokens."""
-        return self._puzzle_table_PE[puzzle_id]
 
     @property
     def has_work(self) -> bool:
@@ -157,26 +149,24 @@ class Attempts:
             attempt = Attempt(
                 attempt_id=next(self._attempt_ids),
                 tokens_T=variant.tokens_T,
-                puzzle_vector_E=self._puzzle_table_PE[variant.puzzle_id],
+                puzzle_vector_E=self.puzzle_table_PE[variant.puzzle_id],
                 policy=task.policy,
                 arrival_s=task.arrival_s,
                 priority=task.priority - (number > 0),
                 deadline_s=task.deadline_s,
                 number=number,
-                hypotheses=None if number < first_guessing else self._hypotheses(variant, number),
             )
+            if number >= first_guessing:
+                num_symbols, rng = self._puzzle.geometry.num_symbols, np.random.default_rng(number)
+                attempt.hypotheses = Hypotheses(question_T=variant.tokens_T, num_symbols=num_symbols, rng=rng)
             self._lane.submit(attempt)  # refuses bad tokens before anything of the task is kept
             group.living[attempt.attempt_id] = attempt
             self._group_of[attempt.attempt_id] = group
         self._groups[task.task_id] = group
-        if task.best_effort and task.deadline_s is not None:
+        if task.best_effort:
             self._best_effort[task.task_id] = group
         if task.streamed:
             self._streamed[task.task_id] = group
-
-    def _hypotheses(self, variant: TaskVariant, number: int) -> Hypotheses:
-        num_symbols, rng = self._puzzle.geometry.num_symbols, np.random.default_rng(number)
-        return Hypotheses(question_T=variant.tokens_T, num_symbols=num_symbols, rng=rng)
 
     def cancel(self, task_id: int) -> bool:
         """End a task; the next `step` returns its result and refills its slots. False where it is not here."""
@@ -233,15 +223,13 @@ class Attempts:
         """End the best-effort tasks whose deadline the next segment would miss, unless they have no answer yet."""
         next_end_s = now + max(self._interval_s, self._lane.mean_step_s)
         for group in list(self._best_effort.values()):
-            deadline_s = group.task.deadline_s
             attempts = [*group.ended, *group.living.values()]
-            if deadline_s is None or next_end_s <= deadline_s or not any(one.segments for one in attempts):
-                continue
-            for attempt in self._drop_living(group, "deadline"):
-                self._turn_back(group, attempt)
-            choice = _choice(group.ended, 0, self._puzzle)
-            assert choice is not None, "no attempt is left that could change it"
-            self._finish(group, *choice)
+            if next_end_s > (group.task.deadline_s or math.inf) and any(one.segments for one in attempts):
+                for attempt in self._drop_living(group, "deadline"):
+                    self._turn_back(group, attempt)
+                choice = _choice(group.ended, 0, self._puzzle)
+                assert choice is not None, "no attempt is left that could change it"
+                self._finish(group, *choice)
 
     def _drop_living(self, group: _Group, outcome: stats.Outcome) -> list[Attempt]:
         dropped = [self._lane.drop(attempt_id, outcome) for attempt_id in group.living]
@@ -272,10 +260,9 @@ class Attempts:
     def _events_of_the_living(self) -> Iterator[SegmentEvent]:
         for group in self._streamed.values():
             for attempt in group.living.values():
-                if attempt.segments:
-                    answer_T = self._turned_back(group, attempt, self._lane.answer_of(attempt))
-                    if answer_T is not None:
-                        yield _event(group, attempt, answer_T)
+                answer_T = self._lane.answer_of(attempt) if attempt.segments else None
+                if answer_T is not None and (said_T := self._turned_back(group, attempt, answer_T)) is not None:
+                    yield _event(group, attempt, said_T)
 
     def _finish(self, group: _Group, attempt: Attempt, votes: int | None) -> None:
         """Report the end of a task whose attempts have all ended; this attempt answers it."""

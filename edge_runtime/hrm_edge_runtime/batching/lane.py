@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hrm_edge_runtime.batching.halting import decide
 from hrm_edge_runtime.batching.hypotheses import is_due, segments_to_next
 from hrm_edge_runtime.batching.scheduler import NOTHING, Plan, Scheduler
-from hrm_edge_runtime.batching.stats import LaneCounters, LaneSnapshot, Outcome, SlotView
+from hrm_edge_runtime.batching.stats import NUM_TELLING, LaneCounters, LaneSnapshot, Outcome, SlotView
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.engine import Engine, Int32, StepOutput
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN
@@ -48,7 +48,7 @@ class Lane:
         clock: Callable[[], float] = time.monotonic,
         run_length: int | None = None,
     ) -> None:
-        self._engine = engine
+        self.engine = engine
         self._puzzle = puzzle
         self._vocab_size = puzzle.vocab_size
         self._clock = clock
@@ -61,10 +61,6 @@ class Lane:
         self._run: Iterator[StepOutput] | None = None
         self.num_ahead = 0
         """Segments of the run still to come. Before the last nobody is admitted, and no deadline ends anybody."""
-
-    @property
-    def num_slots(self) -> int:
-        return self._scheduler.num_slots
 
     @property
     def num_active(self) -> int:
@@ -91,19 +87,12 @@ class Lane:
 
     def check_tokens(self, tokens_T: Int32) -> None:
         """Raise ValueError for tokens the model does not know."""
-        has_shape = tokens_T.shape == (self._engine.seq_len,)
+        has_shape = tokens_T.shape == (self.engine.seq_len,)
         if not has_shape or tokens_T.min() < 0 or tokens_T.max() >= self._vocab_size:
             raise ValueError(
                 f"tokens of shape {tokens_T.shape} in {tokens_T.min()}..{tokens_T.max()} do not fit this model: "
-                f"give {self._engine.seq_len} tokens in 0..{self._vocab_size - 1}."
+                f"give {self.engine.seq_len} tokens in 0..{self._vocab_size - 1}."
             )
-
-    def cancel(self, attempt_id: int) -> bool:
-        """End an attempt; the next `step` returns it and refills its slot. False where it is not here."""
-        attempt = self._scheduler.cancel(attempt_id)
-        if attempt is not None:
-            self._ended.append(self._end(attempt, "cancelled", self._clock()))
-        return attempt is not None
 
     def drop(self, attempt_id: int, outcome: Outcome) -> Attempt:
         """End an attempt that is here and return it at once; the next `step` refills its slot."""
@@ -129,8 +118,8 @@ class Lane:
             before = self._clock()
             if is_first:
                 self.num_ahead = 1 if self._run_length == 1 else self._next_run(attempts)
-                self._run = self._engine.run(len(attempts), self.num_ahead) if self.num_ahead > 1 else None
-            output = next(self._run) if self._run else self._engine.step(len(attempts))
+                self._run = self.engine.run(len(attempts), self.num_ahead) if self.num_ahead > 1 else None
+            output = next(self._run) if self._run else self.engine.step(len(attempts))
             self.num_ahead -= 1
             after = self._clock()
             self._commit(output, attempts, after)
@@ -154,12 +143,27 @@ class Lane:
             if attempt is not None:
                 view = replace(view, job_id=attempt.attempt_id, segments=attempt.segments, margin=attempt.margin)
             slots.append(view)
-        return self._counters.snapshot(
+        counters = self._counters
+        recent, most = counters.recent_segments, max(counters.segments, default=0)
+        return LaneSnapshot(
             num_slots=scheduler.num_slots,
             num_active=len(scheduler.running),
             num_queued=len(scheduler.waiting),
             queue_limit=scheduler.queue_limit if queue_limit is None else queue_limit,
             slots=tuple(slots),
+            completed=dict(counters.completed),
+            segments_histogram=tuple(map(counters.segments.__getitem__, range(most + 1))),
+            least_step_s=min(counters.full_steps_s, default=0.0),
+            least_segments=min(recent) if len(recent) >= NUM_TELLING else 1,
+            steps=counters.steps,
+            slot_segments=counters.slot_segments,
+            slot_segments_used=counters.slot_segments_used,
+            slot_segments_offered=counters.slot_segments_offered,
+            hypotheses=counters.hypotheses,
+            step_seconds_total=counters.step_seconds_total,
+            host_seconds_total=counters.host_seconds_total,
+            mean_step_s=counters.mean_step_s,
+            mean_segments=counters.mean_segments,
         )
 
     def _prepare(self, plan: Plan, now: float) -> None:
@@ -169,11 +173,11 @@ class Lane:
             attempt.admitted_s = now
             self._tokens_BT[slot] = attempt.tokens_T
             self._answers_BT[slot] = NO_TOKEN
-            self._engine.load(slot, attempt.tokens_T, attempt.puzzle_vector_E)
+            self.engine.load(slot, attempt.tokens_T, attempt.puzzle_vector_E)
         for move in plan.moves:
             self._tokens_BT[move.target] = self._tokens_BT[move.source]
             self._answers_BT[move.target] = self._answers_BT[move.source]
-            self._engine.move(move.source, move.target)
+            self.engine.move(move.source, move.target)
 
     def _next_run(self, attempts: list[Attempt]) -> int:
         """How many segments to run: not beyond one that a hypothesis follows, which an engine ahead would not see."""
@@ -213,7 +217,7 @@ class Lane:
                 self._scheduler.release(attempt.attempt_id)
                 self._ended.append(self._end(attempt, outcome, now))
             elif attempt.hypotheses is not None and output.logits_BTV is not None and is_due(attempt.segments):
-                self._engine.retell(slot, attempt.hypotheses.next_T(output.logits_BTV[slot]))
+                self.engine.retell(slot, attempt.hypotheses.next_T(output.logits_BTV[slot]))
                 self._counters.hypotheses += 1
 
     def _check(self, slots: list[int], attempts: list[Attempt]) -> set[int]:
@@ -250,7 +254,7 @@ def run_all(lane: Lane, attempts: Iterable[Attempt]) -> Iterator[Attempt]:
     """
     waiting = iter(attempts)
     while True:
-        while lane.num_queued < lane.num_slots and (attempt := next(waiting, None)) is not None:
+        while lane.num_queued < lane.engine.num_slots and (attempt := next(waiting, None)) is not None:
             lane.submit(attempt)
         if not lane.has_work:
             return

@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Any
 
-from hrm_edge_runtime.batching.task import Attempt
+from hrm_edge_runtime.batching.task import Attempt, Task
 
 AGEING_S = 10.0
 
@@ -19,20 +19,17 @@ Key = tuple[Any, ...]
 
 
 class QueueFull(ValueError):  # noqa: N818 - says what is the case, like queue.Full
-    """The line is as long as it may get; `limit` says how many may wait."""
+    """The line is as long as it may get."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(limit)  # the number alone, so that the error survives pickling
-        self.limit = limit
-
-    def __str__(self) -> str:
-        return f"the queue already holds its limit of {self.limit} waiting puzzles: retry when some have finished."
+        super().__init__(f"the queue holds its limit of {limit} waiting puzzles already: retry when some have ended.")
 
 
-def rank(priority: int, deadline_s: float | None, arrival_s: float, ageing_s: float = AGEING_S) -> Key:
-    """The place in line, smaller first. It never changes, so ranks computed at different moments compare."""
-    period = math.floor(arrival_s / ageing_s)
-    return (period - priority, -priority, math.inf if deadline_s is None else deadline_s, arrival_s)
+def place_of(one: Task | Attempt, ageing_s: float = AGEING_S) -> Key:
+    """The place in line, smaller first. It never changes, so places computed at different moments compare."""
+    period = math.floor(one.arrival_s / ageing_s)
+    deadline_s = math.inf if one.deadline_s is None else one.deadline_s
+    return (period - one.priority, -one.priority, deadline_s, one.arrival_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +83,7 @@ class Scheduler:
             raise QueueFull(self.queue_limit)
         self._num_submitted += 1
         self.waiting[attempt_id] = attempt
-        place = rank(attempt.priority, attempt.deadline_s, attempt.arrival_s, self.ageing_s)
-        self._place_of[attempt_id] = (*place, self._num_submitted)
+        self._place_of[attempt_id] = (*place_of(attempt, self.ageing_s), self._num_submitted)
         insort(self._line, (self._place_of[attempt_id], attempt_id))
         if attempt.deadline_s is not None:
             insort(self._deadlines, (attempt.deadline_s, attempt_id))

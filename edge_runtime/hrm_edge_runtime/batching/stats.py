@@ -20,7 +20,7 @@ HALTED: frozenset[Outcome] = frozenset(("proven", "learned", "max_segments"))
 _MEMORY = 1 / 32  # weight of the newest value in the running means: about the last thirty steps or puzzles
 MAX_RUN = 16  # segments of a run: an arrival never waits longer for its slot to be looked at
 _NUM_RECENT = 256  # steps and puzzles that the least values are taken of
-_NUM_TELLING = 32  # puzzles that must have been seen before the quickest of them says anything of those to come
+NUM_TELLING = 32  # puzzles that must have been seen before the quickest of them says anything of those to come
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,38 +137,10 @@ class LaneCounters:
         its slot to the end of it; a look leaves the engine idle for as long as the host takes, about twice what is seen
         of it here, since messages come on top.
         """
-        if self.steps >= self._choose_at and len(self.recent_segments) >= _NUM_TELLING:
+        if self.steps >= self._choose_at and len(self.recent_segments) >= NUM_TELLING:
             self._choose_at = self.steps + _NUM_RECENT
             look_s, further_s = 2 * self.mean_host_s + self.mean_first_s, max(self.mean_first_s, self.mean_host_s)
             length_L, segments_N1 = np.arange(1, MAX_RUN + 1), np.array(self.recent_segments)[:, None]
             runs_L = np.ceil(segments_N1 / length_L).mean(axis=0)
             self._run_length = 1 + int((runs_L * (look_s + (length_L - 1) * further_s)).argmin())
         return self._run_length
-
-    def snapshot(
-        self, *, num_slots: int, num_active: int, num_queued: int, queue_limit: int, slots: tuple[SlotView, ...]
-    ) -> LaneSnapshot:
-        """The totals, beside what the lane says of itself."""
-        histogram = [0] * (max(self.segments, default=0) + 1)
-        for num_segments, count in self.segments.items():
-            histogram[num_segments] = count
-        return LaneSnapshot(
-            num_slots=num_slots,
-            num_active=num_active,
-            num_queued=num_queued,
-            queue_limit=queue_limit,
-            slots=slots,
-            steps=self.steps,
-            slot_segments=self.slot_segments,
-            slot_segments_used=self.slot_segments_used,
-            slot_segments_offered=self.slot_segments_offered,
-            hypotheses=self.hypotheses,
-            completed=dict(self.completed),
-            segments_histogram=tuple(histogram),
-            step_seconds_total=self.step_seconds_total,
-            host_seconds_total=self.host_seconds_total,
-            mean_step_s=self.mean_step_s,
-            mean_segments=self.mean_segments,
-            least_step_s=min(self.full_steps_s, default=0.0),
-            least_segments=min(self.recent_segments) if len(self.recent_segments) >= _NUM_TELLING else 1,
-        )

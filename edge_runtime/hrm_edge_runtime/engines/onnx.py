@@ -128,9 +128,13 @@ class OnnxEngine(Engine):
             carry.move(source, target)
 
     def step(self, num_active: int) -> StepOutput:
-        binding = self._binding(num_active)
+        key = (self._current, num_active)
+        if key not in self._bindings:
+            self._bindings[key] = self._bind(num_active)
+        elif not self._on_host:
+            self._bind_inputs(self._bindings[key], num_active)
         try:
-            self._session.run_with_iobinding(binding)
+            self._session.run_with_iobinding(self._bindings[key])
         except Exception as error:  # ONNX Runtime has no common class of its own
             raise EngineLostError(f"ONNX Runtime failed in a segment of {num_active} slots ({error})") from error
         self._current = 1 - self._current
@@ -151,14 +155,6 @@ class OnnxEngine(Engine):
         """`z_high_BND` and `z_low_BND` after the last step, for parity; a view or a copy."""
         high, low = (self._carries[self._current][name].read(num_active) for name in contract.CARRIES)
         return high, low
-
-    def _binding(self, num_active: int) -> ort.IOBinding:
-        key = (self._current, num_active)
-        if key not in self._bindings:
-            self._bindings[key] = self._bind(num_active)
-        elif not self._on_host:
-            self._bind_inputs(self._bindings[key], num_active)
-        return self._bindings[key]
 
     def _bind(self, num_active: int) -> ort.IOBinding:
         assert 0 < num_active <= self.num_slots, f"{num_active} active slots of {self.num_slots}"

@@ -1,7 +1,6 @@
 """The HTTP application: its routes, its one middleware, and how every refusal becomes the same answer."""
 
 import contextlib
-import os
 import time
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
@@ -21,9 +20,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hrm_edge_runtime.http import boards, openapi, schema, streams
 from hrm_edge_runtime.http import body as intake
-from hrm_edge_runtime.http.auth import KeyRing, key_of
+from hrm_edge_runtime.http.auth import key_of
 from hrm_edge_runtime.http.errors import JSON, ServiceError, as_json, invalid, no_answer, refusal_from, without_folders
-from hrm_edge_runtime.http.middleware import INTERNAL, RequestMiddleware, Trace
+from hrm_edge_runtime.http.middleware import INTERNAL, Access, RequestMiddleware
 from hrm_edge_runtime.http.model_manager import Library, ModelManager
 from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.openapi import error_answers
@@ -57,19 +56,15 @@ router = fastapi.APIRouter()
 def create_app(
     engine_client: EngineClient,
     models: Sequence[ServedModel],
+    access: Access | None = None,
     *,
-    keys: KeyRing | None = None,
-    hosts: Sequence[str] = (),
-    trace: Trace | None = None,
     library: Library | None = None,
-    origins: Sequence[str] = (),
 ) -> fastapi.FastAPI:
     """The application over one engine, which starts and stops with it.
 
-    With `keys` every route but /livez needs one of them; without, `hosts` are its public names. With a `library` an
-    admin may add, reload and remove models.
-    Pages of the `origins` may ask as well, with a key in a header.
+    With a `library` an admin may add, reload and remove models.
     """
+    access = access or Access()
     service = SolveService(models, engine_client, library)
 
     @contextlib.asynccontextmanager
@@ -86,23 +81,17 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.service, app.state.keys = service, keys
+    app.state.service, app.state.keys = service, access.keys
     app.include_router(router)
-    app.mount("/web", WebFiles())
-    for refused in REFUSED:
+    app.mount("/web", WebFiles(directory=WEB))
+    for refused in (*REFUSED, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(refused, _refuse)
-    app.add_exception_handler(HTTPException, _refuse_route)
-    app.add_exception_handler(RequestValidationError, _refuse_query)
-    app.add_exception_handler(Exception, _own_fault)
-    app.has_keys = keys is not None
     routes = [route.path for route in router.routes if isinstance(route, Route)]
-    app.entrance = RequestMiddleware(
-        app.pass_on, metrics=service.metrics, routes=routes, keys=keys, hosts=hosts, trace=trace, origins=origins
-    )
-    if origins:
+    app.entrance = RequestMiddleware(app.pass_on, metrics=service.metrics, routes=routes, access=access)
+    if access.origins:
         app.entrance = CORSMiddleware(
             app.entrance,
-            allow_origins=origins,
+            allow_origins=access.origins,
             allow_methods=("GET", "POST", "PUT", "DELETE"),
             allow_headers=("Authorization", "Content-Type", "X-API-Key", "X-Request-Id"),
             expose_headers=("Retry-After", "X-Request-Id"),
@@ -114,14 +103,14 @@ class EdgeApp(fastapi.FastAPI):
     """FastAPI behind our one middleware; it describes POST /solve, which goes past it and saves a fifth of the CPU."""
 
     entrance: ASGIApp
-    has_keys: bool
     _described: tuple[tuple[ServedModel, ...], dict[str, Any]] = ((), {})
 
     def openapi(self) -> dict[str, Any]:
         """Made when it is read, with examples of the models that are served then."""
         models = tuple(cast(SolveService, self.state.service).models.values())
         if self._described[0] != models:
-            self._described = models, openapi.described(super().openapi(), models, with_keys=self.has_keys)
+            with_keys = self.state.keys is not None
+            self._described = models, openapi.described(super().openapi(), models, with_keys=with_keys)
         return self._described[1]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,41 +132,27 @@ class EdgeApp(fastapi.FastAPI):
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
+    """The one answer to whatever goes wrong."""
     if isinstance(error, intake.ClientGoneError):
         return Response(status_code=CLIENT_GONE)
-    assert isinstance(error, ServiceError | NoAnswerError)
-    return refusal_from(error).response()
-
-
-async def _refuse_route(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    reason, message = _ROUTE_FAULTS.get(error.status_code, ("refused", str(error.detail)))
-    refusal = ServiceError(error.status_code, reason, message, "see /docs for every path and its method")
-    refusal.headers.update(error.headers or {})
-    return refusal.response()
-
-
-async def _refuse_query(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    field = str(first["loc"][-1])
-    return invalid(first["type"], f"{field!r}: {first['msg']}", "see /docs for its values", field=field).response()
-
-
-async def _own_fault(_: Request, __: Exception) -> Response:
+    if isinstance(error, ServiceError | NoAnswerError):
+        return refusal_from(error).response()
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        field = str(first["loc"][-1])
+        return invalid(first["type"], f"{field!r}: {first['msg']}", "see /docs for its values", field=field).response()
+    if isinstance(error, HTTPException):
+        reason, message = _ROUTE_FAULTS.get(error.status_code, ("refused", str(error.detail)))
+        headers, remedy = dict(error.headers or {}), "see /docs for every path and its method"
+        return ServiceError(error.status_code, reason, message, remedy, headers=headers).response()
     return INTERNAL.response()
 
 
 class WebFiles(StaticFiles):
     """The style and the scripts of our pages, which so work without any network but this server."""
 
-    def __init__(self) -> None:
-        super().__init__(directory=WEB)
-
-    def file_response(
-        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
-    ) -> Response:
-        response = super().file_response(full_path, stat_result, scope, status_code)
+    def file_response(self, *told: Any, **more: Any) -> Response:
+        response = super().file_response(*told, **more)
         response.headers.update(PAGE_HEADERS)
         return response
 

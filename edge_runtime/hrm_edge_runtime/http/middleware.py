@@ -9,7 +9,8 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -54,34 +55,31 @@ Trace = Callable[[str, str, Mapping[bytes, bytes], logs.RequestContext], Callabl
 _log = logging.getLogger("hrm_edge_runtime.access")
 
 
-class RequestMiddleware:
-    """With `keys`, every path but `/livez`, known or not, needs one of them.
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Who is let in and watched: with `keys`, every path but `/livez`, known or not, needs one of them.
 
     A key comes as Bearer token, as X-API-Key, or as the password of Basic, which is how a browser opens the page; the
     user name is ignored. It is kept in `scope["state"]["key"]`, as its line of the file.
 
     Without keys `hosts` lists the server's public names, or a stranger could give this address to a name of his own,
-    and a page under that name would count as the server's.
+    and a page under that name would count as the server's. Pages of the `origins` may ask with a key in a header.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        metrics: Metrics,
-        routes: Collection[str],
-        keys: KeyRing | None,
-        hosts: Collection[str],
-        trace: Trace | None,
-        origins: Collection[str] = (),
-    ) -> None:
+    keys: KeyRing | None = None
+    hosts: Sequence[str] = ()
+    origins: Sequence[str] = ()
+    trace: Trace | None = None
+
+
+class RequestMiddleware:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, routes: Iterable[str], access: Access) -> None:
         self._app = app
         self._metrics = metrics
         self._routes = frozenset(routes)
-        self._keys = keys
-        self._hosts = frozenset(host.lower().encode("latin-1", "replace") for host in hosts)
-        self._trace = trace
-        self._origins = frozenset(origin.encode() for origin in origins)
+        self._keys, self._trace = access.keys, access.trace
+        self._hosts = frozenset(host.lower().encode("latin-1", "replace") for host in access.hosts)
+        self._origins = frozenset(origin.encode() for origin in access.origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -147,17 +145,10 @@ class RequestMiddleware:
         self._metrics.note_request(route, status, seconds, context.key)
         if route in QUIET_PATHS and (status < 400 or status == 503):  # a poll until it is ready is no event
             return
-        fields: dict[str, object] = {
-            "method": method,
-            "route": route,
-            "status": status,
-            "ms": round(1000 * seconds, 3),
-            "refused": context.refused,
-            "key": context.key,
-            "trace": context.trace_id,
-            **context.fields(),
-        }
-        words = f"{method} {route} {status} in {fields['ms']} ms"
+        ms = round(1000 * seconds, 3)
+        fields: dict[str, object] = {"method": method, "route": route, "status": status, "ms": ms}
+        fields |= {"refused": context.refused, "key": context.key, "trace": context.trace_id, **context.fields()}
+        words = f"{method} {route} {status} in {ms} ms"
         if context.refused:
             words += f", refused: {context.refused}"
         if context.num_puzzles:

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -18,9 +18,9 @@ import uvicorn
 
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.http.app import create_app
-from hrm_edge_runtime.http.auth import KeyFileError, KeyRing
+from hrm_edge_runtime.http.auth import KeyFileError
 from hrm_edge_runtime.http.connections import HEADER_SECONDS, ConnectionLimits, GuardedProtocol
-from hrm_edge_runtime.http.middleware import Trace
+from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.http.model_manager import Library
 from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.solve import SolveService
@@ -82,7 +82,7 @@ class DrainingServer(uvicorn.Server):
         """SIGHUP: read the keys again, or drain where it came from a closed terminal."""
         if self._had_terminal and not os.isatty(sys.stdin.fileno()):
             self._begin_drain()
-        elif (keys := self._options.keys) is not None:
+        elif (keys := self._options.access.keys) is not None:
             try:
                 keys.reload()
                 _log.info("read the key file again: %d keys", len(keys))
@@ -121,13 +121,10 @@ class ServerOptions:
     drain_s: float
     stall_s: float
     max_connections: int = 4096
-    keys: KeyRing | None = None
-    origins: Sequence[str] = ()
+    access: Access = field(default_factory=Access)
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    hosts: Sequence[str] = ()
     log: LogForm = "text"
-    trace: Trace | None = None
 
 
 def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], options: ServerOptions) -> None:
@@ -151,15 +148,7 @@ def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], option
         {model.name: model.num_slots + options.queue_limit for model in models},
         stall_s=options.stall_s,
     )
-    app = create_app(
-        engine_client,
-        models,
-        keys=options.keys,
-        hosts=(options.host, *options.hosts),
-        trace=options.trace,
-        library=library,
-        origins=options.origins,
-    )
+    app = create_app(engine_client, models, options.access, library=library)
     service = cast(SolveService, app.state.service)
     limits = ConnectionLimits(max_connections=_with_descriptors_for(options.max_connections))
     service.metrics.watch(limits)

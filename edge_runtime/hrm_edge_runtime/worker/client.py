@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, Literal, Protocol, TypeVar
 
 from hrm_edge_runtime import logs
-from hrm_edge_runtime.batching.scheduler import Key, rank
+from hrm_edge_runtime.batching.scheduler import place_of
 from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
 from hrm_edge_runtime.worker import lane_manager, messages, process
@@ -129,11 +129,7 @@ class EngineClient:
     @property
     def step_age_s(self) -> float:
         """Seconds since the last sign of a step while a request or a change of lanes waits; 0 where none waits."""
-        return time.monotonic() - self._progress_s if self._is_awaited else 0.0
-
-    @property
-    def _is_awaited(self) -> bool:
-        return bool(self._pending or self.lane_manager.is_changing)
+        return time.monotonic() - self._progress_s if self._pending or self.lane_manager.changes else 0.0
 
     @property
     def stalled(self) -> bool:
@@ -167,15 +163,15 @@ class EngineClient:
             assert state != "ready"
             raise NoAnswerError(state, self.process.retry_after_s)
         if self.limits.is_full(lane, for_batch=for_batch):
-            raise self._full(lane)
+            raise self._queue_full(lane)
 
     def check_deadline(self, lane: str, task: Task) -> None:
         """Refuse a task that cannot begin before its deadline, however well the lane gets on from here."""
         seen = self._seen(lane)
         if seen is None or task.deadline_s is None:
             return
-        place = _rank(task)
-        num_ahead = sum(other.lane == lane and _rank(other.task) < place for other in self._pending.values())
+        place = place_of(task)
+        num_ahead = sum(other.lane == lane and place_of(other.task) < place for other in self._pending.values())
         least_wait_s = seen.least_wait_s(num_ahead)
         if least_wait_s and time.monotonic() + least_wait_s > task.deadline_s:
             raise NoAnswerError("cannot-make-deadline", seen.expected_wait_s)
@@ -196,7 +192,11 @@ class EngineClient:
         self._pending[task.task_id] = _Pending(future=future, lane=lane, task=task, on_event=on_event)
         context = logs.request.get()
         link.send(messages.Solve(lane=lane, task=task, request=context.request_id if context else ""))
-        timeout_s = None if task.deadline_s is None else self._timeout_s(lane, task, task.deadline_s)
+        timeout_s = None
+        if task.deadline_s is not None:
+            seen = self._seen(lane) if task.best_effort else None
+            grace_s = GRACE_S * task.best_effort + (seen.mean_step_s if seen else 0.0)
+            timeout_s = max(0.0, task.deadline_s + grace_s - time.monotonic())
         try:
             result = await asyncio.wait_for(future, timeout_s)
         except asyncio.TimeoutError:
@@ -218,13 +218,7 @@ class EngineClient:
         self._is_drained = True
         self._refuse_all("draining")
 
-    def _timeout_s(self, lane: str, task: Task, deadline_s: float) -> float:
-        """A best-effort answer comes before the deadline, or a little after it where the segment took long."""
-        seen = self._seen(lane)
-        grace_s = GRACE_S + (seen.mean_step_s if seen else 0.0) if task.best_effort else 0.0
-        return max(0.0, deadline_s + grace_s - time.monotonic())
-
-    def _full(self, lane: str) -> NoAnswerError:
+    def _queue_full(self, lane: str) -> NoAnswerError:
         seen = self._seen(lane)
         return NoAnswerError("queue-full", seen.expected_wait_s if seen else 0.0)
 
@@ -234,7 +228,7 @@ class EngineClient:
     async def _kill_when_stalled(self) -> None:
         while True:
             await asyncio.sleep(min(1.0, self._stall_s / 4))
-            if not self._is_awaited:
+            if not self.step_age_s:
                 self._progress_s = time.monotonic()
             if self.stalled:
                 _log.error("the engine made no step for %.0f s while work waits, so it is killed", self.step_age_s)
@@ -262,7 +256,7 @@ class EngineClient:
         elif isinstance(message, messages.Rejected):
             _log.warning("the engine refuses a request: %s", message.message)
             if (pending := self._pending.get(message.task_id)) is not None:
-                self._refuse(message.task_id, self._full(pending.lane))
+                self._refuse(message.task_id, self._queue_full(pending.lane))
         elif isinstance(message, messages.Ready):
             self.lane_manager.note_ready(message.reports)
         elif isinstance(message, messages.LaneChanged):
@@ -276,8 +270,3 @@ class EngineClient:
     def _refuse_all(self, reason: NoAnswerReason) -> None:
         for task_id in tuple(self._pending):
             self._refuse(task_id, NoAnswerError(reason, self.process.retry_after_s))
-
-
-def _rank(task: Task) -> Key:
-    """Where the first attempt at a task stands in its lane's line."""
-    return rank(task.priority, task.deadline_s, task.arrival_s)

@@ -97,13 +97,9 @@ class LaneManager:
     def __init__(self, send: Callable[[ToEngine], None], limits: AdmissionLimits) -> None:
         self._send = send
         self._limits = limits
-        self._changes: dict[str, asyncio.Future[None]] = {}
+        self.changes: dict[str, asyncio.Future[None]] = {}
         self._models: dict[str, str] = {}
         self.reports: dict[str, LaneReport] = {}
-
-    @property
-    def is_changing(self) -> bool:
-        return bool(self._changes)
 
     def model_of(self, lane: str) -> str:
         """The name of a lane's model."""
@@ -111,10 +107,7 @@ class LaneManager:
 
     def by_model(self, lanes: Mapping[str, LaneSnapshot]) -> dict[str, LaneSnapshot]:
         """Snapshots by the names of models; of two lanes of one model, the one that was opened last."""
-        by_name: dict[str, LaneSnapshot] = {}
-        for lane, snapshot in lanes.items():
-            by_name[self._models.get(lane, lane)] = snapshot
-        return by_name
+        return {self.model_of(lane): snapshot for lane, snapshot in lanes.items()}
 
     async def load(self, lane: str, model: str, make_lane: MakeLane, *, beside: bool) -> None:
         """Open a lane; raises LaneNotOpenedError, or the error given to `note_loss` where the engine is lost."""
@@ -130,17 +123,17 @@ class LaneManager:
             await asyncio.gather(self._changed(Retire(lane=lane)), return_exceptions=True)
 
     async def _changed(self, message: Load | Retire) -> None:
-        assert message.lane not in self._changes, f"{message.lane} is being opened or closed"
-        future = self._changes[message.lane] = asyncio.get_running_loop().create_future()
+        assert message.lane not in self.changes, f"{message.lane} is being opened or closed"
+        future = self.changes[message.lane] = asyncio.get_running_loop().create_future()
         self._send(message)
         try:
             await future
         finally:
-            del self._changes[message.lane]
+            del self.changes[message.lane]
 
     def take(self, change: LaneChanged) -> None:
         """Take note of what has become of a lane."""
-        future = self._changes.get(change.lane)
+        future = self.changes.get(change.lane)
         if future is None or future.done():  # its caller has gone
             if change.report is not None:
                 self._send(Retire(lane=change.lane))
@@ -153,14 +146,13 @@ class LaneManager:
 
     def note_ready(self, reports: Mapping[str, LaneReport]) -> None:
         """A new engine has opened its lanes."""
-        self.reports = {}
         for lane, report in reports.items():
             self._open(lane, report)
 
     def note_loss(self, error: Exception) -> None:
         """The engine has gone, and every lane with it."""
         self.reports = {}
-        for future in self._changes.values():
+        for future in self.changes.values():
             if not future.done():
                 future.set_exception(error)
 

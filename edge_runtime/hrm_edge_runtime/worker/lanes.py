@@ -13,7 +13,7 @@ from pathlib import Path
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.factory import Choice, engine_for
-from hrm_edge_runtime.worker.step_times import Sizing, StepTimes, StepTimesFile, measure, sizing_from, warm_up
+from hrm_edge_runtime.worker.step_times import StepTimes, StepTimesFile, measure, sizing_from, warm_up
 from hrm_host.memory import MIB, available_bytes, give_back_freed_memory, read_memory, resident_bytes
 
 HEADROOM_SHARE = 0.05  # of the machine's memory, left free where no budget is given
@@ -135,17 +135,17 @@ def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane
         step_s = _measured(bundle, options)
         if keeps_figures:
             figures.keep_step_times(step_s)
-    sizing = Sizing(num_slots=defaults.num_slots, rule="given") if defaults.num_slots else sizing_from(step_s)
-    defaults.budget.check(name, figures.memory_bytes(sizing.num_slots))
+    num_slots, rule = (defaults.num_slots, "given") if defaults.num_slots else sizing_from(step_s)
+    defaults.budget.check(name, figures.memory_bytes(num_slots))
     before_bytes = held_bytes()
-    lane = _opened_lane(bundle, options, sizing.num_slots)
+    lane = _opened_lane(bundle, options, num_slots)
     memory_bytes = max(0, held_bytes() - before_bytes)
     if keeps_figures:
-        figures.keep_memory(sizing.num_slots, memory_bytes)
+        figures.keep_memory(num_slots, memory_bytes)
     report = LaneReport(
-        num_slots=sizing.num_slots,
+        num_slots=num_slots,
         queue_limit=defaults.queue_limit,
-        slots_rule=sizing.rule,
+        slots_rule=rule,
         memory_bytes=memory_bytes,
         step_s=step_s,
     )

@@ -5,8 +5,8 @@ next segment, and publishes a snapshot of itself at most ten times a second, so 
 leaves when it is told to, when its pipe closes, and when its parent dies in whatever way, even inside a long segment.
 """
 
+import contextlib
 import logging
-import math
 import multiprocessing
 import os
 import queue
@@ -17,15 +17,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from hrm_edge_runtime import logs
-from hrm_edge_runtime.batching import attempts, scheduler, stats
+from hrm_edge_runtime.batching import attempts
 from hrm_edge_runtime.worker import messages
 from hrm_edge_runtime.worker.lanes import MakeLanes, OpenedLane, OverBudgetError
 from hrm_host import memory, system
 
 PUBLISH_EVERY_S = 0.1
 LOOK_FOR_LANES_S = 0.02  # how long an idle engine that is opening a lane sleeps
-_MEMORY = 1 / 8  # weight of the newest step in what a lane's step is thought to cost
-_LEAST_S = 1e-6  # a step that costs nothing would make rounds of no length
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
@@ -52,31 +50,22 @@ def die_with_parent() -> None:
 
 def run(make_lanes: MakeLanes, connection: "Connection[Any, Any]") -> None:
     """Load, warm up, report and loop; whatever goes wrong is reported through the pipe before it closes."""
-    try:
-        with connection:
-            _work(make_lanes, connection)
-    except (EOFError, OSError):
-        _log.info("the HTTP process has gone, so the engine leaves too")
-
-
-def _work(make_lanes: MakeLanes, connection: "Connection[Any, Any]") -> None:
-    try:
-        began = time.monotonic()
+    with contextlib.suppress(OSError), connection:
         try:
-            lanes = make_lanes()
-        except ValueError as refusal:
-            connection.send(messages.Failed(message=str(refusal), is_refusal=True))
-            return
-        reports = {key: lane.report for key, lane in lanes.items()}
-        connection.send(messages.Ready(load_s=time.monotonic() - began, reports=reports))
-        loop = EngineLoop(lanes, connection)
-        loop.run()
-        loop.close()
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        raise
-    except Exception as error:  # the parent decides what follows; this process only reports why it leaves
-        _log.exception("the engine process fails")
-        connection.send(messages.Failed(message=f"{type(error).__name__}: {error}"))
+            began = time.monotonic()
+            try:
+                lanes = make_lanes()
+            except ValueError as refusal:
+                connection.send(messages.Failed(message=str(refusal), is_refusal=True))
+                return
+            reports = {key: lane.report for key, lane in lanes.items()}
+            connection.send(messages.Ready(load_s=time.monotonic() - began, reports=reports))
+            EngineLoop(lanes, connection).run()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            _log.info("the HTTP process has gone, so the engine leaves too")
+        except Exception as error:  # the parent decides what follows; this process only reports why it leaves
+            _log.exception("the engine process fails")
+            connection.send(messages.Failed(message=f"{type(error).__name__}: {error}"))
 
 
 class EngineLoop:
@@ -84,7 +73,7 @@ class EngineLoop:
 
     def __init__(self, lanes: Mapping[str, OpenedLane], connection: "Connection[Any, Any]") -> None:
         self._lanes = {key: opened.lane for key, opened in lanes.items()}
-        self._turns = DeficitRoundRobin(self._lanes)
+        self._turns = FairTurns(self._lanes)
         self._num_loading = 0
         self._loaded: queue.SimpleQueue[tuple[messages.LaneChanged, attempts.Attempts | None]] = queue.SimpleQueue()
         self._connection = connection
@@ -93,25 +82,18 @@ class EngineLoop:
         self._request_of: dict[int, str] = {}
 
     def run(self) -> None:
+        """Until it is told to stop."""
         busy: list[str] = []
         while self._take_messages(may_sleep=not busy):
             if self._num_loading:
                 self._take_lanes()
                 self._is_stale = True  # a sign of life for who waits for the lane
-            busy = []
-            for key, lane in self._lanes.items():
-                if lane.has_work:
-                    busy.append(key)
-            if busy:
+            if busy := [key for key, lane in self._lanes.items() if lane.has_work]:
                 self._step(busy)
             if self._is_stale and (now_s := time.monotonic()) >= self._publish_at_s:
-                lanes: dict[str, stats.LaneSnapshot] = {}
-                for key, lane in self._lanes.items():
-                    lanes[key] = lane.snapshot()
+                lanes = {key: lane.snapshot() for key, lane in self._lanes.items()}
                 self._connection.send(messages.Snapshot(lanes=lanes, taken_s=now_s))
                 self._publish_at_s, self._is_stale = now_s + PUBLISH_EVERY_S, False
-
-    def close(self) -> None:
         for lane in self._lanes.values():
             lane.engine.close()
 
@@ -151,7 +133,7 @@ class EngineLoop:
             try:
                 self._lanes[message.lane].submit(message.task)
                 self._request_of[message.task.task_id] = message.request
-            except (scheduler.QueueFull, ValueError) as refusal:
+            except ValueError as refusal:
                 self._connection.send(messages.Rejected(task_id=message.task.task_id, message=str(refusal)))
         elif isinstance(message, messages.Cancel):
             self._lanes[message.lane].cancel(message.task_id)
@@ -161,8 +143,12 @@ class EngineLoop:
                 threading.Thread(target=self._open, args=(message,), name="lane-loader", daemon=True).start()
             else:  # its engine must be opened in the thread that uses it
                 self._open(message)
-        else:
-            self._retire(message.lane)
+        else:  # the HTTP process has waited for the last of its requests
+            self._turns.leave(message.lane)
+            self._lanes.pop(message.lane).engine.close()
+            memory.give_back_freed_memory()
+            self._connection.send(messages.LaneChanged(lane=message.lane))
+            self._is_stale = True
 
     def _open(self, message: messages.Load) -> None:
         key, lane = message.lane, None
@@ -185,66 +171,31 @@ class EngineLoop:
                 self._is_stale = True
             self._connection.send(change)
 
-    def _retire(self, key: str) -> None:
-        """Close a lane; the HTTP process has waited for the last of its requests."""
-        lane = self._lanes.pop(key)
-        self._turns.leave(key)
-        lane.engine.close()
-        del lane
-        memory.give_back_freed_memory()
-        self._connection.send(messages.LaneChanged(lane=key))
-        self._is_stale = True
 
+class FairTurns:
+    """Whose turn it is on a device that several lanes share: that of the busy lane that stepped for the least time.
 
-class DeficitRoundRobin:
-    """Whose turn it is on a device that several lanes share; it has no clock, the seconds are passed in.
-
-    In each round every lane with work is credited the same time; one steps when its credit covers what its steps have
-    cost of late, and pays what the step really took. So busy lanes share the device's time equally, whatever one step
-    of each costs, and none runs two steps while another that can pay waits. A lane without work keeps no credit.
+    It has no clock, the seconds are passed in. A lane that had no work has saved nothing: it goes on from where the
+    lane was whose turn came last.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._ring = list(names)
-        self._credit_s = dict.fromkeys(self._ring, 0.0)
-        self._cost_s: dict[str, float] = {}
+        self._stepped_s = dict.fromkeys(names, 0.0)
+        self._last_s = 0.0
 
     def join(self, name: str) -> None:
-        self._ring.append(name)
-        self._credit_s[name] = 0.0
+        self._stepped_s[name] = 0.0
 
     def leave(self, name: str) -> None:
-        self._ring.remove(name)
-        del self._credit_s[name]
-        self._cost_s.pop(name, None)
+        del self._stepped_s[name]
 
     def next(self, busy: Sequence[str]) -> str:
         """The lane to step next among those that have work, of which there is at least one."""
-        for name in self._ring:
-            if name not in busy:
-                self._credit_s[name] = 0.0
-        if len(busy) == 1:
-            self._credit_s[busy[0]] = self._cost_s.get(busy[0], _LEAST_S)  # alone it owes no other lane anything
-            return busy[0]
-        line = [name for name in self._ring if name in busy]
-        quantum_s = min(self._cost(name) for name in line)
-        rounds: dict[str, int] = {}  # after how many more visits each can pay for a step
-        for name in line:
-            rounds[name] = max(1, math.ceil((self._cost(name) - self._credit_s[name]) / quantum_s - 1e-9))
-        chosen = min(line, key=rounds.__getitem__)
-        for place, name in enumerate(line):  # those behind the chosen one have not been visited in its round
-            num_visits = rounds[chosen] - (place > line.index(chosen))
-            self._credit_s[name] += max(0, num_visits) * quantum_s
-        place = self._ring.index(chosen) + 1
-        self._ring = self._ring[place:] + self._ring[:place]
+        for name in busy:
+            self._stepped_s[name] = max(self._stepped_s[name], self._last_s)
+        chosen = min(busy, key=self._stepped_s.__getitem__)
+        self._last_s = self._stepped_s[chosen]
         return chosen
 
     def charge(self, name: str, seconds: float) -> None:
-        """Pay for a step."""
-        seconds = max(seconds, _LEAST_S)
-        known_s = self._cost_s.get(name, seconds)
-        self._cost_s[name] = known_s + (seconds - known_s) * _MEMORY
-        self._credit_s[name] -= seconds
-
-    def _cost(self, name: str) -> float:
-        return self._cost_s.get(name, _LEAST_S)  # a lane that never stepped goes soon, which measures its cost
+        self._stepped_s[name] += seconds

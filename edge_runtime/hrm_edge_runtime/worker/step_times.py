@@ -10,7 +10,6 @@ import logging
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter
@@ -36,7 +35,7 @@ SlotsRule = Literal["given", "compute-bound", "knee"]
 
 def warm_up(lane: Attempts) -> None:
     """Run the smallest and the largest step, so that no client pays for what a first step allocates."""
-    load_blanks(lane.engine, lane.puzzle_vector(0))
+    load_blanks(lane.engine, lane.puzzle_table_PE[0])
     lane.engine.step(1)
     lane.engine.step(lane.engine.num_slots)
 
@@ -61,16 +60,8 @@ def measure(engine: Engine, puzzle_vector_E: Float32, *, limit_s: float = MEASUR
     return step_s
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sizing:
-    """So many slots, and the rule that says so."""
-
-    num_slots: int
-    rule: SlotsRule
-
-
-def sizing_from(step_s: Mapping[int, float]) -> Sizing:
-    """Choose among the measured numbers of slots, of which 1 is one.
+def sizing_from(step_s: Mapping[int, float]) -> tuple[int, SlotsRule]:
+    """Choose among the measured numbers of slots, of which 1 is one; returns the rule beside it.
 
     Compute-bound, where no number has more than 1/0.9 of the throughput of one slot: the largest up to 4 that loses no
     more than 5 % against one slot. Else the knee: the smallest with 90 % of the best throughput.
@@ -79,12 +70,12 @@ def sizing_from(step_s: Mapping[int, float]) -> Sizing:
     best = max(rate.values())
     if NEARLY * best <= rate[1]:
         fair = [size for size in rate if size <= FAIR_SLOTS and rate[size] >= (1 - NOISE) * rate[1]]
-        return Sizing(num_slots=max(fair), rule="compute-bound")
-    return Sizing(num_slots=min(size for size in rate if rate[size] >= NEARLY * best), rule="knee")
+        return max(fair), "compute-bound"
+    return min(size for size in rate if rate[size] >= NEARLY * best), "knee"
 
 
 class _Figures(BaseModel):
-    """What the file holds of one graph on one machine, by numbers of slots."""
+    """Of one graph on one machine, by numbers of slots."""
 
     step_s: dict[PositiveInt, PositiveFloat] = {}
     memory_bytes: dict[PositiveInt, NonNegativeInt] = {}
@@ -111,7 +102,7 @@ class StepTimesFile:
 
     def keep_step_times(self, step_s: StepTimes) -> None:
         """Keep step times, unless the machine had more to do than it can: such figures say little, and would stay."""
-        if is_calm():
+        if (system.load_average() or 0.0) <= board.num_cores():
             self._keep(self._kept().model_copy(update={"step_s": dict(step_s)}))
         else:
             _log.info("the step times were measured on a busy machine, so they are not kept")
@@ -135,11 +126,6 @@ class StepTimesFile:
         with contextlib.suppress(OSError, ValueError):
             return _ENTRIES.validate_json(self._file.read_bytes())
         return {}
-
-
-def is_calm() -> bool:
-    """Whether the machine's cores were enough for what wanted to run in the last minute."""
-    return (system.load_average() or 0.0) <= board.num_cores()
 
 
 def _key(bundle: Bundle, choice: Choice, num_threads: int | None) -> str:

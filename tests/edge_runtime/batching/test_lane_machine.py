@@ -60,7 +60,6 @@ class AnyLane(RuleBasedStateMachine):
         self.ids = count(1)
         self.alive: dict[int, Attempt] = {}
         self.results: dict[int, Attempt] = {}
-        self.cancelled: set[int] = set()
         self.generations = [0] * num_slots
         self.seated: set[int] = set()
 
@@ -99,9 +98,8 @@ class AnyLane(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         attempt_id = data.draw(st.sampled_from(sorted(self.alive)))
-        assert self.lane.cancel(attempt_id)
-        assert not self.lane.cancel(attempt_id)
-        self.cancelled.add(attempt_id)
+        dropped = self.lane.drop(attempt_id, "cancelled")
+        assert (dropped.attempt_id, dropped.halted_by) == (attempt_id, "cancelled")
         del self.alive[attempt_id]
 
     @rule()
@@ -124,11 +122,7 @@ class AnyLane(RuleBasedStateMachine):
     def take(self, result: Attempt, began: float) -> None:
         assert result.attempt_id not in self.results, "a job ended twice"
         self.results[result.attempt_id] = result
-        one = self.alive.pop(result.attempt_id, None)
-        if one is None:
-            assert result.attempt_id in self.cancelled
-            assert result.halted_by == "cancelled"
-            return
+        one = self.alive.pop(result.attempt_id)
         is_garbage, segments = int(one.tokens_T[2]) >= GARBAGE, int(one.tokens_T[1])
         if result.halted_by == "deadline":
             assert one.deadline_s is not None

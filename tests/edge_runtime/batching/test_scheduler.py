@@ -55,9 +55,8 @@ def test_a_full_queue_refuses_and_says_its_limit() -> None:
     scheduler = Scheduler(1, 2)
     for attempt_id in range(3):
         scheduler.submit(attempt_of(attempt_id))
-    with pytest.raises(QueueFull, match="limit of 2") as refusal:
+    with pytest.raises(QueueFull, match="limit of 2"):
         scheduler.submit(attempt_of(3))
-    assert refusal.value.limit == 2
 
 
 def test_an_id_that_is_alive_is_refused() -> None:

@@ -31,6 +31,7 @@ from hrm_edge_runtime.http.auth import (
     read_keys,
     write_keys,
 )
+from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.key_cli import main as key_app
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.process import ThreadEngine
@@ -357,7 +358,9 @@ async def test_a_removed_key_asks_no_more_in_a_batch_that_is_open(tmp_path: Path
 )
 def test_without_keys_a_strangers_name_is_not_taken_for_the_servers(host: str, status: int) -> None:
     engine_client = EngineClient(functools.partial(ThreadEngine, QUICK), {NAME: 10})
-    with serving(create_app(engine_client, [scripted_model(num_slots=2)], hosts=["own.org"]), engine_client) as http:
+    with serving(
+        create_app(engine_client, [scripted_model(num_slots=2)], Access(hosts=["own.org"])), engine_client
+    ) as http:
         answers = [http.get("/models", headers={"host": host})]
         answers.append(http.post("/solve", headers={"host": host, "origin": f"http://{host}"}, json={"puzzle": GOOD}))
     assert [answer.status_code for answer in answers] == [status] * 2

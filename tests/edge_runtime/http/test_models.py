@@ -24,6 +24,7 @@ from service_tools import Server, command, wait_for
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_keys
+from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.http.model_manager import Library, models_and_library
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import LaneDefaults, Lanes, MemoryBudget, OverBudgetError, held_bytes, open_lane
@@ -86,7 +87,7 @@ async def echo_house(tmp_path: Path) -> AsyncIterator[House]:
     bundle = Bundle.open(write_echo_bundle(folder / "slow.bundle", name="slow", max_segments=MANY))
     models, library = models_and_library([bundle], DEFAULTS, [folder])
     engine_client = EngineClient(lambda: ThreadEngine(library.make_lanes()), {"slow": 10})
-    app = create_app(engine_client, models, keys=ring(tmp_path), library=library)
+    app = create_app(engine_client, models, Access(keys=ring(tmp_path)), library=library)
     async with client_of(app, engine_client) as http:
         yield House(app=app, http=http, engine_client=engine_client, folder=folder)
 
@@ -233,7 +234,7 @@ async def scripted_house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lackin
     monkeypatch.setattr("hrm_edge_runtime.worker.lanes.open_lane", lucky_lanes.open_with_luck)
     monkeypatch.setattr(lucky_lanes, "lacking_bytes", lacking)
     engine_client = EngineClient(lambda: ThreadEngine(bench), dict.fromkeys(names, 10))
-    app = create_app(engine_client, models, keys=ring(tmp_path), library=Library([], DEFAULTS))
+    app = create_app(engine_client, models, Access(keys=ring(tmp_path)), library=Library([], DEFAULTS))
     async with client_of(app, engine_client) as http:
         yield House(app=app, http=http, engine_client=engine_client, folder=tmp_path)
 

@@ -24,7 +24,8 @@ from service_tools import Server, running, wait_for
 
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
-from hrm_edge_runtime.logs import JsonLines, QueuedLines, RequestContext, TextLines, add_request_id
+from hrm_edge_runtime.http.middleware import Access
+from hrm_edge_runtime.logs import JsonLines, QueuedLines, RequestContext, TextLines
 from hrm_edge_runtime.worker.lanes import Lanes
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -94,7 +95,6 @@ def lines_of(formatter: logging.Formatter) -> str:
     shown = io.StringIO()
     handler = logging.StreamHandler(shown)
     handler.setFormatter(formatter)
-    handler.addFilter(add_request_id)
     log = logging.Logger("hrm_edge_runtime.engine")
     log.addHandler(handler)
     log.error("two\nlines of %s", "\u201cwords\u201d", extra={"fields": {"status": 200, "key": None}, "request": "r-1"})
@@ -149,7 +149,7 @@ def test_a_request_is_traced_with_its_queue_and_compute_under_the_clients_span()
     collected = InMemorySpanExporter()
     _, engine_client = app_over(QUICK)
     tracer = RequestTracer(SimpleSpanProcessor(collected))
-    app = create_app(engine_client, [scripted_model(num_slots=2)], trace=tracer)
+    app = create_app(engine_client, [scripted_model(num_slots=2)], Access(trace=tracer))
 
     with serving(app, engine_client) as http:
         http.post("/solve", json={"puzzle": QUESTION}, headers={"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"})
