@@ -52,7 +52,6 @@ class RequestContext:
     halted_by: set[str] = field(default_factory=set[str])
 
     def add(self, model: str, result: Result) -> None:
-        """Add an answered puzzle."""
         self.num_puzzles += 1
         self.segments += result.total_segments
         self.attempts += result.num_attempts

@@ -336,7 +336,7 @@ def _model_manager(request: Request) -> ModelManager:
     """Refuses everybody but an admin with 403."""
     key = key_of(request.scope)
     manager = service_of(request).model_manager
-    if manager is None or key is None or not key.is_admin:
+    if manager is None or key is None or key.role != "admin":
         raise ServiceError(
             403,
             "admin-only",

@@ -46,10 +46,6 @@ class Key(BaseModel, extra="forbid", frozen=True):
     rate: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
     burst: int = Field(default=10, ge=1, le=1_000_000)
 
-    @property
-    def is_admin(self) -> bool:
-        return self.role == "admin"
-
     @functools.cached_property
     def bucket(self) -> "TokenBucket | None":
         return TokenBucket(rate=self.rate, burst=self.burst) if self.rate else None
@@ -122,16 +118,17 @@ def hash_of(secret: str) -> str:
 
 def read_keys(path: Path) -> list[Key]:
     """The keys of a file; refuses one that is empty, that anybody may write to, or a line that is no key."""
+    remedy = f"make one with 'hrm-key add LABEL --file {path}'"
     try:
         text = path.read_text(encoding="utf-8")
         anybody_writes = system.anybody_may_write(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise KeyFileError(f"the key file {path} cannot be read ({_cause(error)}): {_make_one(path)}.") from None
+        raise KeyFileError(f"the key file {path} cannot be read ({_cause(error)}): {remedy}.") from None
     if anybody_writes:
         raise KeyFileError(f"everybody on this machine may write to the key file {path}: chmod 600 {path}.")
     keys = [_key(path, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not 1 <= len(keys) <= MAX_KEYS:
-        raise KeyFileError(f"{path} holds {len(keys)} keys where 1 to {MAX_KEYS} are expected: {_make_one(path)}.")
+        raise KeyFileError(f"{path} holds {len(keys)} keys where 1 to {MAX_KEYS} are expected: {remedy}.")
     for name in ("label", "sha256"):
         if len({getattr(key, name) for key in keys}) < len(keys):
             raise KeyFileError(f"a {name} stands twice in the key file {path}: remove one of the two lines.")
@@ -171,7 +168,16 @@ def bind_warnings(
 
     A warning in a log protects no one, so other machines get in only with keys or after an explicit `--insecure`.
     """
-    _check_certificate(tls_cert, tls_key)
+    if (tls_cert is None) != (tls_key is None):
+        raise BindError("one of --tls-cert and --tls-key is missing: give both, or neither for plain HTTP.")
+    if tls_cert is not None:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls_cert, tls_key)
+        except OSError as error:  # which ssl.SSLError is too
+            raise BindError(
+                f"the certificate {tls_cert} cannot be used with the key {tls_key} ({error}): give a PEM file of each, "
+                "made for one another."
+            ) from None
     if host in LOOPBACK:
         return []
     if not with_keys and not insecure:
@@ -194,20 +200,6 @@ def checked_origins(origins: Sequence[str]) -> Sequence[str]:
     return origins
 
 
-def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:
-    if tls_cert is None and tls_key is None:
-        return
-    if tls_cert is None or tls_key is None:
-        raise BindError("one of --tls-cert and --tls-key is missing: give both, or neither for plain HTTP.")
-    try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls_cert, tls_key)
-    except OSError as error:  # which ssl.SSLError is too
-        raise BindError(
-            f"the certificate {tls_cert} cannot be used with the key {tls_key} ({error}): give a PEM file of each, "
-            "made for one another."
-        ) from None
-
-
 def _key(path: Path, number: int, line: str) -> Key:
     """One key of the file; the refusal never repeats the line, which may be a key in the clear."""
     try:
@@ -217,10 +209,6 @@ def _key(path: Path, number: int, line: str) -> Key:
         where = ".".join(map(str, first["loc"])) or "the line"
         why = "it is no JSON" if first["type"] == "json_invalid" else f"{where}: {first['msg']}"
         raise KeyFileError(f"line {number} of {path} is no key as hrm-key writes it ({why}): remove it.") from None
-
-
-def _make_one(path: Path) -> str:
-    return f"make one with 'hrm-key add LABEL --file {path}'"
 
 
 def _cause(error: Exception) -> str:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
+import anyio
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
@@ -63,17 +64,35 @@ async def _disconnect(receive: Receive) -> None:
 async def body_of(request: Request) -> bytes:
     """The bytes of a JSON body; refuses with 408, 413 or 415."""
     check_type(request, (JSON,))
+    body = bytearray()
     try:
-        return await asyncio.wait_for(_read(request), BODY_SECONDS)
-    except asyncio.TimeoutError:
-        raise ServiceError(
-            408, "body-too-slow", f"the body did not arrive within {BODY_SECONDS:.0f} s", "send it in one piece"
-        ) from None
+        with anyio.fail_after(BODY_SECONDS):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MAX_BODY_BYTES:
+                    message = f"the body has more than {MAX_BODY_BYTES} bytes"
+                    remedy = "send one puzzle at a time, or many as lines to /solve/batch"
+                    raise ServiceError(413, "body-too-large", message, remedy)
+    except TimeoutError:
+        message = f"the body did not arrive within {BODY_SECONDS:.0f} s"
+        raise ServiceError(408, "body-too-slow", message, "send it in one piece") from None
+    except ClientDisconnect:
+        raise ClientGoneError from None
+    return bytes(body)
 
 
 def validated(fields: type[Fields], body: bytes) -> Fields:
     """Bytes to request; every refusal is a 422 that says where and why."""
-    value = _json_from(body)
+    try:
+        value = _DECODER.decode(body.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise invalid("not-utf-8", f"byte {error.start} of the body is not UTF-8", "send JSON in UTF-8") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise invalid("not-json", f"the body is not JSON: {error.msg} at {where}", 'send {"puzzle": ...}') from None
+    except RecursionError:
+        raise _too_deep() from None
+    _check_strings_and_depth(value)
     if not isinstance(value, dict):
         first = next(iter(fields.model_fields))
         raise invalid("not-an-object", "the body is JSON but no object", f'send {{"{first}": ...}}')
@@ -88,45 +107,11 @@ def check_type(request: Request, media_types: Sequence[str]) -> None:
     headers = request.headers
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type not in (*media_types, *UNSAID):
-        raise ServiceError(
-            415,
-            "unsupported-media-type",
-            f"the content type is {media_type[:80]!r} where {media_types[0]!r} is expected",
-            f"send it with the header 'content-type: {media_types[0]}'",
-        )
+        message = f"the content type is {media_type[:80]!r} where {media_types[0]!r} is expected"
+        remedy = f"send it with the header 'content-type: {media_types[0]}'"
+        raise ServiceError(415, "unsupported-media-type", message, remedy)
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise ServiceError(415, "unsupported-encoding", "the body is compressed", "send it without content-encoding")
-
-
-async def _read(request: Request) -> bytes:
-    body = bytearray()
-    try:
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MAX_BODY_BYTES:
-                raise ServiceError(
-                    413,
-                    "body-too-large",
-                    f"the body has more than {MAX_BODY_BYTES} bytes",
-                    "send one puzzle at a time, or many as lines to /solve/batch",
-                )
-    except ClientDisconnect:
-        raise ClientGoneError from None
-    return bytes(body)
-
-
-def _json_from(body: bytes) -> object:
-    try:
-        value = _DECODER.decode(body.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise invalid("not-utf-8", f"byte {error.start} of the body is not UTF-8", "send JSON in UTF-8") from None
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise invalid("not-json", f"the body is not JSON: {error.msg} at {where}", 'send {"puzzle": ...}') from None
-    except RecursionError:
-        raise _too_deep() from None
-    _check_strings_and_depth(value)
-    return value
 
 
 def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -31,11 +31,7 @@ as_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 _NO_ANSWER: dict[NoAnswerReason | Literal["too-many-connections"], tuple[int, str, str]] = {
     "queue-full": (503, "every slot and every place in the queue is taken", "send it again after Retry-After seconds"),
-    "too-many-connections": (
-        503,
-        "every connection that this server may hold is busy",
-        "send it again after a second",
-    ),
+    "too-many-connections": (503, "every connection that this server may hold is busy", "send it again after a second"),
     "cannot-make-deadline": (
         503,
         "so many puzzles are ahead that this one could not even begin before its deadline",
@@ -80,7 +76,9 @@ class ServiceError(Exception):
         self.status = status
         self.headers = headers or {}
         self.beside: dict[str, object] = {}
-        message, remedy = _shortened(message), _shortened(remedy)
+        message, remedy = (
+            text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…" for text in (message, remedy)
+        )
         self.detail = ErrorDetail(reason=reason, field=field, rule=rule, cell=cell, message=message, remedy=remedy)
 
     def body(self) -> dict[str, object]:
@@ -122,7 +120,3 @@ def bad_puzzle(error: PuzzleError) -> ServiceError:
 def without_folders(text: str) -> str:
     """A sentence for the log as a client may read it: of absolute paths their last name alone."""
     return FOLDERS.sub("", text)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"

@@ -6,7 +6,7 @@ Each application has a registry of its own, so that two in one process (as in te
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily as _Counter
@@ -14,35 +14,25 @@ from prometheus_client.core import GaugeMetricFamily as _Gauge
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hrm_edge_runtime.batching import stats, task
+from hrm_edge_runtime.batching import task
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_host.board import Energy, Host
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
-_LANE_FIGURES: tuple[tuple[type[_Gauge | _Counter], str, str, Callable[[stats.LaneSnapshot], float]], ...] = (
-    (_Gauge, "hrm_slots", "Slots of the lane.", lambda lane: lane.num_slots),
-    (_Gauge, "hrm_slots_active", "Slots with an attempt in them.", lambda lane: lane.num_active),
-    (_Gauge, "hrm_queue_length", "Attempts that wait for a slot.", lambda lane: lane.num_queued),
-    (_Gauge, "hrm_occupancy", "Share of the rows that worked while others waited.", lambda lane: lane.occupancy),
-    (_Gauge, "hrm_expected_wait_seconds", "Wait for a slot of one that came now.", lambda lane: lane.expected_wait_s),
-    (_Counter, "hrm_steps", "Segments run over the batch.", lambda lane: lane.steps),
-    (_Counter, "hrm_slot_segments", "Segments run, counted for each attempt.", lambda lane: lane.slot_segments),
-    (
-        _Counter,
-        "hrm_backlog_slot_segments_used",
-        "Rows busy while others waited.",
-        lambda lane: lane.slot_segments_used,
-    ),
-    (
-        _Counter,
-        "hrm_backlog_slot_segments_offered",
-        "Rows while others waited.",
-        lambda lane: lane.slot_segments_offered,
-    ),
-    (_Counter, "hrm_hypotheses", "Cells treated as given for a while.", lambda lane: lane.hypotheses),
-    (_Counter, "hrm_step_seconds", "Time in the engine's steps.", lambda lane: lane.step_seconds_total),
-    (_Counter, "hrm_host_seconds", "Time of the host around them.", lambda lane: lane.host_seconds_total),
+_LANE_FIGURES: tuple[tuple[type[_Gauge | _Counter], str, str, str], ...] = (  # the last is what a snapshot calls it
+    (_Gauge, "hrm_slots", "Slots of the lane.", "num_slots"),
+    (_Gauge, "hrm_slots_active", "Slots with an attempt in them.", "num_active"),
+    (_Gauge, "hrm_queue_length", "Attempts that wait for a slot.", "num_queued"),
+    (_Gauge, "hrm_occupancy", "Share of the rows that worked while others waited.", "occupancy"),
+    (_Gauge, "hrm_expected_wait_seconds", "Wait for a slot of one that came now.", "expected_wait_s"),
+    (_Counter, "hrm_steps", "Segments run over the batch.", "steps"),
+    (_Counter, "hrm_slot_segments", "Segments run, counted for each attempt.", "slot_segments"),
+    (_Counter, "hrm_backlog_slot_segments_used", "Rows busy while others waited.", "slot_segments_used"),
+    (_Counter, "hrm_backlog_slot_segments_offered", "Rows while others waited.", "slot_segments_offered"),
+    (_Counter, "hrm_hypotheses", "Cells treated as given for a while.", "hypotheses"),
+    (_Counter, "hrm_step_seconds", "Time in the engine's steps.", "step_seconds_total"),
+    (_Counter, "hrm_host_seconds", "Time of the host around them.", "host_seconds_total"),
 )
 
 
@@ -109,15 +99,14 @@ class Metrics(Collector):
         yield _Counter("hrm_engine_losses", "Engine processes that died.", client.process.num_losses)
         yield _Gauge("hrm_engine_losses_in_a_row", "Those without a healthy time between.", losses_in_a_row)
         yield _Gauge("hrm_snapshot_age_seconds", "Age of the figures of lanes.", age_s)
-        for family_type, name, text, value_of in _LANE_FIGURES:
+        for family_type, name, text, attribute in _LANE_FIGURES:
             family = family_type(name, text, labels=["model"])
             for model, lane in lanes.items():
-                family.add_metric([model], value_of(lane))
+                family.add_metric([model], getattr(lane, attribute))
             yield family
         outcomes = _Counter("hrm_puzzles", "Attempts that ended, by how.", labels=["model", "outcome"])
-        segments = HistogramMetricFamily(
-            "hrm_segments_per_puzzle", "Segments until an attempt halted.", labels=["model"]
-        )
+        text = "Segments until an attempt halted."
+        segments = HistogramMetricFamily("hrm_segments_per_puzzle", text, labels=["model"])
         for model, lane in lanes.items():
             for outcome, count in lane.completed.items():
                 outcomes.add_metric([model, outcome], count)

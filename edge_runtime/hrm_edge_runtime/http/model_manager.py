@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread
 
+Opened = tuple[ServedModel, lanes.LaneOptions]
+"""A model, and how to open its lane."""
+
 _log = logging.getLogger("hrm_edge_runtime.models")
 
 
@@ -83,29 +86,16 @@ class Library:
         if build is not None and self._is_closed:
             build.kill()
 
-    def open(
-        self, bundle: Bundle, key: str, choice: factory.Choice | None = None
-    ) -> tuple[ServedModel, lanes.LaneOptions]:
+    def open(self, bundle: Bundle, key: str, choice: factory.Choice | None = None) -> Opened:
         """The model, and how to open it as the lane `key`; without a choice it builds what its engine needs."""
         defaults = self._defaults
         if choice is None:
             choice = factory.prepare(bundle, defaults.engine, num_slots=defaults.num_slots, watch=self._watch)
             self._build = None
         most = factory.max_slots(bundle, choice.engine)
-        model = ServedModel.of(
-            bundle,
-            lane=key,
-            precision=choice.precision,
-            num_slots=defaults.num_slots or most,
-            max_attempts=defaults.max_attempts,
-        )
-        return model, lanes.LaneOptions(
-            key=key, bundle_path=bundle.path, choice=choice, max_slots=most, defaults=defaults
-        )
-
-    def make_lanes(self) -> lanes.MakeLanes:
-        """How a new engine process opens what is served now."""
-        return functools.partial(lanes.open_lanes, tuple(self.lanes.values()))
+        limits = {"num_slots": defaults.num_slots or most, "max_attempts": defaults.max_attempts}
+        lane = lanes.LaneOptions(key=key, bundle_path=bundle.path, choice=choice, max_slots=most, defaults=defaults)
+        return ServedModel.of(bundle, precision=choice.precision, lane=key, **limits), lane
 
 
 def models_and_library(
@@ -168,9 +158,8 @@ class ModelManager:
             if model is None:
                 raise ServiceError(404, "unknown-model", f"there is no model {name!r} here", "see /models")
             if len(self._models) == 1:
-                raise ServiceError(
-                    409, "last-model", f"{name!r} is the only model here", "add another first, or stop the server"
-                )
+                message, remedy = f"{name!r} is the only model here", "add another first, or stop the server"
+                raise ServiceError(409, "last-model", message, remedy)
             del self._models[name]
             self._retire_later(model)
             _log.info("removed %s", name)
@@ -184,16 +173,12 @@ class ModelManager:
         if (state := self._engine_client.state) != "ready":
             raise no_answer(state)
 
-    def _read(self, name: str, text: str) -> tuple[ServedModel, lanes.LaneOptions]:
+    def _read(self, name: str, text: str) -> Opened:
         try:
             bundle = Bundle.open(self.library.find(text))
             if bundle.manifest.name != name:
-                raise invalid(
-                    "other-name",
-                    f"the bundle is named {bundle.manifest.name!r}, not {name[:200]!r}",
-                    "send it to /models/ and its own name",
-                    field="bundle",
-                )
+                message = f"the bundle is named {bundle.manifest.name!r}, not {name[:200]!r}"
+                raise invalid("other-name", message, "send it to /models/ and its own name", field="bundle")
             return self.library.open(bundle, f"{name}#{next(self._numbers)}")  # a lane that closes has its key still
         except (BundleError, engine.EngineUnavailableError) as error:
             raise _refusal(422, "bad-bundle", error) from None
@@ -222,14 +207,11 @@ class ModelManager:
 
     async def _open(self, model: ServedModel, lane: lanes.LaneOptions) -> None:
         """Open a lane beside those that run; a TensorRT engine was tried when it was built."""
-        if lane.choice.engine != "tensorrt":
+        if lane.choice.engine != OPENED_WHERE_USED:
             await trial.try_lane(lane)
-        await self._engine_client.lane_manager.load(
-            lane.key,
-            model.name,
-            functools.partial(lanes.open_lane, lane, keeps_figures=False),
-            beside=lane.choice.engine != OPENED_WHERE_USED,
-        )
+        make_lane = functools.partial(lanes.open_lane, lane, keeps_figures=False)
+        beside = lane.choice.engine != OPENED_WHERE_USED
+        await self._engine_client.lane_manager.load(lane.key, model.name, make_lane, beside=beside)
 
     def _victims(self, lacking_bytes: int) -> list[ServedModel]:
         """The idle models to remove, the longest unused first; none where all of them would not be enough."""

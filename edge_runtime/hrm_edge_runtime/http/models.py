@@ -168,12 +168,15 @@ def parse_request(
             errors.append((model, error))
             continue
         _check_fields(model, request, parsed.identifier)
+        policy, kind = model.halting, request.policy or model.halting.kind
+        if request.policy is not None or request.max_segments is not None:
+            policy = replace(policy, kind=kind, max_segments=request.max_segments or model.manifest.max_segments)
         guesses = model.manifest.attempts == "hypotheses" and request.how != "plain"
         task = Task(
             task_id=task_id,
             tokens_T=tokens_T,
             puzzle_id=(parsed.identifier and model.identifiers.row_of(parsed.identifier)) or 0,
-            policy=_policy(model, request),
+            policy=policy,
             arrival_s=arrival_s,
             deadline_s=None if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000,
             priority=request.priority - priority_penalty,
@@ -265,13 +268,6 @@ def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | N
     if request.best_so_far and request.deadline_ms is None:
         message = "best_so_far says what to do at a deadline, and there is none"
         raise invalid("no-deadline", message, "send deadline_ms as well", field="best_so_far")
-
-
-def _policy(model: ServedModel, request: SolveRequest) -> HaltingPolicy:
-    if request.policy is None and request.max_segments is None:
-        return model.halting
-    kind = request.policy or model.halting.kind
-    if kind == "verified" and not model.puzzle.proof_exists:
+    if request.policy == "verified" and not model.puzzle.proof_exists:
         message = f"an answer to {model.puzzle.name!r} cannot be proven"
         raise invalid("no-proof-exists", message, "use the policy 'learned' or 'fixed'", field="policy")
-    return replace(model.halting, kind=kind, max_segments=request.max_segments or model.manifest.max_segments)

@@ -15,14 +15,7 @@ from hrm_puzzles.puzzle import Described
 
 PROVEN: Any = {"status": "proven", "verified": True, "halted_by": "proven"}
 VOTED: Any = {"status": "halted", "verified": None, "halted_by": "learned", "votes": 1, "vote_share": 1.0}
-FIGURES: Any = {
-    "segments": 4,
-    "margin": 1.5,
-    "queue_s": 4e-4,
-    "compute_s": 0.02,
-    "num_attempts": 1,
-    "total_segments": 4,
-}
+COST: Any = {"segments": 4, "total_segments": 4, "num_attempts": 1, "margin": 1.5, "queue_s": 4e-4, "compute_s": 0.02}
 SOLVING = ("/solve", "/solve/stream", "/solve/batch")
 KEY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "A key that hrm-key has made."},
@@ -96,5 +89,5 @@ def _answer_example(model: ServedModel) -> dict[str, Any] | None:
     puzzle, (question, answer) = model.puzzle, model.held_out
     parsed = parse_request([model], SolveRequest(puzzle=question), task_id=0, arrival_s=0.0)
     verdict = PROVEN if puzzle.proof_exists else VOTED
-    result = Result(task_id=0, answer_T=puzzle.encode(puzzle.parse(answer).grid), **verdict, **FIGURES)
+    result = Result(task_id=0, answer_T=puzzle.encode(puzzle.parse(answer).grid), **verdict, **COST)
     return answer_from(parsed, result).model_dump(mode="json")

@@ -60,13 +60,9 @@ class RequestTracer:
         arrived_ns = admitted_ns - round(1e9 * result.queue_s)
         queue = self._tracer.start_span("queue", parent, start_time=arrived_ns, attributes={"hrm.model": model})
         queue.end(admitted_ns)
-        attributes: dict[str, str | int] = {
-            "hrm.model": model,
-            "hrm.segments": result.total_segments,
-            "hrm.attempts": result.num_attempts,
-            "hrm.status": result.status,
-            "hrm.halted_by": result.halted_by,
-        }
+        attributes: dict[str, str | int] = {"hrm.model": model, "hrm.status": result.status}
+        attributes |= {"hrm.segments": result.total_segments, "hrm.attempts": result.num_attempts}
+        attributes["hrm.halted_by"] = result.halted_by
         self._tracer.start_span("compute", parent, start_time=admitted_ns, attributes=attributes).end(ended_ns)
 
 

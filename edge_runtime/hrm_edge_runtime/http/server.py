@@ -26,13 +26,23 @@ from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.solve import SolveService
 from hrm_edge_runtime.logs import LogForm
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import MakeLanes
+from hrm_edge_runtime.worker.lanes import MakeLanes, open_lanes
 from hrm_edge_runtime.worker.process import SpawnedEngine
 from hrm_host import system
 
 LAST_BYTES_S = 5  # for answers that are written but not yet read by their clients
 BACKLOG = 256  # connections that one turn of the event loop may have to take, or to refuse
 SPARE_FILES = 128  # descriptors for everything that is no connection: pipes, bundles, page files, and a margin
+
+OF_UVICORN: dict[str, Any] = {
+    "log_config": None,
+    "access_log": False,
+    "lifespan": "on",
+    "ws": "none",
+    "server_header": False,
+    "proxy_headers": False,
+    "timeout_graceful_shutdown": LAST_BYTES_S,
+}
 
 _log = logging.getLogger("hrm_edge_runtime.server")
 
@@ -141,33 +151,18 @@ def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], option
         if not isinstance(lanes, Library):
             return SpawnedEngine(lanes, options.log)
         service.models.update((model.name, model) for model in lanes.build())
-        return SpawnedEngine(lanes.make_lanes(), options.log)
+        return SpawnedEngine(functools.partial(open_lanes, tuple(lanes.lanes.values())), options.log)
 
-    engine_client = EngineClient(
-        start_engine,
-        {model.name: model.num_slots + options.queue_limit for model in models},
-        stall_s=options.stall_s,
-    )
+    limit_of = {model.name: model.num_slots + options.queue_limit for model in models}
+    engine_client = EngineClient(start_engine, limit_of, stall_s=options.stall_s)
     app = create_app(engine_client, models, options.access, library=library)
     service = cast(SolveService, app.state.service)
     limits = ConnectionLimits(max_connections=_with_descriptors_for(options.max_connections))
     service.metrics.watch(limits)
-    config = uvicorn.Config(
-        app,
-        host=options.host,
-        port=options.port,
-        log_config=None,
-        access_log=False,
-        lifespan="on",
-        ws="none",
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=LAST_BYTES_S,
-        backlog=BACKLOG,
-        http=cast(Any, functools.partial(GuardedProtocol, limits=limits)),
-        ssl_certfile=options.tls_cert,
-        ssl_keyfile=options.tls_key,
-    )
+    protocol = cast(Any, functools.partial(GuardedProtocol, limits=limits))
+    tls: dict[str, Any] = {"ssl_certfile": options.tls_cert, "ssl_keyfile": options.tls_key}
+    address: dict[str, Any] = {"host": options.host, "port": options.port, "backlog": BACKLOG}
+    config = uvicorn.Config(app, http=protocol, **address, **tls, **OF_UVICORN)
     DrainingServer(config, engine_client, options).run()
     if engine_client.process.refusal is not None:
         raise EngineUnavailableError(engine_client.process.refusal)

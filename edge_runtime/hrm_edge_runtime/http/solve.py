@@ -11,7 +11,7 @@ import numpy as np
 from anyio import CapacityLimiter
 
 from hrm_edge_runtime import logs
-from hrm_edge_runtime.batching import stats, task
+from hrm_edge_runtime.batching import task
 from hrm_edge_runtime.http import schema
 from hrm_edge_runtime.http.errors import without_folders
 from hrm_edge_runtime.http.metrics import Metrics
@@ -26,6 +26,7 @@ PARSED_TOGETHER = 8
 BUFFER_SIZE = 256  # segments that a reader may fall behind
 
 Parse = Callable[[], ParsedRequest]
+Parsing = asyncio.Future[ParsedRequest]
 
 
 class SolveService:
@@ -57,12 +58,7 @@ class SolveService:
             return await self.solve_admitted(admission, request, arrival_s=arrival_s)
 
     async def solve_admitted(
-        self,
-        admission: Admission[ServedModel],
-        request: SolveRequest,
-        *,
-        arrival_s: float,
-        priority_penalty: int = 0,
+        self, admission: Admission[ServedModel], request: SolveRequest, *, arrival_s: float, priority_penalty: int = 0
     ) -> SolveAnswer:
         """Answer an admitted request; the caller holds and releases the admission."""
         parsed = await self._parsed(admission, request, arrival_s, priority_penalty)
@@ -96,22 +92,13 @@ class SolveService:
             losses_in_a_row=client.process.losses_in_a_row,
             last_error=without_folders(client.process.last_error or "") or None,
         )
-        lanes = snapshot.lanes if snapshot else {}
-        return SlotsAnswer(
-            engine=engine,
-            waiting=client.num_waiting,
-            snapshot_age_ms=1000 * (time.monotonic() - snapshot.taken_s) if snapshot else None,
-            lanes=[self._lane(model, lanes.get(model.name)) for model in self.models.values()],
-        )
-
-    def _lane(self, model: ServedModel, lane: stats.LaneSnapshot | None) -> schema.LaneView:
-        report = self.engine_client.lane_manager.reports.get(model.lane)
-        return schema.LaneView(
-            name=model.name,
-            lane=lane,
-            memory_bytes=report.memory_bytes if report else None,
-            requests=self.engine_client.limits.num_taken(model.lane),
-        )
+        views: list[schema.LaneView] = []
+        for name, model in self.models.items():
+            report, num_requests = client.lane_manager.reports.get(model.lane), client.limits.num_taken(model.lane)
+            seen, memory = snapshot.lanes.get(name) if snapshot else None, report.memory_bytes if report else None
+            views.append(schema.LaneView(name=name, lane=seen, memory_bytes=memory, requests=num_requests))
+        age_ms = 1000 * (time.monotonic() - snapshot.taken_s) if snapshot else None
+        return SlotsAnswer(engine=engine, waiting=client.num_waiting, snapshot_age_ms=age_ms, lanes=views)
 
     async def _parsed(
         self,
@@ -154,7 +141,7 @@ class ParserThreads:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(NUM_PARSERS, thread_name_prefix="hrm-parser")
-        self._unparsed: list[tuple[asyncio.Future[ParsedRequest], Parse]] = []
+        self._unparsed: list[tuple[Parsing, Parse]] = []
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -162,7 +149,7 @@ class ParserThreads:
     async def run(self, parse: Parse) -> ParsedRequest:
         """What `parse` returns, or raises."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[ParsedRequest] = loop.create_future()
+        future: Parsing = loop.create_future()
         self._unparsed.append((future, parse))
         if len(self._unparsed) == 1:
             loop.call_soon(self._hand_out, loop)
@@ -174,9 +161,9 @@ class ParserThreads:
             self._threads.submit(_parse_all, unparsed[start : start + PARSED_TOGETHER], loop)
 
 
-def _parse_all(unparsed: list[tuple[asyncio.Future[ParsedRequest], Parse]], loop: asyncio.AbstractEventLoop) -> None:
+def _parse_all(unparsed: list[tuple[Parsing, Parse]], loop: asyncio.AbstractEventLoop) -> None:
     """Runs in a thread; the outcomes are set in the event loop."""
-    outcomes: list[tuple[asyncio.Future[ParsedRequest], ParsedRequest | Exception]] = []
+    outcomes: list[tuple[Parsing, ParsedRequest | Exception]] = []
     for future, parse in unparsed:
         try:
             if not future.cancelled():
@@ -187,7 +174,7 @@ def _parse_all(unparsed: list[tuple[asyncio.Future[ParsedRequest], Parse]], loop
         loop.call_soon_threadsafe(_set_outcomes, outcomes)
 
 
-def _set_outcomes(outcomes: list[tuple[asyncio.Future[ParsedRequest], ParsedRequest | Exception]]) -> None:
+def _set_outcomes(outcomes: list[tuple[Parsing, ParsedRequest | Exception]]) -> None:
     for future, outcome in outcomes:
         if future.done():
             continue

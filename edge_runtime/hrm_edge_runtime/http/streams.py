@@ -280,9 +280,8 @@ async def _before_idle(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 def _checked(line: bytearray, is_skipping: bool) -> bytes | ServiceError:
     if is_skipping or len(line) > MAX_BODY_BYTES:
-        return ServiceError(
-            413, "line-too-large", f"the line has more than {MAX_BODY_BYTES} bytes", "send one puzzle in each line"
-        )
+        message = f"the line has more than {MAX_BODY_BYTES} bytes"
+        return ServiceError(413, "line-too-large", message, "send one puzzle in each line")
     return bytes(line.strip())
 
 

@@ -117,7 +117,7 @@ class Client:
 
     def _piece(self, unanswered: dict[int, SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ErrorDetail]]:
         """Ask until every request has its answer or refusal, or patience is at its end."""
-        retry = self._retry_policy()
+        retry = RetryPolicy(limit_s=self._patience_s, rng=self._rng)
         while unanswered:
             refused: dict[int, ErrorDetail] = {}
             failure: UnavailableError | UnreachableError | None = None
@@ -147,7 +147,7 @@ class Client:
                 yield positions[line["line"] - 1], kind.model_validate(said)
 
     def _patiently(self, method: str, path: str, body: dict[str, Any] | None = None) -> object:
-        retry = self._retry_policy()
+        retry = RetryPolicy(limit_s=self._patience_s, rng=self._rng)
         while True:
             try:
                 with self._response(method, path, json=body) as response:
@@ -155,9 +155,6 @@ class Client:
             except UnavailableError as error:
                 if not retry.wait(error):
                     raise
-
-    def _retry_policy(self) -> RetryPolicy:
-        return RetryPolicy(limit_s=self._patience_s, rng=self._rng)
 
     @contextlib.contextmanager
     def _response(self, method: str, path: str, **content: Any) -> Generator[httpx.Response]:
@@ -178,14 +175,9 @@ def _error_from(response: httpx.Response) -> ServerError:
     try:
         detail = ErrorDetail.model_validate(response.json()["error"])
     except (ValueError, KeyError, TypeError):  # a proxy's answer, not ours
-        detail = ErrorDetail(
-            reason="unknown",
-            field=None,
-            rule=None,
-            cell=None,
-            message=f"the server answered {status} without a reason",
-            remedy="look whether another server or a proxy listens at this address",
-        )
+        message = f"the server answered {status} without a reason"
+        remedy = "look whether another server or a proxy listens at this address"
+        detail = ErrorDetail(reason="unknown", field=None, rule=None, cell=None, message=message, remedy=remedy)
     if status in (429, 503) and detail.reason != NOT_BY_THEN:
         pause = response.headers.get("retry-after", "")  # a proxy may write a date instead, which counts as a second
         return UnavailableError(status, detail, float(pause) if pause.isdecimal() else 1.0)

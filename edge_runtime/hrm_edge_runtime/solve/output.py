@@ -25,7 +25,6 @@ from hrm_host.progress import stages_on
 from hrm_puzzles.puzzle import Coloured, Grid, Puzzle, PuzzleError
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
-ALL_SOLVED, NOT_ALL_SOLVED = 0, 1
 BEGINNING = b'{"number": '  # of every line of an output file
 SYNC_EVERY_S = 1.0  # what a power failure may take; a killed process loses nothing that was written
 
@@ -40,22 +39,18 @@ Record = Mapping[str, Any]
 
 
 def run(argument: str, solver: Solver, options: Options, *, out: Path | None, as_json: bool) -> int:
-    """Solve the puzzles that an argument names; returns the exit status."""
+    """Solve the puzzles that an argument names; returns the exit status: 0 where all are solved, else 1."""
     many, tally, total = solvers.is_many(argument), Tally(), None
     if argument != "-":  # of standard input only reading it all would tell
         with solvers.opened(argument, solver.shortest) as entries:
             total = sum(1 for _ in entries)
     with solvers.opened(argument, solver.shortest) as entries, contextlib.ExitStack() as stack:
-        if out is None:
-            file = None
-            # progress would run through the answers on a terminal
-            console = Console(stderr=True, quiet=total == 1 or sys.stdout.isatty())
-        else:
-            file = stack.enter_context(continued(out))
-            console = Console(stderr=True)
-            if num_there := file.skip_answered(entries, tally):
-                print(f"{num_there} puzzles are answered there already", file=sys.stderr)
-        stages = stack.enter_context(stages_on(console))
+        file = stack.enter_context(continued(out)) if out else None
+        if file and (num_there := file.skip_answered(entries, tally)):
+            print(f"{num_there} puzzles are answered there already", file=sys.stderr)
+        # on a terminal progress would run through the answers
+        quiet = file is None and (total == 1 or sys.stdout.isatty())
+        stages = stack.enter_context(stages_on(Console(stderr=True, quiet=quiet)))
         for entry, unlabelled in solve_in_order(solver, entries, options):
             reply = judged(solver, entry, unlabelled)
             record = record_of(entry, reply)
@@ -71,7 +66,7 @@ def run(argument: str, solver: Solver, options: Options, *, out: Path | None, as
         print(tally.as_json())
     elif many or out is not None:
         print(tally.text(), file=sys.stderr)
-    return ALL_SOLVED if tally.counts["solved"] == tally.num_puzzles else NOT_ALL_SOLVED
+    return int(tally.counts["solved"] < tally.num_puzzles)
 
 
 def judged(solver: Solver, entry: Entry, reply: Reply) -> Reply:
@@ -84,25 +79,25 @@ def judged(solver: Solver, entry: Entry, reply: Reply) -> Reply:
 
 
 def _print(solver: Solver, entry: Entry, reply: Reply, *, as_json: bool, as_board: bool) -> None:
-    if as_board and not as_json and isinstance(reply, SolveAnswer) and reply.model in solver.puzzles:
-        picture = board(solver.puzzles[reply.model], entry.puzzle, reply.solution)
-        if picture is not None:
-            console = Console()
-            console.print(picture)
-            console.print(summary(reply), highlight=False, markup=False)
-            return
-    print(_line(reply, as_json=as_json), flush=True)
-
-
-def _line(reply: Reply, *, as_json: bool) -> str:
     """The solution alone, or a remark that begins with # where there is none; as JSON all that a server would say."""
-    if isinstance(reply, ErrorDetail):
-        refusal = {"error": reply.model_dump(mode="json")}
-        return json.dumps(refusal) if as_json else f"# refused: {reply.message}; {reply.remedy}."
     if as_json:
-        return json.dumps(reply.model_dump(mode="json"))
-    solution = reply.solution if isinstance(reply.solution, str) else json.dumps(reply.solution)
-    return f"# {summary(reply)}" if reply.status == "unfinished" and not reply.solved else solution
+        said = reply.model_dump(mode="json")
+        line = json.dumps({"error": said} if isinstance(reply, ErrorDetail) else said)
+    elif isinstance(reply, ErrorDetail):
+        line = f"# refused: {reply.message}; {reply.remedy}."
+    elif (
+        as_board
+        and reply.model in solver.puzzles
+        and (picture := board(solver.puzzles[reply.model], entry.puzzle, reply.solution))
+    ):
+        Console().print(picture)
+        Console().print(summary(reply), highlight=False, markup=False)
+        return
+    elif reply.status == "unfinished" and not reply.solved:
+        line = f"# {summary(reply)}"
+    else:
+        line = reply.solution if isinstance(reply.solution, str) else json.dumps(reply.solution)
+    print(line, flush=True)
 
 
 def record_of(entry: Entry, reply: Reply) -> Record:
@@ -159,7 +154,6 @@ class Tally:
         return f"{self.counts['solved']} solved" + (f", {self.refused.total()} refused" if self.refused else "")
 
     def text(self) -> str:
-        """All counts in one line."""
         said = [f"{self.counts[status]} {status}" for status in VERDICTS if self.counts[status]]
         if by_label := self.counts["solved"] - self.counts["proven"]:
             said.append(f"{by_label} right by their labels")
@@ -225,9 +219,8 @@ class OutputFile:
             if time.monotonic() - self._synced_s > SYNC_EVERY_S:
                 self.sync()
         except OSError as error:
-            raise OutOfReachError(
-                f"{self._path} cannot be written ({error}): make room and run the same command again to continue."
-            ) from error
+            remedy = "make room and run the same command again to continue"
+            raise OutOfReachError(f"{self._path} cannot be written ({error}): {remedy}.") from error
 
     def sync(self) -> None:
         os.fsync(self._descriptor)
@@ -267,14 +260,12 @@ def board(puzzle: Puzzle, question: object, solution: object) -> RenderableType 
 
 
 def _answered(puzzle: Puzzle, question: object, solution: object) -> Grid:
-    """The grid of a solution."""
     if isinstance(question, dict):  # an ARC question names its task; its solution is a grid alone
         solution = {**cast("dict[str, object]", question), "input": solution}
     return puzzle.parse(solution).grid
 
 
 def _sudoku_board(puzzle: Sudoku, asked: Grid, answered: Grid) -> Text:
-    """Digits between the lines of the boxes."""
     side, rows, cols = len(asked), puzzle.box_rows, puzzle.box_cols
     bar = ["─" * (2 * cols + 1)] * (side // cols)
     edges = {0: "┌┬┐", side: "└┴┘"}

@@ -170,9 +170,8 @@ def from_server(
                     with contextlib.suppress(PuzzleError):
                         puzzles[served.name] = registry.get(served.kind)
             if not puzzles:
-                raise OutOfReachError(
-                    f"{url} serves no such model of a puzzle known here: ask it with curl {url}/models."
-                )
+                remedy = f"ask it with curl {url}/models"
+                raise OutOfReachError(f"{url} serves no such model of a puzzle known here: {remedy}.")
             yield Solver(puzzles=puzzles, solve_all=client.solve_many)
     except (ServerError, UnreachableError) as error:
         if not isinstance(error, ServerError) or error.status != 401:

@@ -260,7 +260,7 @@ def test_commands_add_list_and_remove_keys_and_store_no_secret(tmp_path: Path) -
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     found = KeyRing(path).find(second)
     assert found is not None
-    assert (found.label, found.is_admin, found.bucket) == ("office", True, None)
+    assert (found.label, found.role, found.bucket) == ("office", "admin", None)
     run("remove", "kitchen")
     assert KeyRing(path).find(first) is None
     for arguments, said in (

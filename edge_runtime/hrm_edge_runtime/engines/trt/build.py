@@ -118,7 +118,8 @@ def build_command(
     built: list[Built] = []
     opened = Bundle.open(find_bundle(bundle))
     slots = slots or max_slots(opened)
-    for one in [precision] if precision else worth_a_try(opened):
+    held = [one for one in WORTH_A_TRY if one in opened.manifest.precisions]
+    for one in [precision] if precision else [one for one in held if one != "fp32"] or held:
         if as_json:
             print("\n" + json.dumps({"building": one}), flush=True)
         try:
@@ -134,29 +135,16 @@ def build_command(
         print("\n" + json.dumps({"chosen": cache.fastest_of(built, slots), "engines": pages}))
 
 
-def worth_a_try(bundle: Bundle) -> list[str]:
-    """INT8 and FP16 where the bundle has them, else FP32."""
-    held = [one for one in WORTH_A_TRY if one in bundle.manifest.precisions]
-    return [one for one in held if one != "fp32"] or held
-
-
 def _built(
-    bundle: Bundle,
-    precision: str,
-    slots: int,
-    *,
-    settings: BuildSettings,
-    again: bool,
-    force: bool,
-    console: Console,
+    bundle: Bundle, precision: str, slots: int, *, settings: BuildSettings, again: bool, force: bool, console: Console
 ) -> Built:
     """Build where needed, then measure; the page on disk is whole only with its measurement."""
     key = EngineKey.of(bundle, cache.this_machine(), precision=precision, num_slots=slots)
     built = None if again else cache.find(cache.plan_folder(), key)
     if built is None:
         if not force:
-            graph_bytes, left = bundle.graph_path(precision).stat().st_size, memory.read_memory()
-            needs_mb = build_needs_mb(graph_bytes, settings.workspace_mb)
+            graph_mb, left = bundle.graph_path(precision).stat().st_size // 10**6, memory.read_memory()
+            needs_mb = BUILDER_MB + COPIES_OF_GRAPH * graph_mb + settings.workspace_mb
             if left is not None and left.allocatable_mb < needs_mb:
                 raise EngineUnavailableError(
                     f"building an engine takes about {needs_mb} MB and this machine can give {left.allocatable_mb} MB: "
@@ -174,13 +162,7 @@ def _built(
     return built
 
 
-def build_needs_mb(graph_bytes: int, workspace_mb: int) -> int:
-    """An estimate of the memory that building an engine takes."""
-    return BUILDER_MB + COPIES_OF_GRAPH * graph_bytes // 10**6 + workspace_mb
-
-
 def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, stages: Stages) -> Built:
-    """Build the engine of a key and store it with its page."""
     graph, folder = bundle.graph_path(key.precision), cache.plan_folder()
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -202,27 +184,24 @@ def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, stage
 
 def _measured(bundle: Bundle, built: Built) -> Built:
     """With the times of its segments, and what PyTorch's golden traces say of it."""
-    engine = cache.open_engine(bundle, precision=built.key.precision, num_slots=built.key.buckets[-1])
-    with closing(engine):
+    precision, num_slots = built.key.precision, built.key.buckets[-1]
+    with closing(cache.open_engine(bundle, precision=precision, num_slots=num_slots)) as engine:
         load_blanks(engine, bundle.puzzle_table[0])
         step_ms = {
             bucket: round(median_step_ms(engine, bucket, seconds=MEASURE_S, min_steps=MIN_STEPS), 4)
             for bucket in built.key.buckets
         }
         fused = len(FUSED_ATTENTION.findall(engine.layer_names()))
-    broken = _broken(bundle, built) if GOLDEN_NAME in bundle.manifest.files else ()
-    return built.model_copy(update={"step_ms": step_ms, "fused_attention": fused, "breaks": broken})
-
-
-def _broken(bundle: Bundle, built: Built) -> tuple[str, ...]:
-    """The gates of parity that the engine breaks over the golden traces."""
-    precision = built.key.precision
-    opened = cache.open_engine(bundle, precision=precision, num_slots=built.key.buckets[-1], want_logits=True)
+    measured = built.model_copy(update={"step_ms": step_ms, "fused_attention": fused})
+    if GOLDEN_NAME not in bundle.manifest.files:
+        return measured
+    table, puzzle, policy = bundle.puzzle_table, bundle.puzzle, bundle.manifest.halting_policy(precision)
+    opened = cache.open_engine(bundle, precision=precision, num_slots=num_slots, want_logits=True)
     with closing(opened) as engine:
-        policy = bundle.manifest.halting_policy(precision)
-        report = compare(bundle.golden(), engine, puzzle_table=bundle.puzzle_table, puzzle=bundle.puzzle, policy=policy)
-    report = report if bundle.puzzle.proof_exists else replace(report, proven=None)
-    return tuple(map(str, breaks(report, read_gates(DEFAULT_FILE, precision, "golden"))))
+        report = compare(bundle.golden(), engine, puzzle_table=table, puzzle=puzzle, policy=policy)
+    report = report if puzzle.proof_exists else replace(report, proven=None)
+    broken = breaks(report, read_gates(DEFAULT_FILE, precision, "golden"))
+    return measured.model_copy(update={"breaks": tuple(map(str, broken))})
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
@@ -64,6 +65,15 @@ class BindingsDriver:
     def __init__(self) -> None:
         self._cuda = importlib.import_module("cuda.bindings.driver")
 
+        def of(name: str) -> Callable[..., Any]:
+            return partial(self._call, name)
+
+        self.free, self.unpin = of("cuMemFree"), of("cuMemFreeHost")
+        self.send, self.fetch, self.copy = of("cuMemcpyHtoDAsync"), of("cuMemcpyDtoHAsync"), of("cuMemcpyDtoDAsync")
+        self.wait, self.record, self.wait_for = of("cuStreamSynchronize"), of("cuEventRecord"), of("cuEventSynchronize")
+        self.launch, self.destroy = of("cuGraphLaunch"), of("cuGraphExecDestroy")
+        self.destroy_event = of("cuEventDestroy")
+
     def info(self) -> GpuInfo:
         """Start the driver and ask; makes no context."""
         self._call("cuInit", 0)
@@ -106,41 +116,14 @@ class BindingsDriver:
         self._call("cuMemsetD8", address, 0, num_bytes)
         return address
 
-    def free(self, address: int) -> None:
-        self._call("cuMemFree", address)
-
     def pin(self, num_bytes: int, *, mapped: bool) -> tuple[int, int]:
         """Pinned host memory: its pointer, and the address under which the GPU sees it (0 unless `mapped`)."""
         pointer = self._call("cuMemHostAlloc", num_bytes, MAPPED if mapped else 0)
         return pointer, int(self._call("cuMemHostGetDevicePointer", pointer, 0)) if mapped else 0
 
-    def unpin(self, pointer: int) -> None:
-        self._call("cuMemFreeHost", pointer)
-
-    def send(self, address: int, pointer: int, num_bytes: int, stream: int) -> None:
-        self._call("cuMemcpyHtoDAsync", address, pointer, num_bytes, stream)
-
-    def fetch(self, pointer: int, address: int, num_bytes: int, stream: int) -> None:
-        self._call("cuMemcpyDtoHAsync", pointer, address, num_bytes, stream)
-
-    def copy(self, target: int, source: int, num_bytes: int, stream: int) -> None:
-        self._call("cuMemcpyDtoDAsync", target, source, num_bytes, stream)
-
-    def wait(self, stream: int) -> None:
-        self._call("cuStreamSynchronize", stream)
-
     def new_event(self, *, sleeps: bool) -> int:
         """A mark; whoever waits for it sleeps, or spins."""
         return int(self._call("cuEventCreate", NO_TIMING | (SLEEPS if sleeps else 0)))
-
-    def record(self, event: int, stream: int) -> None:
-        self._call("cuEventRecord", event, stream)
-
-    def wait_for(self, event: int) -> None:
-        self._call("cuEventSynchronize", event)
-
-    def destroy_event(self, event: int) -> None:
-        self._call("cuEventDestroy", event)
 
     def begin_capture(self, stream: int) -> None:
         self._call("cuStreamBeginCapture", stream, self._cuda.CUstreamCaptureMode(THREAD_LOCAL))
@@ -152,12 +135,6 @@ class BindingsDriver:
             return int(self._call("cuGraphInstantiate", recorded, 0))
         finally:
             self._call("cuGraphDestroy", recorded)
-
-    def launch(self, graph: int, stream: int) -> None:
-        self._call("cuGraphLaunch", graph, stream)
-
-    def destroy(self, graph: int) -> None:
-        self._call("cuGraphExecDestroy", graph)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         try:
@@ -212,13 +189,12 @@ class PycudaDriver:
     def free(self, address: int) -> None:
         del self._held[address]
 
+    unpin = destroy_event = free
+
     def pin(self, num_bytes: int, *, mapped: bool) -> tuple[int, int]:
         array = self._ask(self._cuda.pagelocked_empty, num_bytes, "uint8", mem_flags=MAPPED if mapped else 0)
         self._held[array.ctypes.data] = array
         return array.ctypes.data, int(self._ask(array.base.get_device_pointer)) if mapped else 0
-
-    def unpin(self, pointer: int) -> None:
-        del self._held[pointer]
 
     def send(self, address: int, pointer: int, num_bytes: int, stream: int) -> None:
         self._ask(self._cuda.memcpy_htod_async, address, _bytes_at(pointer, num_bytes), self._held[stream])
@@ -242,9 +218,6 @@ class PycudaDriver:
 
     def wait_for(self, event: int) -> None:
         self._ask(self._held[event].synchronize)
-
-    def destroy_event(self, event: int) -> None:
-        del self._held[event]
 
     def begin_capture(self, stream: int) -> None:
         self._call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), THREAD_LOCAL)

@@ -25,14 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hrm_edge_runtime.engines import engine as contract
-from hrm_edge_runtime.engines.engine import (
-    Engine,
-    EngineLostError,
-    EngineUnavailableError,
-    Float32,
-    Int32,
-    StepOutput,
-)
+from hrm_edge_runtime.engines.engine import Engine, EngineLostError, EngineUnavailableError, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.trt import api
 from hrm_edge_runtime.engines.trt.cuda import CaptureError, Gpu
 from hrm_edge_runtime.manifest import Manifest
@@ -72,7 +65,11 @@ class TensorRTEngine(Engine):
         self._last_error = api.LastError()
         self._engine = self._open(plan, num_profiles=len(buckets))
         self._allocate(self._buckets[-1])
-        self._contexts = {bucket: self._context(profile, bucket) for profile, bucket in enumerate(self._buckets)}
+        self._contexts: dict[int, tensorrt.IExecutionContext] = {}
+        for profile, bucket in enumerate(self._buckets):
+            shapes = contract.shapes_of(self._names.intersection(contract.INPUTS), manifest, bucket)
+            memory = {"scratch": self._scratch, "stream": gpu.stream}
+            self._contexts[bucket] = api.context_for(self._engine, profile=profile, shapes=shapes, **memory)
         self._current = 0
         self._events = [self._gpu.event() for _parity in range(2)]
         kinds = itertools.product(self._buckets, range(2), (True, False))
@@ -137,9 +134,7 @@ class TensorRTEngine(Engine):
         return api.layer_names(self._engine)
 
     def close(self) -> None:
-        for holder in (self._launches, self._contexts):
-            holder.clear()
-        del self._engine, self._fed, self._read
+        del self._launches, self._contexts, self._engine, self._fed, self._read
         self._gpu.close()
 
     def _open(self, plan: bytes, num_profiles: int) -> tensorrt.ICudaEngine:
@@ -176,14 +171,17 @@ class TensorRTEngine(Engine):
         ]
         self._scratch = self._gpu.allocate(self._engine.device_memory_size_v2)
 
-    def _context(self, profile: int, bucket: int) -> tensorrt.IExecutionContext:
-        shapes = contract.shapes_of(self._names.intersection(contract.INPUTS), self._manifest, bucket)
-        scratch, stream = self._scratch, self._gpu.stream
-        return api.context_for(self._engine, profile=profile, shapes=shapes, scratch=scratch, stream=stream)
-
     def _recorded(self, bucket: int, parity: int, sends: bool) -> Callable[[], None]:
         """The launch of a bucket's segment from one carry to the other, recorded where the driver can."""
-        context, addresses = self._contexts[bucket], self._addresses(parity, sends)
+        context, before, after = self._contexts[bucket], self._carries[parity], self._carries[1 - parity]
+        addresses = {
+            contract.LOGITS: self._unread,
+            **self._fed.addresses,
+            **self._read[parity].addresses,
+            **({} if sends else {"fresh_B": self._none_fresh}),
+            **before,
+            **{f"{name}_next": address for name, address in after.items()},
+        }
 
         def enqueue() -> None:
             for name in self._names:
@@ -201,14 +199,3 @@ class TensorRTEngine(Engine):
         except CaptureError as error:
             _log.warning("batch %d runs without a CUDA graph, which costs time: %s", bucket, error)
             return enqueue
-
-    def _addresses(self, parity: int, sends: bool) -> dict[str, int]:
-        before, after = self._carries[parity], self._carries[1 - parity]
-        return {
-            contract.LOGITS: self._unread,
-            **self._fed.addresses,
-            **self._read[parity].addresses,
-            **({} if sends else {"fresh_B": self._none_fresh}),
-            **before,
-            **{f"{name}_next": address for name, address in after.items()},
-        }
