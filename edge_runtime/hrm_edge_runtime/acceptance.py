@@ -29,7 +29,7 @@ import typer
 
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
-from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle, Golden, find_bundle
+from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import Engine, median_step_ms
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.engines.trt.cache import buckets_for
@@ -82,7 +82,7 @@ def accept_command(
         findings["bundle"] = {"name": opened.manifest.name, "provenance": opened.manifest.provenance}
         findings["engine"] = {"choice": str(choice), "slots": slots}
         served = _Served(bundle=opened, choice=choice, num_slots=slots, num_threads=threads)
-        parts.update(parity=served.parity, bench=served.bench, soak=lambda: served.soak(60 * soak_minutes))
+        parts.update(parity=served.parity, bench=served.bench, soak=lambda: _soak(served, 60 * soak_minutes))
         if full:
             parts.update(shipped=served.shipped, http=served.over_http)
     except Exception as error:  # the other parts may still tell something
@@ -97,10 +97,8 @@ def accept_command(
             faults = [f"{type(error).__name__}: {error}"]
         findings["faults"] += [f"{name}: {fault}" for fault in faults]
     # none is loaded to find its version
-    loaded = ((name, sys.modules.get(name)) for name in ("numpy", "onnxruntime", "tensorrt", "cuda.bindings", "pycuda"))
-    findings["versions"] = {
-        name: str(getattr(one, "__version__", "unknown")) for name, one in loaded if one is not None
-    }
+    loaded = sys.modules.keys() & {"numpy", "onnxruntime", "tensorrt", "cuda.bindings", "pycuda"}
+    findings["versions"] = {name: str(getattr(sys.modules[name], "__version__", "unknown")) for name in sorted(loaded)}
     findings |= {"passed": not findings["faults"], "running": None}
     atomic.write_text(out, json.dumps(findings, indent=1) + "\n")
     typer.echo(f"{'passed' if findings['passed'] else 'FAILED: ' + '; '.join(findings['faults'])}: {out}", err=True)
@@ -129,7 +127,6 @@ class _Served:
     num_threads: int | None
 
     def parity(self) -> Found:
-        """With PyTorch's golden traces."""
         report = self._compared(self.bundle, str(self.choice))
         return report.as_json(), list(map(str, report.breaks))
 
@@ -149,7 +146,7 @@ class _Served:
     def bench(self) -> Found:
         """Median time of a segment for each batch, with every active slot on a real puzzle."""
         golden = self.bundle.golden()
-        with closing(self._opened()) as engine:
+        with closing(self.opened()) as engine:
             for slot in range(engine.num_slots):
                 puzzle = slot % len(golden.tokens_BT)
                 engine.load(slot, golden.tokens_BT[puzzle], self.bundle.puzzle_table[golden.puzzle_ids_B[puzzle]])
@@ -158,10 +155,6 @@ class _Served:
                 for batch in buckets_for(engine.num_slots)
             }
         return {"step_ms": times}, []
-
-    def soak(self, soak_s: float) -> Found:
-        with closing(self._opened()) as engine:
-            return _soak(self.bundle, self.choice, engine, soak_s)
 
     def over_http(self) -> Found:
         """Capacity and latencies of hrm-serve under load, as hrm-bench measures them."""
@@ -175,7 +168,7 @@ class _Served:
             return None, [(done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]]
         return json.loads(done.stdout), []
 
-    def _opened(self) -> Engine:
+    def opened(self) -> Engine:
         return engine_for(self.bundle, engine=str(self.choice), num_slots=self.num_slots, num_threads=self.num_threads)
 
     def _compared(self, bundle: Bundle, engine: str) -> Comparison:
@@ -184,29 +177,29 @@ class _Served:
         return compare_engines(bundle, ParityOptions(engine=engine, slots=self.num_slots, threads=self.num_threads))
 
 
-def _soak(bundle: Bundle, choice: Choice, engine: Engine, soak_s: float) -> Found:
+def _soak(served: _Served, soak_s: float) -> Found:
     """Solve the golden puzzles over and over, at least once each, and watch the machine.
 
     Results are counted and dropped: a soak that kept them would grow by itself. `changed_answers` are not faults:
     batches of different sizes have kernels of their own, which may round differently.
     """
-    lane = Lane(engine, bundle.puzzle, queue_limit=engine.num_slots)
     counts, first, samples = Counter[str](), dict[int, bytes](), list[dict[str, Any]]()
-    golden = bundle.golden()
-    num_puzzles = len(golden.tokens_BT)
-    began_s = sampled_s = time.monotonic()
-    for result in run_all(lane, _attempts(bundle, golden, choice.precision, until_s=began_s + soak_s)):
-        answer = b"" if result.answer_T is None else result.answer_T.tobytes()
-        counts["puzzles"] += 1
-        counts["changed"] += first.setdefault(result.attempt_id % num_puzzles, answer) != answer
-        counts["failed"] += result.halted_by == "failed"
-        counts["verified"] += result.verified is True
-        counts["segments"] += result.segments
-        now_s = time.monotonic()
-        if not samples or now_s - sampled_s >= SAMPLE_EVERY_S:
-            samples.append(_sample(now_s - began_s, lane))
-            sampled_s = now_s
-    samples.append(_sample(time.monotonic() - began_s, lane))
+    num_puzzles = len(served.bundle.golden().tokens_BT)
+    with closing(served.opened()) as engine:
+        lane = Lane(engine, served.bundle.puzzle, queue_limit=engine.num_slots)
+        began_s = sampled_s = time.monotonic()
+        for result in run_all(lane, _attempts(served, until_s=began_s + soak_s)):
+            answer = b"" if result.answer_T is None else result.answer_T.tobytes()
+            counts["puzzles"] += 1
+            counts["changed"] += first.setdefault(result.attempt_id % num_puzzles, answer) != answer
+            counts["failed"] += result.halted_by == "failed"
+            counts["verified"] += result.verified is True
+            counts["segments"] += result.segments
+            now_s = time.monotonic()
+            if not samples or now_s - sampled_s >= SAMPLE_EVERY_S:
+                samples.append(_sample(now_s - began_s, lane))
+                sampled_s = now_s
+        samples.append(_sample(time.monotonic() - began_s, lane))
     growth_mb, seconds = (samples[-1]["rss_mb"] or 0) - (samples[1]["rss_mb"] or 0), samples[-1]["at_s"]
     faults = [f"{counts['failed']} puzzles came back without an answer"] if counts["failed"] else []
     faults += [f"the process grew by {growth_mb} MB while it soaked"] if growth_mb > MAX_GROWTH_MB else []
@@ -223,20 +216,20 @@ def _soak(bundle: Bundle, choice: Choice, engine: Engine, soak_s: float) -> Foun
     return found, faults
 
 
-def _attempts(bundle: Bundle, golden: Golden, precision: str, *, until_s: float) -> Iterator[Attempt]:
-    num_puzzles, policy = len(golden.tokens_BT), bundle.manifest.halting_policy(precision)
+def _attempts(served: _Served, *, until_s: float) -> Iterator[Attempt]:
+    golden, table = served.bundle.golden(), served.bundle.puzzle_table
+    num_puzzles, policy = len(golden.tokens_BT), served.bundle.manifest.halting_policy(served.choice.precision)
     for number in itertools.takewhile(lambda n: n < num_puzzles or time.monotonic() < until_s, itertools.count()):
         yield Attempt(
             attempt_id=number,
             tokens_T=golden.tokens_BT[number % num_puzzles],
-            puzzle_vector_E=bundle.puzzle_table[golden.puzzle_ids_B[number % num_puzzles]],
+            puzzle_vector_E=table[golden.puzzle_ids_B[number % num_puzzles]],
             policy=policy,
             arrival_s=time.monotonic(),
         )
 
 
 def _sample(at_s: float, lane: Lane) -> dict[str, Any]:
-    """The machine at one moment; None where it does not say."""
     machine = memory.read_memory()
     clocks = [str(clock.now_hz // 10**6) for clock in board.Host().gpu_clocks()]
     return {

@@ -104,14 +104,12 @@ class Bundle:
                 raise BundleError(f"the manifest of {path} does not list {name}: export the bundle again.")
         for name, entry in manifest.files.items():
             _verify(path / name, entry)
-        for name in manifest.graphs:
+        for file in (path / name for name in manifest.graphs):
             # ONNX Runtime 1.23 follows the name of a weights file out of the bundle (1.31 does not). Protobuf keeps a
             # string in one piece, so a graph without the key's bytes names none.
-            with (path / name).open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
+            with file.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
                 if content.find(b"location") >= 0:
-                    raise BundleError(
-                        f"{path / name} keeps weights in another file: export it again with its weights inside."
-                    )
+                    raise BundleError(f"{file} keeps weights in another file: export it again with its weights inside.")
         return cls(
             path=path,
             manifest=manifest,
@@ -209,10 +207,9 @@ def shipped_bundles() -> dict[str, Path]:
 def find_bundle(name: str | None = None) -> Path:
     """The directory of a bundle given by path or shipped name; without a name, the shipped default."""
     shipped = shipped_bundles()
-    if name is None:
-        name = DEFAULT_NAME
-    elif Path(name).exists():
+    if name is not None and Path(name).exists():
         return Path(name)
+    name = name or DEFAULT_NAME
     if name not in shipped:
         raise BundleError(f"{name} is neither a directory nor a shipped bundle: give a path or one of {list(shipped)}.")
     return shipped[name]
@@ -221,11 +218,8 @@ def find_bundle(name: str | None = None) -> Path:
 def _verify(file: Path, entry: FileEntry) -> None:
     if file.is_symlink() or not file.is_file():
         raise BundleError(f"{file} is missing or no plain file: copy the bundle again, whole and without links.")
-    size_bytes = file.stat().st_size
-    if size_bytes != entry.size_bytes:
-        raise BundleError(
-            f"{file} has {size_bytes} bytes where the manifest says {entry.size_bytes}: copy the bundle again."
-        )
+    if (size := file.stat().st_size) != entry.size_bytes:
+        raise BundleError(f"{file} has {size} bytes where the manifest says {entry.size_bytes}: copy the bundle again.")
     if sha256_of(file) != entry.sha256:
         raise BundleError(f"{file} does not have the SHA-256 the manifest states: copy the bundle again.")
 
@@ -288,22 +282,15 @@ def _check_sizes(archive: ZipFile) -> None:
 
 
 def _golden(arrays: Mapping[str, NDArray[np.generic]], manifest: Manifest) -> Golden:
-    seq_len, vocab_size = manifest.seq_len, manifest.vocab_size
     num_puzzles, num_segments = len(arrays["tokens_BT"]), len(arrays["answer_SBT"])
     if not 1 <= num_segments <= manifest.max_segments:
         raise ValueError(f"they cover {num_segments} segments where 1 to {manifest.max_segments} are due")
+    sizes = {"S": num_segments, "B": num_puzzles, "T": manifest.seq_len, "V": manifest.vocab_size}
 
-    def read(name: str, dtype: type[Any], *shape: int) -> NDArray[Any]:
-        if arrays[name].shape != shape:
+    def read(name: str, dtype: type[Any]) -> NDArray[Any]:
+        if arrays[name].shape != (shape := tuple(sizes[axis] for axis in name.rpartition("_")[2])):
             raise ValueError(f"{name} has shape {arrays[name].shape} where {shape} is due")
         return arrays[name].astype(dtype)
 
-    return Golden(
-        tokens_BT=read("tokens_BT", np.int32, num_puzzles, seq_len),
-        puzzle_ids_B=read("puzzle_ids_B", np.int32, num_puzzles),
-        labels_BT=read("labels_BT", np.int32, num_puzzles, seq_len),
-        answer_SBT=read("answer_SBT", np.int32, num_segments, num_puzzles, seq_len),
-        halt_margin_SB=read("halt_margin_SB", np.float32, num_segments, num_puzzles),
-        q_halt_SB=read("q_halt_SB", np.float32, num_segments, num_puzzles),
-        logits_SBTV=read("logits_SBTV", np.float32, num_segments, num_puzzles, seq_len, vocab_size),
-    )
+    whole = {name: read(name, np.int32) for name in ("tokens_BT", "puzzle_ids_B", "labels_BT", "answer_SBT")}
+    return Golden(**whole, **{name: read(name, np.float32) for name in ("halt_margin_SB", "q_halt_SB", "logits_SBTV")})

@@ -110,7 +110,6 @@ class Manifest(_Strict):
 
     @property
     def graphs(self) -> list[str]:
-        """The names of all graph files."""
         return [*self.precisions.values(), *self.cpu_graphs.values(), *self.unrolled.values()]
 
     def halting_policy(self, precision: str = "fp32") -> HaltingPolicy:

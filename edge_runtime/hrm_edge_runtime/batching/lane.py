@@ -72,7 +72,6 @@ class Lane:
 
     @property
     def mean_step_s(self) -> float:
-        """Recent mean time of a segment; 0 before the first."""
         return self._counters.mean_step_s
 
     @property
@@ -86,7 +85,6 @@ class Lane:
         self._scheduler.submit(attempt)
 
     def check_tokens(self, tokens_T: Int32) -> None:
-        """Raise ValueError for tokens the model does not know."""
         has_shape = tokens_T.shape == (self.engine.seq_len,)
         if not has_shape or tokens_T.min() < 0 or tokens_T.max() >= self._vocab_size:
             raise ValueError(

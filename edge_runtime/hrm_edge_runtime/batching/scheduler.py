@@ -19,8 +19,6 @@ Key = tuple[Any, ...]
 
 
 class QueueFull(ValueError):  # noqa: N818 - says what is the case, like queue.Full
-    """The line is as long as it may get."""
-
     def __init__(self, limit: int) -> None:
         super().__init__(f"the queue holds its limit of {limit} waiting puzzles already: retry when some have ended.")
 
@@ -138,7 +136,6 @@ class Scheduler:
         return Plan(admissions=tuple(admissions), moves=tuple(moves))
 
     def release(self, attempt_id: int) -> Attempt:
-        """Empty the slot of an attempt that has halted."""
         attempt = self.running.pop(attempt_id)
         self.slots[self.slots.index(attempt)] = None
         self._forget_deadline(attempt)

@@ -120,7 +120,6 @@ class Engine(Protocol):
 
 
 def step_seconds(engine: Engine, num_active: int) -> float:
-    """Run one segment and return how long it took."""
     began_s = time.perf_counter()
     engine.step(num_active)
     return time.perf_counter() - began_s

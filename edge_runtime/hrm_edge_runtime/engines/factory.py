@@ -56,15 +56,15 @@ def parse_choice(text: str) -> tuple[str, str | None]:
     return engine, precision or None
 
 
-def choose(bundle: Bundle, engine: str = "auto", precision: str | None = None, *, num_slots: int = 1) -> Choice:
+def choose(bundle: Bundle, engine: str = "auto", *, num_slots: int = 1) -> Choice:
     """The engine and precision to run; refuses an unknown engine and a precision the bundle does not hold.
 
-    `engine` may be spelled ENGINE:PRECISION. Without a precision: float32 on a CPU, float16 on a GPU, and with TensorRT
-    the one measured fastest among the engines that were built for so many slots or more.
+    Without a precision: float32 on a CPU, float16 on a GPU, and with TensorRT the one measured fastest among the
+    engines that were built for so many slots or more.
     """
     named, stated = parse_choice(engine)
     named = _first_that_runs(bundle) if named == "auto" else named
-    precision = precision or stated or _preferred(bundle, named, num_slots)
+    precision = stated or _preferred(bundle, named, num_slots)
     bundle.unrolled_path(precision) if named == "unrolled" else bundle.graph_path(precision)
     return Choice(engine=named, precision=precision)
 
@@ -80,7 +80,7 @@ def presumed(bundle: Bundle, engine: str = "auto") -> Choice:
     named = _first_that_runs(bundle) if named == "auto" else named
     if named == "tensorrt" and precision is None:
         return Choice(engine=named, precision=next(iter(bundle.manifest.precisions)))
-    return choose(bundle, named, precision)
+    return choose(bundle, f"{named}:{precision}" if precision else named)
 
 
 def prepare(
@@ -112,7 +112,6 @@ def engine_for(
     bundle: Bundle,
     *,
     engine: str = "auto",
-    precision: str | None = None,
     num_slots: int,
     num_threads: int | None = None,
     want_logits: bool | None = None,
@@ -122,7 +121,7 @@ def engine_for(
     Logits are handed out where they are wanted; without a word where the model's attempts are hypotheses.
     A TensorRT engine must have been built before (see `prepare`): this never builds one.
     """
-    choice = choose(bundle, engine, precision, num_slots=num_slots)
+    choice = choose(bundle, engine, num_slots=num_slots)
     want_logits = bundle.manifest.attempts == "hypotheses" if want_logits is None else want_logits
     if choice.engine == "tensorrt":
         from hrm_edge_runtime.engines.trt import cache
@@ -149,7 +148,6 @@ def engine_for(
 
 
 def num_gpus() -> int:
-    """CUDA devices that the driver starts; 0 without a driver."""
     return cuda_devices()[0]
 
 

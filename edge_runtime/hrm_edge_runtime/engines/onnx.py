@@ -21,15 +21,7 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines import engine as contract
-from hrm_edge_runtime.engines.engine import (
-    Engine,
-    EngineLostError,
-    EngineUnavailableError,
-    Float32,
-    Int32,
-    Shape,
-    StepOutput,
-)
+from hrm_edge_runtime.engines.engine import Engine, EngineLostError, EngineUnavailableError, Float32, Int32, StepOutput
 from hrm_edge_runtime.manifest import BundleError
 from hrm_host.board import num_cores
 
@@ -176,7 +168,7 @@ class OnnxEngine(Engine):
 class HostRows:
     """`num_slots` rows of one tensor of the carry, in a numpy array; `read` gives a view."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: contract.Shape) -> None:
         self.array = np.zeros(shape, np.float32)
 
     def address(self, num_rows: int) -> Address:
@@ -196,7 +188,7 @@ class DeviceRows:
     none waits in line.
     """
 
-    def __init__(self, shape: Shape, device: str) -> None:
+    def __init__(self, shape: contract.Shape, device: str) -> None:
         self._device = device
         self._shape = shape
         self._value = ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32), device, DEVICE_ID)

@@ -64,7 +64,6 @@ class ScriptedEngine(Engine):
         self._slots = [None] * self.num_slots
 
     def _advance(self, slot: int) -> tuple[Int32, float]:
-        """Answer and margin of the slot's next segment."""
         playing = self._slots[slot]
         assert playing is not None, f"slot {slot} was never loaded"
         script, tokens_T, segment = playing

@@ -52,7 +52,6 @@ class RetryPolicy:
     _success_s: float = field(default_factory=time.monotonic)
 
     def renew(self) -> None:
-        """Begin anew after a success."""
         self._num_pauses, self._success_s = 0, time.monotonic()
 
     def pause_s(self, retry_after_s: float = 0.0) -> float | None:
@@ -112,7 +111,6 @@ class Client:
             yield from self._piece(piece)
 
     def models(self) -> list[ModelView]:
-        """The served models."""
         return ModelsAnswer.model_validate(self._patiently("GET", "/models")).models
 
     def _piece(self, unanswered: dict[int, SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ErrorDetail]]:

@@ -123,7 +123,6 @@ class EngineClient:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait for an answer."""
         return len(self._pending)
 
     @property

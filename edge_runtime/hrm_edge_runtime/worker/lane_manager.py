@@ -102,7 +102,6 @@ class LaneManager:
         self.reports: dict[str, LaneReport] = {}
 
     def model_of(self, lane: str) -> str:
-        """The name of a lane's model."""
         return self._models.get(lane, lane)
 
     def by_model(self, lanes: Mapping[str, LaneSnapshot]) -> dict[str, LaneSnapshot]:
@@ -132,7 +131,6 @@ class LaneManager:
             del self.changes[message.lane]
 
     def take(self, change: LaneChanged) -> None:
-        """Take note of what has become of a lane."""
         future = self.changes.get(change.lane)
         if future is None or future.done():  # its caller has gone
             if change.report is not None:
@@ -145,12 +143,10 @@ class LaneManager:
             future.set_result(None)
 
     def note_ready(self, reports: Mapping[str, LaneReport]) -> None:
-        """A new engine has opened its lanes."""
         for lane, report in reports.items():
             self._open(lane, report)
 
     def note_loss(self, error: Exception) -> None:
-        """The engine has gone, and every lane with it."""
         self.reports = {}
         for future in self.changes.values():
             if not future.done():

@@ -108,7 +108,6 @@ MakeLanes = Callable[[], Lanes]
 
 
 def open_lanes(lanes: Sequence[LaneOptions]) -> Lanes:
-    """Open bundles on their engines; refuses what `open_lane` refuses."""
     return {options.key: open_lane(options) for options in lanes}
 
 
@@ -161,7 +160,8 @@ def _measured(bundle: Bundle, options: LaneOptions) -> StepTimes:
     finally:
         engine.close()
         del engine
-        _release()
+        gc.collect()
+        give_back_freed_memory()
 
 
 def _opened_lane(bundle: Bundle, options: LaneOptions, num_slots: int) -> Attempts:
@@ -181,7 +181,8 @@ def _opened_lane(bundle: Bundle, options: LaneOptions, num_slots: int) -> Attemp
     except BaseException:
         lane.engine.close()
         del lane
-        _release()
+        gc.collect()
+        give_back_freed_memory()
         raise
     return lane
 
@@ -189,11 +190,6 @@ def _opened_lane(bundle: Bundle, options: LaneOptions, num_slots: int) -> Attemp
 def _headroom_bytes() -> int:
     machine = read_memory()
     return max(HEADROOM_BYTES, int(HEADROOM_SHARE * machine.total_mb * MIB)) if machine else 0
-
-
-def _release() -> None:
-    gc.collect()
-    give_back_freed_memory()
 
 
 def held_bytes() -> int:

@@ -37,7 +37,6 @@ def process_main(make_lanes: MakeLanes, connection: "Connection[Any, Any]", log:
 
 
 def die_with_parent() -> None:
-    """End this spawned process when its parent ends."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "this is for a spawned process"
 
@@ -82,7 +81,6 @@ class EngineLoop:
         self._request_of: dict[int, str] = {}
 
     def run(self) -> None:
-        """Until it is told to stop."""
         busy: list[str] = []
         while self._take_messages(may_sleep=not busy):
             if self._num_loading:

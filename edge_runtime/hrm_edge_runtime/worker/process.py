@@ -210,11 +210,9 @@ class EngineProcess:
                 ready_s = await self._run_engine()
             except Exception as error:  # whatever keeps an engine from starting, it is worth another try later
                 self.last_error = f"the engine could not be started: {error}"
-                if self._closing.is_set():  # which ends a build
-                    return
                 if isinstance(error, ValueError) and not self._was_ready:
-                    self.refusal = str(error)
-                else:
+                    self.refusal = None if self._closing.is_set() else str(error)  # closing ends a build
+                elif not self._closing.is_set():
                     _log.exception("the engine could not be started")
             if self._closing.is_set() or self.refusal is not None:
                 return

@@ -231,7 +231,6 @@ def context_for(
 
 
 def layer_names(engine: tensorrt.ICudaEngine) -> str:
-    """The engine's layers as JSON text, with the names of their kernels."""
     import tensorrt as trt
 
     return engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)

@@ -140,7 +140,7 @@ def _built(
 ) -> Built:
     """Build where needed, then measure; the page on disk is whole only with its measurement."""
     key = EngineKey.of(bundle, cache.this_machine(), precision=precision, num_slots=slots)
-    built = None if again else cache.find(cache.plan_folder(), key)
+    built = None if again else cache.find(key)
     if built is None:
         if not force:
             graph_mb, left = bundle.graph_path(precision).stat().st_size // 10**6, memory.read_memory()
@@ -158,7 +158,7 @@ def _built(
         console.print(said, markup=False, highlight=False)
     if built.step_ms is None:
         built = _measured(bundle, built)
-        cache.write_page(cache.plan_folder(), built)
+        cache.write(built)
     return built
 
 
@@ -178,7 +178,7 @@ def _build_engine(bundle: Bundle, key: EngineKey, settings: BuildSettings, stage
         workspace_mb=settings.workspace_mb,
         optimization_level=settings.optimization_level,
     )
-    cache.write(folder, built, plan)
+    cache.write(built, plan)
     return built
 
 

@@ -135,16 +135,14 @@ def plan_folder() -> Path:
 
 def fastest(bundle: Bundle, *, num_slots: int) -> str:
     """The precision whose engine was measured fastest; raises EngineUnavailableError where none was built."""
-    machine, folder, built = this_machine(), plan_folder(), list[Built]()
+    machine, built = this_machine(), list[Built]()
     for precision in bundle.manifest.precisions:
-        page = covering(folder, EngineKey.of(bundle, machine, precision=precision, num_slots=num_slots))
+        page = covering(EngineKey.of(bundle, machine, precision=precision, num_slots=num_slots))
         if page is not None and page.step_ms:
             built.append(page)
     if (chosen := fastest_of(built, num_slots)) is None:
-        command = shlex.join(build_command(bundle, num_slots=num_slots))
-        raise EngineUnavailableError(
-            f"no TensorRT engine for {num_slots} slots was built here yet: build it with `{command}`."
-        )
+        remedy = f"build it with `{shlex.join(build_command(bundle, num_slots=num_slots))}`"
+        raise EngineUnavailableError(f"no TensorRT engine for {num_slots} slots was built here yet: {remedy}.")
     return chosen
 
 
@@ -197,62 +195,51 @@ def build_command(bundle: Bundle, *, precision: str | None = None, num_slots: in
     return [sys.executable, "-m", BUILD_MODULE, str(bundle.path), *chosen, "--slots", str(num_slots)]
 
 
-def write(folder: Path, built: Built, plan: bytes) -> None:
-    """Write a plan and then its page: a plan without a page counts for nothing."""
-    atomic.write_bytes(folder / f"{built.key.name}.plan", plan)
-    write_page(folder, built)
+def write(built: Built, plan: bytes | None = None) -> None:
+    """Write a plan and then its page, or the page alone: a plan without a page counts for nothing."""
+    if plan is not None:
+        atomic.write_bytes(plan_folder() / f"{built.key.name}.plan", plan)
+    atomic.write_text(plan_folder() / f"{built.key.name}.json", built.model_dump_json(indent=2) + "\n")
 
 
-def write_page(folder: Path, built: Built) -> None:
-    """Write or renew the page of a plan."""
-    atomic.write_text(folder / f"{built.key.name}.json", built.model_dump_json(indent=2) + "\n")
-
-
-def find(folder: Path, key: EngineKey) -> Built | None:
+def find(key: EngineKey) -> Built | None:
     """The page of the engine with this key; None where it was not built, or not to its end."""
-    built = _read(folder / f"{key.name}.json")
-    whole = built is not None and built.key == key and (folder / f"{key.name}.plan").is_file()
+    built = _read(plan_folder() / f"{key.name}.json")
+    whole = built is not None and built.key == key and (plan_folder() / f"{key.name}.plan").is_file()
     return built if whole else None
 
 
-def covering(folder: Path, key: EngineKey) -> Built | None:
+def covering(key: EngineKey) -> Built | None:
     """The engine with this key, or the smallest that differs only in having more slots."""
-    alike = [
-        page
-        for page in _pages(folder)
-        if page.key.buckets[-1] >= key.buckets[-1] and replace(page.key, buckets=key.buckets) == key
-    ]
-    return find(folder, key) or min(alike, key=lambda page: page.key.buckets[-1], default=None)
+    alike = [page for page in _pages() if replace(page.key, buckets=key.buckets) == key]
+    enough = [page for page in alike if page.key.buckets[-1] >= key.buckets[-1]]
+    return find(key) or min(enough, key=lambda page: page.key.buckets[-1], default=None)
 
 
 def read_plan(bundle: Bundle, key: EngineKey) -> tuple[Built, bytes]:
     """The engine that covers this key; raises EngineUnavailableError with the command that builds one."""
-    folder = plan_folder()
-    built = covering(folder, key)
+    built = covering(key)
     command = shlex.join(build_command(bundle, precision=key.precision, num_slots=key.buckets[-1]))
     if built is None:
-        related = [page.key for page in _pages(folder) if page.key.onnx_sha256 == key.onnx_sha256]
+        related = [page.key for page in _pages() if page.key.onnx_sha256 == key.onnx_sha256]
         why = f"there is no TensorRT engine of precision {key.precision} for {key.buckets[-1]} slots yet"
         if related:
             nearest = min(related, key=lambda other: len(_differences(other, key)))
-            differences = ", ".join(
-                f"{name} {theirs} and not {ours}" for name, theirs, ours in _differences(nearest, key)
-            )
-            why = f"the TensorRT engine {nearest.name} was built for {differences}"
+            why = f"the TensorRT engine {nearest.name} was built for {', '.join(_differences(nearest, key))}"
         raise EngineUnavailableError(f"{why}: build it with `{command}`.")
-    plan = folder / f"{built.key.name}.plan"
+    plan = plan_folder() / f"{built.key.name}.plan"
     if not plan.is_file() or sha256_of(plan) != built.plan_sha256:
         raise EngineUnavailableError(f"{plan} is not what was built: build it again with `{command} --again`.")
     return built, plan.read_bytes()
 
 
-def _differences(theirs: EngineKey, ours: EngineKey) -> list[tuple[str, object, object]]:
-    wanted = asdict(ours)
-    return [(field, value, wanted[field]) for field, value in asdict(theirs).items() if value != wanted[field]]
+def _differences(theirs: EngineKey, ours: EngineKey) -> list[str]:
+    due = asdict(ours)
+    return [f"{name} {value} and not {due[name]}" for name, value in asdict(theirs).items() if value != due[name]]
 
 
-def _pages(folder: Path) -> list[Built]:
-    return [built for file in sorted(folder.glob("*.json")) if (built := _read(file)) is not None]
+def _pages() -> list[Built]:
+    return [built for file in sorted(plan_folder().glob("*.json")) if (built := _read(file)) is not None]
 
 
 def _read(file: Path) -> Built | None:
