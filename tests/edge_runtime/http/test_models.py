@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -27,7 +28,15 @@ from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_
 from hrm_edge_runtime.http.middleware import Access
 from hrm_edge_runtime.http.model_manager import Library, models_and_library
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import LaneDefaults, Lanes, MemoryBudget, OverBudgetError, held_bytes, open_lane
+from hrm_edge_runtime.worker.lanes import (
+    LaneDefaults,
+    Lanes,
+    MemoryBudget,
+    OverBudgetError,
+    held_bytes,
+    open_lane,
+    open_lanes,
+)
 from hrm_edge_runtime.worker.process import ThreadEngine
 
 SOLVED, OPEN = "1234341221434321", "123434122143432."
@@ -86,7 +95,9 @@ async def echo_house(tmp_path: Path) -> AsyncIterator[House]:
     folder.mkdir()
     bundle = Bundle.open(write_echo_bundle(folder / "slow.bundle", name="slow", max_segments=MANY))
     models, library = models_and_library([bundle], DEFAULTS, [folder])
-    engine_client = EngineClient(lambda: ThreadEngine(library.make_lanes()), {"slow": 10})
+    engine_client = EngineClient(
+        lambda: ThreadEngine(functools.partial(open_lanes, [*library.lanes.values()])), {"slow": 10}
+    )
     app = create_app(engine_client, models, Access(keys=ring(tmp_path)), library=library)
     async with client_of(app, engine_client) as http:
         yield House(app=app, http=http, engine_client=engine_client, folder=folder)
