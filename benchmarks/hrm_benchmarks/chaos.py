@@ -1,18 +1,23 @@
 """A server in trouble: its engine is killed and stopped, its model reloaded, and clients flood, stall, crumble and go.
 
 Others ask as usual beside them. Each of their requests must get the answer that the quiet server gave, once, or a
-refusal that says why; and `/livez` must answer soon.
+refusal that says why; and `/livez` must answer soon. `attacked` is one attack alone, from a process of its own.
 """
 
 import asyncio
 import contextlib
+import multiprocessing
 import os
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
+import aiohttp
 import httpx
 import numpy as np
 
@@ -22,13 +27,18 @@ from hrm_benchmarks.report import Row, tell
 from hrm_benchmarks.server import RunningServer, Target
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.http import auth
+from hrm_host import system
 from hrm_puzzles.data.sources import Questions
 
 STALL_S = 2  # an engine without a step for so long is killed
 SINGLES, STREAMS, LINES = 8, 2, 100
 FLOOD, CRUMBLING, LEAVING = 500, 8, 20
 DWELL_S = 3.0  # how long slow readers and floods stay
-PROBE_EVERY_S = 0.02
+PROBE_EVERY_S, PATIENCE_S = 0.02, 5.0
+CRUMBS = b"transfer-encoding: chunked\r\n\r\n", b"1\r\n\n\r\n" * 20_000
+WORTHLESS = b"content-length: 99999999999\r\n\r\n", b"x\n" * 20_000
+
+Attack = Literal["crumbs", "lines", "connections"]
 
 
 def measure(bundle: Bundle, asked: Questions, *, seconds: float, every_s: float, seed: int) -> Row:
@@ -42,6 +52,75 @@ def measure(bundle: Bundle, asked: Questions, *, seconds: float, every_s: float,
             return asyncio.run(_Chaos(server, target, bundle, key, rng).run(seconds, every_s))
 
 
+def attacked(bundle: Bundle, asked: Questions, attack: Attack, *, senders: int, seconds: float) -> Row:
+    """`/livez` beside so many senders without a key: chunks of a byte, worthless lines of a batch (to a server without
+    keys), or connections that come at once and say nothing.
+    """
+    key, target = auth.new_secret(), serving.bundle_target(bundle, asked, "cpu", threads=1, num_slots=4, queue_limit=16)
+    with tempfile.TemporaryDirectory() as folder:
+        keys = Path(folder) / "keys"
+        auth.write_keys(keys, [auth.Key(label="chaos", sha256=auth.hash_of(key))])
+        named = [f"--keys={keys}"] if attack != "lines" else []
+        with serving.running([*target.command, *named], {"x-api-key": key}) as server:
+            arguments = httpx.URL(server.url).port, attack, senders, seconds
+            attackers = multiprocessing.get_context("spawn").Process(target=_attack, args=arguments)
+            attackers.start()
+            times_s = asyncio.run(_probe_alone(server.url, seconds))
+            attackers.join()
+    return {"livez": _livez(times_s), "faults": []}
+
+
+async def _probe_alone(url: str, seconds: float) -> list[float]:
+    async with serving.client(url) as http:
+        return await _probe(http, time.monotonic() + seconds)
+
+
+async def _probe(http: aiohttp.ClientSession, end_s: float) -> list[float]:
+    """How long `/livez` took, over a connection that is kept."""
+    times_s: list[float] = []
+    while (began_s := time.monotonic()) < end_s:
+        with contextlib.suppress(aiohttp.ClientError, asyncio.TimeoutError):  # what takes longer counts as this long
+            async with http.get("/livez", timeout=aiohttp.ClientTimeout(PATIENCE_S)) as response:
+                await response.read()
+        times_s.append(time.monotonic() - began_s)
+        await asyncio.sleep(PROBE_EVERY_S)
+    return times_s
+
+
+def _livez(times_s: list[float]) -> Row:
+    p50_ms, p99_ms, worst_ms = (1e3 * np.percentile(times_s, [50, 99, 100])).tolist()
+    return {"probes": len(times_s), "p50_ms": p50_ms, "p99_ms": p99_ms, "worst_ms": worst_ms}
+
+
+def _attack(port: int, attack: Attack, senders: int, seconds: float) -> None:
+    end_s, address = time.monotonic() + seconds, ("127.0.0.1", port)
+    head, body = CRUMBS if attack == "crumbs" else WORTHLESS
+
+    def send() -> None:
+        while time.monotonic() < end_s:
+            with contextlib.suppress(OSError), socket.create_connection(address, 1.0) as one:
+                one.sendall(b"POST /solve/batch HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n" + head)
+                while time.monotonic() < end_s:
+                    one.sendall(body)
+                    with contextlib.suppress(BlockingIOError):  # an answer that nobody reads would hold it up
+                        while one.recv(1 << 20, socket.MSG_DONTWAIT):
+                            pass
+
+    if attack == "connections":
+        system.most_open_files(senders + 100)
+        while time.monotonic() < end_s:
+            with contextlib.ExitStack() as held:
+                for _ in range(senders):
+                    one = held.enter_context(socket.socket())
+                    one.setblocking(False)
+                    one.connect_ex(address)
+                time.sleep(DWELL_S)
+        return
+    with ThreadPoolExecutor(senders) as threads:
+        for _ in range(senders):
+            threads.submit(send)
+
+
 class _Chaos(Soak):
     def __init__(
         self, server: RunningServer, target: Target, bundle: Bundle, key: str, rng: np.random.Generator
@@ -50,27 +129,26 @@ class _Chaos(Soak):
         self._bundle, self._rng, self._end_s = bundle, rng, 0.0
         self._head = f"POST /solve/batch HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\n".encode()
         self._head += b"content-type: application/x-ndjson\r\n"
-        self._key, self._livez_s = key, list[float]()
+        self._key = key
 
     async def run(self, seconds: float, every_s: float) -> Row:
         async with serving.client(self.server.url, {"x-api-key": self._key}) as self._http:
             self.solutions = [(await serving.post(self._http, body))[0]["solution"] for body in self.bodies]
             self._end_s = time.monotonic() + seconds
             singles = (batch[0] for batch in self._numbers(1))
-            await asyncio.gather(
-                self._probe(),
+            times_s, *_ = await asyncio.gather(
+                _probe(self._http, self._end_s),
                 self._make_trouble(every_s),
                 *(self.ask_all(self._http, singles) for _ in range(SINGLES)),
                 *(self.stream_all(self._http, self._numbers(LINES)) for _ in range(STREAMS)),
             )
         await asyncio.sleep(STALL_S + 2 * serving.SETTLED_S)
         slots = self.server.slots()
-        p50_ms, p99_ms, worst_ms = (1e3 * np.percentile(self._livez_s, [50, 99, 100])).tolist()
         bad = {what: self.counts[what] for what in ("wrong", "twice", "lost")}
         bad |= {"waiting": slots["waiting"], "places held": sum(one["requests"] for one in slots["lanes"])}
         return {
             "counts": dict(sorted(self.counts.items())),
-            "livez": {"probes": len(self._livez_s), "p50_ms": p50_ms, "p99_ms": p99_ms, "worst_ms": worst_ms},
+            "livez": _livez(times_s),
             "engines_lost": slots["engine"]["losses"],
             "faults": [f"{count} {what}" for what, count in bad.items() if count],
         }
@@ -78,14 +156,6 @@ class _Chaos(Soak):
     def _numbers(self, size: int) -> Iterator[list[int]]:
         while time.monotonic() < self._end_s:
             yield self._rng.integers(len(self.bodies), size=size).tolist()
-
-    async def _probe(self) -> None:
-        for _ in self._numbers(0):
-            began_s = time.monotonic()
-            async with self._http.get("/livez") as response:
-                await response.read()
-            self._livez_s.append(time.monotonic() - began_s)
-            await asyncio.sleep(PROBE_EVERY_S)
 
     async def _make_trouble(self, every_s: float) -> None:
         """One trouble after another in random order, each of them once before any comes again."""
@@ -118,8 +188,7 @@ class _Chaos(Soak):
         await asyncio.gather(*(self._say(b"GET / HT") for _ in range(FLOOD)))
 
     async def crumble(self) -> None:
-        crumbs = self._head + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\n\n\r\n" * 20_000
-        await asyncio.gather(*(self._say(crumbs) for _ in range(CRUMBLING)))
+        await asyncio.gather(*(self._say(self._head + b"".join(CRUMBS)) for _ in range(CRUMBLING)))
 
     async def read_slowly(self) -> None:
         lines = b"\n".join(self.bodies * 20)

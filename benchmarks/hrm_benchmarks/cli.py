@@ -317,13 +317,21 @@ def chaos(
     every_s: Annotated[float, typer.Option(min=0.1, help="Seconds between two troubles.")] = 3.0,
     puzzles: Annotated[int, typer.Option(min=1, help="How many different ones.")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="Of puzzles and troubles.")] = 0,
+    attack: Annotated[
+        Literal["crumbs", "lines", "connections"] | None,
+        typer.Option(help="This one alone, and how soon /livez answers beside it."),
+    ] = None,
+    senders: Annotated[int, typer.Option(min=1, help="Of the attack: how many at once.")] = 8,
 ) -> Found:
     """Kill, stop, reload, flood and stall a server: others are answered once and right, or told why not."""
     from hrm_benchmarks import chaos, policies
 
     opened = _opened(bundle)
     asked = policies.questions_for(opened, None, None, puzzles, seed)
-    found = chaos.measure(opened, asked, seconds=60 * minutes, every_s=every_s, seed=seed)
+    if attack:
+        found = chaos.attacked(opened, asked, attack, senders=senders, seconds=60 * minutes)
+    else:
+        found = chaos.measure(opened, asked, seconds=60 * minutes, every_s=every_s, seed=seed)
     lines = [f"{name}: {shown}" for name, shown in found.items()]
     return Found(found, partial(paper().print, *lines, sep="\n", highlight=False))
 
