@@ -67,7 +67,7 @@ def attacked(bundle: Bundle, asked: Questions, attack: Attack, *, senders: int, 
             attackers.start()
             times_s = asyncio.run(_probe_alone(server.url, seconds))
             attackers.join()
-    return {"livez": _livez(times_s), "faults": []}
+    return {"livez": _livez(await probe), "faults": []}
 
 
 async def _probe_alone(url: str, seconds: float) -> list[float]:
@@ -136,8 +136,8 @@ class _Chaos(Soak):
             self.solutions = [(await serving.post(self._http, body))[0]["solution"] for body in self.bodies]
             self._end_s = time.monotonic() + seconds
             singles = (batch[0] for batch in self._numbers(1))
-            times_s, *_ = await asyncio.gather(
-                _probe(self._http, self._end_s),
+            probe = asyncio.ensure_future(_probe(self._http, self._end_s))
+            await asyncio.gather(
                 self._make_trouble(every_s),
                 *(self.ask_all(self._http, singles) for _ in range(SINGLES)),
                 *(self.stream_all(self._http, self._numbers(LINES)) for _ in range(STREAMS)),
@@ -148,7 +148,7 @@ class _Chaos(Soak):
         bad |= {"waiting": slots["waiting"], "places held": sum(one["requests"] for one in slots["lanes"])}
         return {
             "counts": dict(sorted(self.counts.items())),
-            "livez": _livez(times_s),
+            "livez": _livez(await probe),
             "engines_lost": slots["engine"]["losses"],
             "faults": [f"{count} {what}" for what, count in bad.items() if count],
         }
