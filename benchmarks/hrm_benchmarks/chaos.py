@@ -67,7 +67,7 @@ def attacked(bundle: Bundle, asked: Questions, attack: Attack, *, senders: int, 
             attackers.start()
             times_s = asyncio.run(_probe_alone(server.url, seconds))
             attackers.join()
-    return {"livez": _livez(await probe), "faults": []}
+    return {"livez": _livez(times_s), "faults": []}
 
 
 async def _probe_alone(url: str, seconds: float) -> list[float]:
@@ -142,13 +142,14 @@ class _Chaos(Soak):
                 *(self.ask_all(self._http, singles) for _ in range(SINGLES)),
                 *(self.stream_all(self._http, self._numbers(LINES)) for _ in range(STREAMS)),
             )
+            times_s = await probe
         await asyncio.sleep(STALL_S + 2 * serving.SETTLED_S)
         slots = self.server.slots()
         bad = {what: self.counts[what] for what in ("wrong", "twice", "lost")}
         bad |= {"waiting": slots["waiting"], "places held": sum(one["requests"] for one in slots["lanes"])}
         return {
             "counts": dict(sorted(self.counts.items())),
-            "livez": _livez(await probe),
+            "livez": _livez(times_s),
             "engines_lost": slots["engine"]["losses"],
             "faults": [f"{count} {what}" for what, count in bad.items() if count],
         }
