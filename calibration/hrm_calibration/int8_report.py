@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -158,8 +158,6 @@ def draw(report: Int8Report, directory: Path) -> None:
         "methods": (3.5, _draw_methods),
         "layers": (1.5 + ROW_HEIGHT * len(report.sensitivity), _draw_layers),
         "ranges": (1.5 + ROW_HEIGHT * len(report.sites), _draw_ranges),
-        "reach": (3.5, _draw_reach),
-        "budget": (3.5, _draw_budget),
     }
     for name, (height, fill) in drawings.items():
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -168,11 +166,15 @@ def draw(report: Int8Report, directory: Path) -> None:
 
 
 def _draw_methods(axes: Axes, report: Int8Report) -> None:
+    """Each method's loss with the interval that holds the true one at 95 %."""
     colors = ["C0" if score.method == report.chosen else "C7" for score in report.methods]
-    _draw_losses(axes, {score.method: score.exact for score in report.methods}, colors)
+    positions, found = range(len(colors)), [score.exact for score in report.methods]
+    axes.vlines(positions, [100 * exact.low for exact in found], [100 * exact.high for exact in found], colors=colors)
+    axes.scatter(positions, [100 * exact.loss for exact in found], color=colors)
+    axes.set_xticks(positions, [score.method for score in report.methods])
     axes.axhline(0, color="0.6", linestyle="--")
     solved = f"{report.num_tried} puzzles, {100 * report.float32.exact:.1f} % of them solved in float32"
-    axes.set(title=f"{solved}; chosen: {report.chosen}")
+    axes.set(title=f"{solved}; chosen: {report.chosen}", ylabel="exact solves lost (points, 95 %)")
 
 
 def _draw_layers(axes: Axes, report: Int8Report) -> None:
@@ -192,26 +194,3 @@ def _draw_ranges(axes: Axes, report: Int8Report) -> None:
         axes.scatter(clips, range(len(sites)), s=size, color=f"C{index}", label=score.method, zorder=2)
     axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     axes.set(xlabel="magnitude", title="what each call site reads, and where it is clipped")
-
-
-def _draw_reach(axes: Axes, report: Int8Report) -> None:
-    axes.bar(range(1, len(report.reach) + 1), report.reach, color="C0")
-    title = f"states of {report.num_calibration} calibration puzzles"
-    axes.set(xlabel="segment", ylabel="puzzles that ran it", title=title)
-
-
-def _draw_budget(axes: Axes, report: Int8Report) -> None:
-    steps = {str(step.num_weight_only): step.exact for step in report.budget_steps}
-    _draw_losses(axes, steps, ["C0"] * len(steps))
-    axes.axhline(100 * report.budget, color="C3", linestyle="--", label="budget")
-    axes.legend()
-    axes.set(xlabel="weight-only matrices", title=f"{report.num_choice} puzzles")
-
-
-def _draw_losses(axes: Axes, losses: Mapping[str, Paired], colors: Sequence[str]) -> None:
-    """Each loss with the interval that holds the true one at 95 %."""
-    positions, found = range(len(losses)), list(losses.values())
-    axes.vlines(positions, [100 * exact.low for exact in found], [100 * exact.high for exact in found], colors=colors)
-    axes.scatter(positions, [100 * exact.loss for exact in found], color=colors)
-    axes.set_xticks(positions, list(losses))
-    axes.set(ylabel="exact solves lost (points)")

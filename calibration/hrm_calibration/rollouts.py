@@ -18,10 +18,11 @@ from onnx import ModelProto
 from hrm_calibration.halting_curve import Outcomes
 from hrm_calibration.kept import Kept
 from hrm_calibration.quantise import Histogram, call_sites, with_outputs
-from hrm_edge_runtime.batching import halting, task
-from hrm_edge_runtime.batching.lane import Lane, run_all
+from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.onnx import CPU, OnnxEngine, Provider
+from hrm_edge_runtime.parity.walk import run_questions
 from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
@@ -49,7 +50,7 @@ class ServedGraph:
     graph: ModelProto
     puzzle: Puzzle
     puzzle_table: Float32
-    policy: halting.HaltingPolicy
+    policy: HaltingPolicy
     num_threads: int = 1
     provider: Provider = CPU
     kept: Kept = field(default_factory=Kept)
@@ -74,10 +75,8 @@ class ServedGraph:
         with TemporaryDirectory() as directory:
             path = Path(directory) / "step.onnx"
             path.write_bytes(graph.SerializeToString())
-            num_threads, provider = self.num_threads, self.provider
-            with closing(
-                OnnxEngine(path, num_slots=self.num_slots, num_threads=num_threads, provider=provider)
-            ) as engine:
+            settings: dict[str, Any] = {"num_threads": self.num_threads, "provider": self.provider}
+            with closing(OnnxEngine(path, num_slots=self.num_slots, **settings)) as engine:
                 yield engine
 
     def observed(
@@ -95,28 +94,14 @@ class ServedGraph:
 
     def solve(self, engine: Engine, questions: Questions, progress: OnProgress = unheard) -> Outcomes:
         """Every puzzle once through a lane, which runs until the last has halted."""
-        lane = Lane(engine, self.puzzle, queue_limit=engine.num_slots)
-        attempts = (
-            task.Attempt(
-                attempt_id=index,
-                tokens_T=asked.tokens_T,
-                puzzle_vector_E=self.puzzle_table[asked.puzzle_id],
-                policy=self.policy,
-                arrival_s=0.0,
-            )
-            for index, asked in enumerate(questions)
-        )
-        results: list[task.Attempt] = []
-        for result in run_all(lane, attempts):
+        results: list[Attempt] = []
+        for result in run_questions(engine, self.puzzle, questions, self.puzzle_table, self.policy):
             results.append(result)
             progress(len(results), len(questions))
         results.sort(key=lambda result: result.attempt_id)
-        exact_N = np.zeros(len(questions), np.bool_)
-        for index, (result, label_T) in enumerate(zip(results, questions.labels_NT, strict=True)):
-            if result.answer_T is not None:  # an engine that gave garbage has no answer
-                exact_N[index] = ((result.answer_T == label_T) | (label_T < 0)).all()
-        return Outcomes(
-            exact_N=exact_N,
+        pairs = [(result.answer_T, label_T) for result, label_T in zip(results, questions.labels_NT, strict=True)]
+        return Outcomes(  # an engine that gave garbage has no answer
+            exact_N=np.array([ours is not None and ((ours == label) | (label < 0)).all() for ours, label in pairs]),
             proven_N=np.array([result.verified is True for result in results]),
             segments_N=np.array([result.segments for result in results], np.int32),
         )

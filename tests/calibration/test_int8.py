@@ -200,7 +200,7 @@ def test_what_was_finished_is_not_done_again_and_gives_the_same_graph(tmp_path: 
 def test_every_picture_is_drawn(result: Calibrated, tmp_path: Path) -> None:
     draw(result[1], tmp_path / "pictures")
     files = sorted((tmp_path / "pictures").iterdir())
-    assert [file.name for file in files] == ["budget.png", "layers.png", "methods.png", "ranges.png", "reach.png"]
+    assert [file.name for file in files] == ["layers.png", "methods.png", "ranges.png"]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
 
 

@@ -2,15 +2,16 @@
 
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from typing import Any
 
-from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.lane import Lane, run_all
-from hrm_edge_runtime.batching.task import Attempt
+import numpy as np
+
 from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.engine import Engine
+from hrm_edge_runtime.parity.walk import run_questions
 from hrm_puzzles.data.sources import Questions
 
+BY_NUMBER = attrgetter("attempt_id")
 ROUNDED_OTHERWISE = 0.01
 """Share of puzzles below float32: ONNX Runtime joins casts over the border of two segments, where the loop rounds."""
 
@@ -54,32 +55,15 @@ def compare_unrolled(
     policy = replace(policy, kind=kind, max_segments=unrolled.num_segments)
     step = OnnxEngine(bundle.graph_path(precision), num_slots=num_slots, num_threads=num_threads)
     with closing(unrolled), closing(step):
-        ours, theirs = (_ended(bundle, engine, questions, policy) for engine in (unrolled, step))
-    pairs = [(ours[index], theirs[index]) for index in sorted(ours)]
+        ended = (
+            sorted(run_questions(engine, bundle.puzzle, questions, bundle.puzzle_table, policy), key=BY_NUMBER)
+            for engine in (unrolled, step)
+        )
+        pairs = list(zip(*ended, strict=True))
     return UnrolledReport(
         precision=precision,
         num_puzzles=len(pairs),
-        different_answers=sum(_cells(our) != _cells(their) for our, their in pairs),
+        different_answers=sum(not np.array_equal(our.answer_T, their.answer_T) for our, their in pairs),
         different_segments=sum(our.segments != their.segments for our, their in pairs),
         margin_gap=max(abs(our.margin - their.margin) for our, their in pairs),
     )
-
-
-def _cells(one: Attempt) -> list[int]:
-    assert one.answer_T is not None, "nobody cancels an attempt here, and garbage is refused where it is made"
-    return one.answer_T.tolist()
-
-
-def _ended(bundle: Bundle, engine: Engine, questions: Questions, policy: HaltingPolicy) -> dict[int, Attempt]:
-    lane = Lane(engine, bundle.puzzle, queue_limit=engine.num_slots)
-    attempts = (
-        Attempt(
-            attempt_id=asked.index,
-            tokens_T=asked.tokens_T,
-            puzzle_vector_E=bundle.puzzle_table[asked.puzzle_id],
-            policy=policy,
-            arrival_s=0.0,
-        )
-        for asked in questions
-    )
-    return {one.attempt_id: one for one in run_all(lane, attempts)}

@@ -5,12 +5,14 @@ Shapes: B slots, S segments, T tokens.
 """
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching import halting, lane
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.bundle import Golden
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.parity.measures import carry_measures, output_measures
@@ -115,6 +117,23 @@ def _step_side(
         is_exact, is_proven = bool(is_exact_B[slot]), bool(verdict_B[slot] == RIGHT)
         rows[slot].ends.setdefault(side, End(rows[slot].segment, output.answer_BT[slot].copy(), is_exact, is_proven))
     return output, stopping_B
+
+
+def run_questions(
+    engine: Engine, puzzle: lane.Checker, questions: Questions, puzzle_table: Float32, policy: halting.HaltingPolicy
+) -> Iterator[Attempt]:
+    """Every question once through the lane that serves, numbered in their order; yields them as they end."""
+    attempts = (
+        Attempt(
+            attempt_id=index,
+            tokens_T=asked.tokens_T,
+            puzzle_vector_E=puzzle_table[asked.puzzle_id],
+            policy=policy,
+            arrival_s=0.0,
+        )
+        for index, asked in enumerate(questions)
+    )
+    return lane.run_all(lane.Lane(engine, puzzle, queue_limit=engine.num_slots), attempts)
 
 
 class GoldenEngine(Engine):
