@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from echo_bundle import write_echo_bundle
+from export_tools import small_model
 from service_tools import command
 from solving_tools import OPEN, SOLVED
 
+from hrm_model import checkpoint
 from hrm_puzzles.data.build import DataRecipe, build
 
 CLEARED, STYLED = (
@@ -80,3 +82,16 @@ def test_training_and_evaluating_draw_bars_and_keep_what_they_have_to_say(tmp_pa
     seen = shown(command("eval", run, "--data", data, "--json"), answers)
     assert "━━━" in seen, seen
     assert json.loads(answers.read_text())["fixed"]
+
+
+def test_an_export_draws_bars_keeps_its_last_line_and_its_json_pure(tmp_path: Path) -> None:
+    model = small_model(num_puzzle_ids=1, max_segments=2)
+    checkpoint.save(tmp_path / "step_1", model, {"puzzle": "sudoku-4x4"})
+    asked, answers = command("export", tmp_path / "step_1", "--held-out", 4, "--golden", 1), tmp_path / "answers.json"
+    seen = shown([*asked, "--out", str(tmp_path / "seen.bundle")])
+    assert "measuring fp32" in seen, seen
+    assert "━━━" in seen, seen
+    assert STYLED.sub("", seen).rstrip().endswith("Times on this machine (all cores)."), seen
+    seen = shown([*asked, "--out", str(tmp_path / "silent.bundle"), "--json"], answers)
+    assert "━━━" in seen, seen
+    assert json.loads(answers.read_text())["name"] == "silent"

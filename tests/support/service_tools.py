@@ -101,6 +101,7 @@ def command(name: str, *arguments: object) -> list[str]:
         "data": "from hrm_puzzles.cli import main",
         "train": "from hrm_train.cli import main",
         "eval": "from hrm_export.eval_cli import main",
+        "export": "from hrm_export.cli import main",
         "parity": "from hrm_edge_runtime.parity.cli import main",
     }
     return [sys.executable, "-c", f"{start[name]}; main()", *map(str, arguments)]
