@@ -6,7 +6,6 @@ What is imported at the top must bring neither ONNX Runtime nor PyTorch.
 import asyncio
 import itertools
 import shlex
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, wraps
@@ -343,14 +342,14 @@ def throughput(
     seconds: Annotated[float, typer.Option(min=1, help="How long each way in is measured.")] = 10.0,
     slots: Annotated[int, typer.Option(min=1, help="Slots of the server.")] = 32,
 ) -> Found:
-    """Send as many puzzles through HTTP as it takes, over a scripted engine that costs nothing, beside a bare echo."""
+    """Send as many puzzles through HTTP as it takes, over a scripted engine that costs nothing."""
     from hrm_benchmarks import processes
     from hrm_benchmarks.scripted import Scripted
     from hrm_benchmarks.server import running, scripted_target
 
     target = scripted_target(Scripted(segments="geo3", slots=slots, queue_limit=16 * slots))
-    with running(target.command) as server, running([sys.executable, "-m", "hrm_benchmarks.echo"]) as echo:
-        passing = processes.throughput(server, echo, target, offered, connections=connections, seconds=seconds)
+    with running(target.command) as server:
+        passing = processes.throughput(server, target, offered, connections=connections, seconds=seconds)
         found = asyncio.run(passing)
     show = partial(print_table, target.title, processes.PASSAGE_COLUMNS, found)
     return Found({"passages": found}, show, target.title)

@@ -30,7 +30,6 @@ PASSAGE_COLUMNS = [
     ("offered/s", "{offered}"),
     ("answered/s", "{answered_per_s:.0f}"),
     ("HTTP CPU us", "{http_cpu_us:.0f}"),
-    ("in echoes", "{in_echoes:.1f}"),
     ("engine CPU us", "{engine_cpu_us:.0f}"),
     ("HTTP core", "{http_cpu_share:.0%}"),
     ("per HTTP CPU s", "{per_http_cpu_second:.0f}"),
@@ -56,36 +55,29 @@ SOAK_COLUMNS = [
 
 
 async def throughput(
-    server: RunningServer, echo: RunningServer, target: Target, offered: float, *, connections: int, seconds: float
+    server: RunningServer, target: Target, offered: float, *, connections: int, seconds: float
 ) -> list[Row]:
-    """The offered rate through batches, then the ceilings of batches, of single requests and of a bare JSON echo.
+    """The offered rate through batches, then the ceilings of batches and of single requests.
 
     `offered_per_s` is None where as much was offered as the server takes; `per_http_cpu_second` is the ceiling of the
-    HTTP process on a core of its own. `in_echoes` is its CPU beside that of the echo, which differs less between
-    machines.
+    HTTP process on a core of its own.
     """
-    ways: list[tuple[RunningServer, str, float | None]] = [
-        (server, "/solve/batch", offered),
-        (server, "/solve/batch", None),
-        (server, "/solve", None),
-        (echo, "bare echo", None),
-    ]
+    ways: list[tuple[str, float | None]] = [("/solve/batch", offered), ("/solve/batch", None), ("/solve", None)]
     bodies, passages = target.bodies(), list[Row]()
-    async with serving.client(server.url) as http, serving.client(echo.url) as echo_http:
+    async with serving.client(server.url) as http:
         tell("warm-up")
         await _streamed(http, serving.again_and_again(bodies, min(2.0, seconds)))
-        for asked, route, rate in ways:
+        for route, rate in ways:
             shown = "all it takes" if rate is None else f"{rate:.0f}"
             tell(f"{route}, offered each second: {shown}")
-            before, began = asked.usage(), time.monotonic()
+            before, began = server.usage(), time.monotonic()
             if route == "/solve/batch":
                 ask, num_tasks = partial(_streamed, rate=rate and rate / STREAMS), STREAMS
             else:
                 ask, num_tasks = _asked, connections
-            of = echo_http if asked is echo else http
-            sent = [ask(of, serving.again_and_again(bodies, seconds)) for _ in range(num_tasks)]
+            sent = [ask(http, serving.again_and_again(bodies, seconds)) for _ in range(num_tasks)]
             count, spent_s = sum(await asyncio.gather(*sent)), time.monotonic() - began
-            cpu_s = {name: one["cpu_s"] - before[name]["cpu_s"] for name, one in asked.usage().items()}
+            cpu_s = {name: one["cpu_s"] - before[name]["cpu_s"] for name, one in server.usage().items()}
             passages.append(
                 {
                     "route": route,
@@ -93,13 +85,13 @@ async def throughput(
                     "offered_per_s": rate,
                     "answered_per_s": count / spent_s,
                     "http_cpu_us": 1e6 * cpu_s["http"] / count,
-                    "engine_cpu_us": 1e6 * cpu_s.get("engine", 0.0) / count,
+                    "engine_cpu_us": 1e6 * cpu_s["engine"] / count,
                     "http_cpu_share": cpu_s["http"] / spent_s,
                     "seconds": spent_s,
                     "per_http_cpu_second": count / cpu_s["http"],
                 }
             )
-    return [{**one, "in_echoes": one["http_cpu_us"] / passages[-1]["http_cpu_us"]} for one in passages]
+    return passages
 
 
 async def _streamed(http: aiohttp.ClientSession, bodies: Iterator[bytes], rate: float | None = None) -> int:

@@ -160,10 +160,8 @@ class RunningServer:
         return {name: value - (since or {}).get(name, 0) for name, value in totals.items()}
 
     def usage(self) -> dict[str, dict[str, float]]:
-        """What both processes hold now, from /proc; `cpu_s` is all they have ever used. The echo has no engine."""
-        pids = {"http": self._pid}
-        if (slots := self.slots()) is not None:
-            pids["engine"] = slots["engine"]["pid"]
+        """What both processes hold now, from /proc; `cpu_s` is all they have ever used."""
+        pids = {"http": self._pid, "engine": self.slots()["engine"]["pid"]}
         return {name: _usage_of(pid) for name, pid in pids.items()}
 
 

@@ -51,14 +51,6 @@ class Ranks:
         dist.all_gather(parts, tensor_B.contiguous())
         return torch.cat(parts)
 
-    def gathered(self, tensor_B: torch.Tensor) -> torch.Tensor:
-        """The rows of all ranks, on the CPU of the first; the others get their own back."""
-        if self.world == 1:
-            return tensor_B.cpu()
-        parts = [torch.empty_like(tensor_B) for _ in range(self.world)] if self.is_first else None
-        dist.gather(tensor_B.contiguous(), parts)
-        return torch.cat([part.cpu() for part in parts]) if parts else tensor_B
-
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank: the same answer everywhere, so that all stop or save together."""
         if self.world == 1:

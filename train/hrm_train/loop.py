@@ -241,7 +241,7 @@ class Trainer:
 
     def save(self, path: Path, meta: dict[str, Any]) -> None:
         """Writes a whole checkpoint of this instant, or nothing; every rank must call it, and the first one writes."""
-        slots = {name: self.ranks.gathered(tensor) for name, tensor in self.slots.state().items()}
+        slots = {name: self.ranks.everyones(tensor).cpu() for name, tensor in self.slots.state().items()}
         self.progress.counted_solved, self.progress.counted_finished = map(int, self._counted.tolist())
         tensors = {**self._tensors(), **{checkpoints.SLOTS + name: tensor for name, tensor in slots.items()}}
         values = {"recipe": asdict(self.recipe), "progress": asdict(self.progress)}
