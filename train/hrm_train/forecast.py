@@ -1,7 +1,6 @@
 """What a run would need, on any machine and before it begins: memory by micro-batch, steps, rates and hours."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -12,7 +11,6 @@ from hrm_host.progress import duration
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches
 from hrm_train.hardware import hardware_from_name
 from hrm_train.options import PlanOptions
@@ -29,7 +27,9 @@ def show_dry_run(options: PlanOptions, console: Console, samples_per_s: float | 
         raise ValueError("--dry-run plans a new run; leave --resume away")
     plan = draft(options, hardware_from_name(options.hw or "auto", is_here=False))
     kind, machine = registry.get(plan.recipe.puzzle), plan.hardware
-    plan = plan.with_puzzle_ids(_num_puzzle_ids(plan.data, kind))
+    published = PUBLISHED_ARC_IDS if isinstance(kind, Arc) else 1  # what building the data set gives
+    is_there = plan.data.exists()
+    plan = plan.with_puzzle_ids(batches.open_source(plan.data, "train", kind).num_puzzle_ids if is_there else published)
     with torch.device("meta"):
         num_parameters = sum(parameter.numel() for parameter in HRM(plan.config).parameters())
     lines = [
@@ -44,13 +44,6 @@ def show_dry_run(options: PlanOptions, console: Console, samples_per_s: float | 
     console.print(_memory_table(plan))
     for speed in SPEEDS if samples_per_s is None else (samples_per_s,):
         console.print(f"at {speed:,g} samples/s: {duration(plan.recipe.total_samples / speed)}", highlight=False)
-
-
-def _num_puzzle_ids(data: Path, kind: Puzzle) -> int:
-    """Those of the data set; where it is absent, what building it as published gives."""
-    if data.exists():
-        return batches.open_source(data, "train", kind).num_puzzle_ids
-    return PUBLISHED_ARC_IDS if isinstance(kind, Arc) else 1
 
 
 def _memory_table(plan: RunPlan) -> Table:

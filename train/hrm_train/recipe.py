@@ -94,10 +94,8 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+        text = json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def in_samples(settings: Mapping[str, str], usual: Recipe, samples_a_pass: Callable[[], int]) -> dict[str, str]:

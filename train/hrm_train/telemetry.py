@@ -156,7 +156,7 @@ class Telemetry:
             writer.close()
 
     def _write(self, row: MetricsRow) -> None:
-        status.append_line(self._run / status.METRICS, _rounded(asdict(row)))
+        status.append_line(self._run / status.METRICS, asdict(row))
         figures = {f"train/{name}": value for name, value in row.train.items()}
         figures |= {f"system/{name}": value for name, value in row.system.items()}
         figures |= {f"system/{phase}_ms": value for phase, value in row.phase_ms.items()}
@@ -165,12 +165,6 @@ class Telemetry:
         figures["system/data_wait_share"] = row.share("data")
         for writer in self._writers:
             writer.write(figures, row.samples)
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}
-    return float(f"{value:.6g}") if isinstance(value, float) and value < 1e6 else value
 
 
 STARVED = 0.15  # share of a step spent waiting for rows above which the data is the bottleneck
