@@ -196,8 +196,8 @@ def compare(
             if not (data := Path(folder) / name).exists():
                 build(DataRecipe(puzzle=name, num_train=puzzles[0], num_test=puzzles[1]), data)
             found.append(compare.measure(arch, data, seed or (0, 1), cpu_s=cpu_s, num_parameters=parameters))
+            compare.save(out, found)  # so far
             tell(f"{name}, {arch}: {found[-1]['exact']} % exact")
-    compare.save(out, found)
     title = f"{cpu_s:g} CPU s each, {puzzles[0]} puzzles, {puzzles[1]} held out; written: {out}"
     return Found({"runs": found}, partial(print_table, title, compare.COLUMNS, found, caption=compare.LEGEND), title)
 
