@@ -23,7 +23,7 @@ COMMANDS = {
     "doctor": ("hrm_host.doctor.cli:main", "serve", "say what this machine lacks"),
 }
 """The entry point of each, the extra that brings what it needs, and what it does."""
-EXAMPLES = "Examples: hrm demo maze; hrm serve --port 8000; hrm solve 1...4..3.1..3.2. --bundle small.bundle"
+EXAMPLES = "Examples: hrm demo maze; hrm serve --port 8000; hrm solve puzzles.txt --bundle sudoku"
 
 
 def main() -> None:
