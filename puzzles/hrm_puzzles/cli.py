@@ -145,8 +145,8 @@ def inspect(directory: Directory, puzzle: OptionalPuzzle = None, as_json: AsJson
         print(json.dumps({**asdict(report), "faults": report.faults}))
     else:
         for part in report.splits:
-            example = inspection.read_examples(directory, part.split, 0, 1, report.puzzle)[0]
-            print(f"the first of {part.split}:\n\n{example.text()}\n")
+            (example,) = inspection.read_examples(directory, part.split, 0, 1, report.puzzle)
+            print(f"the first of {part.split}:\n\n{example}\n")
         print(inspection.report_text(report))
     if report.faults:
         raise typer.Exit(1)
@@ -164,8 +164,7 @@ def show(
 
     Example: hrm-data show data/sudoku --split test --index 3
     """
-    found = inspection.read_examples(directory, split, index, count, puzzle)
-    print("\n\n".join(example.text() for example in found))
+    print("\n\n".join(inspection.read_examples(directory, split, index, count, puzzle)))
 
 
 def _recipe_of(options: BuildOptions, puzzle: Puzzle) -> data_build.DataRecipe:

@@ -14,7 +14,7 @@ import numpy as np
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError, DatasetMeta, Split, named_in_recipe, open_split
 from hrm_puzzles.grid.board import UInt64Array, mixed
-from hrm_puzzles.puzzle import UNKNOWN, WRONG, Grid, IntArray, Puzzle, WellFormed
+from hrm_puzzles.puzzle import UNKNOWN, WRONG, IntArray, Puzzle, WellFormed
 
 MOST_SHOWN = 40  # numbers of givens
 BLOCK = 1024
@@ -189,25 +189,10 @@ def report_text(report: DatasetReport) -> str:
     return "\n".join([*lines, *([f"FAULT: {fault}" for fault in report.faults] or ["no faults"])])
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ShownExample:
-    """A question and its label as grids; the title says where it is in the data set and what is known of it."""
+def read_examples(path: Path, split: str, first: int, count: int, puzzle_name: str | None) -> list[str]:
+    """The example at index `first` and the first ones of the groups after it, up to `count`, each as text.
 
-    puzzle: Puzzle
-    title: str
-    question: Grid
-    answer: Grid
-
-    def text(self) -> str:
-        """The question, then the label with the givens marked, then the title."""
-        boards = (self.puzzle.render(self.question), self.puzzle.render(self.answer, self.question))
-        return "\n\n".join((*boards, self.title))
-
-
-def read_examples(path: Path, split: str, first: int, count: int, puzzle_name: str | None) -> list[ShownExample]:
-    """The example at index `first` and the first ones of the groups after it, up to `count`.
-
-    Refuses an index beyond the end.
+    The question, the label with the givens marked, and where it is in the data set. Refuses an index beyond the end.
     """
     examples = open_split(path, split)
     if first >= len(examples):
@@ -218,7 +203,7 @@ def read_examples(path: Path, split: str, first: int, count: int, puzzle_name: s
     except (OSError, ValueError):
         names = []  # titles then give the number
     starts = examples.puzzle_offsets[examples.group_offsets[:-1]]
-    found: list[ShownExample] = []
+    found: list[str] = []
     for index in [first, *starts[starts > first].tolist()[: count - 1]]:
         known = [f"{split} {index}"]
         number = int(examples.puzzle_ids_N[index])
@@ -227,5 +212,5 @@ def read_examples(path: Path, split: str, first: int, count: int, puzzle_name: s
         if examples.ratings_N is not None:
             known.append(f"rating {examples.ratings_N[index]}")
         question, answer = (puzzle.decode(tokens_NT[index]) for tokens_NT in (examples.inputs_NT, examples.labels_NT))
-        found.append(ShownExample(puzzle=puzzle, title=", ".join(known), question=question, answer=answer))
+        found.append("\n\n".join((puzzle.render(question), puzzle.render(answer, question), ", ".join(known))))
     return found

@@ -147,15 +147,11 @@ def _lines(board: SudokuBoard, text: str) -> list[list[int]]:
             cells = [offset for offset, character in enumerate(line, start) if character not in BETWEEN_CELLS]
             lines += [cells] if cells else []
         start += len(line)
-    is_dashed = [text[line[0]] == "-" and not "".join(map(text.__getitem__, line)).strip("-") for line in lines]
-    usual = [line for line, dashed in zip(lines, is_dashed, strict=True) if not dashed or len(lines) == 1]
-    if sum(map(len, usual)) == board.num_cells:
-        return usual
-    dashes_are_rows = [
-        line for line, dashed in zip(lines, is_dashed, strict=True) if not dashed or len(line) == board.side
-    ]
-    if sum(map(len, dashes_are_rows)) == board.num_cells:
-        return dashes_are_rows
+    dashes = [line for line in lines if text[line[0]] == "-" and not "".join(map(text.__getitem__, line)).strip("-")]
+    usual = [line for line in lines if line not in dashes or len(lines) == 1]
+    for found in (usual, [line for line in lines if line not in dashes or len(line) == board.side]):
+        if sum(map(len, found)) == board.num_cells:
+            return found
     spaces_are_blanks = len(text) == board.num_cells and not text.strip(" 123456789")
     return [list(range(len(text)))] if spaces_are_blanks else usual
 
