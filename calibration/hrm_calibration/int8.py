@@ -43,7 +43,6 @@ class Int8Settings:
     num_tried: int = 1024
     num_choice: int = 4096
     budget: float = INT8_BUDGET
-    seed: int = 0
 
 
 def calibrate(
@@ -76,7 +75,7 @@ def parts_of(questions: Questions, settings: Int8Settings) -> tuple[Questions, Q
     """Puzzles to record, to choose by and to judge by, at random; none is in two of them."""
     first = min(settings.num_calibration, len(questions) // 4)
     second = first + min(settings.num_choice, len(questions) // 2)
-    order_N = np.random.default_rng(settings.seed).permutation(len(questions))
+    order_N = np.random.default_rng(0).permutation(len(questions))
     return questions.at(order_N[:first]), questions.at(order_N[first:second]), questions.at(order_N[second:])
 
 
@@ -113,9 +112,8 @@ class Int8Trials:
         }
         methods, chosen = self.score_methods(runs, states, float32)
         ranking = self.sensitivity(scales_of[chosen], states)
-        worst_first = [layer.weight for layer in ranking]
-        steps = self.budget_steps(scales_of[chosen], worst_first, runs[chosen], float32)
-        weight_only = worst_first[: steps[-1].num_weight_only]
+        steps = self.budget_steps(scales_of[chosen], list(ranking), runs[chosen], float32)
+        weight_only = list(ranking)[: len(steps) - 1]
         final = self.quantised(scales_of[chosen], weight_only)
         return found.Int8Report(
             num_calibration=len(to_record),
@@ -136,19 +134,12 @@ class Int8Trials:
 
     def recorded(self, questions: Questions) -> Arrays:
         """The largest magnitude and every method's scale of each call site; states; and the segments of each puzzle."""
-        recorder, show = (
-            Recorder(self.served.graph, seed=self.settings.seed),
-            partial(self.stages.show, "recording ranges"),
-        )
+        recorder, show = Recorder(self.served.graph), partial(self.stages.show, "recording ranges")
         segments_N = self.served.observed(questions, recorder.observe, progress=show).segments_N
         seen = list(recorder.histograms.values())
         scales = {method: np.array([scale_of(one, method) for one in seen]) for method in self.settings.methods}
-        return {
-            **recorder.states,
-            **scales,
-            "largest": np.array([one.largest for one in seen]),
-            "segments_N": segments_N,
-        }
+        largest = np.array([one.largest for one in seen])
+        return {**recorder.states, **scales, "largest": largest, "segments_N": segments_N}
 
     def quantised(self, scales: Scales, weight_only: Sequence[str] = ()) -> ModelProto:
         """The form for CPUs."""
@@ -177,7 +168,7 @@ class Int8Trials:
             scores[method] = found.MethodScore(method=method, solves=run.so_far.score(), exact=exact, drift=moved)
         return list(scores.values()), best_of([scores[method] for method in left]).method
 
-    def sensitivity(self, scales: Scales, states: States) -> list[found.LayerDrift]:
+    def sensitivity(self, scales: Scales, states: States) -> dict[str, float]:
         """Each matrix with the drift of rounding what it reads, all others weight-only; the worst first."""
         weights = sorted({site.weight for site in call_sites(self.served.graph)})
 
@@ -191,22 +182,19 @@ class Int8Trials:
             return moved
 
         moved = self.served.kept.arrays("ranking layers", drifts)
-        layers = [found.LayerDrift(weight=weight, drift=float(moved[weight])) for weight in weights]
-        return sorted(layers, key=lambda layer: -layer.drift)
+        return {weight: float(moved[weight]) for weight in sorted(weights, key=lambda weight: -moved[weight])}
 
-    def budget_steps(
-        self, scales: Scales, ranking: Sequence[str], whole: "Run", float32: "Run"
-    ) -> list[found.BudgetStep]:
+    def budget_steps(self, scales: Scales, ranking: Sequence[str], whole: "Run", float32: "Run") -> list[found.Paired]:
         """Leave one more of the most sensitive matrices weight-only at a time, until the budget is kept.
 
         `whole` runs with none. Refuses where not even one matrix can have its inputs rounded (ValueError).
         """
-        steps: list[found.BudgetStep] = []
+        steps: list[found.Paired] = []
         for count in range(len(ranking)):
             stage, graph = f"{count} matrices weight-only", self.quantised(scales, ranking[:count])
             run = self.run(stage, float32.questions, graph) if count else whole
-            steps.append(found.BudgetStep(num_weight_only=count, exact=self.lost(run, float32)))
-            if is_kept(steps[-1].exact, self.settings.budget):
+            steps.append(self.lost(run, float32))
+            if is_kept(steps[-1], self.settings.budget):
                 return steps
         raise ValueError(
             f"INT8 loses more than {100 * self.settings.budget:g} points of exact solves even where only one matrix "

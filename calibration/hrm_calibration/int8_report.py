@@ -79,22 +79,6 @@ class MethodScore:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerDrift:
-    """A matrix and how far rounding what it alone reads moves the carry in one segment."""
-
-    weight: str
-    drift: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class BudgetStep:
-    """What is lost of the choice puzzles with that many of the most sensitive matrices weight-only."""
-
-    num_weight_only: int
-    exact: Paired
-
-
-@dataclass(frozen=True, kw_only=True)
 class Judged:
     """INT8 against float32 on puzzles that took part in no choice, under the same halting rule."""
 
@@ -109,7 +93,8 @@ class Int8Report:
     """`reach[s]` counts the calibration puzzles that ran more than s segments.
 
     The methods were tried on at most `num_tried`, the budget on at most `num_choice` puzzles: each comparison says on
-    how many it was decided.
+    how many it was decided. `sensitivity` says by matrix how far rounding what it alone reads moves the carry in one
+    segment, the worst first; `budget_steps[n]` what is lost with the n worst weight-only.
     """
 
     num_calibration: int
@@ -120,9 +105,9 @@ class Int8Report:
     float32: Score
     methods: list[MethodScore]
     chosen: str
-    sensitivity: list[LayerDrift]
+    sensitivity: dict[str, float]
     budget: float
-    budget_steps: list[BudgetStep]
+    budget_steps: list[Paired]
     weight_only: list[str]
     judged: Judged | None
     size_bytes: dict[str, int]
@@ -178,9 +163,9 @@ def _draw_methods(axes: Axes, report: Int8Report) -> None:
 
 
 def _draw_layers(axes: Axes, report: Int8Report) -> None:
-    layers = report.sensitivity[::-1]  # the worst on top
-    colors = ["C1" if layer.weight in report.weight_only else "C0" for layer in layers]
-    axes.barh([layer.weight for layer in layers], [layer.drift for layer in layers], color=colors)
+    weights = list(report.sensitivity)[::-1]  # the worst on top
+    colors = ["C1" if weight in report.weight_only else "C0" for weight in weights]
+    axes.barh(weights, [report.sensitivity[weight] for weight in weights], color=colors)
     title = f"inputs of one matrix rounded at a time; {len(report.weight_only)} left weight-only"
     axes.set(xlabel="relative drift of the carry in one segment", title=title)
 

@@ -113,11 +113,11 @@ class Recorder:
     In memory that neither puzzles nor segments enlarge (the sample: Vitter 1985, algorithm R).
     """
 
-    def __init__(self, graph: ModelProto, *, seed: int = 0) -> None:
+    def __init__(self, graph: ModelProto) -> None:
         sites = call_sites(graph)
         self._by_tensor = {site.tensor: Histogram() for site in sites}
         self.histograms = {site.name: self._by_tensor[site.tensor] for site in sites}
-        self._rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(0)
         self._rows: list[dict[str, np.typing.NDArray[Any]]] = []
         self._num_seen = 0
 

@@ -63,11 +63,8 @@ class Contents:
 
     def provenance(self) -> dict[str, str | int | float]:
         """The plain values of the checkpoint's `meta`, and versions; no path and no time of this machine."""
-        plain: dict[str, str | int | float] = {}
-        for key, value in self.meta.items():
-            is_finite_float = isinstance(value, float) and np.isfinite(value)
-            if is_finite_float or (isinstance(value, str | int) and not isinstance(value, bool)):
-                plain[key] = value
+        known = {key: value for key, value in self.meta.items() if type(value) in (str, int, float)}
+        plain = {key: value for key, value in known.items() if isinstance(value, str) or np.isfinite(value)}
         modules = (torch, onnx, onnxruntime)
         versions = {f"exported_with_{module.__name__}": str(module.__version__) for module in modules}
         return {**plain, "num_parameters": self.num_parameters, **versions}

@@ -13,7 +13,7 @@ from hrm_calibration.int8 import Int8Settings, for_cpus
 from hrm_calibration.kept import Arrays
 from hrm_calibration.quantise import call_sites
 from hrm_calibration.rollouts import MAX_STATES, ServedGraph
-from hrm_edge_runtime.engines.engine import load_blanks, step_seconds
+from hrm_edge_runtime.engines.engine import load_blanks, median_step_ms
 from hrm_edge_runtime.parity.measures import loss_interval
 from hrm_export.forms import NUM_RANGE_PUZZLES, float32_nodes, half_graph
 from hrm_export.options import Options
@@ -101,21 +101,13 @@ def _timed(served: ServedGraph, options: Options) -> Arrays:
     for name, form in graphs.items():
         with served.engine(form) as engine:
             load_blanks(engine, served.puzzle_table[0])
-            engine.step(engine.num_slots)  # the first one allocates
-            steps_s: list[float] = []
-            while sum(steps_s) < TIMED_S:
-                steps_s.append(step_seconds(engine, engine.num_slots))
-            times_s[name] = np.mean(steps_s, keepdims=True) / engine.num_slots
+            batch_ms = median_step_ms(engine, engine.num_slots, seconds=TIMED_S, min_steps=1)
+            times_s[name] = np.array([batch_ms / 1e3 / engine.num_slots])
     return times_s
 
 
 def _plan(
-    options: Options,
-    times_s: Mapping[str, float],
-    num_held_out: int,
-    num_segments: int,
-    *,
-    is_cut: bool,
+    options: Options, times_s: Mapping[str, float], num_held_out: int, num_segments: int, *, is_cut: bool
 ) -> ExportPlan:
     settings, num_golden, candidates = Int8Settings(), options.golden, CANDIDATES
     if is_cut:

@@ -19,7 +19,7 @@ from rich.table import Table
 from hrm_calibration.halting_curve import Rollout, choose, learned_curve, roll_out
 from hrm_calibration.kept import Arrays
 from hrm_edge_runtime.bundle import GOLDEN_NAME, IDENTIFIERS_NAME, PUZZLE_TABLE_NAME, TASKS_NAME, Bundle, Golden
-from hrm_edge_runtime.engines.engine import median_step_ms
+from hrm_edge_runtime.engines.engine import load_blanks, median_step_ms
 from hrm_edge_runtime.manifest import write_manifest
 from hrm_edge_runtime.parity import walk
 from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE, passes
@@ -200,9 +200,7 @@ def _manifest_fields(contents: Contents, forms: Sequence[Form], unrolled: Mappin
 def segment_ms(graph: Path, batch: int, contents: Contents) -> float:
     """The median time of a segment with every slot in use, all cores."""
     with closing(contents.engine(graph, batch)) as engine:
-        for slot in range(batch):
-            asked = contents.held_out[slot % len(contents.held_out)]
-            engine.load(slot, asked.tokens_T, contents.served.puzzle_table[asked.puzzle_id])
+        load_blanks(engine, contents.served.puzzle_table[0])
         return median_step_ms(engine, batch, seconds=MEASURE_S, min_steps=1)
 
 

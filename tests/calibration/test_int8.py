@@ -64,8 +64,8 @@ def test_tensorrt_gets_eight_bits_and_a_cpu_seven_of_one_calibration(result: Cal
 def test_every_call_site_has_a_range_and_every_matrix_a_rank(result: Calibrated) -> None:
     sites = call_sites(GRAPH)
     assert [site.name for site in result[1].sites] == [site.name for site in sites]
-    drifts = [layer.drift for layer in result[1].sensitivity]
-    assert {layer.weight for layer in result[1].sensitivity} == {site.weight for site in sites}
+    drifts = list(result[1].sensitivity.values())
+    assert set(result[1].sensitivity) == {site.weight for site in sites}
     assert drifts == sorted(drifts, reverse=True)
     assert drifts[-1] > 0
 
@@ -120,14 +120,13 @@ def test_the_worst_matrices_become_weight_only_until_the_budget_is_kept() -> Non
     float32 = tried.run("float32", asked)
     steps = tried.budget_steps(scales, weights, tried.run("whole", asked, tried.quantised(scales)), float32)
     assert float32.so_far.exact_N.all()
-    assert steps[0].exact.loss > 0.6 >= steps[-1].exact.loss
-    assert [step.num_weight_only for step in steps] == list(range(len(steps)))
-    assert steps[-1].num_weight_only <= 2 + 1
+    assert steps[0].loss > 0.6 >= steps[-1].loss
+    assert len(steps) <= 1 + 2 + 1
 
 
 def test_where_anything_may_be_lost_all_inputs_are_rounded(result: Calibrated) -> None:
     assert result[1].weight_only == []
-    assert [step.num_weight_only for step in result[1].budget_steps] == [0]
+    assert len(result[1].budget_steps) == 1
 
 
 def lost_of(num_puzzles: int, num_lost: int) -> Paired:

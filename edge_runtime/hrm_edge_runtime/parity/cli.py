@@ -19,10 +19,10 @@ from hrm_edge_runtime.parity.comparison import (
     Comparison,
     ParityOptions,
     compare_engines,
-    compare_loop,
     write_comparison,
 )
 from hrm_edge_runtime.parity.report import segment_rows, summary_rows
+from hrm_edge_runtime.parity.unrolled import compare_loop
 from hrm_host import command, progress
 
 main = command.Command("hrm-parity", cannot=(EngineLostError,))
@@ -38,7 +38,7 @@ def parity(options: ParityOptions) -> None:
     """Compare two engines of a bundle; exits with 1 and the first thing that broke where a gate does not hold."""
     bundle = Bundle.open(find_bundle(options.bundle))
     if options.engine.startswith("unrolled"):
-        report = compare_loop(bundle, options)
+        report = compare_loop(bundle, options, progress.Stages())
         print(json.dumps(report.as_json()) if options.as_json else report)
         raise typer.Exit(0 if report.passed else 1)
     with progress.stages_on(Console(stderr=True)) as stages:

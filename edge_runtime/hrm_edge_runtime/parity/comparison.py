@@ -17,11 +17,10 @@ import typer
 
 from hrm_edge_runtime.bundle import Bundle, Identifiers
 from hrm_edge_runtime.engines.engine import Float32
-from hrm_edge_runtime.engines.factory import Choice, choose, engine_for, prepare
+from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.manifest import MANIFEST_NAME, BundleError, FileEntry, sha256_of
 from hrm_edge_runtime.parity.measures import relative_error
 from hrm_edge_runtime.parity.report import DEFAULT_FILE, Break, Gates, ParityReport, breaks, not_judged, read_gates
-from hrm_edge_runtime.parity.unrolled import UnrolledReport, compare_unrolled
 from hrm_edge_runtime.parity.walk import Side, golden_questions, golden_side, walk
 from hrm_host import atomic, progress
 from hrm_puzzles.data.sources import HeldOutPuzzle, Questions, questions_from_data, questions_made
@@ -63,6 +62,10 @@ class ParityOptions:
     write: Annotated[bool, typer.Option("--write", help="Keep the findings in the bundle's parity.json.")] = False
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
 
+    @property
+    def is_golden(self) -> bool:
+        return self.data is None and self.puzzles is None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -101,9 +104,8 @@ def compare_engines(bundle: Bundle, options: ParityOptions, stages: progress.Sta
     that contradict each other (ValueError).
     """
     stages = stages or progress.Stages()
-    is_golden = options.data is None and options.puzzles is None
-    choice, source = _choices(bundle, options, is_golden=is_golden)
-    questions = golden_questions(bundle.golden()) if is_golden else _held_out(bundle, options, stages)
+    choice, source = _choices(bundle, options)
+    questions = questions_for(bundle, options, stages)
     gates = read_gates(options.gates, choice.precision, "golden" if source is None else "live")
     num_slots = min(options.slots, len(questions))
     reference = _side(bundle, source, num_slots, options.threads)
@@ -115,8 +117,8 @@ def compare_engines(bundle: Bundle, options: ParityOptions, stages: progress.Sta
                 candidate,
                 questions,
                 bundle.puzzle,
-                num_segments=len(bundle.golden().answer_SBT) if is_golden else bundle.manifest.max_segments,
-                to_the_end=is_golden,
+                num_segments=len(bundle.golden().answer_SBT) if options.is_golden else bundle.manifest.max_segments,
+                to_the_end=options.is_golden,
                 progress=partial(stages.show, "puzzles"),
             )
             report = report if bundle.puzzle.proof_exists else replace(report, proven=None)
@@ -126,45 +128,30 @@ def compare_engines(bundle: Bundle, options: ParityOptions, stages: progress.Sta
     return Comparison(report=report, gates=gates, breaks=broken, reasons=reasons, bisection=bisection)
 
 
-def compare_loop(bundle: Bundle, options: ParityOptions, stages: progress.Stages | None = None) -> UnrolledReport:
-    """The unrolled graph beside the step graph it was made of, on the golden puzzles or on those asked for."""
-    if options.against is not None or options.checkpoint is not None or options.bisect:
-        raise ValueError("an unrolled graph is compared with the loop over its own step graph; leave the others out.")
-    choice = choose(bundle, options.engine)
-    is_golden = options.data is None and options.puzzles is None
-    questions = (
-        golden_questions(bundle.golden()) if is_golden else _held_out(bundle, options, stages or progress.Stages())
-    )
-    return compare_unrolled(
-        bundle,
-        choice.precision,
-        questions,
-        num_slots=min(options.slots, len(questions)),
-        num_threads=options.threads,
-    )
-
-
-def _choices(bundle: Bundle, options: ParityOptions, *, is_golden: bool) -> tuple[Choice, Choice | Path | None]:
-    """The candidate, and its reference where that is not the golden traces."""
-    against, source = options.against, options.checkpoint
-    if against is not None and source is not None:
-        raise ValueError("a comparison has one reference; give either --against or --checkpoint.")
-    candidate = prepare(bundle, options.engine, num_slots=options.slots, to_judge=True)
-    if source is None and (against is not None or not is_golden):
-        source = prepare(bundle, against or "cpu:fp32", num_slots=options.slots, to_judge=True)
-    if source == candidate:
-        raise ValueError(f"{candidate} would be compared with itself; give --against or --checkpoint.")
-    return candidate, source
-
-
-def _held_out(bundle: Bundle, options: ParityOptions, stages: progress.Stages) -> Questions:
+def questions_for(bundle: Bundle, options: ParityOptions, stages: progress.Stages) -> Questions:
+    """The golden puzzles, or those asked for."""
     count, making = options.puzzles or NUM_PUZZLES, partial(stages.show, "making puzzles")
+    if options.is_golden:
+        return golden_questions(bundle.golden())
     if options.data is None:
         num_workers = os.cpu_count() or 1
         return questions_made(bundle.puzzle, count, seed=options.seed, num_workers=num_workers, progress=making)
     questions = questions_from_data(options.data, bundle.puzzle, count, options.seed)
     questions.require_ids(bundle.manifest.num_puzzle_ids)
     return questions
+
+
+def _choices(bundle: Bundle, options: ParityOptions) -> tuple[Choice, Choice | Path | None]:
+    """The candidate, and its reference where that is not the golden traces."""
+    against, source = options.against, options.checkpoint
+    if against is not None and source is not None:
+        raise ValueError("a comparison has one reference; give either --against or --checkpoint.")
+    candidate = prepare(bundle, options.engine, num_slots=options.slots, to_judge=True)
+    if source is None and (against is not None or not options.is_golden):
+        source = prepare(bundle, against or "cpu:fp32", num_slots=options.slots, to_judge=True)
+    if source == candidate:
+        raise ValueError(f"{candidate} would be compared with itself; give --against or --checkpoint.")
+    return candidate, source
 
 
 def _side(bundle: Bundle, source: Choice | Path | None, num_slots: int, num_threads: int | None) -> Side:

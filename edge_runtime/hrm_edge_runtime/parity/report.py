@@ -81,11 +81,6 @@ class ParityReport:
         return len(self.halts_SS)
 
     @property
-    def logit_gap_by_segment(self) -> tuple[float, ...]:
-        """The largest absolute difference of a logit, infinite where either side is not finite."""
-        return tuple(self.columns["logit_gap"].worst_S.tolist())
-
-    @property
     def max_logit_gap(self) -> float:
         return float(self.columns["logit_gap"].worst_S.max())
 

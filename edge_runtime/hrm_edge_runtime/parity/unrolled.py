@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.engines.factory import choose
+from hrm_edge_runtime.parity.comparison import ParityOptions, questions_for
 from hrm_edge_runtime.parity.walk import run_questions
-from hrm_puzzles.data.sources import Questions
+from hrm_host.progress import Stages
 
 BY_NUMBER = attrgetter("attempt_id")
 ROUNDED_OTHERWISE = 0.01
@@ -42,18 +44,20 @@ class UnrolledReport:
         )
 
 
-def compare_unrolled(
-    bundle: Bundle, precision: str, questions: Questions, *, num_slots: int, num_threads: int | None
-) -> UnrolledReport:
+def compare_loop(bundle: Bundle, options: ParityOptions, stages: Stages) -> UnrolledReport:
     """Run both under the learned rule, the only one that a graph knows, over the same form of the step."""
     from hrm_edge_runtime.engines.onnx import OnnxEngine  # a Jetson has no ONNX Runtime
     from hrm_edge_runtime.engines.unrolled import UnrolledEngine
 
-    unrolled = UnrolledEngine(bundle, precision=precision, num_slots=num_slots, num_threads=num_threads)
+    if options.against is not None or options.checkpoint is not None or options.bisect:
+        raise ValueError("an unrolled graph is compared with the loop over its own step graph; leave the others out.")
+    precision, questions = choose(bundle, options.engine).precision, questions_for(bundle, options, stages)
+    settings: dict[str, Any] = {"num_slots": min(options.slots, len(questions)), "num_threads": options.threads}
     policy = bundle.manifest.halting_policy(precision)
+    unrolled = UnrolledEngine(bundle, precision=precision, **settings)
     kind = "fixed" if policy.kind == "fixed" else "learned"
     policy = replace(policy, kind=kind, max_segments=unrolled.num_segments)
-    step = OnnxEngine(bundle.graph_path(precision), num_slots=num_slots, num_threads=num_threads)
+    step = OnnxEngine(bundle.graph_path(precision), **settings)
     with closing(unrolled), closing(step):
         ended = (
             sorted(run_questions(engine, bundle.puzzle, questions, bundle.puzzle_table, policy), key=BY_NUMBER)

@@ -254,13 +254,13 @@ def test_the_engine_a_trace_came_from_passes(bundle: Bundle) -> None:
     assert passes(report)
     assert report.max_logit_gap == 0.0
     assert report.num_puzzles == 5
-    assert len(report.logit_gap_by_segment) == bundle.manifest.max_segments
+    assert report.num_segments == bundle.manifest.max_segments
 
 
 def test_a_perturbed_logit_shows_in_its_segment_alone(bundle: Bundle) -> None:
     report = replayed(bundle, "logits_SBTV", (3, 1, 4, 2), 0.5)
     assert not passes(report)
-    assert [gap > 1e-4 for gap in report.logit_gap_by_segment] == [False, False, False, True, False, False]
+    assert [gap > 1e-4 for gap in report.columns["logit_gap"].worst_S] == [False, False, False, True, False, False]
 
 
 def test_a_changed_answer_is_counted(bundle: Bundle) -> None:
