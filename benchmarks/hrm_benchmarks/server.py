@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -97,11 +96,7 @@ def scripted_target(one: scripted.Scripted) -> Target:
 
 def serve_command(*arguments: str) -> list[str]:
     """`hrm-serve` of the environment this runs in."""
-    beside = Path(sys.executable).with_name("hrm-serve")
-    found = str(beside) if beside.exists() else shutil.which("hrm-serve")
-    if found is None:
-        raise ValueError("hrm-serve is not installed beside this Python: run pip install 'hrm-edge[serve]'.")
-    return [found, *arguments]
+    return [sys.executable, "-c", "from hrm_edge_runtime.cli import serve; serve()", *arguments]
 
 
 @contextlib.contextmanager
@@ -118,7 +113,7 @@ def running(command: Sequence[str], headers: Mapping[str, str] | None = None) ->
                 if process.poll() is not None or time.monotonic() - began > READY_S:
                     log.seek(0)
                     log_end = log.read()[-400:].strip() or "nothing"
-                    raise ValueError(f"the server {command[0]} did not become ready; its log ends: {log_end}")
+                    raise ValueError(f"the server did not become ready; its log ends: {log_end}")
                 time.sleep(LOOK_EVERY_S)
             yield RunningServer(process.pid, http, ready_s=time.monotonic() - began)
             process.terminate()

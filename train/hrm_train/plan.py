@@ -259,8 +259,8 @@ def _build_usual_data(kind: Puzzle, path: Path, examples: Values, say: Say, *, y
         if DISK_SHARE * size >= free and not yes:
             raise ValueError(f"{path} would take {sizes}: add --yes, or choose another --puzzle or --recipe")
         say(sizes)
-    if status := hrm_data([*command, "--workers", str(os.cpu_count() or 1)], standalone_mode=False):
-        raise typer.Exit(status)
+    if ended := hrm_data([*command, "--workers", str(os.cpu_count() or 1)], standalone_mode=False):
+        raise typer.Exit(ended)
 
 
 def _tuned(plan: RunPlan, most: int, say: Say) -> RunPlan:
