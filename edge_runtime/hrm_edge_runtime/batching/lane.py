@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.halting import decide
 from hrm_edge_runtime.batching.hypotheses import is_due, segments_to_next
-from hrm_edge_runtime.batching.scheduler import NOTHING, Plan, Scheduler
-from hrm_edge_runtime.batching.stats import NUM_TELLING, LaneCounters, LaneSnapshot, Outcome, SlotView
+from hrm_edge_runtime.batching.scheduler import Plan, Scheduler
+from hrm_edge_runtime.batching.stats import HALTED, MEMORY, NUM_TELLING, LaneCounters, LaneSnapshot, Outcome, SlotView
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.engine import Engine, Int32, StepOutput
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN
@@ -108,8 +108,7 @@ class Lane:
         if is_first := not self.num_ahead:
             for attempt in self._scheduler.expire(started):
                 self._ended.append(self._end(attempt, "deadline", started))
-            plan = self._scheduler.admit()
-            if plan is not NOTHING:
+            if any(plan := self._scheduler.admit()):
                 self._prepare(plan, started)
         if attempts := self._scheduler.dense:
             has_backlog, num_active = bool(self._scheduler.waiting), len(self._scheduler.running)
@@ -165,17 +164,18 @@ class Lane:
         )
 
     def _prepare(self, plan: Plan, now: float) -> None:
-        for attempt in plan.admissions:
+        admissions, moves = plan
+        for attempt in admissions:
             slot = attempt.slot
             assert slot is not None
             attempt.admitted_s = now
             self._tokens_BT[slot] = attempt.tokens_T
             self._answers_BT[slot] = NO_TOKEN
             self.engine.load(slot, attempt.tokens_T, attempt.puzzle_vector_E)
-        for move in plan.moves:
-            self._tokens_BT[move.target] = self._tokens_BT[move.source]
-            self._answers_BT[move.target] = self._answers_BT[move.source]
-            self.engine.move(move.source, move.target)
+        for source, target in moves:
+            self._tokens_BT[target] = self._tokens_BT[source]
+            self._answers_BT[target] = self._answers_BT[source]
+            self.engine.move(source, target)
 
     def _next_run(self, attempts: list[Attempt]) -> int:
         """How many segments to run: not beyond one that a hypothesis follows, which an engine ahead would not see."""
@@ -241,7 +241,13 @@ class Lane:
             attempt.verified = None
         elif attempt.segments:
             attempt.answer_T = self._answers_BT[attempt.slot].copy()
-        self._counters.count_outcome(outcome, attempt.segments)
+        counters = self._counters
+        counters.completed[outcome] += 1
+        if outcome in HALTED:
+            weight = MEMORY if counters.segments else 1.0
+            counters.mean_segments += (attempt.segments - counters.mean_segments) * weight
+            counters.segments[attempt.segments] += 1
+            counters.recent_segments.append(attempt.segments)
         return attempt
 
 

@@ -8,7 +8,6 @@ more than `k + 1` periods later, none starves, and the line stays a sorted list.
 
 import math
 from bisect import bisect_left, insort
-from dataclasses import dataclass
 from typing import Any
 
 from hrm_edge_runtime.batching.task import Attempt, Task
@@ -30,23 +29,8 @@ def place_of(one: Task | Attempt, ageing_s: float = AGEING_S) -> Key:
     return (period - one.priority, -one.priority, deadline_s, one.arrival_s)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Move:
-    """Carry the state of slot `source` over slot `target`."""
-
-    source: int
-    target: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What an engine must do before the next step: begin these attempts in their slots, then make these moves."""
-
-    admissions: tuple[Attempt, ...] = ()
-    moves: tuple[Move, ...] = ()
-
-
-NOTHING = Plan()
+Plan = tuple[list[Attempt], list[tuple[int, int]]]
+"""What an engine does before the next step: it begins these attempts, then carries slots (from, to) over others."""
 
 
 class Scheduler:
@@ -94,7 +78,8 @@ class Scheduler:
         attempt = self.waiting.pop(attempt_id, None)
         if attempt is not None:
             del self._line[bisect_left(self._line, (self._place_of.pop(attempt_id), attempt_id))]
-            self._forget_deadline(attempt)
+            if attempt.deadline_s is not None:
+                del self._deadlines[bisect_left(self._deadlines, (attempt.deadline_s, attempt_id))]
         return attempt
 
     def expire(self, now: float) -> list[Attempt]:
@@ -108,11 +93,11 @@ class Scheduler:
 
     def admit(self) -> Plan:
         """Fill free slots from the line, lowest slot first, and close the gaps that remain with the last running."""
-        if self._is_settled:
-            return NOTHING
-        self._is_settled = True
         admissions: list[Attempt] = []
-        moves: list[Move] = []
+        moves: list[tuple[int, int]] = []
+        if self._is_settled:
+            return admissions, moves
+        self._is_settled = True
         for slot in range(self.num_slots):
             if self.slots[slot] is not None:
                 continue
@@ -125,7 +110,7 @@ class Scheduler:
                 attempt = list(filter(None, self.slots))[-1]
                 source = self.slots.index(attempt)
                 self.slots[source] = None
-                moves.append(Move(source=source, target=slot))
+                moves.append((source, slot))
             else:
                 break
             attempt.slot = slot
@@ -133,15 +118,12 @@ class Scheduler:
             self.generations[slot] += 1
             self.running[attempt.attempt_id] = attempt
         self.dense = list(filter(None, self.slots))
-        return Plan(admissions=tuple(admissions), moves=tuple(moves))
+        return admissions, moves
 
     def release(self, attempt_id: int) -> Attempt:
         attempt = self.running.pop(attempt_id)
         self.slots[self.slots.index(attempt)] = None
-        self._forget_deadline(attempt)
+        if attempt.deadline_s is not None:
+            del self._deadlines[bisect_left(self._deadlines, (attempt.deadline_s, attempt_id))]
         self._is_settled = False
         return attempt
-
-    def _forget_deadline(self, attempt: Attempt) -> None:
-        if attempt.deadline_s is not None:
-            del self._deadlines[bisect_left(self._deadlines, (attempt.deadline_s, attempt.attempt_id))]

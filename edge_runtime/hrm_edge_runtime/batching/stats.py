@@ -17,7 +17,7 @@ Status = Literal["proven", "halted", "unfinished"]
 """What is known of an answer: a proof, the model's own word that it is done, or nothing."""
 HALTED: frozenset[Outcome] = frozenset(("proven", "learned", "max_segments"))
 
-_MEMORY = 1 / 32  # weight of the newest value in the running means: about the last thirty steps or puzzles
+MEMORY = 1 / 32  # weight of the newest value in the running means: about the last thirty steps or puzzles
 MAX_RUN = 16  # segments of a run: an arrival never waits longer for its slot to be looked at
 _NUM_RECENT = 256  # steps and puzzles that the least values are taken of
 NUM_TELLING = 32  # puzzles that must have been seen before the quickest of them says anything of those to come
@@ -110,10 +110,10 @@ class LaneCounters:
         self, *, num_active: int, num_slots: int, is_first: bool, backlog: bool, step_s: float, host_s: float
     ) -> None:
         """Count a segment; `is_first` of its run, whose time is the engine's alone: none of it passed before."""
-        self.mean_step_s += (step_s - self.mean_step_s) * (_MEMORY if self.steps else 1.0)
-        self.mean_host_s += (host_s - self.mean_host_s) * (_MEMORY if self.steps else 1.0)
+        self.mean_step_s += (step_s - self.mean_step_s) * (MEMORY if self.steps else 1.0)
+        self.mean_host_s += (host_s - self.mean_host_s) * (MEMORY if self.steps else 1.0)
         if is_first:
-            self.mean_first_s += (step_s - self.mean_first_s) * (_MEMORY if self.steps else 1.0)
+            self.mean_first_s += (step_s - self.mean_first_s) * (MEMORY if self.steps else 1.0)
         self.steps += 1
         self.slot_segments += num_active
         self.slot_segments_used += num_active if backlog else 0
@@ -122,13 +122,6 @@ class LaneCounters:
         self.host_seconds_total += host_s
         if num_active == num_slots:
             self.full_steps_s.append(step_s)
-
-    def count_outcome(self, outcome: Outcome, num_segments: int) -> None:
-        self.completed[outcome] += 1
-        if outcome in HALTED:
-            self.mean_segments += (num_segments - self.mean_segments) * (_MEMORY if self.segments else 1.0)
-            self.segments[num_segments] += 1
-            self.recent_segments.append(num_segments)
 
     def best_run_length(self) -> int:
         """How many segments an engine that runs ahead should compute between two looks at the line.

@@ -8,7 +8,6 @@ everywhere, and a margin that stops nobody. Shapes: B slots, T tokens, E puzzle-
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, EngineLostError, Float32, Int32, StepOutput
@@ -26,7 +25,7 @@ class UnrolledEngine(Engine):
         path, manifest = bundle.unrolled_path(precision), bundle.manifest
         self.num_slots, self.seq_len = num_slots, manifest.seq_len
         self._session = open_session(path, CPU, num_threads)
-        self.num_segments = _num_segments(self._session)
+        self.num_segments = int(self._session.get_modelmeta().custom_metadata_map.get("num_segments", "0"))
         if not self.num_segments or {node.name for node in self._session.get_outputs()} != set(SAID):
             raise BundleError(f"{path} is no unrolled graph: export the bundle again with --loop unrolled.")
         self._tokens_BT = np.zeros((num_slots, manifest.seq_len), np.int32)
@@ -61,7 +60,3 @@ class UnrolledEngine(Engine):
 
     def close(self) -> None:
         del self._session
-
-
-def _num_segments(session: ort.InferenceSession) -> int:
-    return int(session.get_modelmeta().custom_metadata_map.get("num_segments", "0"))

@@ -141,7 +141,12 @@ class BatchStream(GrowingAnswer):
         try:
             if isinstance(line, ServiceError):
                 raise line
-            await self._check_key()
+            if self._key is not None and self._keys is not None:
+                if self._key.bucket is not None:
+                    await self._key.bucket.take()
+                if (now := self._keys.in_force(self._key)) is None:  # it has been removed meanwhile
+                    raise BAD_KEY
+                self._key = now
             request = validated(SolveRequest, line)
             admission = await self._admitted(request, arrival_s)
         except (ServiceError, NoAnswerError) as error:
@@ -151,15 +156,6 @@ class BatchStream(GrowingAnswer):
         answer = asyncio.ensure_future(self._answer(number, admission, request, arrival_s))
         answer.add_done_callback(lambda _: admission.close())  # even where it is cancelled before it began
         return answer
-
-    async def _check_key(self) -> None:
-        """Wait for what the key's rate allows; a key that has been removed meanwhile asks no more."""
-        if self._key is not None and self._keys is not None:
-            if self._key.bucket is not None:
-                await self._key.bucket.take()
-            if (now := self._keys.in_force(self._key)) is None:
-                raise BAD_KEY
-            self._key = now
 
     async def _answer(
         self, number: int, admission: Admission[models.ServedModel], request: SolveRequest, arrival_s: float

@@ -251,7 +251,10 @@ class EngineClient:
                     pending.future.set_result(result)
         elif isinstance(message, messages.Snapshot):
             self._progress_s = time.monotonic()
-            self.snapshot = replace(message, lanes=self.lane_manager.by_model(message.lanes))
+            lanes: dict[str, LaneSnapshot] = {}
+            for lane, seen in message.lanes.items():  # of two lanes of one model, the one that was opened last
+                lanes[self.lane_manager.model_of(lane)] = seen
+            self.snapshot = replace(message, lanes=lanes)
         elif isinstance(message, messages.Rejected):
             _log.warning("the engine refuses a request: %s", message.message)
             if (pending := self._pending.get(message.task_id)) is not None:

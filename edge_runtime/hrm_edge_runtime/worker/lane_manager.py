@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 
 import anyio
 
-from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.worker.lanes import LaneReport, MakeLane
 from hrm_edge_runtime.worker.messages import LaneChanged, Load, Retire, ToEngine
 
@@ -103,10 +102,6 @@ class LaneManager:
 
     def model_of(self, lane: str) -> str:
         return self._models.get(lane, lane)
-
-    def by_model(self, lanes: Mapping[str, LaneSnapshot]) -> dict[str, LaneSnapshot]:
-        """Snapshots by the names of models; of two lanes of one model, the one that was opened last."""
-        return {self.model_of(lane): snapshot for lane, snapshot in lanes.items()}
 
     async def load(self, lane: str, model: str, make_lane: MakeLane, *, beside: bool) -> None:
         """Open a lane; raises LaneNotOpenedError, or the error given to `note_loss` where the engine is lost."""

@@ -83,9 +83,15 @@ class EngineLoop:
     def run(self) -> None:
         busy: list[str] = []
         while self._take_messages(may_sleep=not busy):
-            if self._num_loading:
-                self._take_lanes()
-                self._is_stale = True  # a sign of life for who waits for the lane
+            while not self._loaded.empty():
+                change, lane = self._loaded.get()
+                self._num_loading -= 1
+                if lane is not None:
+                    self._lanes[change.lane] = lane
+                    self._turns.join(change.lane)
+                self._connection.send(change)
+                self._is_stale = True
+            self._is_stale |= self._num_loading > 0  # a sign of life for who waits for a lane
             if busy := [key for key, lane in self._lanes.items() if lane.has_work]:
                 self._step(busy)
             if self._is_stale and (now_s := time.monotonic()) >= self._publish_at_s:
@@ -158,16 +164,6 @@ class EngineLoop:
             lacking_bytes = error.lacking_bytes if isinstance(error, OverBudgetError) else None
             change = messages.LaneChanged(lane=key, refusal=str(error), lacking_bytes=lacking_bytes)
         self._loaded.put((change, lane))
-
-    def _take_lanes(self) -> None:
-        while not self._loaded.empty():
-            change, lane = self._loaded.get()
-            self._num_loading -= 1
-            if lane is not None:
-                self._lanes[change.lane] = lane
-                self._turns.join(change.lane)
-                self._is_stale = True
-            self._connection.send(change)
 
 
 class FairTurns:

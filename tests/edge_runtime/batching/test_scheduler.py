@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.scheduler import Plan, QueueFull, Scheduler
+from hrm_edge_runtime.batching.scheduler import QueueFull, Scheduler
 from hrm_edge_runtime.batching.task import Attempt
 
 NO_TOKENS = np.zeros(0, np.int32)
@@ -46,7 +46,7 @@ def test_the_order_of_the_line(line: list[dict[str, Any]], order: list[int]) -> 
     for number, fields in enumerate(line):
         scheduler.submit(attempt_of(9 - number, **fields))
     taken: list[int] = []
-    while admissions := scheduler.admit().admissions:
+    while admissions := scheduler.admit()[0]:
         taken.append(9 - scheduler.release(admissions[0].attempt_id).attempt_id)
     assert taken == order
 
@@ -72,9 +72,9 @@ def test_an_id_may_come_back_when_its_job_has_ended() -> None:
         scheduler.submit(attempt_of(5))
         scheduler.cancel(5)
         scheduler.submit(attempt_of(5))
-        assert [attempt.attempt_id for attempt in scheduler.admit().admissions] == [5]
+        assert [attempt.attempt_id for attempt in scheduler.admit()[0]] == [5]
         scheduler.release(5)
-        assert scheduler.admit() == Plan()
+        assert scheduler.admit() == ([], [])
 
 
 def test_a_freed_slot_goes_to_the_next_in_line_without_a_move() -> None:
@@ -83,9 +83,9 @@ def test_a_freed_slot_goes_to_the_next_in_line_without_a_move() -> None:
         scheduler.submit(attempt_of(attempt_id))
     scheduler.admit()
     scheduler.release(0)
-    plan = scheduler.admit()
-    assert [(attempt.slot, attempt.attempt_id) for attempt in plan.admissions] == [(0, 2)]
-    assert plan.moves == ()
+    admissions, moves = scheduler.admit()
+    assert [(attempt.slot, attempt.attempt_id) for attempt in admissions] == [(0, 2)]
+    assert moves == []
 
 
 def test_with_nobody_in_line_the_last_running_attempt_closes_the_gap() -> None:
@@ -94,7 +94,7 @@ def test_with_nobody_in_line_the_last_running_attempt_closes_the_gap() -> None:
         scheduler.submit(attempt_of(attempt_id))
     scheduler.admit()
     scheduler.release(0)
-    assert [(move.source, move.target) for move in scheduler.admit().moves] == [(2, 0)]
+    assert scheduler.admit()[1] == [(2, 0)]
 
 
 def test_an_expired_job_leaves_the_line_or_its_slot() -> None:
@@ -167,14 +167,14 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
-        plan = self.scheduler.admit()
-        for attempt in plan.admissions:
+        admissions, moves = self.scheduler.admit()
+        for attempt in admissions:
             assert self.engine[attempt.slot] not in self.alive, "an occupied slot was given away"
             self.check_first_in_line(attempt)
             self.settle(attempt.slot, attempt.attempt_id)
-        for move in plan.moves:
-            self.settle(move.target, self.engine[move.source])
-            self.engine[move.source] = None
+        for source, target in moves:
+            self.settle(target, self.engine[source])
+            self.engine[source] = None
         self.dense = True
         running = [attempt for attempt in self.scheduler.slots if attempt is not None]
         assert len(running) == self.scheduler.num_slots or not self.scheduler.waiting, "a slot idles in a backlog"
@@ -228,8 +228,7 @@ class AnyOrder(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Whatever happened before, the rest of the jobs run out and nobody is forgotten."""
         while self.alive:
-            plan = self.scheduler.admit()
-            assert plan.admissions or plan.moves or self.scheduler.running
+            assert any(self.scheduler.admit()) or self.scheduler.running
             for attempt in tuple(self.scheduler.slots):
                 if attempt is not None:
                     del self.alive[self.scheduler.release(attempt.attempt_id).attempt_id]
