@@ -4,8 +4,7 @@
 
 Made for a Jetson (`make check-jetson`) and a card (`make check-gpu`), where it has not been run yet; it runs on any
 engine. It fails where parity breaks its gates, where a puzzle comes back without an answer, and where the process grows
-while it soaks. A part that fails is in the JSON too, and the others go on. The power mode, clocks and temperature are
-recorded beside the times, since they decide them.
+while it soaks; the other parts go on. Power mode, clocks and temperature stand beside the times, which they decide.
 """
 
 from __future__ import annotations
@@ -178,11 +177,7 @@ class _Served:
 
 
 def _soak(served: _Served, soak_s: float) -> Found:
-    """Solve the golden puzzles over and over, at least once each, and watch the machine.
-
-    Results are counted and dropped: a soak that kept them would grow by itself. `changed_answers` are not faults:
-    batches of different sizes have kernels of their own, which may round differently.
-    """
+    """Solve the golden puzzles over and over; answers may change, since other batch sizes may round differently."""
     counts, first, samples = Counter[str](), dict[int, bytes](), list[dict[str, Any]]()
     num_puzzles = len(served.bundle.golden().tokens_BT)
     with closing(served.opened()) as engine:

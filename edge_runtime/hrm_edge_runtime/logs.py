@@ -33,10 +33,7 @@ TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 @dataclass(kw_only=True)
 class RequestContext:
-    """What the server remembers of one HTTP request for its log line and its trace: never a puzzle or a key.
-
-    Figures are sums over its answered puzzles. `key` is its key's label; `trace_solved` adds a puzzle to its trace.
-    """
+    """What a request's log line and trace say, in sums over its answered puzzles: never a puzzle or a key."""
 
     request_id: str
     trace_id: str | None = None
@@ -61,20 +58,6 @@ class RequestContext:
         self.halted_by.add(result.halted_by)
         if self.trace_solved is not None:
             self.trace_solved(model, result)
-
-    def fields(self) -> dict[str, object]:
-        """What a log line says of the puzzles; nothing where there was none."""
-        if not self.num_puzzles:
-            return {}
-        return {
-            "model": ",".join(sorted(self.models)),
-            "puzzles": self.num_puzzles,
-            "attempts": self.attempts,
-            "segments": self.segments,
-            "halted_by": ",".join(sorted(self.halted_by)),
-            "queue_ms": round(1000 * self.queue_s, 3),
-            "compute_ms": round(1000 * self.compute_s, 3),
-        }
 
 
 _log = logging.getLogger("hrm_edge_runtime.logs")
@@ -102,10 +85,7 @@ def configure(form: LogForm) -> None:
 
 
 class QueuedLines(logging.Handler):
-    """Hands lines to a thread that writes them: nobody waits for a log whose reader stalls.
-
-    Lines for which there is no more room are dropped, and the log says how many as soon as it is read again.
-    """
+    """Hands lines to a thread: nobody waits for a log whose reader stalls, and the lines dropped are counted."""
 
     def __init__(self, handle: int, max_lines: int = MAX_LINES) -> None:
         super().__init__()

@@ -90,10 +90,7 @@ class _Group:
 
 
 class Attempts:
-    """Tasks in, results out, over the lane that it owns.
-
-    At most `num_slots + queue_limit` tasks live at once, each with at most `max_attempts` attempts.
-    """
+    """Tasks in, results out, over its own lane; at most `num_slots + queue_limit` tasks live at once."""
 
     def __init__(
         self,
@@ -121,7 +118,6 @@ class Attempts:
         self._interval_s = 0.0
         self._step_began_s: float | None = None
         self._groups: dict[int, _Group] = {}
-        self._group_of: dict[int, _Group] = {}
         self._best_effort: dict[int, _Group] = {}
         self._streamed: dict[int, _Group] = {}
         self._results: list[Result] = []
@@ -154,6 +150,7 @@ class Attempts:
                 arrival_s=task.arrival_s,
                 priority=task.priority - (number > 0),
                 deadline_s=task.deadline_s,
+                task_id=task.task_id,
                 number=number,
             )
             if number >= first_guessing:
@@ -161,7 +158,6 @@ class Attempts:
                 attempt.hypotheses = Hypotheses(question_T=variant.tokens_T, num_symbols=num_symbols, rng=rng)
             self._lane.submit(attempt)  # refuses bad tokens before anything of the task is kept
             group.living[attempt.attempt_id] = attempt
-            self._group_of[attempt.attempt_id] = group
         self._groups[task.task_id] = group
         if task.best_effort:
             self._best_effort[task.task_id] = group
@@ -177,10 +173,7 @@ class Attempts:
         return True
 
     def step(self) -> tuple[list[Result], list[SegmentEvent]]:
-        """Run one segment over all attempts, or all those of a run; returns the tasks that ended since the last call.
-
-        Beside them the streamed segments: an attempt's last one is among the events of the step that ends it.
-        """
+        """Run one segment, or all of a run; returns the tasks that ended since the last call, and streamed segments."""
         now = self._clock()
         if self._step_began_s is not None:
             weight = _PACE_MEMORY if self._interval_s else 1.0
@@ -199,7 +192,7 @@ class Attempts:
         """One segment, and the end of every task that it settles: its other attempts run no further."""
         changed: dict[int, _Group] = {}
         for attempt in sorted(self._lane.step(), key=_BY_NUMBER):  # of those that end together the first speaks
-            group = self._group_of.pop(attempt.attempt_id)
+            group = self._groups[attempt.task_id]
             del group.living[attempt.attempt_id]
             group.ended.append(attempt)
             if attempt.number:
@@ -233,8 +226,6 @@ class Attempts:
 
     def _drop_living(self, group: _Group, outcome: stats.Outcome) -> list[Attempt]:
         dropped = [self._lane.drop(attempt_id, outcome) for attempt_id in group.living]
-        for attempt_id in group.living:
-            del self._group_of[attempt_id]
         group.living.clear()
         group.ended += dropped
         return dropped
@@ -310,10 +301,7 @@ def _event(group: _Group, attempt: Attempt, answer_T: Int32) -> SegmentEvent:
 
 
 def _choice(ended: Sequence[Attempt], num_living: int, puzzle: Puzzle) -> tuple[Attempt, int | None] | None:
-    """The attempt that answers a task, with its votes; None while the attempts still running may change it.
-
-    A proven answer wins, else the most common one. `ended` is in the order of the ends.
-    """
+    """The attempt that answers a task (a proven one, else the commonest), and its votes; None while that may change."""
     for attempt in ended:
         if attempt.verified:
             return attempt, None

@@ -20,10 +20,7 @@ KINDS: tuple[PolicyKind, ...] = get_args(PolicyKind)
 
 @dataclass(frozen=True, kw_only=True)
 class HaltingPolicy:
-    """How long a puzzle may think: `learned`, `verified` (a proof stops it, a disproof lets it go on) or `fixed`.
-
-    Refuses a kind it does not know, a threshold that is not finite, and fewer than one segment.
-    """
+    """How long a puzzle may think: `learned`, `verified` (a proof stops it, a disproof lets it go on) or `fixed`."""
 
     kind: PolicyKind = "learned"
     threshold: float = 0.0

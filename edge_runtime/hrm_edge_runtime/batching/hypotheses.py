@@ -27,10 +27,7 @@ def segments_to_next(segment: int) -> int:
 
 @dataclass(kw_only=True, eq=False)
 class Hypotheses:
-    """Those of one attempt at `question_T`; the same seed and the same logits give the same ones.
-
-    The last `num_symbols` tokens are what a cell can be given.
-    """
+    """Those of one attempt, seeded; the last `num_symbols` tokens are what a cell can be given."""
 
     question_T: Int32
     num_symbols: int
@@ -39,10 +36,7 @@ class Hypotheses:
     _second: tuple[int, int] | None = field(default=None, init=False)
 
     def next_T(self, logits_TV: Float32) -> Int32:
-        """The question with a cell's likeliest symbol as given, and a period later with its second instead.
-
-        The cell is drawn anew each time. The model's word alone counts: no rule of the puzzle is looked at.
-        """
+        """The question with a drawn cell's likeliest symbol as given, and a period later with its second instead."""
         tokens_T, first = self.question_T.copy(), logits_TV.shape[1] - self.num_symbols
         open_C = np.flatnonzero(tokens_T < first)
         if not len(open_C):

@@ -183,10 +183,7 @@ class Lane:
         return min([length, *(segments_to_next(one.segments) for one in attempts if one.hypotheses is not None)])
 
     def _commit(self, output: StepOutput, attempts: list[Attempt], now: float) -> None:
-        """Take over what a segment said of the running attempts, and end those that halt.
-
-        They are a dense prefix when a run begins; those that end within it stay there until its end.
-        """
+        """Take over what a segment said, and end those that halt; they stay in the prefix until their run ends."""
         answers_BT, answer_BT = self._answers_BT[: len(attempts)], output.answer_BT
         changed = (answers_BT != answer_BT).any(axis=1).nonzero()[0].tolist()
         answers_BT[:] = answer_BT
@@ -252,10 +249,7 @@ class Lane:
 
 
 def run_all(lane: Lane, attempts: Iterable[Attempt]) -> Iterator[Attempt]:
-    """Run attempts through a lane that has no other work, taken as slots come free; yields them as they end.
-
-    At most `num_slots` attempts wait in line, so the lane's queue limit must be at least that.
-    """
+    """Run attempts through a lane without other work and with places for `num_slots`; yields them as they end."""
     waiting = iter(attempts)
     while True:
         while lane.num_queued < lane.engine.num_slots and (attempt := next(waiting, None)) is not None:

@@ -1,9 +1,8 @@
 """Which attempt holds which slot: pure logic, with no thread, no I/O and no clock (time is passed in).
 
-A slot is emptied in one place (`release`) and its state is reset at admission, never at release: between them it may
-hold anything. The line is ordered by priority with ageing: the rank of an attempt is its arrival period of `ageing_s`
-less its priority, a number that never changes. So no attempt is overtaken by one of `k` higher priority that arrives
-more than `k + 1` periods later, none starves, and the line stays a sorted list.
+A slot's state is reset at admission, never at release: between them it may hold anything. The line is ordered by
+priority with ageing: an attempt's place is its arrival period of `ageing_s` less its priority, which never changes. So
+none is overtaken by one of `k` higher priority that arrives more than `k + 1` periods later, and none starves.
 """
 
 import math

@@ -38,11 +38,9 @@ class SlotView:
 class LaneSnapshot:
     """A lane at one moment, safe to keep and to send away.
 
-    `slot_segments_used` of `slot_segments_offered` rows did work in the steps that left somebody waiting, so their
-    ratio is the occupancy under a backlog; `slot_segments` counts the rows of all steps. `segments_histogram[n]` counts
-    puzzles that halted after n segments. Times are seconds over the lane's whole life; `step_seconds_total` is the
-    engine's, `host_seconds_total` everything else in `Lane.step`. `least_step_s` is the shortest of the recent steps
-    over all slots, 0 before there was one; `least_segments` what the quickest of the recent puzzles took.
+    `slot_segments` counts the rows of all steps; those `used` of those `offered` while others waited are the occupancy.
+    `segments_histogram[n]` counts puzzles that halted after n segments. `host_seconds_total` is what `Lane.step` takes
+    beside the engine; `least_step_s` the shortest of the recent steps over all slots, 0 before there was one.
     """
 
     num_slots: int
@@ -76,10 +74,7 @@ class LaneSnapshot:
         return max(0, ahead) * self.mean_segments * self.mean_step_s / self.num_slots
 
     def least_wait_s(self, num_ahead: int) -> float:
-        """The least time until a puzzle with so many before it, in slots and in line, gets a slot of its own.
-
-        All slots are taken to come free now; then whoever is ahead in line takes as little as any did of late.
-        """
+        """The least time until one with so many ahead has a slot, if all come free now and each is as quick as any."""
         rounds = max(0, num_ahead - self.num_slots) // self.num_slots
         return rounds * self.least_segments * self.least_step_s
 

@@ -52,6 +52,7 @@ class Attempt:
     arrival_s: float
     priority: int = 0
     deadline_s: float | None = None
+    task_id: int = 0
     number: int = 0
     hypotheses: Hypotheses | None = None
 

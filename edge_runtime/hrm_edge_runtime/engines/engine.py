@@ -81,10 +81,7 @@ class StepOutput:
 
 
 class Engine(Protocol):
-    """Slots of one model; the caller keeps the active ones a dense prefix, so no idle row is ever computed.
-
-    An engine that `runs_ahead` computes the next segment of a run while its caller looks at the last.
-    """
+    """Slots of one model, the active ones a dense prefix; one that `runs_ahead` computes while its caller looks."""
 
     num_slots: int
     seq_len: int
@@ -107,10 +104,7 @@ class Engine(Protocol):
         ...
 
     def run(self, num_active: int, num_segments: int) -> Iterator[StepOutput]:
-        """Run so many segments over slots `[0, num_active)`, each when it is asked for, or one ahead.
-
-        Nothing is loaded or moved in between. Who leaves a run early leaves its slots: they are loaded anew.
-        """
+        """Run so many segments, each when it is asked for or one ahead; nothing is loaded or moved in between."""
         for _ in range(num_segments):
             yield self.step(num_active)
 

@@ -57,11 +57,7 @@ def parse_choice(text: str) -> tuple[str, str | None]:
 
 
 def choose(bundle: Bundle, engine: str = "auto", *, num_slots: int = 1) -> Choice:
-    """The engine and precision to run; refuses an unknown engine and a precision the bundle does not hold.
-
-    Without a precision: float32 on a CPU, float16 on a GPU, and with TensorRT the one measured fastest among the
-    engines that were built for so many slots or more.
-    """
+    """The engine and precision to run: float32 on a CPU, float16 on a GPU, on TensorRT the quickest that is built."""
     named, stated = parse_choice(engine)
     named = _first_that_runs(bundle) if named == "auto" else named
     precision = stated or _preferred(bundle, named, num_slots)

@@ -4,11 +4,8 @@ Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V 
 of `num_slots` rows, the carry on the provider's device. A step over n slots binds the first n rows of one carry as
 inputs and of the other as outputs, by their address: on the CPU nothing is copied and nothing allocated. Then the two
 change places. The bindings of each n are made once; on a device the small inputs are bound again at each step, because
-ONNX Runtime copies them there when they are bound and not when it runs.
-
-ONNX Runtime falls back to the CPU in silence where a provider's libraries are missing, and its list of providers says
-what it was compiled with rather than what works, so only an opened session counts. The CUDA provider has not been run
-on a GPU yet.
+ONNX Runtime copies them there when they are bound. A provider whose libraries are missing falls back to the CPU in
+silence, so only an opened session counts. The CUDA provider has not been run on a GPU yet.
 """
 
 from dataclasses import dataclass, field
@@ -182,11 +179,7 @@ class HostRows:
 
 
 class DeviceRows:
-    """Rows that ONNX Runtime allocated on a device and that stay there from segment to segment; `read` gives a copy.
-
-    Its Python interface copies whole tensors only, so a move goes through the host: it happens when a puzzle halts and
-    none waits in line.
-    """
+    """Rows that stay on a device; `read` gives a copy. A move, which is rare, goes whole through the host."""
 
     def __init__(self, shape: contract.Shape, device: str) -> None:
         self._device = device

@@ -24,10 +24,7 @@ Play = Callable[[Int32], Script]
 
 
 class ScriptedEngine(Engine):
-    """Steps `num_slots` scripts at once; a step over B rows calls `sleep(step_s(B))` and runs nothing else.
-
-    `play` gives the script of a question, by default "the answer is the question, after one segment".
-    """
+    """Steps `num_slots` scripts; a step over B rows calls `sleep(step_s(B))`. By default the answer is the question."""
 
     def __init__(
         self,

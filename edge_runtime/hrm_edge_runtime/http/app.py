@@ -39,6 +39,7 @@ PAGE_HEADERS = {
     "Cache-Control": "no-cache",
 }
 REFUSED = (ServiceError, NoAnswerError, intake.ClientGoneError)
+SOLVE_REFUSALS = (403, 404, 408, 413, 415, 422, 429, 503)
 _ROUTE_FAULTS = {
     404: ("not-found", "there is nothing at this path"),
     405: ("method-not-allowed", "this path does not take this method"),
@@ -60,10 +61,7 @@ def create_app(
     *,
     library: Library | None = None,
 ) -> fastapi.FastAPI:
-    """The application over one engine, which starts and stops with it.
-
-    With a `library` an admin may add, reload and remove models.
-    """
+    """The application over an engine, which starts and stops with it; with a `library` an admin may change models."""
     access = access or Access()
     service = SolveService(models, engine_client, library)
 
@@ -160,7 +158,7 @@ class WebFiles(StaticFiles):
 @router.post(
     "/solve",
     response_model=schema.SolveAnswer,
-    responses=error_answers(403, 404, 408, 413, 415, 422, 429, 503, 504),
+    responses=error_answers(*SOLVE_REFUSALS, 504),
     openapi_extra=openapi.puzzle_body("application/json", "One puzzle."),
 )
 async def solve(request: Request) -> Response:
@@ -174,10 +172,9 @@ async def solve(request: Request) -> Response:
 @router.post(
     "/solve/stream",
     response_class=Response,
-    responses={
-        **openapi.free_answer(streams.EVENT_TYPE, "`segment` events, and at last one `answer` or `error`."),
-        **error_answers(403, 404, 408, 413, 415, 422, 429, 503),
-    },
+    responses=openapi.free_answer(
+        streams.EVENT_TYPE, "`segment` events, and at last one `answer` or `error`.", *SOLVE_REFUSALS
+    ),
     openapi_extra=openapi.puzzle_body("application/json", "One puzzle."),
 )
 async def solve_stream(request: Request) -> Response:
@@ -190,12 +187,9 @@ async def solve_stream(request: Request) -> Response:
 @router.post(
     "/solve/batch",
     response_class=Response,
-    responses={
-        **openapi.free_answer(
-            streams.BATCH_TYPE, 'A line for each: {"line": n, "answer": ...} or {"line": n, "error": ...}.'
-        ),
-        **error_answers(403, 415, 422),
-    },
+    responses=openapi.free_answer(
+        streams.BATCH_TYPE, 'A line for each: {"line": n, "answer": ...} or {"line": n, "error": ...}.', 403, 415, 422
+    ),
     openapi_extra=openapi.puzzle_body(streams.BATCH_TYPE, "One puzzle in each line."),
 )
 async def solve_batch(request: Request, order: Order = "as-finished") -> Response:
@@ -214,7 +208,7 @@ async def models(request: Request) -> schema.ModelsAnswer:
 @router.get(
     "/models/{name}/tasks",
     response_class=Response,
-    responses={**openapi.free_answer(JSON, "As in a bundle's tasks.json."), **error_answers(404, 422)},
+    responses=openapi.free_answer(JSON, "As in a bundle's tasks.json.", 404, 422),
 )
 async def tasks(request: Request, name: ModelName) -> Response:
     """What the tasks ask for that the model knows by name: demonstrations, and test pairs that it was not shown."""
@@ -258,13 +252,9 @@ async def livez(request: Request) -> schema.LiveAnswer:
     """Whether the server is alive: it answers, and its engine makes steps while work waits."""
     engine_client = service_of(request).engine_client
     if engine_client.stalled:
-        raise ServiceError(
-            503,
-            "engine-stalled",
-            f"the engine made no step for {engine_client.step_age_s:.0f} s while work waits",
-            "it is being killed and restarted; restart the server where that does not help",
-            headers={"Retry-After": "5"},
-        )
+        message = f"the engine made no step for {engine_client.step_age_s:.0f} s while work waits"
+        remedy = "it is being killed and restarted; restart the server where that does not help"
+        raise ServiceError(503, "engine-stalled", message, remedy, headers={"Retry-After": "5"})
     return schema.LiveAnswer(step_age_ms=1000 * engine_client.step_age_s)
 
 
@@ -337,10 +327,7 @@ def _model_manager(request: Request) -> ModelManager:
     key = key_of(request.scope)
     manager = service_of(request).model_manager
     if manager is None or key is None or key.role != "admin":
-        raise ServiceError(
-            403,
-            "admin-only",
-            "only an admin may change what is served, and the request holds no admin's key",
-            "start the server with --keys FILE and use a key of it that 'hrm-key add LABEL --admin' has made",
-        )
+        message = "only an admin may change what is served, and the request holds no admin's key"
+        remedy = "start the server with --keys FILE and use a key of it that 'hrm-key add LABEL --admin' has made"
+        raise ServiceError(403, "admin-only", message, remedy)
     return manager

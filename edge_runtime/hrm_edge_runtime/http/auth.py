@@ -94,7 +94,6 @@ class KeyRing:
         self._keys = [before.get(key, key) for key in read_keys(self._path)]
 
     def in_force(self, key: Key) -> Key | None:
-        """The same key as the file has it now."""
         return next((other for other in self._keys if other.sha256 == key.sha256), None)
 
     def __len__(self) -> int:
@@ -108,7 +107,6 @@ class KeyRing:
 
 
 def new_secret() -> str:
-    """A key as its holder gets it."""
     return PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 
@@ -164,10 +162,7 @@ def write_keys(path: Path, keys: Sequence[Key]) -> None:
 def bind_warnings(
     host: str, *, with_keys: bool, tls_cert: Path | None, tls_key: Path | None, insecure: bool
 ) -> list[str]:
-    """What an operator should know of these options; refuses those that are wrong or open the server unasked.
-
-    A warning in a log protects no one, so other machines get in only with keys or after an explicit `--insecure`.
-    """
+    """What an operator should know of these options; refuses those that are wrong or open the server unasked."""
     if (tls_cert is None) != (tls_key is None):
         raise BindError("one of --tls-cert and --tls-key is missing: give both, or neither for plain HTTP.")
     if tls_cert is not None:

@@ -32,10 +32,7 @@ class ClientGoneError(Exception):
 
 
 async def unless_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
-    """Do the work, but drop it (and raise ClientGoneError) the moment the client closes its connection.
-
-    The body must have been read: what comes after it can only be the disconnect.
-    """
+    """Do the work, or drop it and raise ClientGoneError when the client leaves; its body must have been read."""
     ours, is_over = asyncio.current_task(), False
     assert ours is not None
 

@@ -1,11 +1,8 @@
 """Limits on clients' connections: how many there are, and how long each step of a client may take.
 
-Uvicorn bounds the time between two requests (5 s). Limited here are the size and the time of a header, the time of a
-body that no route reads and of fetching an answer, and the number of connections. Bodies that a route reads have their
-own deadlines (`body.py`, `streams.py`).
-
-Uvicorn has no public hook for a connection's state, so GuardedProtocol extends its HttpToolsProtocol, a private class:
-pyproject.toml bounds the version of uvicorn, and test_connections.py must pass before that bound is raised.
+Uvicorn bounds the time between two requests (5 s), and bodies that a route reads have their own deadlines. It has no
+public hook for a connection's state, so GuardedProtocol extends its private HttpToolsProtocol: pyproject.toml bounds
+the version of uvicorn, and test_connections.py must pass before that bound is raised.
 """
 
 import asyncio
@@ -107,9 +104,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._limits.num_open -= 1
-        self._limits.idle.pop(self, None)
-        self._expect_nothing()
-        self._clear_fetching()
+        self._leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -181,7 +176,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._clear_fetching()
+        if self._fetching is not None:
+            self._fetching.cancel()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what the parser does not take, in the shape of every refusal and without repeating it."""
@@ -190,11 +186,15 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def drop(self, reason: Reason) -> None:
         """End the connection now."""
-        self._expect_nothing()
-        self._clear_fetching()
+        self._leave()
         self._limits.dropped[reason] += 1
-        self._limits.idle.pop(self, None)
         self.transport.abort()
+
+    def _leave(self) -> None:
+        self._limits.idle.pop(self, None)
+        self._expect_nothing()
+        if self._fetching is not None:
+            self._fetching.cancel()
 
     @property
     def _is_answering(self) -> bool:
@@ -245,11 +245,6 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = self._expected = None
-
-    def _clear_fetching(self) -> None:
-        if self._fetching is not None:
-            self._fetching.cancel()
-            self._fetching = None
 
 
 def _bad_http(status: int) -> ServiceError:

@@ -37,10 +37,7 @@ _LANE_FIGURES: tuple[tuple[type[_Gauge | _Counter], str, str, str], ...] = (  # 
 
 
 class Metrics(Collector):
-    """Everything behind `GET /metrics`.
-
-    Counters from a lane start at zero with every new engine process; Prometheus expects that of a restart.
-    """
+    """Everything behind `GET /metrics`; counters from a lane start at zero with every new engine process."""
 
     def __init__(self, engine_client: EngineClient) -> None:
         self._engine_client = engine_client

@@ -147,13 +147,18 @@ class RequestMiddleware:
             return
         ms = round(1000 * seconds, 3)
         fields: dict[str, object] = {"method": method, "route": route, "status": status, "ms": ms}
-        fields |= {"refused": context.refused, "key": context.key, "trace": context.trace_id, **context.fields()}
+        fields |= {"refused": context.refused, "key": context.key, "trace": context.trace_id}
         words = f"{method} {route} {status} in {ms} ms"
         if context.refused:
             words += f", refused: {context.refused}"
         if context.num_puzzles:
-            words += f", {fields['model']}: {fields['puzzles']} answered in {fields['segments']} segments"
-            words += f", queue {fields['queue_ms']} ms, compute {fields['compute_ms']} ms"
+            models = ",".join(sorted(context.models))
+            queue_ms, compute_ms = round(1000 * context.queue_s, 3), round(1000 * context.compute_s, 3)
+            fields |= {"model": models, "puzzles": context.num_puzzles, "attempts": context.attempts}
+            fields |= {"segments": context.segments, "halted_by": ",".join(sorted(context.halted_by))}
+            fields |= {"queue_ms": queue_ms, "compute_ms": compute_ms}
+            words += f", {models}: {context.num_puzzles} answered in {context.segments} segments"
+            words += f", queue {queue_ms} ms, compute {compute_ms} ms"
         _log.info("%s", words, extra={"fields": fields})
 
 

@@ -31,10 +31,7 @@ _log = logging.getLogger("hrm_edge_runtime.models")
 
 
 class Library:
-    """The bundles that may be served: those named at the start and all in `folders`; and how to run them.
-
-    `lanes` says how those served now are opened, by their keys; `ModelManager` keeps it up to date.
-    """
+    """The bundles that may be served, and how to run them; `lanes` are those served now, by their keys."""
 
     def __init__(self, bundles: Sequence[Bundle], defaults: lanes.LaneDefaults, folders: Iterable[Path] = ()) -> None:
         self._defaults = defaults
@@ -46,10 +43,7 @@ class Library:
         self.lanes: dict[str, lanes.LaneOptions] = {}
 
     def find(self, text: str) -> Path:
-        """The bundle directory of a name or a path; refuses every path that was not allowed at the start.
-
-        A name is that of a shipped bundle, or of one in a folder, with or without its `.bundle`.
-        """
+        """The directory of a name (its `.bundle` may be left out) or a path; refuses what the start did not allow."""
         path = Path(text)
         names = (text, f"{text}.bundle")
         candidates = [path] if path.is_absolute() else [folder / name for folder in self._folders for name in names]
@@ -101,10 +95,7 @@ class Library:
 def models_and_library(
     bundles: Sequence[Bundle], defaults: lanes.LaneDefaults, folders: Iterable[Path] = ()
 ) -> tuple[list[ServedModel], Library]:
-    """The models to serve at the start, and the library that says how the engine process opens them.
-
-    Refuses two bundles of one name, and what `presumed` refuses.
-    """
+    """The models to serve at the start, and how the engine opens them; refuses two of one name, and as `presumed`."""
     names = [bundle.manifest.name for bundle in bundles]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise BundleError(f"two bundles are named {doubled[0]!r}: serve one of them, or export one under another name.")
@@ -119,12 +110,9 @@ def models_and_library(
 class ModelManager:
     """Changes `models`, those served by their names in order; one change at a time, in the event loop.
 
-    A new lane is opened while the old one works on. Then the model's name changes hands at once: requests that come now
-    go to the new lane, those admitted before are finished by the old one, which closes after the last of them. Whatever
-    fails before that moment leaves everything as it was.
-
-    Where a model to be added does not fit into the memory budget, idle models make room, the longest unused first, and
-    only if they are enough; a reload never takes another model's room.
+    A new lane is opened while the old one works on. Then the name changes hands at once: the old lane finishes what it
+    admitted and closes. Whatever fails before leaves everything as it was. Where a model to be added exceeds the memory
+    budget, idle models make room, the longest unused first, and only if that is enough; a reload takes no other's room.
     """
 
     def __init__(self, models: dict[str, ServedModel], engine_client: client.EngineClient, library: Library) -> None:

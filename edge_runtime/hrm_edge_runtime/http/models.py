@@ -33,9 +33,8 @@ SEPARATORS = re.compile(r"[\s|+=-]")
 class ServedModel:
     """One model as the HTTP process knows it: everything but the engine.
 
-    `num_slots` is the number asked for; the engine reports how many there are. `lane` is the key of its lane in the
-    engine. `held_out` is a question that it was not trained on and its answer, as a person would write both, where
-    there is one.
+    `num_slots` is the number asked for; the engine reports how many there are. `held_out` is a question that it was not
+    trained on and its answer, as a person would write both, where there is one.
     """
 
     manifest: Manifest
@@ -127,10 +126,7 @@ class ParsedRequest:
 
 
 def candidate_models(models: Iterable[ServedModel], request: SolveRequest) -> list[ServedModel]:
-    """The models a request may be for, the likeliest first: the named one, those of its kind, or one of each kind.
-
-    Refuses with 404 a name that is not here, with 422 a kind that none of them solves.
-    """
+    """The named model, those of its kind, or one of each kind, the likeliest first; refuses with 404 or 422."""
     kinds: set[str] = set()
     candidates: dict[str, ServedModel] = {}
     for model in models:
@@ -159,11 +155,7 @@ def parse_request(
     priority_penalty: int = 0,
     streamed: bool = False,
 ) -> ParsedRequest:
-    """Parse and encode for the first of these models that reads the puzzle.
-
-    Refuses with 422 that names field, rule and cell, and says of each kind that fits best why it is not that. Takes
-    up to some 50 ms of CPU.
-    """
+    """Parse and encode for the first model that reads the puzzle, in up to 50 ms; refuses with 422 and why."""
     errors: list[tuple[ServedModel, PuzzleError]] = []
     for model in models:
         try:
@@ -212,10 +204,7 @@ def _refusal(notation: object, errors: Sequence[tuple[ServedModel, PuzzleError]]
 
 
 def _fit(notation: object, puzzle: Puzzle, error: PuzzleError) -> float:
-    """How well a puzzle that was refused fits this kind: 0 not at all, above 2 where it breaks only a rule of the game.
-
-    What could not be read is judged by its number of cells, an object by its keys.
-    """
+    """How well a refused puzzle fits, by its cells or keys: 0 not at all, above 2 where it only breaks a rule."""
     if error.rule in NOT_OF_THE_KIND:
         return 0.0 if error.rule == "not-a-puzzle" else 1.0
     if error.rule not in UNREADABLE or isinstance(notation, Mapping):

@@ -54,8 +54,8 @@ def puzzle_body(media_type: str, what: str) -> dict[str, Any]:
     return request_body(media_type, {**SolveRequest.model_json_schema(), "description": what})
 
 
-def free_answer(media_type: str, what: str) -> dict[int | str, dict[str, Any]]:
-    return {200: {"description": what, "content": {media_type: {"schema": {}}}}}
+def free_answer(media_type: str, what: str, *refusals: int) -> dict[int | str, dict[str, Any]]:
+    return {200: {"description": what, "content": {media_type: {"schema": {}}}}, **error_answers(*refusals)}
 
 
 def described(base: dict[str, Any], models: Iterable[ServedModel], *, with_keys: bool) -> dict[str, Any]:

@@ -48,10 +48,7 @@ _log = logging.getLogger("hrm_edge_runtime.server")
 
 
 class DrainingServer(uvicorn.Server):
-    """SIGTERM or Ctrl-C drains: the port stays open and answers 503 until all admitted work is answered.
-
-    A second signal exits at once. SIGHUP reads the keys again.
-    """
+    """SIGTERM or Ctrl-C drains: 503 until all admitted work is answered; a second one exits. SIGHUP reads the keys."""
 
     def __init__(self, config: uvicorn.Config, engine_client: EngineClient, options: ServerOptions) -> None:
         super().__init__(config)
@@ -100,10 +97,7 @@ class DrainingServer(uvicorn.Server):
                 _log.error("the keys of before stay in force: %s", error)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Runs between two instructions of the main thread, so it only wakes the loop.
-
-        Unlike the base class it does not keep the signal, which would be raised again instead of exit status 0.
-        """
+        """Only wakes the loop. The base class would keep the signal and raise it again, instead of exit status 0."""
         del sig, frame
         if self._loop is None:
             self.should_exit = True
@@ -140,9 +134,8 @@ class ServerOptions:
 def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], options: ServerOptions) -> None:
     """Serve models until a signal ends it; raises OSError where the port is taken.
 
-    The engine process makes its own lanes, one for each model. With a library an admin may change the models, and a
-    new engine process opens those served at that moment. What it needs built is built while the port answers that the
-    server is not ready. Raises EngineUnavailableError where the engine is not built or refuses to start.
+    With a library an admin may change the models, and a new engine process opens those served at that moment. What it
+    needs is built while the port answers. Raises EngineUnavailableError where the engine refuses to start.
     """
     library = lanes if isinstance(lanes, Library) else None
     _require_free(options.host, options.port)

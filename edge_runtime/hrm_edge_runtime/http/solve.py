@@ -202,10 +202,7 @@ class EventBuffer(asyncio.Queue["task.SegmentEvent | None"]):
 
 
 def _segment_view(parsed: ParsedRequest, event: task.SegmentEvent, shown: dict[int, Grid]) -> SegmentView:
-    """A segment in the notation of its request; `shown` holds the last grid of each attempt.
-
-    All cells count as changed where the board has another shape than before.
-    """
+    """A segment in its request's notation; `shown` holds each attempt's last grid. A new shape changes all cells."""
     grid = parsed.model.puzzle.decode(event.answer_T)
     before = shown.get(event.attempt, parsed.parsed.grid)
     shown[event.attempt] = grid

@@ -85,9 +85,8 @@ class EventStream(GrowingAnswer):
 class BatchStream(GrowingAnswer):
     """Reads lines and answers them; begins its answer at once, so every refusal after that is a line.
 
-    Memory is bounded whatever the length: no more lines are under way than `window`, counted until the client has taken
-    their answers, and a line that is too long is skipped, not kept. Lines wait to be admitted and rank behind single
-    requests.
+    No more lines are under way than `window`, until the client has taken their answers, and a line that is too long is
+    skipped, not kept. Lines wait to be admitted and rank behind single requests.
     """
 
     def __init__(self, service: solve.SolveService, request: Request, order: BatchOrder) -> None:
@@ -206,8 +205,7 @@ class BatchStream(GrowingAnswer):
 class PrefetchingReceive:
     """A body read ahead of its reader, so that the client's departure behind it is seen while nothing is read.
 
-    `receive` fills it, awaited by what watches the client; `pieces` empties it. It keeps at most `PREFETCH_BYTES` and
-    one piece: a client that has sent more than that is not seen to leave before some of it is taken.
+    It keeps at most `PREFETCH_BYTES` and a piece: a client that sent more is not seen to leave before some is taken.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -218,7 +216,6 @@ class PrefetchingReceive:
         self._filled, self._taken = asyncio.Event(), asyncio.Event()
 
     async def receive(self) -> Message:
-        """The channel's next message, its piece of the body kept; waits while there is no room for one."""
         while self._size > PREFETCH_BYTES:
             self._taken.clear()
             await self._taken.wait()
@@ -231,7 +228,6 @@ class PrefetchingReceive:
         return message
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body, piece by piece, to its end."""
         while True:
             while self._pieces:
                 piece = self._pieces.popleft()

@@ -41,10 +41,7 @@ class UnreachableError(Exception):
 
 @dataclass(kw_only=True)
 class RetryPolicy:
-    """Pauses that grow, for as long as `limit_s` after the last success; never shorter than a server asks for.
-
-    Each is drawn at random up to a bound that doubles: clients who were refused together do not return together.
-    """
+    """Pauses drawn at random up to a bound that doubles, for `limit_s` after a success; never less than asked."""
 
     limit_s: float
     rng: random.Random
@@ -70,11 +67,7 @@ class RetryPolicy:
 
 
 class Client:
-    """Talks to one server; safe to share between threads, and a context manager.
-
-    `patience_s` is how long a call may wait out refusals for the moment (a full queue, a restarting engine) before it
-    gives up; `solve_many` waits out broken connections too, and counts from the last answer.
-    """
+    """Talks to one server, from any thread; a call waits out refusals for the moment for `patience_s`."""
 
     def __init__(
         self,
@@ -102,10 +95,7 @@ class Client:
         return SolveAnswer.model_validate(self._patiently("POST", "/solve", {"puzzle": puzzle, **fields}))
 
     def solve_many(self, requests: Iterable[SolveRequest]) -> Iterator[tuple[int, SolveAnswer | ErrorDetail]]:
-        """Yield each request's position and its answer or refusal, as they finish; memory does not grow with them.
-
-        What fails for the moment, as the lines of an engine that died, is sent again for as long as there is patience.
-        """
+        """Yield each position and its answer or refusal, as they finish; what fails for the moment is sent again."""
         numbered = enumerate(requests)
         while piece := dict(itertools.islice(numbered, PIECE)):
             yield from self._piece(piece)

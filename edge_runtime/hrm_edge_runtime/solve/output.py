@@ -244,10 +244,7 @@ class OutputFile:
 
 
 def board(puzzle: Puzzle, question: object, solution: object) -> RenderableType | None:
-    """A picture for a terminal, where what was found looks unlike what was given; None for an answer that is no board.
-
-    A Sudoku has boxes, the other puzzles a `palette` of colours by value.
-    """
+    """A picture for a terminal, what was found unlike what was given; None for an answer that is no board."""
     try:
         asked, answered = puzzle.parse(question).grid, _answered(puzzle, question, solution)
     except PuzzleError:

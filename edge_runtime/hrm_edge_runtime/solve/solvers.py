@@ -52,10 +52,7 @@ class OutOfReachError(SolvingError):
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One puzzle with the other fields of its request; `known` is its solution, None where the source has none.
-
-    `number` counts the puzzles of one source from 1.
-    """
+    """One puzzle, counted from 1, with the other fields of its request; `known` is its solution, where there is one."""
 
     number: int
     fields: Mapping[str, object]
@@ -79,10 +76,7 @@ def require_file(argument: str) -> None:
 
 @contextlib.contextmanager
 def opened(argument: str, shortest: int) -> Generator[Iterator[Entry]]:
-    """The puzzles that an argument names, read lazily: itself, a file's, or standard input's.
-
-    `shortest` is the length of the shortest whole puzzle: shorter lines together are one board.
-    """
+    """The puzzles that an argument names, read lazily; lines below `shortest`, a puzzle's length, are one board."""
     try:
         if argument == "-":
             yield entries(sys.stdin, shortest)
@@ -140,10 +134,7 @@ def _values(text: str) -> list[object]:
 
 @dataclass(frozen=True, kw_only=True)
 class Solver:
-    """`solve_all` yields each request's position and reply, in any order.
-
-    `puzzles` are those known here, by the name of the model that solves them.
-    """
+    """`solve_all` yields positions and replies in any order; `puzzles` are those known here, by their models' names."""
 
     puzzles: Mapping[str, Puzzle]
     solve_all: SolveAll
@@ -158,10 +149,7 @@ class Solver:
 def from_server(
     url: str, *, api_key: str | None, patience_s: float, kind: str | None = None, model: str | None = None
 ) -> Generator[Solver]:
-    """A solver behind HTTP; refuses where no server answers, or where it serves only puzzles unknown here.
-
-    `kind` and `model` say which of its models are meant.
-    """
+    """A solver behind HTTP, of the models of this `kind` and name; refuses where none is known here."""
     try:
         with Client(url, api_key=api_key, patience_s=patience_s) as client:
             puzzles: dict[str, Puzzle] = {}
@@ -237,10 +225,7 @@ def options_of(stated: Options) -> Options:
 
 
 def solve_in_order(solver: Solver, entries: Iterator[Entry], options: Options) -> Iterator[tuple[Entry, Reply]]:
-    """Yield each entry with its reply; `options` are fields of every request that does not state them itself.
-
-    Refuses to go on where a server will not take a puzzle for the moment: that is no reply to keep.
-    """
+    """Yield each entry with its reply; `options` are fields of all. Raises where a server refuses for the moment."""
     waiting: dict[int, Entry] = {}
     replies: dict[int, Reply] = {}
     place_of, positions = dict[int, int](), itertools.count()

@@ -60,10 +60,7 @@ class Admission(Generic[Model]):
         self.client.limits.leave(self.lane)
 
     def settle(self, lane: str, task: Task) -> None:
-        """Move the place to the lane of the model that reads the puzzle.
-
-        Refuses where that lane is full, and what cannot begin before its deadline however well the lane gets on.
-        """
+        """Move the place to the lane that reads it; refuses a full one, and what cannot begin before its deadline."""
         if lane != self.lane:
             self.client.check_room(lane)
             self.client.limits.take(lane)
@@ -82,11 +79,7 @@ class _Pending:
 
 
 class EngineClient:
-    """One engine process with its lanes, kept alive: an async context manager. A request is admitted, then solved.
-
-    `limits` says how many requests each lane may hold at once until the engine reports its own numbers. Readers may
-    look at `state`, `snapshot` (by the names of models) and `process` at any time.
-    """
+    """One engine process with its lanes, kept alive: an async context manager. A request is admitted, then solved."""
 
     def __init__(
         self, start_engine: Callable[[], process.EngineHandle], limits: Mapping[str, int], *, stall_s: float = 60.0
@@ -137,11 +130,7 @@ class EngineClient:
     async def admit(
         self, candidates: Callable[[], Sequence[Model]], *, wait_s: float | None = None
     ) -> Admission[Model]:
-        """Take a place in the lane of the first candidate, or raise NoAnswerError.
-
-        With `wait_s` wait so long for a place that a batch may take. Candidates and place are taken in the same turn of
-        the event loop, so the lane of a model that is reloaded meanwhile takes no more requests.
-        """
+        """Take a place in the first candidate's lane in the turn that names it; with `wait_s` wait for a batch's."""
         give_up_s = 0.0 if wait_s is None else time.monotonic() + wait_s
         while True:
             models = candidates()
@@ -176,10 +165,7 @@ class EngineClient:
             raise NoAnswerError("cannot-make-deadline", seen.expected_wait_s)
 
     async def solve(self, lane: str, task: Task, on_event: OnEvent | None = None) -> Result:
-        """Have a task solved while its admission is held; `on_event` gets every segment of a streamed one.
-
-        Raises NoAnswerError; a task that is no longer waited for is cancelled.
-        """
+        """Have a task solved while its admission is held, or cancelled; raises NoAnswerError."""
         link = self.process.link
         if self._is_drained:
             raise NoAnswerError("draining")

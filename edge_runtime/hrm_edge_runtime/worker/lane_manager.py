@@ -21,10 +21,7 @@ _log = logging.getLogger("hrm_edge_runtime.worker")
 
 
 class AdmissionLimits:
-    """The bounded places for requests: how many each lane has, and how many are taken.
-
-    A request holds one from before its parsing to its answer.
-    """
+    """The bounded places of each lane; a request holds one from before its parsing to its answer."""
 
     def __init__(self, limits: Mapping[str, int]) -> None:
         self._limits = dict(limits)

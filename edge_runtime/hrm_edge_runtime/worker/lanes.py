@@ -78,10 +78,7 @@ class LaneOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LaneReport:
-    """A lane that is ready: its slots and the rule that chose them, its memory, and how long its steps take.
-
-    `step_s` is the time of a segment over so many slots, as far as it was measured.
-    """
+    """A lane that is ready; `step_s` is the time of a segment over so many slots, as far as it was measured."""
 
     num_slots: int
     queue_limit: int
@@ -120,9 +117,8 @@ def ready_lane(lane: Attempts) -> OpenedLane:
 def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane:
     """Open a bundle on its engine; raises BundleError, EngineUnavailableError or OverBudgetError, and holds nothing.
 
-    Its memory is measured once it has run its largest step. Before it is loaded there must be room for its graph, which
-    is the least it can take, and for what a lane of it was seen to take before. What is measured beside other lanes
-    that step is not to be kept.
+    Before it is loaded there must be room for its graph and for what a lane of it was seen to take before; its memory
+    is measured after its largest step. What is measured beside other lanes that step is not to be kept.
     """
     defaults = options.defaults
     bundle = Bundle.open(options.bundle_path)
@@ -152,7 +148,7 @@ def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane
 
 
 def _measured(bundle: Bundle, options: LaneOptions) -> StepTimes:
-    """The step times of an engine that is closed again, so that a lane holds no more than its own slots need."""
+    """Of an engine that is closed again, so that a lane holds no more than its own slots need."""
     num_slots, num_threads = options.max_slots, options.defaults.num_threads
     engine = engine_for(bundle, engine=str(options.choice), num_slots=num_slots, num_threads=num_threads)
     try:
@@ -195,9 +191,8 @@ def _headroom_bytes() -> int:
 def held_bytes() -> int:
     """What this process holds; 0 where the kernel does not say (not Linux).
 
-    On a board whose GPU shares the CPU's memory (Jetson), what the GPU holds is in no process's resident memory, so the
-    kernel's own count of it (NvMapMemUsed in /proc/meminfo) is added, as far as it grew since this process began. Not
-    run on a Jetson. The memory of a separate graphics card is not counted.
+    On a Jetson the GPU's share is in no process's memory: the kernel's count of it (NvMapMemUsed) is added as far as
+    it grew since this process began (not run on one). A separate card's memory is not counted.
     """
     return resident_bytes() + max(0, _gpu_bytes() - _gpu_before_bytes())
 
@@ -208,8 +203,7 @@ def in_mib(num_bytes: int) -> str:
 
 @functools.cache
 def _gpu_before_bytes() -> int:
-    """What the GPU held when this process first asked, which is before it loads anything."""
-    return _gpu_bytes()
+    return _gpu_bytes()  # first asked for before this process loads anything
 
 
 def _gpu_bytes() -> int:

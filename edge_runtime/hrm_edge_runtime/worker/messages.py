@@ -31,11 +31,7 @@ class Cancel:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Load:
-    """Open one more lane beside those that run; answered by LaneChanged.
-
-    `beside` says whether a thread may open it while the other lanes step; some engines must be opened in the thread
-    that uses them.
-    """
+    """Open one more lane, in a thread `beside` those that run where its engine can be; answered by LaneChanged."""
 
     lane: str
     make_lane: MakeLane
@@ -64,10 +60,7 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class LaneChanged:
-    """What became of a Load or a Retire: a lane with a `report` takes tasks, without one it is closed.
-
-    With a `refusal` it was not opened, and nothing else has changed; `lacking_bytes` where memory was the reason.
-    """
+    """What became of a Load or Retire: open with a `report`, refused (`lacking_bytes`: for memory), or closed."""
 
     lane: str
     report: LaneReport | None = None
@@ -93,10 +86,7 @@ class Rejected:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The engine process cannot go on and is leaving; `message` is one sentence for the log.
-
-    `is_refusal` where it cannot even open what it was started for, and the sentence says what to change.
-    """
+    """The engine leaves, and says why in a sentence; a refusal where it cannot open what it was started for."""
 
     message: str
     is_refusal: bool = False

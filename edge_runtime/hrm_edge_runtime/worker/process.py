@@ -29,11 +29,9 @@ _log = logging.getLogger("hrm_edge_runtime.worker")
 class SpawnedEngine:
     """The engine in a process of its own; a crash, a kill for memory or a stuck driver takes nothing else along.
 
-    Spawned, never forked: a forked child of a process that has loaded ONNX Runtime can hang.
-
-    Ctrl-C in a terminal, its closing and a service manager's SIGTERM reach every process of the group. Only the HTTP
-    process may act on them (it drains), so the engine is born with all of them blocked (on Windows it ignores
-    Ctrl-C) and ends by message, by a closed pipe or by SIGKILL.
+    Spawned, never forked: a forked child of a process that has loaded ONNX Runtime can hang. Ctrl-C, a closed terminal
+    and SIGTERM reach every process of the group, and only the HTTP process may act on them (it drains): the engine is
+    born with them blocked and ends by message, by a closed pipe or by SIGKILL.
     """
 
     def __init__(self, make_lanes: lanes.MakeLanes, log: LogForm = "text") -> None:
@@ -83,18 +81,14 @@ class ThreadEngine:
 
 
 EngineHandle = SpawnedEngine | ThreadEngine
-"""A running engine, seen from the HTTP process: its `connection` reads to its end when it has gone.
-
-`kill` ends it now and is safe to call again; `join` waits for its end, and returns False where it is still there.
-"""
+"""A running engine: its `connection` reads to its end when it has gone, and `join` is False where it is still there."""
 
 
 class EngineLink:
     """Two threads that carry messages between the event loop and one engine, so that the loop never waits on a pipe.
 
-    Writing needs its own thread too: an engine in a long segment does not read, and a full pipe would stop every
-    request. Waking a thread costs more than a message, so all messages of one turn of the event loop go in one piece.
-    Both callbacks run in the event loop; `on_lost` comes once, and last.
+    Waking a thread costs more than a message, so all messages of one turn of the event loop go in one piece. Both
+    callbacks run in the event loop; `on_lost` comes once, and last.
     """
 
     def __init__(
@@ -146,9 +140,8 @@ class EngineLink:
 class EngineProcess:
     """The engine, started again whenever it is lost. Everything here runs in the event loop.
 
-    `on_message` gets every message, `on_lost` is called once for every engine that has gone. Readers may look at the
-    public attributes at any time; `link` is there while an engine is ready. An engine that refuses before one was ever
-    ready is not started again: `refusal` says why. Later it may lack memory, which passes.
+    `on_lost` is called once for every engine that has gone; `link` is there while one is ready. An engine that refuses
+    before one was ever ready is not started again: `refusal` says why. Later it may lack memory, which passes.
     """
 
     def __init__(

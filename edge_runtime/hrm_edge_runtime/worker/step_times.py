@@ -1,8 +1,7 @@
 """How many slots a lane gets, from the time of a segment over 1, 2, 4 ... slots: measured when it opens, then kept.
 
 Throughput grows with the slots up to a knee; without one, a few slots still keep easy puzzles from waiting behind hard
-ones. Measuring takes about a second, so of a slow model only the first figures are known. Kept figures hold for one
-graph, engine, number of threads and machine in its power mode, and for nothing else.
+ones. Kept figures hold for one graph, engine, number of threads and machine in its power mode, and for nothing else.
 """
 
 import contextlib
@@ -41,10 +40,7 @@ def warm_up(lane: Attempts) -> None:
 
 
 def measure(engine: Engine, puzzle_vector_E: Float32, *, limit_s: float = MEASURING_S) -> StepTimes:
-    """Seconds of a segment over 1, 2, 4 ... slots of an engine, as many as the time allows.
-
-    The least of a few steps that take turns: whatever else the machine does can only make a step longer.
-    """
+    """Seconds of a segment over 1, 2, 4 ... slots, as many as the time allows: the least of a few that take turns."""
     load_blanks(engine, puzzle_vector_E)
     end_s = time.monotonic() + limit_s
     step_s: StepTimes = {}

@@ -77,10 +77,7 @@ def logger_for(last_error: LastError) -> tensorrt.ILogger:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings:
-    """How hard the builder tries; level 3 and these sizes are meant for a board of 8 GB.
-
-    `tactic_mb` bounds what trying one kernel may take, which is all of the GPU's memory by default.
-    """
+    """How hard the builder tries, for a board of 8 GB; `tactic_mb` bounds what trying one kernel may take."""
 
     workspace_mb: int = 512
     tactic_mb: int = 2048
@@ -208,10 +205,7 @@ def engine_from_plan(logger: tensorrt.ILogger, plan: bytes) -> tensorrt.ICudaEng
 def context_for(
     engine: tensorrt.ICudaEngine, *, profile: int, shapes: Mapping[str, Shape], scratch: int, stream: int
 ) -> tensorrt.IExecutionContext:
-    """An execution context on one profile and its shapes; the caller owns its scratch memory, so contexts can share it.
-
-    The memory comes last: what a context needs is known only then.
-    """
+    """An execution context on one profile and its shapes; contexts share scratch memory, whose size comes last."""
     import tensorrt as trt
 
     context = engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)

@@ -53,11 +53,7 @@ COPIES_OF_GRAPH = 4
 
 
 class Build:
-    """Builds in a process of its own what is not built yet; it shows its progress on standard error.
-
-    Neither TensorRT nor CUDA is loaded into this process. A Ctrl-C does not reach the child; any thread may end it, and
-    ask how far it is.
-    """
+    """Builds in a process of its own, which shows its progress; a Ctrl-C does not reach it, any thread may end it."""
 
     def __init__(self, bundle: Bundle, *, precision: str | None, num_slots: int) -> None:
         self._bundle, self._precision, self._began_s = bundle, "", time.monotonic()
@@ -70,10 +66,7 @@ class Build:
         return {"model": self._bundle.manifest.name, "precision": self._precision, "elapsed_s": elapsed_s}
 
     def result(self, *, to_judge: bool) -> str:
-        """The precision to run: the one asked for, or the fastest.
-
-        Refuses an engine that does not hold PyTorch's answers, unless it is opened `to_judge` it.
-        """
+        """The precision to run; refuses an engine that breaks PyTorch's answers, unless it is opened `to_judge` it."""
         told: dict[str, Any] = {}
         with self._child as child:
             assert child.stdout is not None

@@ -1,10 +1,9 @@
 """Built engines on disk: which one fits this machine, which is fastest, and opening it.
 
 A plan fits one GPU, one TensorRT version and one graph, and it cannot be asked before it is opened, so beside each
-`NAME.plan` lies a `NAME.json` that says what it was built from and on. The power mode counts, because the builder
-picks kernels by timing them under it; so do the module, its multiprocessors and its memory, since an Orin Nano, NX and
-AGX all call themselves Orin. A plan is code for the GPU: it lives in the user's cache and never in a bundle, which may
-come from a stranger.
+`NAME.plan` lies a `NAME.json` that says what it was built from and on. The power mode counts, because kernels are
+picked by timing them under it; so do the module, its multiprocessors and its memory, since an Orin Nano, NX and AGX all
+call themselves Orin. A plan is code for the GPU: it lives in the user's cache, for a bundle may come from a stranger.
 """
 
 from __future__ import annotations
@@ -78,10 +77,7 @@ class EngineKey(Machine):
 
 
 class Built(BaseModel):
-    """The page beside a plan; `step_ms` is None where it was not measured.
-
-    `step_ms` holds a segment's time for each bucket, `breaks` the gates that it broke over the golden traces.
-    """
+    """The page beside a plan: each bucket's time for a segment, once measured, and the gates that it `breaks`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -147,10 +143,7 @@ def fastest(bundle: Bundle, *, num_slots: int) -> str:
 
 
 def fastest_of(built: list[Built], num_slots: int) -> str | None:
-    """The precision of the shortest segment with every slot in use, of those that hold PyTorch's answers.
-
-    INT8, which costs solves, must win by `INT8_GAIN`.
-    """
+    """The quickest precision that holds PyTorch's answers; INT8, which costs solves, must win by `INT8_GAIN`."""
     measured = _ms_by_precision([page for page in built if not page.breaks], num_slots)
     cost = {name: ms * INT8_GAIN if name == "int8" else ms for name, ms in measured.items()}
     return min(cost, key=lambda precision: cost[precision], default=None)

@@ -6,10 +6,8 @@ cached, so it is for small things touched once (CUDA for Tegra application note,
 its copy on the device, all of them in one transfer.
 
 Whoever waits for a mark sleeps on an integrated GPU, where a core that spins takes power and time from everything else,
-and spins on a card, where waking up would take longer than what is left to wait.
-
-CUDA graphs record a stream's work once and launch it whole ever after: a segment is some two hundred small kernels, and
-on a Jetson's CPU starting them one by one takes as long as they run. Not run on a GPU yet.
+and spins on a card, where waking up takes longer. CUDA graphs record a stream's work once and launch it whole: on a
+Jetson's CPU starting a segment's two hundred kernels one by one takes as long as they run. Not run on a GPU yet.
 """
 
 import ctypes
@@ -27,8 +25,6 @@ from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableEr
 from hrm_edge_runtime.engines.trt.drivers import INSTALL, CudaError, Driver, GpuInfo, driver_here
 
 MEMORY_REMEDY = "use fewer --slots, leave the desktop (sudo systemctl isolate multi-user.target), or reboot"
-
-
 ALIGNMENT = 256  # of every tensor's address, as TensorRT asks
 
 
@@ -127,10 +123,7 @@ class Gpu:
         self._do(self._driver.wait_for, event)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Record what `work` puts on the stream, without running it; returns the replay.
-
-        Raises CaptureError, also where `work` itself fails: TensorRT refuses some kernels only while it is recorded.
-        """
+        """Record what `work` puts on the stream; returns the replay. CaptureError also where `work` itself fails."""
         try:
             self._driver.begin_capture(self.stream)
             try:

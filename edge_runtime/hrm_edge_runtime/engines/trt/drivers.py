@@ -57,10 +57,7 @@ def driver_here() -> Driver:
 
 
 class BindingsDriver:
-    """The first device through cuda-bindings (12.9 and 13.5 read), whose functions return a status and then values.
-
-    Addresses, pointers and handles are numbers; every call raises CudaError.
-    """
+    """The first device through cuda-bindings (12.9 and 13.5 read): numbers for addresses and handles, or CudaError."""
 
     def __init__(self) -> None:
         self._cuda = importlib.import_module("cuda.bindings.driver")

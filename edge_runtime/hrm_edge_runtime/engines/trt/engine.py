@@ -8,8 +8,7 @@ the same time.
 
 In a run the next segment is launched before the host has looked at the last, so the GPU does not wait for it: answers
 have two places in turn, as the carry does. What the host wrote is sent once, with the first segment of the run after
-it; in all others nobody is fresh. The one ahead of a run that was left may see what is loaded next, but nobody sees it.
-Not run on a GPU yet: the same code runs in the tests over a stand-in for TensorRT and CUDA.
+it; in all others nobody is fresh. Not run on a GPU yet: the tests run it over a stand-in for TensorRT and CUDA.
 """
 
 # Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against tensorrt-stubs.
@@ -37,11 +36,7 @@ _log = logging.getLogger("hrm_edge_runtime.tensorrt")
 
 
 class TensorRTEngine(Engine):
-    """A plan whose profile i is batch `buckets[i]`; only the buckets that `num_slots` can fill are opened.
-
-    Raises EngineUnavailableError for a plan that does not open here or memory that is not there, and EngineLostError
-    from a segment that fails: then nothing on the device can be trusted, and the process should end.
-    """
+    """A plan with a profile for each of `buckets`; those are opened that `num_slots` fill. A failure loses all."""
 
     runs_ahead = True
 
