@@ -58,7 +58,7 @@ class BuildOptions:
     csv_train: Annotated[Path | None, typer.Option(help="CSV (source,question,answer,rating) to train on.")] = None
     csv_test: Annotated[Path | None, typer.Option(help="The same for the test split.")] = None
     csv_sample: Annotated[int | None, typer.Option(min=1, help="So many CSV rows to train on, at random.")] = None
-    dataset: Annotated[str, typer.Option(help="arcagi, arcagi2, a folder or a challenges file.")] = "arcagi"
+    dataset: Annotated[str, typer.Option(help="arcagi, arcagi2 or a folder of task files.")] = "arcagi"
     tasks: Annotated[str | None, typer.Option(help="So many of each split, names, or a file of names.")] = None
     augment: Annotated[int, typer.Option(min=0, help="Variants of each task besides itself.")] = 1000
     hold_out_all: Annotated[

