@@ -96,16 +96,8 @@ class Int8Trials:
         to_record, to_choose, to_judge = parts_of(questions, settings)
         seen = self.served.kept.arrays("recording ranges", lambda: self.recorded(to_record))
         states, segments_N = {name: seen[name][: settings.num_calibration] for name in INPUTS}, seen["segments_N"]
-        sites = [
-            found.SiteRange(
-                name=site.name,
-                weight=site.weight,
-                largest=float(seen["largest"][index]),
-                scales={method: float(seen[method][index]) for method in settings.methods},
-            )
-            for index, site in enumerate(call_sites(graph))
-        ]
-        scales_of = {method: {site.name: site.scales[method] for site in sites} for method in settings.methods}
+        names = [site.name for site in call_sites(graph)]
+        scales_of = {method: dict(zip(names, seen[method].tolist(), strict=True)) for method in settings.methods}
         float32 = self.run("float32", to_choose)
         runs = {
             method: self.run(f"trying {method}", to_choose, self.quantised(scales_of[method])) for method in scales_of
@@ -120,7 +112,8 @@ class Int8Trials:
             num_tried=min(settings.num_tried, len(to_choose)),
             num_choice=len(to_choose),
             reach=[int((segments_N > segment).sum()) for segment in range(int(segments_N.max()))],
-            sites=sites,
+            largest=dict(zip(names, seen["largest"].tolist(), strict=True)),
+            scales_of=scales_of,
             float32=float32.so_far.score(),
             methods=methods,
             chosen=chosen,

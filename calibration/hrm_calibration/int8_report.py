@@ -59,16 +59,6 @@ def paired(reference_N: np.typing.NDArray[np.bool_], ours_N: np.typing.NDArray[n
 
 
 @dataclass(frozen=True, kw_only=True)
-class SiteRange:
-    """A call site, the largest magnitude it was given, and the scale that each method chose."""
-
-    name: str
-    weight: str
-    largest: float
-    scales: dict[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
 class MethodScore:
     """A method by what its graph solves of the choice puzzles; `drift` is the carry's after one segment."""
 
@@ -93,7 +83,8 @@ class Int8Report:
     """`reach[s]` counts the calibration puzzles that ran more than s segments.
 
     The methods were tried on at most `num_tried`, the budget on at most `num_choice` puzzles: each comparison says on
-    how many it was decided. `sensitivity` says by matrix how far rounding what it alone reads moves the carry in one
+    how many it was decided. By call site, `largest` is the largest magnitude seen and `scales_of` each method's choice.
+    `sensitivity` says by matrix how far rounding what it alone reads moves the carry in one
     segment, the worst first; `budget_steps[n]` what is lost with the n worst weight-only.
     """
 
@@ -101,7 +92,8 @@ class Int8Report:
     num_tried: int
     num_choice: int
     reach: list[int]
-    sites: list[SiteRange]
+    largest: dict[str, float]
+    scales_of: dict[str, dict[str, float]]
     float32: Score
     methods: list[MethodScore]
     chosen: str
@@ -115,7 +107,7 @@ class Int8Report:
     @property
     def scales(self) -> dict[str, float]:
         """The chosen scale of each call site."""
-        return {site.name: site.scales[self.chosen] for site in self.sites}
+        return self.scales_of[self.chosen]
 
     def summary(self) -> str:
         """The outcome in one line."""
@@ -142,7 +134,7 @@ def draw(report: Int8Report, directory: Path) -> None:
     drawings: dict[str, tuple[float, Callable[[Axes, Int8Report], object]]] = {
         "methods": (3.5, _draw_methods),
         "layers": (1.5 + ROW_HEIGHT * len(report.sensitivity), _draw_layers),
-        "ranges": (1.5 + ROW_HEIGHT * len(report.sites), _draw_ranges),
+        "ranges": (1.5 + ROW_HEIGHT * len(report.largest), _draw_ranges),
     }
     for name, (height, fill) in drawings.items():
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -171,11 +163,10 @@ def _draw_layers(axes: Axes, report: Int8Report) -> None:
 
 
 def _draw_ranges(axes: Axes, report: Int8Report) -> None:
-    sites = report.sites[::-1]
-    axes.barh([site.name for site in sites], [site.largest for site in sites], color="0.85", label="largest seen")
-    for index, score in enumerate(report.methods):
-        clips = [127 * site.scales[score.method] for site in sites]
-        size = 30 if score.method == report.chosen else 10
-        axes.scatter(clips, range(len(sites)), s=size, color=f"C{index}", label=score.method, zorder=2)
+    sites = list(report.largest)[::-1]
+    axes.barh(sites, [report.largest[site] for site in sites], color="0.85", label="largest seen")
+    for method, scales in report.scales_of.items():
+        size = 30 if method == report.chosen else 10
+        axes.scatter([127 * scales[site] for site in sites], range(len(sites)), s=size, label=method, zorder=2)
     axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     axes.set(xlabel="magnitude", title="what each call site reads, and where it is clipped")
