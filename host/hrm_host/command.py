@@ -94,7 +94,9 @@ class Command(typer.Typer):
                     raise
                 install = f"pip install 'hrm-edge[{extra}]'"
                 self._end(CANNOT_BEGIN, f"{error.name} is not installed: run {install}.")
-            except self._errors as error:
+            except Exception as error:
+                if not isinstance(error, self._errors) and not hasattr(error, "exit_status"):
+                    raise
                 advice = "; make room there" if isinstance(error, OSError) and error.errno == errno.ENOSPC else ""
                 usual = WRONG_USE if isinstance(error, NAMED_WRONGLY) else CANNOT_BEGIN
                 self._end(getattr(error, "exit_status", usual), f"{error}{advice}")

@@ -65,6 +65,8 @@ class EngineUnavailableError(ValueError):
 class EngineLostError(RuntimeError):
     """A device that failed while it ran; the engine is not used again, and its process ends and is restarted."""
 
+    exit_status = 3  # of a command: it cannot go on here
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepOutput:

@@ -11,16 +11,28 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
 from hrm_edge_runtime.bundle import Bundle, Identifiers
 from hrm_edge_runtime.engines.engine import Float32
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_edge_runtime.manifest import MANIFEST_NAME, BundleError, FileEntry, sha256_of
 from hrm_edge_runtime.parity.measures import relative_error
-from hrm_edge_runtime.parity.report import DEFAULT_FILE, Break, Gates, ParityReport, breaks, not_judged, read_gates
+from hrm_edge_runtime.parity.options import ParityOptions
+from hrm_edge_runtime.parity.report import (
+    Break,
+    Gates,
+    ParityReport,
+    breaks,
+    not_judged,
+    read_gates,
+    segment_rows,
+    summary_rows,
+)
 from hrm_edge_runtime.parity.walk import Side, golden_questions, golden_side, walk
 from hrm_host import atomic, progress
 from hrm_puzzles.data.sources import HeldOutPuzzle, Questions, questions_from_data, questions_made
@@ -33,38 +45,6 @@ MANY_TIMES = 4
 SAME = 1e-5
 """One engine on the same puzzle and segment repeats itself to rounding."""
 MOST_ROWS = 1024
-
-
-@dataclass(frozen=True, kw_only=True)
-class ParityOptions:
-    """What to compare, and what to do with the findings."""
-
-    bundle: Annotated[
-        str | None, typer.Argument(help="Bundle directory or the name of a shipped one; without it the default.")
-    ] = None
-    engine: Annotated[str, typer.Option(help="The engine under test, ENGINE[:PRECISION].")] = "auto"
-    against: Annotated[
-        str | None, typer.Option(help="The engine it is compared with; without it the golden traces, or cpu:fp32.")
-    ] = None
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Compare with PyTorch and this checkpoint instead (a desktop).")
-    ] = None
-    data: Annotated[
-        Path | None, typer.Option(help="Data set whose test split gives the puzzles; else golden or fresh ones.")
-    ] = None
-    puzzles: Annotated[int | None, typer.Option(min=1, help="So many puzzles: held out, or fresh.")] = None
-    seed: Annotated[int, typer.Option(help="Of the choice of puzzles, or of fresh ones.")] = 1
-    slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles at a time.")] = 16
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each engine; without it, all cores.")] = None
-    gates: Annotated[Path, typer.Option(help="JSON file of what may differ by how much.")] = DEFAULT_FILE
-    bisect: Annotated[bool, typer.Option("--bisect", help="Name the first node that diverges (a desktop).")] = False
-    html: Annotated[Path | None, typer.Option(help="Write a page with plots.")] = None
-    write: Annotated[bool, typer.Option("--write", help="Keep the findings in the bundle's parity.json.")] = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
-
-    @property
-    def is_golden(self) -> bool:
-        return self.data is None and self.puzzles is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +229,28 @@ def _bisected(
         segment=segment,
     )
     return f"in segment {segment} of puzzle {asked.index} {bisection}"
+
+
+def show(bundle: Bundle, comparison: Comparison) -> None:
+    console, report = Console(), comparison.report
+    title = f"{bundle.manifest.name}: {report.candidate} against {report.reference}"
+    head, *rows = segment_rows(report)
+    table = Table(*head, title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    say = partial(console.print, highlight=False, soft_wrap=True)
+    for name, text in summary_rows(report):
+        say(f"{name:>14}  {text}")
+    say(comparison.verdict)
+    if comparison.breaks:
+        say(f"first break: {comparison.breaks[0]}")
+    if len(comparison.breaks) > 1:
+        say(f"and {len(comparison.breaks) - 1} more")
+    for reason in comparison.reasons:
+        say(reason)
+    if comparison.bisection:
+        say(f"bisection: {comparison.bisection}")
 
 
 def write_comparison(bundle: Bundle, comparison: Comparison) -> None:

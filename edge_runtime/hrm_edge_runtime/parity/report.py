@@ -15,11 +15,11 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from hrm_edge_runtime.engines.engine import Int32
 from hrm_edge_runtime.parity.measures import MEASURES, Column, Float64, How, Int64, Measure, SolveCounts
+from hrm_edge_runtime.parity.options import DEFAULT_FILE
 
 MOST_SHOWN = 6
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Kind = Literal["golden", "live"]
-DEFAULT_FILE = Path(__file__).with_name("gates.json")
 ENOUGH_PUZZLES = 2000
 """From here on a measured loss counts as it is; with fewer only one that the confidence interval leaves no doubt of."""
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.manifest import read_manifest, write_manifest
 from hrm_edge_runtime.parity.cli import main as app
-from hrm_edge_runtime.parity.report import DEFAULT_FILE
+from hrm_edge_runtime.parity.options import DEFAULT_FILE
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
 

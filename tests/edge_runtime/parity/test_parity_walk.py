@@ -13,8 +13,8 @@ from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.parity.comparison import reasons_of
 from hrm_edge_runtime.parity.measures import Column, SolveCounts
+from hrm_edge_runtime.parity.options import DEFAULT_FILE
 from hrm_edge_runtime.parity.report import (
-    DEFAULT_FILE,
     GOLDEN_FP32,
     Break,
     ParityReport,

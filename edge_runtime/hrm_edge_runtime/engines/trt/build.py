@@ -33,7 +33,8 @@ from hrm_edge_runtime.engines.factory import max_slots
 from hrm_edge_runtime.engines.trt import api, cache
 from hrm_edge_runtime.engines.trt.api import BuildSettings
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
-from hrm_edge_runtime.parity.report import DEFAULT_FILE, breaks, read_gates
+from hrm_edge_runtime.parity.options import DEFAULT_FILE
+from hrm_edge_runtime.parity.report import breaks, read_gates
 from hrm_edge_runtime.parity.walk import compare
 from hrm_host import memory
 from hrm_host.command import Command

@@ -1,0 +1,41 @@
+"""The options of hrm-parity."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_FILE = Path(__file__).with_name("gates.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityOptions:
+    """What to compare, and what to do with the findings."""
+
+    bundle: Annotated[
+        str | None, typer.Argument(help="Bundle directory or the name of a shipped one; without it the default.")
+    ] = None
+    engine: Annotated[str, typer.Option(help="The engine under test, ENGINE[:PRECISION].")] = "auto"
+    against: Annotated[
+        str | None, typer.Option(help="The engine it is compared with; without it the golden traces, or cpu:fp32.")
+    ] = None
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Compare with PyTorch and this checkpoint instead (a desktop).")
+    ] = None
+    data: Annotated[
+        Path | None, typer.Option(help="Data set whose test split gives the puzzles; else golden or fresh ones.")
+    ] = None
+    puzzles: Annotated[int | None, typer.Option(min=1, help="So many puzzles: held out, or fresh.")] = None
+    seed: Annotated[int, typer.Option(help="Of the choice of puzzles, or of fresh ones.")] = 1
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles at a time.")] = 16
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each engine; without it, all cores.")] = None
+    gates: Annotated[Path, typer.Option(help="JSON file of what may differ by how much.")] = DEFAULT_FILE
+    bisect: Annotated[bool, typer.Option("--bisect", help="Name the first node that diverges (a desktop).")] = False
+    html: Annotated[Path | None, typer.Option(help="Write a page with plots.")] = None
+    write: Annotated[bool, typer.Option("--write", help="Keep the findings in the bundle's parity.json.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+
+    @property
+    def is_golden(self) -> bool:
+        return self.data is None and self.puzzles is None
