@@ -15,6 +15,7 @@ import torch
 from hrm_edge_runtime.bundle import Golden
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.manifest import Manifest
+from hrm_edge_runtime.parity import measures
 from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE
 from hrm_host.progress import OnProgress, unheard
 from hrm_model import checkpoint
@@ -97,13 +98,16 @@ def record(
 
 def survives_rounding_SB(golden: Golden, other: Golden, threshold: float) -> np.typing.NDArray[np.bool_]:
     """Up to which segment rounding stays far below the parity tolerance and far from changing an answer or a halt."""
-    logit_gap_SB = np.abs(golden.logits_SBTV - other.logits_SBTV).max(axis=(2, 3))
+    num_segments, num_puzzles = golden.halt_margin_SB.shape
+    ours_NX, theirs_NX = (one.logits_SBTV.reshape(num_segments * num_puzzles, -1) for one in (golden, other))
+    logit_gap_SB = measures.logit_gap_B(theirs_NX, ours_NX).reshape(num_segments, num_puzzles)
+    largest_gap_SB = np.abs(golden.logits_SBTV - other.logits_SBTV).max(axis=(2, 3))
     runner_up_SBT, best_SBT = np.moveaxis(np.partition(golden.logits_SBTV, -2, axis=-1)[..., -2:], -1, 0)
     lead_SB = (best_SBT - runner_up_SBT).min(axis=2)
     margin_gap_SB = np.abs(golden.halt_margin_SB - other.halt_margin_SB)
     distance_SB = np.abs(golden.halt_margin_SB - threshold)
     halts_alike_SB = np.minimum(LOGIT_TOLERANCE, distance_SB) >= FAR * margin_gap_SB
-    answers_alike_SB = np.minimum(LOGIT_TOLERANCE, lead_SB) >= FAR * logit_gap_SB
+    answers_alike_SB = (LOGIT_TOLERANCE >= FAR * logit_gap_SB) & (lead_SB >= FAR * largest_gap_SB)
     return np.logical_and.accumulate(answers_alike_SB & halts_alike_SB, axis=0)
 
 

@@ -20,7 +20,7 @@ OutputMeasure = Literal[
 ]
 Measure = Literal[OutputMeasure, "carry_drift", "carry_turn", "carry_growth"]
 MEASURES: dict[Measure, tuple[How, str]] = {
-    "logit_gap": ("worst", "largest absolute difference of a logit"),
+    "logit_gap": ("worst", "largest difference of a logit, absolute up to logits of 16, beyond in proportion to them"),
     "logit_drift": ("mean", "norm of the difference of all logits, relative to the reference's"),
     "halting_gap": ("worst", "absolute difference of the halting margin or of q_halt, whichever is larger"),
     "different_cells": ("mean", "share of cells with another answer"),
@@ -31,6 +31,7 @@ MEASURES: dict[Measure, tuple[How, str]] = {
     "carry_growth": ("mean", "doublings of carry_drift since the segment before"),
 }
 """Each measure with the figure that reports show of it, and its meaning."""
+LARGE = 16.0  # of a logit; the published models' stay below, relational models of grids say 50
 TINY = float(np.finfo(np.float64).tiny)
 Z_95 = 1.959964
 
@@ -53,13 +54,18 @@ def output_measures(reference: StepOutput, candidate: StepOutput, differ_B: NDAr
         # q_halt ranks votes, and a wrong halting head may cancel out of the margin
         q_halt_gap_B = np.abs(candidate.q_halt_B - reference.q_halt_B)
         return {
-            "logit_gap": _sound(np.abs(ours_BX - theirs_BX).max(axis=1)),
+            "logit_gap": _sound(logit_gap_B(ours_BX, theirs_BX)),
             "logit_drift": _drift_B(ours_BX, theirs_BX),
             "halting_gap": np.maximum(_sound(margin_gap_B), _sound(q_halt_gap_B)),
             "different_cells": other_cells_BT.mean(axis=1),
             "different_answers": other_cells_BT.any(axis=1).astype(np.float64),
             "different_stops": differ_B.astype(np.float64),
         }
+
+
+def logit_gap_B(candidate_BX: NDArray[np.floating], reference_BX: NDArray[np.floating]) -> NDArray[np.floating]:
+    """The largest difference of a logit; of logits beyond LARGE in proportion to them, as float32 rounds them."""
+    return np.abs(candidate_BX - reference_BX).max(axis=1) / np.maximum(1, np.abs(reference_BX).max(axis=1) / LARGE)
 
 
 def carry_measures(reference: Engine, candidate: Engine, previous_drift_B: Float64) -> dict[str, Float64]:
