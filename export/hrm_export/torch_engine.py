@@ -107,7 +107,7 @@ def survives_rounding_SB(golden: Golden, other: Golden, threshold: float) -> np.
     margin_gap_SB = np.abs(golden.halt_margin_SB - other.halt_margin_SB)
     distance_SB = np.abs(golden.halt_margin_SB - threshold)
     halts_alike_SB = np.minimum(LOGIT_TOLERANCE, distance_SB) >= FAR * margin_gap_SB
-    answers_alike_SB = (LOGIT_TOLERANCE >= FAR * logit_gap_SB) & (lead_SB >= FAR * largest_gap_SB)
+    answers_alike_SB = (FAR * logit_gap_SB <= LOGIT_TOLERANCE) & (lead_SB >= FAR * largest_gap_SB)
     return np.logical_and.accumulate(answers_alike_SB & halts_alike_SB, axis=0)
 
 

@@ -51,13 +51,10 @@ def test_a_puzzle_on_which_rounding_grows_is_left_out() -> None:
 
 def test_logits_that_are_all_larger_round_more_and_survive_as_well() -> None:
     model = small_model()
-    questions = random_questions(model, 6)
-    for gain in (1, 100):
+    for gain in (1, 20):
         model.lm_head.weight.data *= gain
-        golden, _ = golden_traces(model, questions, 0.0, 6)
-        num_segments, num_puzzles = golden.answer_SBT.shape[:2]
-        assert num_segments == model.config.max_segments
-        assert num_puzzles >= 4
+        golden, _ = golden_traces(model, random_questions(model, 12), 0.0, 4)
+        assert golden.answer_SBT.shape[:2] == (model.config.max_segments, 4)
 
 
 def test_a_puzzle_whose_answer_hangs_on_rounding_is_left_out() -> None:
