@@ -23,7 +23,7 @@ from rich.text import Text
 
 from hrm_host.board import GpuClock, Host, Zone, cuda_devices
 from hrm_host.command import Command
-from hrm_host.doctor import Finding, fail, fail_if, ok, python_finding, warn
+from hrm_host.doctor import Finding, fail, fail_if, ok, python_finding, warn, warn_if
 from hrm_host.memory import GIB, MIB, read_memory
 
 GROUP = "hrm_edge.doctor"
@@ -209,23 +209,18 @@ def gpu_clock(clock: GpuClock) -> Finding:
     """Its highest frequency may be held below what it offers."""
     low, high, most = clock.min_hz, clock.max_hz, max(clock.offered_hz, default=0)
     said = f"{clock.now_hz / 1e6:.0f} MHz now, {low / 1e6:.0f} to {high / 1e6:.0f} allowed"
-    if high < most:
-        remedy = "choose a power mode with a higher clock: sudo nvpmodel -m ID"
-        return warn("GPU clock", f"{said}, {most / 1e6:.0f} offered", remedy)
     floats = "" if low == high else "; 'sudo jetson_clocks' pins it, which steadies timings"
-    return ok("GPU clock", f"{said}{floats}")
+    text = said + (f", {most / 1e6:.0f} offered" if high < most else floats)
+    return warn_if(high < most, "GPU clock", text, "choose a power mode with a higher clock: sudo nvpmodel -m ID")
 
 
 def throttling(events: dict[str, int]) -> Iterator[Finding]:
     """Over-current events since the start."""
-    happened = {name: count for name, count in events.items() if count}
-    if happened:
-        said = ", ".join(f"{name}: {count}" for name, count in happened.items())
-        text = f"the board slowed itself down for want of current ({said})"
+    said = ", ".join(f"{name}: {count}" for name, count in events.items() if count)
+    if events:
+        text = f"the board slowed itself down for want of current ({said})" if said else "no over-current event so far"
         remedy = "use the power supply the board came with, or a lower power mode (sudo nvpmodel -m ID)"
-        yield warn("throttling", text, remedy)
-    elif events:
-        yield ok("throttling", "no over-current event since the start")
+        yield warn_if(bool(said), "throttling", text, remedy)
 
 
 def heat(machine: Host) -> Iterator[Finding]:
@@ -238,12 +233,10 @@ def heat(machine: Host) -> Iterator[Finding]:
     if not limits:
         return
     limit, zone = min(limits, key=lambda one: one[0] - one[1].celsius)
+    is_hot = zone.celsius >= limit
     said = f"{zone.name} {zone.celsius:.0f} °C, slowed down from {limit:.0f} °C"
-    if zone.celsius >= limit:
-        remedy = "clear the air path, let the fan run (sudo nvpmodel -d cool on a Jetson), or lower the power mode"
-        yield warn("temperature", f"{said}: it is throttling now", remedy)
-    else:
-        yield ok("temperature", said)
+    remedy = "clear the air path, let the fan run (sudo nvpmodel -d cool on a Jetson), or lower the power mode"
+    yield warn_if(is_hot, "temperature", said + ": it is throttling now" * is_hot, remedy)
 
 
 # The command

@@ -175,11 +175,10 @@ def read_log(text: str) -> Iterator[Finding]:
 def pcie_power_saving(machine: Host) -> Iterator[Finding]:
     """The chosen policy is in brackets: 'default performance [powersave] powersupersave'."""
     chosen = re.search(r"\[(\w+)\]", machine.text("sys/module/pcie_aspm/parameters/policy") or "")
-    if chosen is not None and chosen[1] in ("powersave", "powersupersave"):
+    if chosen is not None:
+        sleeps = chosen[1] in ("powersave", "powersupersave")
         remedy = "echo performance | sudo tee /sys/module/pcie_aspm/parameters/policy (or boot with pcie_aspm=off)"
-        yield warn("PCIe power saving", f"{chosen[1]}: links sleep, cards can drop out", remedy)
-    elif chosen is not None:
-        yield ok("PCIe power saving", chosen[1])
+        yield warn_if(sleeps, "PCIe power saving", chosen[1] + ": links sleep, cards can drop out" * sleeps, remedy)
 
 
 def disk(free: int) -> Finding:
@@ -190,10 +189,9 @@ def disk(free: int) -> Finding:
 
 def shared_memory(total: int) -> Finding:
     text = f"{total / GIB:.2f} GiB in /dev/shm"
-    if total < GIB:
-        remedy = "sudo mount -o remount,size=8G /dev/shm, or start the container with --shm-size=8g"
-        return warn("shared memory", f"{text}, too little for several GPUs to talk through", remedy)
-    return ok("shared memory", text)
+    remedy = "sudo mount -o remount,size=8G /dev/shm, or start the container with --shm-size=8g"
+    too_little = ", too little for several GPUs to talk through" if total < GIB else ""
+    return warn_if(total < GIB, "shared memory", text + too_little, remedy)
 
 
 def swap(machine: Host) -> Iterator[Finding]:
@@ -201,10 +199,8 @@ def swap(machine: Host) -> Iterator[Finding]:
         return
     total, available, of_swap = (mb * MIB / GIB for mb in (memory.total_mb, memory.available_mb, memory.swap_mb))
     text = f"{available:.1f} of {total:.1f} GiB free, swap {of_swap:.1f} GiB"
-    if not memory.swap_mb and total < 32:
-        yield warn("memory", f"{text}: a peak of memory ends the run at once", ADD_SWAP)
-    else:
-        yield ok("memory", text)
+    is_short = not memory.swap_mb and total < 32
+    yield warn_if(is_short, "memory", text + ": a peak of memory ends the run at once" * is_short, ADD_SWAP)
 
 
 def governor(machine: Host) -> Iterator[Finding]:

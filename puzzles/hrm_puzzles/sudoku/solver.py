@@ -14,7 +14,7 @@ from itertools import cycle
 import numpy as np
 
 from hrm_puzzles.grid.board import bits_of
-from hrm_puzzles.puzzle import Example, Grid, PuzzleError, require_difficulty
+from hrm_puzzles.puzzle import Example, Grid, PuzzleError
 from hrm_puzzles.sudoku.board import SudokuBoard
 
 # Some 30 us each on a 9x9 board. Of 4,949 questions of all kinds, many chosen for being hard, 15 would need more.
@@ -254,17 +254,12 @@ DIFFICULTIES = {
 }
 
 
-def difficulties(board: SudokuBoard) -> tuple[str, ...]:
-    return tuple(DIFFICULTIES) if board.side > 6 else ("easy", "medium", "minimal")
-
-
 def generate(board: SudokuBoard, rng: np.random.Generator, difficulty: str) -> Example:
-    """A question with one solution, of one of the `difficulties` of the board, with its answer and its rating.
+    """A question with one solution, of one of the DIFFICULTIES, with its answer and its rating.
 
     Clues are taken out of a random full grid in random order, each only while the solution stays unique, until the
     share of givens that the difficulty asks for is reached or every given is needed.
     """
-    require_difficulty(difficulty, difficulties(board))
     given_share, ratings = DIFFICULTIES[difficulty]
     num_spare = board.num_cells - round(given_share * board.num_cells)
     block = min(num_spare, board.num_cells * 3 // 8)  # nearly all of so many clues can go, so they are tried at once

@@ -13,7 +13,7 @@ import numpy as np
 
 from hrm_puzzles.grid.board import GridSymmetry, Int32Array, UInt64Array, mixed
 from hrm_puzzles.grid.puzzle import revealed_BT
-from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Geometry, Grid, IntArray, Parsed
+from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Geometry, Grid, IntArray, Parsed, require_difficulty
 from hrm_puzzles.sudoku import board as sudoku_board
 from hrm_puzzles.sudoku import solver
 
@@ -52,7 +52,7 @@ class Sudoku(sudoku_board.SudokuBoard):
 
     @property
     def difficulties(self) -> tuple[str, ...]:
-        return solver.difficulties(self)
+        return tuple(solver.DIFFICULTIES)[: 5 if self.side > 6 else 3]
 
     def parse(self, notation: object) -> Parsed:
         """Read any notation; refuses what is no board, clashing givens, and questions without exactly one solution."""
@@ -89,6 +89,7 @@ class Sudoku(sudoku_board.SudokuBoard):
 
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
         """A question with exactly one solution; `solver.DIFFICULTIES` says what each difficulty means."""
+        require_difficulty(difficulty, self.difficulties)
         return solver.generate(self, rng, difficulty)
 
     def encode(self, grid: Grid) -> Int32Array:
