@@ -1,8 +1,7 @@
 """One way from a bundle to an engine, whatever computes behind it: `engine_for`.
 
-Engines are named as on the command line, ENGINE[:PRECISION]: `cpu` and `cuda` are ONNX Runtime with
-that provider, `tensorrt` is our own TensorRT engine, `auto` the first of tensorrt, cuda and cpu that this machine runs.
-`unrolled` is the graph that holds the whole loop, on the CPU: it serves to check what other programs will call.
+Engines are named ENGINE[:PRECISION]: `cpu` and `cuda` are ONNX Runtime, `tensorrt` is our own, `auto` the first of
+tensorrt, cuda and cpu that this machine runs, and `unrolled` the graph with the whole loop, on the CPU, to check it.
 Nothing is imported that the chosen engine does not need: a Jetson has no ONNX Runtime, a desktop no TensorRT.
 """
 

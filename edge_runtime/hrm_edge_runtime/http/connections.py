@@ -42,13 +42,6 @@ class ConnectionLimits(Collector):
     idle: dict["GuardedProtocol", None] = field(default_factory=dict["GuardedProtocol", None])
     dropped: Counter[Reason] = field(default_factory=Counter["Reason"])
 
-    def make_room(self) -> bool:
-        """Drop the connection that has been idle longest; False where none is idle."""
-        if not self.idle:
-            return False
-        next(iter(self.idle)).drop("made-room")
-        return True
-
     def collect(self) -> Iterable[Metric]:
         yield GaugeMetricFamily("hrm_connections", "Open connections.", value=self.num_open)
         dropped = CounterMetricFamily("hrm_connections_dropped", "Ended by this side, by reason.", labels=["reason"])
@@ -95,10 +88,12 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         transport.set_protocol(SmallReads(self))
         self._limits.num_open += 1
-        if self._limits.num_open > self._limits.max_connections and not self._limits.make_room():
-            self._limits.dropped["too-many"] += 1
-            self._refuse(no_answer("too-many-connections"))
-            return
+        if self._limits.num_open > self._limits.max_connections:
+            if not self._limits.idle:
+                self._limits.dropped["too-many"] += 1
+                self._refuse(no_answer("too-many-connections"))
+                return
+            next(iter(self._limits.idle)).drop("made-room")  # that has been idle longest
         self._limits.idle[self] = None
         self._expect("slow-header", self._limits.header_s)
 

@@ -29,8 +29,9 @@ FOLDERS = re.compile(r"(?<![\w.:/])(?:[A-Za-z]:)?[/\\](?:[^/\\\s'\"]+[/\\])*(?=[
 as_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 """One line of JSON in plain ASCII, which survives every terminal and proxy; refuses NaN."""
 
+AGAIN = "send it again after Retry-After seconds"
 _NO_ANSWER: dict[NoAnswerReason | Literal["too-many-connections"], tuple[int, str, str]] = {
-    "queue-full": (503, "every slot and every place in the queue is taken", "send it again after Retry-After seconds"),
+    "queue-full": (503, "every slot and every place in the queue is taken", AGAIN),
     "too-many-connections": (503, "every connection that this server may hold is busy", "send it again after a second"),
     "cannot-make-deadline": (
         503,
@@ -39,11 +40,7 @@ _NO_ANSWER: dict[NoAnswerReason | Literal["too-many-connections"], tuple[int, st
     ),
     "loading": (503, "the engine is still loading", "wait until /readyz answers 200"),
     "draining": (503, "the server is shutting down", "send it to another server, or again when this one is back"),
-    "engine-lost": (
-        503,
-        "the engine process has died and is being restarted",
-        "send it again after Retry-After seconds",
-    ),
+    "engine-lost": (503, "the engine process has died and is being restarted", AGAIN),
     "deadline-missed": (
         504,
         "the puzzle did not finish before its deadline",

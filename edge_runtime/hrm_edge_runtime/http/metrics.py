@@ -43,14 +43,14 @@ class Metrics(Collector):
         self._engine_client = engine_client
         self._machine = Host()
         self._energy = Energy(machine=self._machine)
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
         ProcessCollector(
-            namespace="hrm_engine", pid=lambda: engine_client.process.pid or "none", registry=self._registry
+            namespace="hrm_engine", pid=lambda: engine_client.process.pid or "none", registry=self.registry
         )
-        counter = functools.partial(Counter, registry=self._registry)
-        histogram = functools.partial(Histogram, buckets=SECONDS, registry=self._registry)
+        counter = functools.partial(Counter, registry=self.registry)
+        histogram = functools.partial(Histogram, buckets=SECONDS, registry=self.registry)
         self._http_requests = counter("hrm_http_requests", "Answered requests.", ["route", "status"])
         self._key_requests = counter("hrm_key_requests", "Answered requests of each key.", ["key", "status"])
         self._http_seconds = histogram("hrm_http_request_seconds", "From request to answer.", ["route"])
@@ -59,10 +59,6 @@ class Metrics(Collector):
         self._answers = counter(
             "hrm_answers", "Puzzles answered, by what is known of the answer.", ["model", "status", "halted_by", "how"]
         )
-
-    def watch(self, collector: Collector) -> None:
-        """Add the figures of another collector."""
-        self._registry.register(collector)
 
     def note_request(self, route: str, status: int, seconds: float, key: str | None) -> None:
         """An answered request; `key` is its key's label."""
@@ -78,7 +74,7 @@ class Metrics(Collector):
 
     def page(self) -> bytes:
         """The text exposition format."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
     def collect(self) -> Iterable[Metric]:
         """The engine and the board at the moment of a scrape."""

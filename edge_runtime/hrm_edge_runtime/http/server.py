@@ -151,7 +151,7 @@ def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], option
     app = create_app(engine_client, models, options.access, library=library)
     service = cast(SolveService, app.state.service)
     limits = ConnectionLimits(max_connections=_with_descriptors_for(options.max_connections))
-    service.metrics.watch(limits)
+    service.metrics.registry.register(limits)
     protocol = cast(Any, functools.partial(GuardedProtocol, limits=limits))
     tls: dict[str, Any] = {"ssl_certfile": options.tls_cert, "ssl_keyfile": options.tls_key}
     address: dict[str, Any] = {"host": options.host, "port": options.port, "backlog": BACKLOG}

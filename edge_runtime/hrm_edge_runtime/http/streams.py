@@ -243,7 +243,11 @@ class PrefetchingReceive:
 async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[Numbered]:
     """Numbered lines from 1, blank ones left out; an error in the place of one that is too long."""
     buffer, number, is_skipping = bytearray(), 1, False
-    async for piece in _before_idle(pieces):
+    while True:
+        with anyio.fail_after(IDLE_SECONDS):  # `asyncio.wait_for` loses a cancel beside its result before Python 3.12
+            piece = await anext(pieces, None)
+        if piece is None:
+            break
         *ends, rest = piece.split(b"\n")
         for end in ends:
             line = _checked(buffer + end, is_skipping)
@@ -257,17 +261,6 @@ async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[Numbered]:
             buffer.clear()
     if line := _checked(buffer, is_skipping):
         yield number, line
-
-
-async def _before_idle(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Not by `asyncio.wait_for`: before Python 3.12 it loses a cancel that comes together with its result."""
-    while True:
-        try:
-            with anyio.fail_after(IDLE_SECONDS):
-                piece = await anext(pieces)
-        except StopAsyncIteration:
-            return
-        yield piece
 
 
 def _checked(line: bytearray, is_skipping: bool) -> bytes | ServiceError:

@@ -40,12 +40,10 @@ class AdmissionLimits:
         self._freed.set()
 
     def is_full(self, lane: str, *, for_batch: bool = False) -> bool:
-        """True as well where a lane has been closed."""
-        limit = self._limits.get(lane, 0)
+        limit = self._limits.get(lane, 0)  # none where it has been closed
         return self._taken.get(lane, 0) >= (self.batch_limit(lane) if for_batch and limit else limit)
 
     def open(self, lane: str, limit: int) -> None:
-        """Give a lane so many places, whether it had some before or not."""
         self._limits[lane] = limit
         self._taken.setdefault(lane, 0)
         self._used_s.setdefault(lane, time.monotonic())

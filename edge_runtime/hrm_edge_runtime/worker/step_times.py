@@ -84,11 +84,13 @@ class StepTimesFile:
     """Kept figures of one bundle; what does not read is measured again, what cannot be written is not kept."""
 
     def __init__(self, bundle: Bundle, choice: Choice, num_threads: int | None) -> None:
-        self._file = bundle.engine_dir / FILE_NAME
-        self._key = _key(bundle, choice, num_threads)
+        self._file, host, cores = bundle.engine_dir / FILE_NAME, board.Host(), board.num_cores()
+        graph = bundle.graph_path(choice.precision, device="cpu" if choice.engine == "cpu" else "any").name
+        machine = f"{platform.machine()} {host.cpu_model or ''}, {cores} cores, power mode {host.power_mode()}"
+        sha256 = bundle.manifest.files[graph].sha256
+        self._key = f"{sha256[:16]} {choice}, {num_threads or cores} threads, {machine}"
 
     def step_times(self) -> StepTimes:
-        """The kept times; empty where there is none."""
         step_s = self._kept().step_s
         return dict(step_s) if 1 in step_s else {}
 
@@ -99,19 +101,18 @@ class StepTimesFile:
     def keep_step_times(self, step_s: StepTimes) -> None:
         """Keep step times, unless the machine had more to do than it can: such figures say little, and would stay."""
         if (system.load_average() or 0.0) <= board.num_cores():
-            self._keep(self._kept().model_copy(update={"step_s": dict(step_s)}))
+            self._keep(step_s=dict(step_s))
         else:
             _log.info("the step times were measured on a busy machine, so they are not kept")
 
     def keep_memory(self, num_slots: int, memory_bytes: int) -> None:
-        kept = self._kept()
-        self._keep(kept.model_copy(update={"memory_bytes": {**kept.memory_bytes, num_slots: memory_bytes}}))
+        self._keep(memory_bytes={**self._kept().memory_bytes, num_slots: memory_bytes})
 
     def _kept(self) -> _Figures:
         return self._entries().get(self._key, _Figures())
 
-    def _keep(self, figures: _Figures) -> None:
-        entries = {**self._entries(), self._key: figures}
+    def _keep(self, **figures: object) -> None:
+        entries = {**self._entries(), self._key: self._kept().model_copy(update=figures)}
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             atomic.write_bytes(self._file, _ENTRIES.dump_json(entries, indent=1, exclude_defaults=True) + b"\n")
@@ -122,10 +123,3 @@ class StepTimesFile:
         with contextlib.suppress(OSError, ValueError):
             return _ENTRIES.validate_json(self._file.read_bytes())
         return {}
-
-
-def _key(bundle: Bundle, choice: Choice, num_threads: int | None) -> str:
-    graph = bundle.graph_path(choice.precision, device="cpu" if choice.engine == "cpu" else "any").name
-    host, cores = board.Host(), board.num_cores()
-    machine = f"{platform.machine()} {host.cpu_model or ''}, {cores} cores, power mode {host.power_mode()}"
-    return f"{bundle.manifest.files[graph].sha256[:16]} {choice}, {num_threads or cores} threads, {machine}"
