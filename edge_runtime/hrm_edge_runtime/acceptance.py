@@ -229,7 +229,7 @@ def _sample(at_s: float, lane: Lane) -> dict[str, Any]:
     clocks = [str(clock.now_hz // 10**6) for clock in board.Host().gpu_clocks()]
     return {
         "at_s": round(at_s, 1),
-        "step_ms": round(1e3 * lane.mean_step_s, 3),
+        "step_ms": round(1e3 * lane.counters.mean_step_s, 3),
         "rss_mb": memory.resident_bytes() // memory.MIB or None,
         "available_mb": None if machine is None else machine.available_mb,
         "temperature_c": board.Host().hottest_c(),

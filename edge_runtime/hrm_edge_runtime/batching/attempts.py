@@ -214,7 +214,7 @@ class Attempts:
 
     def _end_before_deadlines(self, now: float) -> None:
         """End the best-effort tasks whose deadline the next segment would miss, unless they have no answer yet."""
-        next_end_s = now + max(self._interval_s, self._lane.mean_step_s)
+        next_end_s = now + max(self._interval_s, self._lane.counters.mean_step_s)
         for group in list(self._best_effort.values()):
             attempts = [*group.ended, *group.living.values()]
             if next_end_s > (group.task.deadline_s or math.inf) and any(one.segments for one in attempts):

@@ -52,10 +52,10 @@ class Lane:
         self._puzzle = puzzle
         self._vocab_size = puzzle.vocab_size
         self._clock = clock
-        self._scheduler = Scheduler(engine.num_slots, queue_limit)
+        self.scheduler = Scheduler(engine.num_slots, queue_limit)
         self._tokens_BT: Int32 = np.zeros((engine.num_slots, engine.seq_len), np.int32)
         self._answers_BT: Int32 = np.zeros((engine.num_slots, engine.seq_len), np.int32)
-        self._counters = LaneCounters()
+        self.counters = LaneCounters()
         self._ended: list[Attempt] = []
         self._run_length = run_length or (None if engine.runs_ahead else 1)
         self._run: Iterator[StepOutput] | None = None
@@ -63,26 +63,14 @@ class Lane:
         """Segments of the run still to come. Before the last nobody is admitted, and no deadline ends anybody."""
 
     @property
-    def num_active(self) -> int:
-        return len(self._scheduler.running)
-
-    @property
-    def num_queued(self) -> int:
-        return len(self._scheduler.waiting)
-
-    @property
-    def mean_step_s(self) -> float:
-        return self._counters.mean_step_s
-
-    @property
     def has_work(self) -> bool:
         """True while a call of `step` would do something: an attempt lives, or an end is still to be returned."""
-        return bool(self._scheduler.running or self._scheduler.waiting or self._ended)
+        return bool(self.scheduler.running or self.scheduler.waiting or self._ended)
 
     def submit(self, attempt: Attempt) -> None:
         """Put an attempt in line; raises QueueFull, or ValueError for tokens the model does not know."""
         self.check_tokens(attempt.tokens_T)
-        self._scheduler.submit(attempt)
+        self.scheduler.submit(attempt)
 
     def check_tokens(self, tokens_T: Int32) -> None:
         has_shape = tokens_T.shape == (self.engine.seq_len,)
@@ -94,7 +82,7 @@ class Lane:
 
     def drop(self, attempt_id: int, outcome: Outcome) -> Attempt:
         """End an attempt that is here and return it at once; the next `step` refills its slot."""
-        attempt = self._scheduler.cancel(attempt_id)
+        attempt = self.scheduler.cancel(attempt_id)
         assert attempt is not None, f"attempt {attempt_id} is not here"
         return self._end(attempt, outcome, self._clock())
 
@@ -106,12 +94,12 @@ class Lane:
         """Run one segment over all running attempts; returns every attempt that ended since the last call."""
         started = self._clock()
         if is_first := not self.num_ahead:
-            for attempt in self._scheduler.expire(started):
+            for attempt in self.scheduler.expire(started):
                 self._ended.append(self._end(attempt, "deadline", started))
-            if any(plan := self._scheduler.admit()):
+            if any(plan := self.scheduler.admit()):
                 self._prepare(plan, started)
-        if attempts := self._scheduler.dense:
-            has_backlog, num_active = bool(self._scheduler.waiting), len(self._scheduler.running)
+        if attempts := self.scheduler.dense:
+            has_backlog, num_active = bool(self.scheduler.waiting), len(self.scheduler.running)
             before = self._clock()
             if is_first:
                 self.num_ahead = 1 if self._run_length == 1 else self._next_run(attempts)
@@ -120,10 +108,10 @@ class Lane:
             self.num_ahead -= 1
             after = self._clock()
             self._commit(output, attempts, after)
-            self._counters.count_step(
+            self.counters.count_step(
                 num_active=num_active,
                 is_first=is_first,
-                num_slots=self._scheduler.num_slots,
+                num_slots=self.scheduler.num_slots,
                 backlog=has_backlog,
                 step_s=after - before,
                 host_s=(before - started) + (self._clock() - after),
@@ -133,14 +121,14 @@ class Lane:
 
     def snapshot(self, queue_limit: int | None = None) -> LaneSnapshot:
         """The lane at this moment; cheap enough to take after every step. `queue_limit` replaces the lane's own."""
-        scheduler = self._scheduler
+        scheduler = self.scheduler
         slots: list[SlotView] = []
         for slot, (generation, attempt) in enumerate(zip(scheduler.generations, scheduler.slots, strict=True)):
             view = SlotView(slot=slot, generation=generation)
             if attempt is not None:
                 view = replace(view, job_id=attempt.attempt_id, segments=attempt.segments, margin=attempt.margin)
             slots.append(view)
-        counters = self._counters
+        counters = self.counters
         recent, most = counters.recent_segments, max(counters.segments, default=0)
         return LaneSnapshot(
             num_slots=scheduler.num_slots,
@@ -179,7 +167,7 @@ class Lane:
 
     def _next_run(self, attempts: list[Attempt]) -> int:
         """How many segments to run: not beyond one that a hypothesis follows, which an engine ahead would not see."""
-        length = self._run_length or self._counters.best_run_length()
+        length = self._run_length or self.counters.best_run_length()
         return min([length, *(segments_to_next(one.segments) for one in attempts if one.hypotheses is not None)])
 
     def _commit(self, output: StepOutput, attempts: list[Attempt], now: float) -> None:
@@ -209,11 +197,11 @@ class Lane:
             if slot not in failed:
                 outcome = decide(attempt.margin, attempt.segments, attempt.verified, attempt.policy)
             if outcome is not None:
-                self._scheduler.release(attempt.attempt_id)
+                self.scheduler.release(attempt.attempt_id)
                 self._ended.append(self._end(attempt, outcome, now))
             elif attempt.hypotheses is not None and output.logits_BTV is not None and is_due(attempt.segments):
                 self.engine.retell(slot, attempt.hypotheses.next_T(output.logits_BTV[slot]))
-                self._counters.hypotheses += 1
+                self.counters.hypotheses += 1
 
     def _check(self, slots: list[int], attempts: list[Attempt]) -> set[int]:
         """Renew what is proven of these slots; returns those whose check raises."""
@@ -229,7 +217,7 @@ class Lane:
 
     def _end(self, attempt: Attempt, outcome: Outcome, now: float) -> Attempt:
         """Write an attempt's end; its slot is empty already but still holds its answer."""
-        if not self._scheduler.running:
+        if not self.scheduler.running:
             self.num_ahead = 0  # nobody needs what is left of the run
         attempt.halted_by = outcome
         admitted_s = now if attempt.slot is None else attempt.admitted_s
@@ -238,7 +226,7 @@ class Lane:
             attempt.verified = None
         elif attempt.segments:
             attempt.answer_T = self._answers_BT[attempt.slot].copy()
-        counters = self._counters
+        counters = self.counters
         counters.completed[outcome] += 1
         if outcome in HALTED:
             weight = MEMORY if counters.segments else 1.0
@@ -252,7 +240,7 @@ def run_all(lane: Lane, attempts: Iterable[Attempt]) -> Iterator[Attempt]:
     """Run attempts through a lane without other work and with places for `num_slots`; yields them as they end."""
     waiting = iter(attempts)
     while True:
-        while lane.num_queued < lane.engine.num_slots and (attempt := next(waiting, None)) is not None:
+        while len(lane.scheduler.waiting) < lane.engine.num_slots and (attempt := next(waiting, None)) is not None:
             lane.submit(attempt)
         if not lane.has_work:
             return
