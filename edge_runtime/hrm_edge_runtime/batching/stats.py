@@ -38,9 +38,11 @@ class SlotView:
 class LaneSnapshot:
     """A lane at one moment, safe to keep and to send away.
 
-    `slot_segments` counts the rows of all steps; those `used` of those `offered` while others waited are the occupancy.
-    `segments_histogram[n]` counts puzzles that halted after n segments. `host_seconds_total` is what `Lane.step` takes
-    beside the engine; `least_step_s` the shortest of the recent steps over all slots, 0 before there was one.
+    `slot_segments_used` of `slot_segments_offered` rows did work in the steps that left somebody waiting, so their
+    ratio is the occupancy under a backlog; `slot_segments` counts the rows of all steps. `segments_histogram[n]` counts
+    puzzles that halted after n segments. Times are seconds over the lane's whole life; `step_seconds_total` is the
+    engine's, `host_seconds_total` everything else in `Lane.step`. `least_step_s` is the shortest of the recent steps
+    over all slots, 0 before there was one; `least_segments` what the quickest of the recent puzzles took.
     """
 
     num_slots: int
