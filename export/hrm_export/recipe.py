@@ -97,7 +97,7 @@ def _write_and_measure(directory: Path, form: Form, contents: Contents, options:
     form.rollout = _rollout(contents, form, stages)
     form.curve = learned_curve(form.rollout)
     if threshold is None:
-        threshold = choose(form.curve, float(form.rollout.exact_SN[-1].mean()), HALTING_LOSS).policy.threshold
+        threshold = choose(form.curve, HALTING_LOSS).policy.threshold
     form.policy = replace(served.policy, threshold=threshold)
 
 
