@@ -1,5 +1,6 @@
 """What is told of requests: an id from header to log, lines that machines read, traces, and never a puzzle or a key."""
 
+import contextlib
 import gzip
 import io
 import json
@@ -288,8 +289,13 @@ def test_nobody_waits_for_a_log_that_is_not_read_and_it_says_what_it_left_out(
     log.addHandler(handler)
     monkeypatch.setattr("hrm_edge_runtime.logs._log", log)
     dropped, numbers, rest = 0, list[int](), b""
-    first, *later = range(2000), range(2000, 2050)  # the pipe takes some hundred
+    first, *later = range(2000), range(2000, 2050)
     num_sent = later[-1].stop
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writer, b"\n" * 4096):  # full, so the first line holds the writer up until the pipe is read
+            pass
+    os.set_blocking(writer, True)
 
     def say(burst: range) -> None:
         for number in burst:
@@ -305,7 +311,7 @@ def test_nobody_waits_for_a_log_that_is_not_read_and_it_says_what_it_left_out(
     monkeypatch.setattr(queue.Queue, "empty", is_empty)
     while len(numbers) + dropped < num_sent:
         *lines, rest = (rest + os.read(reader, 1 << 16)).split(b"\n")
-        for number, what in (line.split(b" ", 1) for line in lines):
+        for number, what in (line.split(b" ", 1) for line in lines if line):
             if what.startswith(b"x"):
                 numbers.append(int(number))
             else:
