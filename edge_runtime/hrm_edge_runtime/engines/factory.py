@@ -111,10 +111,9 @@ def engine_for(
     num_threads: int | None = None,
     want_logits: bool | None = None,
 ) -> Engine:
-    """Open a bundle on the chosen engine; raises BundleError, or EngineUnavailableError with the remedy.
+    """Open a bundle on the chosen engine, which this never builds; raises BundleError or EngineUnavailableError.
 
     Logits are handed out where they are wanted; without a word where the model's attempts are hypotheses.
-    A TensorRT engine must have been built before (see `prepare`): this never builds one.
     """
     choice = choose(bundle, engine, num_slots=num_slots)
     want_logits = bundle.manifest.attempts == "hypotheses" if want_logits is None else want_logits

@@ -135,8 +135,7 @@ class SolveService:
 class ParserThreads:
     """Parses in threads, a few requests together where they come faster than they are parsed.
 
-    Waking a thread costs more than most puzzles take to parse: a thread for each request takes 20 % more CPU where
-    batches bring many at once.
+    Waking a thread costs more than most puzzles take to parse: one for each line of a batch takes 20 % more CPU.
     """
 
     def __init__(self) -> None:

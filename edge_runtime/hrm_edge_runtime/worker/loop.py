@@ -169,8 +169,7 @@ class EngineLoop:
 class FairTurns:
     """Whose turn it is on a device that several lanes share: that of the busy lane that stepped for the least time.
 
-    It has no clock, the seconds are passed in. A lane that had no work has saved nothing: it goes on from where the
-    lane was whose turn came last.
+    A lane that had no work has saved nothing: it goes on from where the lane was whose turn came last.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -87,8 +87,7 @@ EngineHandle = SpawnedEngine | ThreadEngine
 class EngineLink:
     """Two threads that carry messages between the event loop and one engine, so that the loop never waits on a pipe.
 
-    Waking a thread costs more than a message, so all messages of one turn of the event loop go in one piece. Both
-    callbacks run in the event loop; `on_lost` comes once, and last.
+    All messages of a turn go in one piece. Both callbacks run in the event loop; `on_lost` comes once, and last.
     """
 
     def __init__(
