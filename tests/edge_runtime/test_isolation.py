@@ -20,7 +20,7 @@ from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 
 NUM_SLOTS, NUM_SEGMENTS, NUM_QUESTIONS = 8, 5, 4
-POISONABLE = "logistics-6x6"  # a model that takes a puzzle vector, in which poison can come
+POISONABLE = "arc-7x7"  # a model that takes a puzzle vector, in which poison can come
 MODELS = [("sudoku-6x6", "fp32"), ("sudoku-6x6", "int8"), ("sudoku", "fp32"), ("arc-7x7", "fp32")]
 
 Said = tuple[bytes, bytes, bytes, bytes]
