@@ -1,4 +1,4 @@
-"""Six models are served and none reads the puzzle: the refusal speaks of the kind that fits it best."""
+"""Seven models are served and none reads the puzzle: the refusal speaks of the kind that fits it best."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from hrm_edge_runtime.http.schema import SolveRequest
 
 SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 MAZE = "#...#.#.\n#.###.#S\n#.....G.\n#.###.##\n#.#...#.\n#.#####.\n#.......\n########"
-GENERAL = "this is no puzzle of any kind served here (sudoku, arc-7x7, logistics-6x6, logistics, maze-8x8, sudoku-6x6)"
+GENERAL = "this is no puzzle of any kind served here (sudoku, arc-7x7, logistics-6x6, logistics, maze-14x14, maze-8x8, sudoku-6x6)"
 
 
 @pytest.fixture(scope="module")
