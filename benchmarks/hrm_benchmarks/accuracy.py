@@ -45,10 +45,8 @@ segments: of all attempts at a puzzle, and what one costs; CPU s a proof: all CP
 
 
 class KnownPuzzle(NamedTuple):
-    """A question, as it is asked, and its solution; None where that is not known."""
-
-    puzzle: object
-    solution: Grid | None
+    puzzle: object  # as it is asked
+    solution: Grid | None  # where that is known
 
 
 def puzzles_from_file(path: Path, puzzle: Puzzle, num_puzzles: int) -> list[KnownPuzzle]:
@@ -73,7 +71,6 @@ def puzzles_from_file(path: Path, puzzle: Puzzle, num_puzzles: int) -> list[Know
 
 
 def generated(puzzle: Puzzle, difficulty: str, num_puzzles: int, seed: int) -> list[KnownPuzzle]:
-    """Fresh puzzles of one difficulty, with their solutions."""
     return [
         KnownPuzzle(puzzle=puzzle.decode(asked.tokens_T).tolist(), solution=puzzle.decode(asked.labels_T))
         for asked in questions_made(puzzle, num_puzzles, difficulty=difficulty, seed=seed)

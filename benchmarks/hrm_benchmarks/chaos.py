@@ -65,25 +65,21 @@ def attacked(bundle: Bundle, asked: Questions, attack: Attack, *, senders: int, 
             arguments = httpx.URL(server.url).port, attack, senders, seconds
             attackers = multiprocessing.get_context("spawn").Process(target=_attack, args=arguments)
             attackers.start()
-            times_s = asyncio.run(_probe_alone(server.url, seconds))
+            times_s = asyncio.run(_probe(server.url, time.monotonic() + seconds))
             attackers.join()
     return {"livez": _livez(times_s), "faults": []}
 
 
-async def _probe_alone(url: str, seconds: float) -> list[float]:
-    async with serving.client(url) as http:
-        return await _probe(http, time.monotonic() + seconds)
-
-
-async def _probe(http: aiohttp.ClientSession, end_s: float) -> list[float]:
+async def _probe(url: str, end_s: float) -> list[float]:
     """How long `/livez` took, over a connection that is kept."""
     times_s: list[float] = []
-    while (began_s := time.monotonic()) < end_s:
-        with contextlib.suppress(aiohttp.ClientError, asyncio.TimeoutError):  # what takes longer counts as this long
-            async with http.get("/livez", timeout=aiohttp.ClientTimeout(PATIENCE_S)) as response:
-                await response.read()
-        times_s.append(time.monotonic() - began_s)
-        await asyncio.sleep(PROBE_EVERY_S)
+    async with serving.client(url) as http:
+        while (began_s := time.monotonic()) < end_s:
+            with contextlib.suppress(aiohttp.ClientError, asyncio.TimeoutError):  # longer counts as PATIENCE_S
+                async with http.get("/livez", timeout=aiohttp.ClientTimeout(PATIENCE_S)) as response:
+                    await response.read()
+            times_s.append(time.monotonic() - began_s)
+            await asyncio.sleep(PROBE_EVERY_S)
     return times_s
 
 
@@ -136,7 +132,7 @@ class _Chaos(Soak):
             self.solutions = [(await serving.post(self._http, body))[0]["solution"] for body in self.bodies]
             self._end_s = time.monotonic() + seconds
             singles = (batch[0] for batch in self._numbers(1))
-            probe = asyncio.ensure_future(_probe(self._http, self._end_s))
+            probe = asyncio.ensure_future(_probe(self.server.url, self._end_s))
             await asyncio.gather(
                 self._make_trouble(every_s),
                 *(self.ask_all(self._http, singles) for _ in range(SINGLES)),

@@ -246,7 +246,7 @@ def accuracy(
 
 
 @measured(
-    "load --bundle sudoku-6x6 --difficulty minimal --picture load.png",
+    "load --bundle sudoku-6x6 --difficulty minimal",
     groups={"Bundle": "bundle engine threads csv difficulty", "Script": "segments step_ms cost"},
 )
 def load(
@@ -266,7 +266,6 @@ def load(
     share: Annotated[list[float] | None, typer.Option(help="Load, may be repeated. [0.5, 0.8, 0.95]")] = None,
     slo_ms: Annotated[float | None, typer.Option(help="Goodput: answers within; else 5 full services.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of puzzles and arrivals.")] = 0,
-    picture: Annotated[Path | None, typer.Option(help="Draw the latencies into this file.")] = None,
 ) -> Found:
     """Offer Poisson arrivals at shares of the server's measured capacity, and compare with a simulation."""
     from hrm_benchmarks import load, policies, server
@@ -284,9 +283,7 @@ def load(
         measuring = load.measure(
             running, target, shares, seconds=seconds, saturation_s=saturation_s, slo_s=slo_s, seed=seed
         )
-        found, latencies = asyncio.run(measuring)
-    if picture is not None:
-        load.save_picture(picture, target.title, found["levels"], latencies)
+        found = asyncio.run(measuring)
     return Found(found, partial(load.print_report, target.title, found), target.title)
 
 

@@ -7,14 +7,13 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import aiohttp
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_benchmarks import server as serving
-from hrm_benchmarks.report import Row, new_figure, paper, print_table, tell
+from hrm_benchmarks.report import Row, paper, print_table, tell
 from hrm_benchmarks.scripted import VirtualClock
 from hrm_benchmarks.server import Exchange, RunningServer, Target
 from hrm_edge_runtime.batching import halting, task
@@ -24,8 +23,6 @@ from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.puzzle import UNKNOWN
 
 Seconds = NDArray[np.float64]
-Latencies = tuple[Seconds, Seconds]
-"""Measured and simulated, of the requests that were answered."""
 
 MEASURE_S = 0.5  # at least, for the cost of a step of so many rows
 FILL_S = 1.0  # from the first line of a stream until the queue is full
@@ -60,11 +57,8 @@ async def measure(
     saturation_s: float,
     slo_s: float | None,
     seed: int,
-) -> tuple[Row, list[Latencies]]:
-    """Cost of steps, capacity, then each share of it: the figures, and the latencies of each load for the picture.
-
-    Goodput counts answers within `slo_s`, else within `SLO_FACTOR` services.
-    """
+) -> Row:
+    """Cost of steps, capacity, then each share of it; goodput is within `slo_s`, else within `SLO_FACTOR` services."""
     rng, bodies = np.random.default_rng(seed), target.bodies()
     async with serving.client(server.url) as http:
         tell("what a step costs, by its rows")
@@ -73,7 +67,7 @@ async def measure(
         tell(f"capacity: {saturation_s:.0f} s with a full queue")
         capacity, segments_Q, between_s = await _capacity(server, http, bodies, target, saturation_s, step_s_B[-1])
         good_s = slo_s or SLO_FACTOR * target.num_slots / capacity["bound_per_s"]
-        levels, latencies = list[Row](), list[Latencies]()
+        levels = list[Row]()
         for share in shares:
             rate = share * capacity["puzzles_per_s"]
             tell(f"{share:.0%} of {capacity['puzzles_per_s']:.1f} puzzles/s for {seconds:.0f} s")
@@ -83,12 +77,10 @@ async def measure(
             simulated_s = simulate(
                 arrivals_s, segments_Q[asked], step_s_B + between_s, target.queue_limit, overhead_s=overhead_s
             )
-            latency_s = np.array([one.done_s - one.intended_s for one in exchanges if one.status == 200])
-            levels.append({"share": share, **_level(exchanges, latency_s, simulated_s, good_s)})
-            latencies.append((latency_s, simulated_s[~np.isnan(simulated_s)]))
+            levels.append({"share": share, **_level(exchanges, simulated_s, good_s)})
             await asyncio.sleep(2 * serving.SETTLED_S)
     cost = {"step_ms": (1e3 * step_s_B).tolist(), "overhead_ms": 1e3 * overhead_s, "slo_ms": 1e3 * good_s}
-    return {"ready_s": server.ready_s, **cost, "capacity": capacity, "levels": levels}, latencies
+    return {"ready_s": server.ready_s, **cost, "capacity": capacity, "levels": levels}
 
 
 async def _step_costs(server: RunningServer, http: aiohttp.ClientSession, body: bytes, target: Target) -> Seconds:
@@ -169,8 +161,9 @@ async def _capacity(
     return figures, segments_Q, (seen["at_s"] - seen["step_seconds_total"]) / seen["steps"]
 
 
-def _level(exchanges: Sequence[Exchange], latency_s: Seconds, simulated_s: Seconds, slo_s: float) -> Row:
+def _level(exchanges: Sequence[Exchange], simulated_s: Seconds, slo_s: float) -> Row:
     """One load: measured at the client from the intended moment of sending, and simulated for the same arrivals."""
+    latency_s = np.array([one.done_s - one.intended_s for one in exchanges if one.status == 200])
     span_s = max(one.done_s for one in exchanges)
     measured = _summary("", latency_s)
     simulated = _summary("simulated_", simulated_s[~np.isnan(simulated_s)])
@@ -209,22 +202,6 @@ def print_report(title: str, found: Row) -> None:
         highlight=False,
     )
     print_table("", COLUMNS, found["levels"], caption=f"{LEGEND}\ngoodput: answered within {found['slo_ms']:.0f} ms")
-
-
-def save_picture(path: Path, title: str, levels: Sequence[Row], latencies: Sequence[Latencies]) -> None:
-    """The share of requests that took longer than a given time, measured and simulated, for each load."""
-    figure = new_figure(figsize=(7, 4.2), layout="tight")
-    axes = figure.subplots()
-    for level, (measured_s, simulated_s) in zip(levels, latencies, strict=True):
-        drawn = axes.ecdf(1e3 * measured_s, complementary=True, label=f"{level['share']:.0%} of capacity")
-        axes.ecdf(1e3 * simulated_s, complementary=True, color=drawn.get_color(), linestyle=":")
-    axes.set(
-        xscale="log", yscale="log", xlabel="latency from the intended send time, ms", ylabel="share that took longer"
-    )
-    axes.set_title(f"{title}\n(dotted: simulated)", fontsize=9)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=130)
 
 
 class _Unproven:
@@ -283,5 +260,4 @@ def simulate(
 
 
 def poisson(rate: float, seconds: float, rng: np.random.Generator) -> Seconds:
-    """The moments of arrivals that are independent of each other."""
     return np.cumsum(rng.exponential(1 / rate, size=max(1, int(rate * seconds))))

@@ -66,8 +66,6 @@ POLICIES: tuple[Policy, ...] = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Bench:
-    """Everything the policies share."""
-
     engine: Engine
     puzzle: Checker
     puzzle_vector_E: Float32
@@ -78,7 +76,6 @@ class Bench:
 
 
 def scripted_bench(one: Scripted, *, virtual: bool) -> Bench:
-    """A scripted engine whose steps cost time but no work."""
     rng, puzzle, clock = np.random.default_rng(one.seed), registry.get(one.puzzle), VirtualClock()
     asked = made_up(puzzle, one.puzzles, rng)
     segments_N = draw_segments(one.segments, rng, one.puzzles)

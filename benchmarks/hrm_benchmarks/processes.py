@@ -62,19 +62,19 @@ async def throughput(
     `offered_per_s` is None where as much was offered as the server takes; `per_http_cpu_second` is the ceiling of the
     HTTP process on a core of its own.
     """
-    ways: list[tuple[str, float | None]] = [("/solve/batch", offered), ("/solve/batch", None), ("/solve", None)]
+    ways = [
+        ("/solve/batch", offered, partial(_streamed, rate=offered / STREAMS), STREAMS),
+        ("/solve/batch", None, _streamed, STREAMS),
+        ("/solve", None, _asked, connections),
+    ]
     bodies, passages = target.bodies(), list[Row]()
     async with serving.client(server.url) as http:
         tell("warm-up")
         await _streamed(http, serving.again_and_again(bodies, min(2.0, seconds)))
-        for route, rate in ways:
+        for route, rate, ask, num_tasks in ways:
             shown = "all it takes" if rate is None else f"{rate:.0f}"
             tell(f"{route}, offered each second: {shown}")
             before, began = server.usage(), time.monotonic()
-            if route == "/solve/batch":
-                ask, num_tasks = partial(_streamed, rate=rate and rate / STREAMS), STREAMS
-            else:
-                ask, num_tasks = _asked, connections
             sent = [ask(http, serving.again_and_again(bodies, seconds)) for _ in range(num_tasks)]
             count, spent_s = sum(await asyncio.gather(*sent)), time.monotonic() - began
             cpu_s = {name: one["cpu_s"] - before[name]["cpu_s"] for name, one in server.usage().items()}
@@ -214,9 +214,8 @@ class Soak:
         kept = [one for one in self.samples if one["answered"] > WARM_UP * self.counts["answered"]]
         if len(kept) < 3:
             return float("nan")
-        return float(
-            np.polyfit([one[along] for one in kept], [one["usage"][name]["resident_mb"] for one in kept], 1)[0]
-        )
+        resident_mb = [one["usage"][name]["resident_mb"] for one in kept]
+        return float(np.polyfit([one[along] for one in kept], resident_mb, 1)[0])
 
     def faults(self, num_requests: int, num_ended: float, before: Row, after: Row) -> list[str]:
         slots = self.server.slots()
@@ -231,16 +230,13 @@ class Soak:
             "slots still taken": lane["num_active"],
             "attempts still in line": lane["num_queued"],
             "engines lost": slots["engine"]["losses"],
-            **{
-                f"descriptors left open ({name})": after[name]["descriptors"] - before[name]["descriptors"]
-                for name in after
-            },
         }
+        for name in after:
+            counts[f"descriptors left open ({name})"] = after[name]["descriptors"] - before[name]["descriptors"]
         return [f"{count} {what}" for what, count in counts.items() if count > 0]
 
 
 def print_soak(found: Row) -> None:
-    """A row for each process, and what went wrong."""
     by_process = ("before", "after", "mb_per_hour", "mb_per_million")
     rows = [{"process": name, **{key: found[key][name] for key in by_process}} for name in found["before"]]
     print_table(f"{found['requests']} requests in {found['seconds']:.0f} s", SOAK_COLUMNS, rows)

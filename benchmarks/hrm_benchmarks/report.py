@@ -44,7 +44,6 @@ def environment() -> dict[str, object]:
 
 
 def print_json(settings: Row, *, machine: Row | None = None, **found: object) -> None:
-    """Print everything that a script would read."""
     content = {"environment": {**environment(), **(machine or {})}, "settings": settings, **found}
     print(json.dumps(content, indent=2, default=str))
 
@@ -69,17 +68,7 @@ def paper() -> Console:
 
 
 def tell(line: str) -> None:
-    """Show progress on standard error."""
     Console(file=sys.stderr).print(line, style="dim", highlight=False)
-
-
-def new_figure(**options: Any) -> Any:
-    """An empty matplotlib figure; raises ValueError where it is missing."""
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ValueError("a picture needs matplotlib: run pip install matplotlib.") from error
-    return Figure(**options)
 
 
 @contextlib.contextmanager

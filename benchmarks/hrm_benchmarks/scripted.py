@@ -69,7 +69,6 @@ def segment_shares(name: str) -> Shares:
 
 
 def draw_segments(name: str, rng: np.random.Generator, num_puzzles: int) -> NDArray[np.int64]:
-    """Segments for each of N puzzles."""
     share_S = segment_shares(name)
     return rng.choice(np.arange(1, len(share_S) + 1), size=num_puzzles, p=share_S)
 

@@ -44,7 +44,6 @@ def measure(
 
 
 def rows_of(names: Sequence[str], batch: int, seconds_RC: np.typing.NDArray[np.float64]) -> list[report.Row]:
-    """The figures of engines that took turns at one batch."""
     medians_ms = (1e3 * np.median(seconds_RC, axis=0)).tolist()
     return [
         {"engine": name, "batch": batch, "segment_ms": ms, **ratio}

@@ -67,7 +67,6 @@ class Target(NamedTuple):
 def bundle_target(
     bundle: Bundle, asked: Questions, engine: str, *, threads: int, num_slots: int, queue_limit: int
 ) -> Target:
-    """`hrm-serve` over a bundle."""
     options = {"engine": engine, "threads": threads, "slots": num_slots, "queue-limit": queue_limit}
     return Target(
         title=f"{bundle.manifest.name} on {engine}, {num_slots} slots, {threads} threads, {asked.title}",
@@ -81,7 +80,6 @@ def bundle_target(
 
 
 def scripted_target(one: scripted.Scripted) -> Target:
-    """The server over a scripted engine."""
     asked = one.questions()
     return Target(
         title=f"{one.title}, {one.puzzle}, {asked.title}",
@@ -140,7 +138,6 @@ class RunningServer:
         self._pid, self._http = pid, http
 
     def slots(self) -> Any:
-        """The answer of GET /slots."""
         return self._http.get("/slots").json()
 
     def totals(self, *, since: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -173,7 +170,7 @@ def _usage_of(pid: int) -> dict[str, float]:
 
 
 def client(url: str, headers: Mapping[str, str] | None = None) -> aiohttp.ClientSession:
-    """A session with any number of connections; every one is kept and used again."""
+    """Any number of connections; every one is kept and used again."""
     timeout = aiohttp.ClientTimeout(total=None, sock_read=READ_TIMEOUT_S)
     return aiohttp.ClientSession(url, headers=headers, connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
 

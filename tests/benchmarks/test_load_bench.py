@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,10 +36,9 @@ def test_one_slot_with_fixed_service_agrees_with_the_formula_of_pollaczek_and_kh
 
 
 @pytest.mark.process
-def test_a_load_run_says_what_was_asked_of_it(tmp_path: Path) -> None:
+def test_a_load_run_says_what_was_asked_of_it() -> None:
     arguments = "load --bundle script --step-ms 4 --slots 2 --seconds 1 --saturation-s 1 --puzzles 10 --share 0.5"
-    picture = tmp_path / "load.png"
-    said = CliRunner().invoke(app, [*arguments.split(), "--json", "--picture", str(picture)])
+    said = CliRunner().invoke(app, [*arguments.split(), "--json"])
     assert said.exit_code == 0, said.stderr
     found = json.loads(said.stdout)
     assert len(found["step_ms"]) == 2
@@ -49,7 +47,6 @@ def test_a_load_run_says_what_was_asked_of_it(tmp_path: Path) -> None:
     assert level["requests"] > 0
     assert level["drop_rate"] == 0
     assert level["mean_ms"] > 0
-    assert picture.stat().st_size > 1000
 
 
 def test_a_bundle_that_is_not_there_ends_with_one_sentence() -> None:

@@ -67,6 +67,10 @@ def unwell(findings: Sequence[Finding]) -> dict[str, str]:
     return {finding.name: finding.level for finding in findings if finding.level != "ok"}
 
 
+def examined(host: Host, installed: TrainingSoftware, work: Path) -> list[Finding]:
+    return [*doctor.software_findings(host, installed), *training.findings(host, work)]
+
+
 def test_a_healthy_machine_needs_nothing(tmp_path: Path) -> None:
     answers = {
         "nvidia-smi --query-gpu=index": HEALTHY,
@@ -75,14 +79,14 @@ def test_a_healthy_machine_needs_nothing(tmp_path: Path) -> None:
         "journalctl": "kernel: nothing of note\n",
     }
     (tmp_path / "dev" / "shm").mkdir(parents=True)
-    found = doctor.examine(machine(tmp_path, answers), TRAINER, tmp_path)
+    found = examined(machine(tmp_path, answers), TRAINER, tmp_path)
     assert {name for name in unwell(found) if name != "disk"} <= {"shared memory"}  # both are this machine's own
     assert "sm_80 serves compute capability 8.9" in [finding.text for finding in found]
 
 
 def test_a_bare_machine_is_examined_without_an_error(tmp_path: Path) -> None:
     cpu_only = replace(TRAINER, torch_cuda=None, sees_gpu=False, architectures=(), compiler=None, has_triton=False)
-    found = doctor.examine(machine(tmp_path, {}, {}), cpu_only, tmp_path)
+    found = examined(machine(tmp_path, {}, {}), cpu_only, tmp_path)
     assert "fail" not in {finding.level for finding in found if finding.name != "disk"}
     assert "torch.compile" in unwell(found)
 

@@ -96,8 +96,6 @@ def open_source(path: Path, split: str, puzzle: Puzzle) -> SplitSource:
 
 
 class Feed:
-    """Draws what any slots are offered at any step."""
-
     def __init__(self, source: SplitSource, puzzle: Puzzle, *, seed: int, augment: bool) -> None:
         self.source, self.puzzle, self.seed, self.augment = source, puzzle, seed, augment
 

@@ -34,13 +34,9 @@ def findings() -> list[Finding]:
     """The findings on this machine, or only that it is not used for training."""
     if importlib.util.find_spec("torch") is None:
         return [ok("training", "not looked at, since PyTorch is not installed: pip install 'hrm-edge[train]'")]
-    software = look()
-    return [*examine(Host(), software, Path.cwd()), *(attention() if software.torch else ())]
-
-
-def examine(machine: Host, installed: TrainingSoftware, work: Path) -> list[Finding]:
-    """All findings in the order they are shown; `work` is where runs and data are written."""
-    return [*software_findings(machine, installed), *training.findings(machine, work)]
+    machine, software = Host(), look()
+    found = [*software_findings(machine, software), *training.findings(machine, Path.cwd())]
+    return [*found, *(attention() if software.torch else ())]
 
 
 def look() -> TrainingSoftware:

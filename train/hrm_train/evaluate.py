@@ -55,10 +55,6 @@ class Evaluation:
         """What the best checkpoint has most of: proven puzzles, or exact ones where no proof exists."""
         return self.proven[-1] if self.proof_exists else self.exact[-1]
 
-    def at(self, segments: int) -> dict[str, float]:
-        index = min(segments, len(self.exact)) - 1
-        return {name: getattr(self, name)[index] for name in CURVES}
-
     def summary(self) -> str:
         counts = sorted({1, min(4, len(self.exact)), len(self.exact)})
         exact = "/".join(f"{100 * self.exact[count - 1]:.1f}" for count in counts)
@@ -157,14 +153,11 @@ def _share(right_SBT: NDArray[np.bool_], among_BT: NDArray[np.bool_]) -> NDArray
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """The same seeded puzzles at every validation; `fast` is None where the whole set is small.
-
-    `identifiers` name the puzzle ids of the whole set where variants of a task vote.
-    """
+    """The same seeded puzzles at every validation."""
 
     whole: Batch
-    fast: Batch | None
-    identifiers: tuple[str, ...] = ()
+    fast: Batch | None  # where the whole set is not small
+    identifiers: tuple[str, ...] = ()  # of the puzzle ids, where variants of a task vote
 
 
 def held_out(source: SplitSource, most: int, seed: int) -> HeldOut:

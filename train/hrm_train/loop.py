@@ -26,28 +26,21 @@ from hrm_train.window import Slots, recompute_blocks, window_loss
 
 @dataclass(frozen=True, kw_only=True)
 class StepSums:
-    """What a step or a micro-batch measured, in parts that add up; tensors stay on the device until they are read.
+    """What a step or a micro-batch measured, in parts that add up; tensors stay on the device until they are read."""
 
-    `loss` is the mean per row and segment, `answer_loss` its part without halting (and hints), `exact` and `cells` the
-    shares of rows that are exact and of open cells that are right, `halted` how many rows halted, after `segments` in
-    sum, `solved` how many of those are exact.
-    """
-
-    loss: Tensor
-    answer_loss: Tensor
-    exact: Tensor
-    cells: Tensor
-    solved: Tensor
-    halted: Tensor
-    segments: Tensor
+    loss: Tensor  # the mean per row and segment
+    answer_loss: Tensor  # without halting and hints
+    exact: Tensor  # share of rows
+    cells: Tensor  # share of open cells that are right
+    solved: Tensor  # how many of the halted rows are exact
+    halted: Tensor  # how many rows
+    segments: Tensor  # of the halted rows, in sum
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport(StepSums):
-    """`skipped` is how many updates of this run were left out because their gradient was not finite."""
-
     gradient_norm: Tensor
-    skipped: Tensor
+    skipped: Tensor  # updates of this run so far, whose gradient was not finite
     lr: float
 
 
@@ -90,10 +83,10 @@ class Trainer:
             self._refill()
         sums, vector_gradients = self._learn()
         with self.meter.phase("optimiser"):
-            rate = self._rate()
+            samples = self.recipe.batch_size * self.recipe.window
+            rate = self.recipe.rate_at(self.progress.samples + samples)
             norm = self._update(sums, vector_gradients, rate)
         self._counted += torch.stack([sums.solved, sums.halted])
-        samples = self.recipe.batch_size * self.recipe.window
         self.meter.count(samples)
         self.progress.step += 1
         self.progress.samples += samples
@@ -192,16 +185,12 @@ class Trainer:
         self._skipped += 1 - keep
         return norm
 
-    def _rate(self) -> float:
-        return self.recipe.rate_at(self.progress.samples + self.recipe.batch_size * self.recipe.window)
-
     @property
     def max_segments(self) -> int:  # at present
         return self.recipe.segments_at(self.progress.samples, self.model.config.max_segments)
 
     @property
     def slots(self) -> Slots:
-        """This rank's slots, all micro-batches together."""
         return Slots.joined(self._parts)
 
     def regroup(self, micro_batch: int) -> None:

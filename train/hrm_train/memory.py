@@ -28,12 +28,12 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Bytes on one device. `optimiser` are its moments, `average` the moving average of the weights."""
+    """Bytes on one device."""
 
     weights: int
     gradients: int
-    optimiser: int
-    average: int
+    optimiser: int  # its moments
+    average: int  # of the weights
     slots: int
     activations: int
 

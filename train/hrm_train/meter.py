@@ -31,8 +31,6 @@ class Mark(Protocol):
 
 
 class HostMark:
-    """A moment of the wall clock."""
-
     at_s: float
 
     def record(self) -> None:

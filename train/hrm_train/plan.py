@@ -56,7 +56,6 @@ class RunPlan:
 
     @property
     def micro_batch(self) -> int:
-        """Rows learnt from at once on this rank."""
         with torch.device("meta"):
             return self.micro_batch_for(HRM(self.config))
 
@@ -82,14 +81,12 @@ class RunPlan:
         )
 
     def disk(self) -> str:
-        """What the run's checkpoints take, beside what is free there."""
         folder = next(path for path in self.run.absolute().parents if path.is_dir())
         size, free = self.memory().checkpoint, shutil.disk_usage(folder).free
         text = f"a checkpoint takes {size / GIB:.2f} GiB, {CHECKPOINTS} at once at most; {free / GIB:.1f} GiB are free"
         return text if CHECKPOINTS * size < free else f"warning: {text}; give --run on a larger disk"
 
     def schedule(self) -> str:
-        """How long the run is and how fast it learns."""
         recipe = self.recipe
         steps = -(-recipe.total_samples // (recipe.batch_size * recipe.window))
         given = f" ({recipe.lr:.3g} at a batch of {recipe.base_batch})" if recipe.base_batch else ""
@@ -208,9 +205,8 @@ def read_plan(run: Path, hw: str | None = None) -> RunPlan:
 def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
     """The trainer at its first step; `Trainer.restore` takes it further."""
     puzzle, recipe = registry.get(plan.recipe.puzzle), plan.recipe
-    feed = batches.Feed(
-        batches.open_source(plan.data, "train", puzzle), puzzle, seed=recipe.seed, augment=recipe.augment
-    )
+    source = batches.open_source(plan.data, "train", puzzle)
+    feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
     torch.manual_seed(recipe.seed)
     model = HRM(plan.config)
     if plan.init and not (plan.run / "latest").exists():  # a checkpoint of the run itself replaces the start anyway
@@ -290,9 +286,8 @@ def fastest(trainer: Trainer, wanted: int, say: Say, limit: int | None = None) -
             break
     while not speeds:
         if trainer.micro_batch == 1:
-            raise ValueError(
-                f"not even one row fits into {FILLED:.0%} of {limit / 2**20:.0f} MiB; choose a smaller --preset"
-            )
+            room = f"{FILLED:.0%} of {limit / 2**20:.0f} MiB"
+            raise ValueError(f"not even one row fits into {room}; choose a smaller --preset")
         _fits(trainer, trainer.micro_batch // 2, limit, speeds, say)
     best = max(speeds, key=lambda rows: speeds[rows])
     say(f"chosen: micro-batches of {best} rows, {-(-most // best)} for each update")

@@ -65,10 +65,9 @@ class Recipe:
         for name in ("batch_size", "window", "total_samples"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be at least 1")
-        if not 0 <= self.average_decay < 1:
-            raise ValueError(f"average_decay is {self.average_decay}, but must lie in [0, 1); 0 keeps no average")
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing is {self.label_smoothing}, but must lie in [0, 1); 0 is none")
+        for name, zero in (("average_decay", "keeps no average"), ("label_smoothing", "is none")):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, but must lie in [0, 1); 0 {zero}")
         for name, kinds in (("loss", LossKind), ("optimiser", Optimiser)):
             if getattr(self, name) not in get_args(kinds):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(get_args(kinds))}")

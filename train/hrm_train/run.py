@@ -70,10 +70,8 @@ class TrainingRun:
                 if self._is_over() or self._every(intervals.validate_steps):
                     evaluation = self._validate()
                 stopping = self._agreed(self.stopped_by is not None)
-                waited_min = (time.monotonic() - self._saved_at) / 60
-                is_due = self._every(intervals.checkpoint_steps) or self._agreed(
-                    waited_min >= intervals.checkpoint_minutes
-                )
+                is_late = time.monotonic() - self._saved_at >= 60 * intervals.checkpoint_minutes
+                is_due = self._every(intervals.checkpoint_steps) or self._agreed(is_late)
                 if self._is_over() or stopping or is_due:
                     self.save()
             self.telemetry.close()

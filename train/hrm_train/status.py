@@ -64,7 +64,6 @@ class History:
     def best(
         self, kind: evaluate.Kind, until_step: float, worth: Callable[[Row], float] = lambda row: row["score"]
     ) -> Row | None:
-        """The first row that is worth most."""
         return max(self.rows(kind, until_step), key=worth, default=None)
 
 

@@ -142,12 +142,11 @@ class Telemetry:
 
     def validated(self, kind: str, evaluation: evaluate.Evaluation) -> None:
         figures = {name: getattr(evaluation, name) for name in ("segments", "halted_exact")}
-        figures |= {
-            "answer_loss": evaluation.loss,
-            **{f"pass_at_{k}": share for k, share in evaluation.pass_at.items()},
-        }
-        for segments in sorted({1, 4, len(evaluation.exact)}):
-            figures |= {f"{name}_at_{segments}": value for name, value in evaluation.at(segments).items()}
+        figures |= {f"pass_at_{k}": share for k, share in evaluation.pass_at.items()}
+        figures["answer_loss"], most = evaluation.loss, len(evaluation.exact)
+        for count in sorted({1, 4, most}):
+            last = min(count, most) - 1
+            figures |= {f"{name}_at_{count}": getattr(evaluation, name)[last] for name in evaluate.CURVES}
         for writer in self._writers:
             writer.write({f"val/{kind}/{n}": value for n, value in figures.items()}, self._trainer.progress.samples)
 

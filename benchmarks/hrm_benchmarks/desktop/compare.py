@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 
-from hrm_benchmarks.report import Row, new_figure
+from hrm_benchmarks.report import Row
 from hrm_model import geometry
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
@@ -97,7 +98,7 @@ def save(folder: Path, rows: Sequence[Row]) -> None:
     lines = [[heading for heading, _ in COLUMNS], ["---"] * len(COLUMNS)]
     lines += [[form.format(**row) for _, form in COLUMNS] for row in rows]
     (folder / "compare.md").write_text("".join(f"| {' | '.join(line)} |\n" for line in lines), encoding="utf-8")
-    figure = new_figure(figsize=(7, 3.6), layout="tight")
+    figure = Figure(figsize=(7, 3.6), layout="tight")
     axes = figure.subplots()
     for arch in ARCHS:
         exact = {row["puzzle"]: np.mean(row["exact"]) for row in rows if row["arch"] == arch}
