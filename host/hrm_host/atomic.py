@@ -70,10 +70,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def lock(path: Path) -> Generator[None]:
-    """Hold the file `.NAME.lock` beside `path`, and wait as long as another process holds it.
-
-    Not the file itself: who waits for that would get one that has been replaced.
-    """
+    """Hold `.NAME.lock` beside `path` (which may be replaced meanwhile), waiting while another process holds it."""
     handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         while not system.try_lock(handle):

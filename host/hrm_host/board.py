@@ -64,10 +64,7 @@ class Zone:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """Reads files below a root and asks commands; a test gives a tree and answers of its own. Changes nothing.
-
-    What is missing, forbidden or switched off reads as None.
-    """
+    """Reads files below a root and asks commands; a test gives its own. None is missing, forbidden or switched off."""
 
     root: Path = Path("/")
     ask: Callable[[Sequence[str]], str | None] = answer_of
@@ -196,10 +193,7 @@ class Host:
 
 @dataclass(kw_only=True)
 class Energy:
-    """Joules that only rise: a machine's own counters with their wraps taken out, or power summed over time.
-
-    Power is averaged over two readings, so a sum is as good as the readings are frequent.
-    """
+    """Joules that only rise: counters with their wraps taken out, or power averaged over each two readings."""
 
     machine: Host
     clock: Callable[[], float] = time.monotonic

@@ -35,10 +35,7 @@ class Memory:
 
     @property
     def allocatable_mb(self) -> int:
-        """What a GPU that shares this memory could still allocate.
-
-        Pages of the host go to swap while there is room for them; the memory already on the device does not.
-        """
+        """What a GPU could still get of it: pages of the host go to swap while there is room, its own do not."""
         host_mb = max(0, self.total_mb - self.available_mb - self.gpu_mb)
         stays_mb = max(0, host_mb - self.swap_free_mb)
         return max(0, self.total_mb - self.gpu_mb - stays_mb)
@@ -94,11 +91,7 @@ def physical_bytes() -> int:
 
 
 def keep_freed_memory() -> None:
-    """From now on this process keeps freed memory for its next large blocks; does nothing without glibc.
-
-    By default glibc maps large blocks afresh and returns freed ones, so that the kernel zeroes the same megabytes
-    again for the short-lived tensors of every training step.
-    """
+    """With glibc, keep freed blocks for the next large ones: by default the kernel zeroes them anew for every step."""
     if (library := _glibc()) is not None:
         library.mallopt(_MMAP_MAX, 0)
         library.mallopt(_TRIM_THRESHOLD, 2**31 - 1)

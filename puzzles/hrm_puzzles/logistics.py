@@ -92,7 +92,6 @@ class Logistics(GridPuzzle):
         plausible = np.flatnonzero(_is_plausible_B(shape, inputs_BT, answers_BT))
         for start in range(0, len(plausible), BLOCK):
             rows = plausible[start : start + BLOCK]
-            # Both halves of the proof: the marked roads hold a cheapest tour, and none of them is spare.
             answers_KT = answers_BT[rows]
             costs_2KT = np.concatenate([COST_OF_TOKEN[answers_KT], tours.marked_costs_BT(answers_KT)])
             best_K, marked_K = np.split(tours.optimum_B(shape, costs_2KT, np.concatenate([answers_KT, answers_KT])), 2)
@@ -226,7 +225,9 @@ def _with_one_tour(city: _City, draw: Random) -> tuple[BoolArray, int] | None:
         distance_PT = tours.distances_BPT(city.shape, city.costs_T[None], np.array([city.stops]))[0]
         cheapest = tours.CheapestTours(distance_PT[:, city.stops])
         if chosen_T is None:
-            chosen_T = _cells_of_one(city, draw, distance_PT, cheapest)
+            chosen_T = np.zeros(city.shape.num_cells, dtype=np.bool_)
+            for start, end in cheapest.one():
+                chosen_T[_way(city.shape, distance_PT[start], city.costs_T, city.stops[end], draw.choice)] = True
         starts, ends = (list(part) for part in zip(*cheapest.legs(), strict=True))
         through_LT = distance_PT[starts] + distance_PT[ends] - city.costs_T + 1  # the cell's own cost is in both
         whole_L1 = distance_PT[starts, np.array(city.stops)[ends]][:, None]
@@ -237,13 +238,6 @@ def _with_one_tour(city: _City, draw: Random) -> tuple[BoolArray, int] | None:
             return (chosen_T, cheapest.cost) if is_minimal else None
         if not _congest(city, draw, others_T, chosen_T):
             return None
-
-
-def _cells_of_one(city: _City, draw: Random, distance_PT: Int32Array, cheapest: tours.CheapestTours) -> BoolArray:
-    cells_T = np.zeros(city.shape.num_cells, dtype=np.bool_)
-    for start, end in cheapest.one():
-        cells_T[_way(city.shape, distance_PT[start], city.costs_T, city.stops[end], draw.choice)] = True
-    return cells_T
 
 
 def _way(
@@ -310,8 +304,8 @@ def _partly_closed(
     shape: GridShape, draw: Random, stretches: list[list[int]], crossings: list[list[int]]
 ) -> list[list[int]]:
     """The stretches without some random ones, each left out only if the other roads stay connected."""
-    bits = [_bits(shape, stretch) for stretch in stretches]
-    roads = sum(bits) + sum(_bits(shape, crossing) for crossing in crossings)
+    bits = [sum(bit_at(shape, *divmod(cell, shape.cols)) for cell in cells) for cells in stretches + crossings]
+    roads = sum(bits)
     kept = set(range(len(stretches)))
     for index in draw.sample(range(len(stretches)), round(CLOSED_SHARE * len(stretches))):
         others = roads ^ bits[index]
@@ -319,7 +313,3 @@ def _partly_closed(
             roads = others
             kept.discard(index)
     return [stretches[index] for index in sorted(kept)]
-
-
-def _bits(shape: GridShape, cells: list[int]) -> int:
-    return sum(bit_at(shape, *divmod(cell, shape.cols)) for cell in cells)

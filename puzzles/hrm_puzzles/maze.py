@@ -132,7 +132,6 @@ class Maze(GridPuzzle):
         return Route(start=first, legs=legs, cost=len(cells) or None, optimum=optimum)
 
     def board_of(self, text: str) -> Grid:
-        """The cells of one row of a CSV file, question or answer; the board is not judged."""
         return self.read(text).grid
 
     def bare(self, tokens: IntArray) -> IntArray:

@@ -272,7 +272,7 @@ class Voting(Protocol):
 
 @runtime_checkable
 class NamedVariants(Protocol):
-    """A puzzle whose copies are rows of the puzzle table with names of their own, as those of an ARC task."""
+    """Copies that are rows of the puzzle table with names of their own, as those of an ARC task."""
 
     def variant_of(self, name: str) -> tuple[str, Symmetry]:
         """The task behind a name, and the symmetry that makes this variant of its puzzles."""
@@ -280,7 +280,6 @@ class NamedVariants(Protocol):
 
 
 def require_difficulty(difficulty: str, known: Collection[str]) -> None:
-    """Refuse an unknown difficulty with the list of the known ones."""
     if difficulty not in known:
         remedy = f"use one of {', '.join(known)}"
         raise PuzzleError(f"there is no difficulty {difficulty[:40]!r}", "unknown-difficulty", remedy)
@@ -288,15 +287,12 @@ def require_difficulty(difficulty: str, known: Collection[str]) -> None:
 
 @dataclass(kw_only=True)
 class Ballot:
-    """Votes where no answer can be proven, ranked as ARC is scored: by number, then by the voters' mean trust.
-
-    A trust is the sigmoid of a halting value.
-    """
+    """Votes where no proof exists, ranked as ARC is scored: by number, then by the voters' mean trust."""
 
     _trusts: dict[Hashable, list[float]] = field(default_factory=dict[Hashable, list[float]])
 
     def cast(self, candidate: Hashable, q_halt: float) -> None:
-        trust = 0.5 * (1 + math.tanh(q_halt / 2))  # a sigmoid that cannot overflow
+        trust = 0.5 * (1 + math.tanh(q_halt / 2))  # the sigmoid, which so cannot overflow
         self._trusts.setdefault(candidate, []).append(trust)
 
     def votes(self, candidate: Hashable) -> int:
@@ -317,6 +313,5 @@ class Ballot:
         return first > second + num_to_come
 
     def rank(self, candidate: Hashable) -> tuple[int, float]:
-        """Number of votes, and the mean trust of those who gave them."""
         trusts = self._trusts[candidate]
         return len(trusts), sum(trusts) / len(trusts)

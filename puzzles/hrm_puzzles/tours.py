@@ -148,10 +148,7 @@ def is_minimal_B(shape: grid_board.GridShape, answers_BT: IntArray, best_B: IntA
 
 
 def _corridor_heads_BT(shape: grid_board.GridShape, answers_BT: IntArray) -> grid_board.BoolArray:
-    """The marked roads that need a closing test: closing any cell of a corridor closes all of it.
-
-    Left out are cells with two ways whose upper or left neighbour has two ways as well.
-    """
+    """The marked roads to close in turn: one of a corridor closes it all, so none after another of it, up or left."""
     is_marked_BT = answers_BT > CUSTOMER_TOKEN
     has_two_ways_BT = is_marked_BT & (grid_board.num_neighbours_BT(shape, answers_BT >= DEPOT_TOKEN) == 2)
     corridor_BRC = np.pad(has_two_ways_BT.reshape(-1, shape.rows, shape.cols), ((0, 0), (1, 0), (1, 0)))

@@ -85,10 +85,10 @@ class Arc:
 
     def is_well_formed_B(self, tokens_BT: IntArray) -> BoolArray:
         """Whether each row is exactly one grid with its end marks, the one thing that can be said of an answer."""
-        boxes, is_colour_BT = arc_canvas.boxes_of_B(tokens_BT, self.side), arc_canvas.is_colour(np.asarray(tokens_BT))
-        expected_BT = np.where(is_colour_BT, tokens_BT, boxes.marks_BT(self.side))
-        is_full_B = is_colour_BT.sum(axis=1) == boxes.height_B * boxes.width_B
-        return is_full_B & (expected_BT == tokens_BT).all(axis=1)
+        boxes = arc_canvas.boxes_of_B(tokens_BT, self.side)
+        redrawn_BT = arc_canvas.moved_BT(tokens_BT, boxes, boxes.top_B, boxes.left_B, self.side)
+        is_full_B = arc_canvas.is_colour(np.asarray(tokens_BT)).sum(axis=1) == boxes.height_B * boxes.width_B
+        return is_full_B & (redrawn_BT == tokens_BT).all(axis=1)
 
     def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> np.typing.NDArray[np.int8]:  # noqa: ARG002
         """UNKNOWN, always: what a task asks for is not written anywhere."""

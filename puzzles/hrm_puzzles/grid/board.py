@@ -34,10 +34,6 @@ class GridShape:
     def num_cells(self) -> int:
         return self.rows * self.cols
 
-    @property
-    def is_square(self) -> bool:
-        return self.rows == self.cols
-
     @cached_property
     def geometry(self) -> Geometry:
         """Partitions into rows and columns; four heads that start by looking one cell up, down, left and right."""
@@ -126,7 +122,6 @@ class GridSymmetry:
         return self.relabel_V[tokens_BT[..., self.source_T]]
 
     def invert(self, tokens_BT: IntArray) -> Int32Array:
-        """The exact inverse of `apply`."""
         return np.argsort(self.relabel_V).astype(np.int32)[tokens_BT[..., np.argsort(self.source_T)]]
 
 
@@ -134,16 +129,13 @@ class GridSymmetry:
 def dihedral_sources_KT(shape: GridShape) -> Int32Array:
     """The source of every position under each of the 8 symmetries of a square or 4 of a rectangle; identity first."""
     cells_RC = np.arange(shape.num_cells, dtype=np.int32).reshape(shape.rows, shape.cols)
-    orientations = [cells_RC, cells_RC.T] if shape.is_square else [cells_RC]
+    orientations = [cells_RC, cells_RC.T] if shape.rows == shape.cols else [cells_RC]
     images = [flipped for image in orientations for half in (image, image[::-1]) for flipped in (half, half[:, ::-1])]
     return np.stack([image.reshape(-1) for image in images])
 
 
 def mixed(values: UInt64Array, salt: int = 0) -> UInt64Array:
-    """The finaliser of MurmurHash3 over each value, so that sums of mixed values tell their terms apart.
-
-    Other salts give independent numbers.
-    """
+    """MurmurHash3's finaliser over each value, so that sums of mixed values tell terms apart; each salt is another."""
     values = values + np.uint64(salt * 0x9E3779B97F4A7C15 % 2**64)
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         values = (values ^ values >> np.uint64(33)) * np.uint64(factor)

@@ -50,10 +50,6 @@ class BoardSize:
         if len(values) != count:
             raise self.error(f"{subject} has {len(values)} {noun} where {count} are expected", row)
 
-    def require_short(self, text: str) -> None:
-        if len(text) > MAX_TEXT:
-            raise self.error(f"the text has {len(text)} characters, more than any form of a board")
-
     def rows_of(self, values: object) -> list[list[object]]:
         """A list of R lists of C values each."""
         if not isinstance(values, list):
@@ -76,7 +72,8 @@ def size_of(shape: GridShape) -> BoardSize:
 def parsed(size: BoardSize, legend: Legend, from_text: FromText, notation: object) -> Parsed:
     """Read text or lists; raises PuzzleError with the rule `not-a-puzzle`, that of `size`, or `bad-character`."""
     if isinstance(notation, str):
-        size.require_short(notation)
+        if len(notation) > MAX_TEXT:
+            raise size.error(f"the text has {len(notation)} characters, more than any form of a board")
         return from_text(notation)
     if isinstance(notation, list):
         return _from_list(size, legend, cast("list[object]", notation), from_text)

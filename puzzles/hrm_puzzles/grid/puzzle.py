@@ -56,7 +56,6 @@ class GridPuzzle(ABC):
     pictures: ClassVar[Mapping[int, str]]
     """Two characters for each value, which makes cells about square."""
     palette: ClassVar[Mapping[int, str]]
-    """The colour of each value, as #rrggbb."""
 
     def __post_init__(self) -> None:
         if self.rows not in self.sides or self.cols not in self.sides:
@@ -110,10 +109,7 @@ class GridPuzzle(ABC):
         return partial(grid_notation.parsed, size, self.legend, partial(grid_notation.lines_parsed, size, self.legend))
 
     def parse(self, notation: object) -> Parsed:
-        """Read any notation; refuses what is no board, and boards that make no sense.
-
-        A board with a whole right answer marked passes, so that an answer can be read back.
-        """
+        """Refuses what is no board or makes no sense; one with a whole right answer passes, to be read back."""
         if isinstance(notation, dict):
             grid, question = self.from_object(cast("dict[object, object]", notation))
             form = Notation(kind="object", blank=self.legend.open_value, template=json.dumps(question))
@@ -173,7 +169,6 @@ class GridPuzzle(ABC):
         return self.value_of_token[np.clip(tokens_T, 0, self.vocab_size)].reshape(self.rows, self.cols)
 
     def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> np.typing.NDArray[np.int8]:
-        """RIGHT where `is_right_B`, else WRONG."""
         return np.where(self.is_right_B(inputs_BT, answers_BT), RIGHT, WRONG).astype(np.int8)
 
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> grid_board.UInt64Array:  # noqa: ARG002

@@ -123,7 +123,9 @@ def _from_text(board: SudokuBoard, text: str) -> Parsed:
     offsets = tuple(chain.from_iterable(lines))
     characters = "".join(map(text.__getitem__, offsets))
     if refused := characters.lstrip("".join(board.legend.values)):
-        cell = _cell_name(board, lines, len(characters) - len(refused))
+        place = len(characters) - len(refused)
+        names = [(row, col) for row, line in enumerate(lines, 1) for col in range(1, len(line) + 1)]
+        cell = names[place] if len(lines) == board.side else board.cell_name(place)  # rows are counted off
         raise bad_character(cell, refused[0], board.legend.described)
     if len(lines) == board.side:
         for row, line in enumerate(lines):
@@ -136,10 +138,7 @@ def _from_text(board: SudokuBoard, text: str) -> Parsed:
 
 
 def _lines(board: SudokuBoard, text: str) -> list[list[int]]:
-    """The cells of each line that has any, without headers and frames.
-
-    Where that does not make a board, lines of dashes may be rows of blanks, or spaces may be blanks.
-    """
+    """The cells of each line without headers and frames; where that makes no board, dashes or spaces may be blanks."""
     lines: list[list[int]] = []
     start = 0
     for line in text.splitlines(keepends=True):
@@ -154,14 +153,3 @@ def _lines(board: SudokuBoard, text: str) -> list[list[int]]:
             return found
     spaces_are_blanks = len(text) == board.num_cells and not text.strip(" 123456789")
     return [list(range(len(text)))] if spaces_are_blanks else usual
-
-
-def _cell_name(board: SudokuBoard, lines: list[list[int]], cell: int) -> Cell:
-    """(row, column) of a cell; without one line for each row, rows are counted off."""
-    if len(lines) != board.side:
-        return board.cell_name(cell)
-    row = 0
-    while cell >= len(lines[row]):
-        cell -= len(lines[row])
-        row += 1
-    return row + 1, cell + 1

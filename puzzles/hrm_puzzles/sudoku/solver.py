@@ -28,11 +28,7 @@ CandidateOrder = Callable[[list[int]], list[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Solutions:
-    """What a search found.
-
-    `backtracks` are the tries that ended without a solution before the first solution. `is_complete` is False when the
-    allowance of tries ran out: then there may be more solutions than these.
-    """
+    """`backtracks`: tries without a solution before the first one. Incomplete where tries ran out: others may exist."""
 
     grids: tuple[Grid, ...]
     backtracks: int
@@ -112,10 +108,7 @@ class SudokuSolver:
         return Solutions(grids=tuple(grids), backtracks=backtracks if grids else num_tries, is_complete=is_complete)
 
     def propagate(self, state: State) -> State | None:
-        """Fix cells with one candidate and digits with one place until nothing changes; None is a contradiction.
-
-        The result does not depend on the order of drawing.
-        """
+        """Fix cells with one candidate and digits with one place until nothing changes; None is a contradiction."""
         candidates, fixed = state
         num_idle = 0
         for family in cycle(self._families):
@@ -160,10 +153,7 @@ class SudokuSolver:
 
 @dataclass(frozen=True, kw_only=True)
 class _Family:
-    """Sets of bits {b + i + j} for each bit b of `base`, each i of 0 and `inner`, each j of 0 and `outer`.
-
-    Exactly one bit of each set belongs to a solution.
-    """
+    """Sets {b + i + j}, b in `base`, i in 0 and `inner`, j in 0 and `outer`; each has exactly one bit of a solution."""
 
     base: int
     inner: tuple[int, ...]
@@ -201,10 +191,7 @@ def _families_of(board: SudokuBoard) -> list[_Family]:
 
 
 def check_question(board: SudokuBoard, grid: Grid) -> None:
-    """Refuse givens that clash, and questions with no solution or several.
-
-    The work is bounded: a question too hard to judge within MAX_TRIES guesses is let through.
-    """
+    """Refuse clashing givens, and no or several solutions; what MAX_TRIES guesses do not decide is let through."""
     found = solve(board, grid, max_solutions=2, max_tries=MAX_TRIES)
     if len(found.grids) > 1:
         one, other = (solution.reshape(-1) for solution in found.grids)
