@@ -13,7 +13,6 @@ from hrm_calibration import INT8_BUDGET
 from hrm_host import command
 
 main = command.Command("hrm-calibrate", extra="export", no_args_is_help=True)
-"""Entry point of `hrm-calibrate`."""
 
 
 @main.callback()

@@ -18,7 +18,7 @@ from hrm_calibration import int8_report as found
 from hrm_calibration.halting_curve import Outcomes
 from hrm_calibration.kept import Arrays
 from hrm_calibration.quantise import METHODS, call_sites, quantise, scale_of, unsigned
-from hrm_calibration.rollouts import Recorder, ServedGraph, States
+from hrm_calibration.rollouts import Recorder, ServedGraph, States, session_of
 from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Float32
 from hrm_host.progress import Stages
 from hrm_puzzles.data.sources import Questions
@@ -68,7 +68,7 @@ def calibrate(
 
 def for_cpus(graph: ModelProto, scales: Scales, weight_only: Collection[str]) -> ModelProto:
     """The same calibration with weights of seven bits, for ONNX Runtime's kernels."""
-    return unsigned(quantise(graph, scales, weight_only=weight_only, weight_bits=7))
+    return unsigned(quantise(graph, scales, weight_only=weight_only, weight_bits=7), weight_only)
 
 
 def parts_of(questions: Questions, settings: Int8Settings) -> tuple[Questions, Questions, Questions]:
@@ -98,9 +98,9 @@ class Int8Trials:
         states, segments_N = {name: seen[name][: settings.num_calibration] for name in INPUTS}, seen["segments_N"]
         names = [site.name for site in call_sites(graph)]
         scales_of = {method: dict(zip(names, seen[method].tolist(), strict=True)) for method in settings.methods}
-        float32 = self.run("float32", to_choose)
+        float32 = Run(self, "float32", to_choose)
         runs = {
-            method: self.run(f"trying {method}", to_choose, self.quantised(scales_of[method])) for method in scales_of
+            method: Run(self, f"trying {method}", to_choose, self.quantised(scales_of[method])) for method in scales_of
         }
         methods, chosen = self.score_methods(runs, states, float32)
         ranking = self.sensitivity(scales_of[chosen], states)
@@ -135,11 +135,7 @@ class Int8Trials:
         return {**recorder.states, **scales, "largest": largest, "segments_N": segments_N}
 
     def quantised(self, scales: Scales, weight_only: Sequence[str] = ()) -> ModelProto:
-        """The form for CPUs."""
         return for_cpus(self.served.graph, scales, weight_only)
-
-    def run(self, stage: str, questions: Questions, graph: ModelProto | None = None) -> "Run":
-        return Run(trials=self, stage=stage, questions=questions, graph=graph)
 
     def score_methods(
         self, runs: Mapping[str, "Run"], states: States, float32: "Run"
@@ -185,7 +181,7 @@ class Int8Trials:
         steps: list[found.Paired] = []
         for count in range(len(ranking)):
             stage, graph = f"{count} matrices weight-only", self.quantised(scales, ranking[:count])
-            run = self.run(stage, float32.questions, graph) if count else whole
+            run = Run(self, stage, float32.questions, graph) if count else whole
             steps.append(self.lost(run, float32))
             if is_kept(steps[-1], self.settings.budget):
                 return steps
@@ -205,7 +201,7 @@ class Int8Trials:
                 return exact
 
     def judged(self, final: ModelProto, questions: Questions) -> found.Judged:
-        runs = self.run("judging float32", questions), self.run("judging int8", questions, final)
+        runs = Run(self, "judging float32", questions), Run(self, "judging int8", questions, final)
         float32, int8 = (run.first(len(questions)) for run in runs)
         return found.Judged(
             float32=float32.score(),
@@ -215,14 +211,14 @@ class Int8Trials:
         )
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(eq=False)
 class Run:
     """A graph (the served one where it is None) over the first of the puzzles, as far as somebody has asked."""
 
     trials: Int8Trials
     stage: str
     questions: Questions
-    graph: ModelProto | None
+    graph: ModelProto | None = None
     _parts: list[Outcomes] = field(default_factory=list[Outcomes])
 
     @property
@@ -268,7 +264,7 @@ def is_kept(exact: found.Paired, budget: float) -> bool:
 
 def carries_after(served: ServedGraph, graph: ModelProto, states: States) -> list[Float32]:
     """Both carries one segment later, as many states at a time as are served."""
-    session, num_rows = served.session(graph), served.num_slots
+    session, num_rows = session_of(graph, served.num_threads, served.provider), served.num_slots
     names = [f"{name}_next" for name in CARRIES]
     parts = [
         session.run(names, {name: rows[start : start + num_rows] for name, rows in states.items()})

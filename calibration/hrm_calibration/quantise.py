@@ -28,7 +28,6 @@ most of the error comes from activations.
 INT8, SCALE = "/int8", "/scale"
 """Endings of what replaces a quantised matrix, and of a call site's range."""
 SIGNED_ZERO, UNSIGNED_ZERO = "zero_int8", "zero_uint8"
-MIDDLE = 128
 NUM_BINS = 2048
 """The largest value lies in the upper half, so it is resolved to a part in 1,024 or finer."""
 SMALLEST_TOP = 2.0**-64
@@ -36,17 +35,12 @@ CHUNK = 1 << 20
 """Values binned at a time: temporary arrays stay a few megabytes at any sequence length."""
 STEPS = 127
 """A clip is this many steps of the scale."""
-LEVELS = 128
-"""Of magnitude, as entropy calibration counts them."""
-ENTROPY_STRIDE = 8
+LEVELS, ENTROPY_STRIDE = 128, 8
+"""Levels of magnitude, as entropy calibration counts them."""
 FLOOR = 1e-4
 """A share that a quantised distribution is taken to have where it has none, so that clipping costs a finite amount."""
 CLIP_SHARES = np.geomspace(0.05, 1.0, 96)
 """Shares of the largest magnitude that the MSE method tries."""
-
-
-class QuantisationError(ValueError):
-    """A graph or ranges that cannot be quantised; one sentence with value, expectation and remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +62,7 @@ def call_sites(graph: ModelProto) -> list[Site]:
         if node.op_type == "MatMul" and node.input[1] in stored and node.name not in HEADS
     ]
     if not sites:
-        raise QuantisationError("the graph has no product with a stored float matrix; give a step graph in float32.")
+        raise ValueError("the graph has no product with a stored float matrix; give a step graph in float32.")
     return sites
 
 
@@ -81,16 +75,16 @@ def quantise(
     `weight_only` that the graph does not use, and other `weight_bits` than 7 and 8.
     """
     if weight_bits not in LIMITS:
-        raise QuantisationError(f"weights of {weight_bits} bits are not made; choose 7 or 8.")
+        raise ValueError(f"weights of {weight_bits} bits are not made; choose 7 or 8.")
     sites = call_sites(graph)
     weights = {site.weight for site in sites}
     unknown = sorted(set(weight_only) - weights)
     if unknown:
-        raise QuantisationError(f"{unknown[0]} is no matrix of a linear layer; choose among {sorted(weights)}.")
+        raise ValueError(f"{unknown[0]} is no matrix of a linear layer; choose among {sorted(weights)}.")
     chosen = {site.name: site for site in sites if site.weight not in weight_only}
     missing = [name for name in chosen if not scales.get(name, 0) > 0]
     if missing:
-        raise QuantisationError(f"call site {missing[0]} has no scale above 0; calibrate this very graph again.")
+        raise ValueError(f"call site {missing[0]} has no scale above 0; calibrate this very graph again.")
     tensors: list[TensorProto] = []
     for tensor in graph.graph.initializer:
         if tensor.name in weights:
@@ -104,14 +98,13 @@ def quantise(
     return with_nodes(graph, _nodes(graph, chosen, weights), tensors)
 
 
-def unsigned(graph: ModelProto) -> ModelProto:
+def unsigned(graph: ModelProto, weight_only: Collection[str] = ()) -> ModelProto:
     """The same function with activations in 0..255: their zero point moves by 128, and no scale changes.
 
     For weights of seven bits. A weight-only matrix becomes float by Cast and Mul, which ONNX Runtime does once, as it
     loads: DequantizeLinear it would leave to every step.
     """
-    weight_only = _weight_only(graph)
-    tensors = [*graph.graph.initializer, numpy_helper.from_array(np.array(MIDDLE, np.uint8), UNSIGNED_ZERO)]
+    tensors = [*graph.graph.initializer, numpy_helper.from_array(np.array(128, np.uint8), UNSIGNED_ZERO)]
     nodes: list[NodeProto] = []
     for node in graph.graph.node:
         weight = node.output[0]
@@ -148,18 +141,6 @@ def _nodes(graph: ModelProto, chosen: Mapping[str, Site], weights: set[str]) -> 
         yield helper.make_node("QuantizeLinear", [site.tensor, *grid], [small], name=f"{site.name}/quantize")
         yield helper.make_node("DequantizeLinear", [small, *grid], [back], name=f"{site.name}/dequantize")
         yield helper.make_node("MatMul", [back, site.weight], list(node.output), name=node.name)
-
-
-def _weight_only(graph: ModelProto) -> set[str]:
-    """The matrices whose products read a tensor that was not rounded."""
-    stored = {tensor.name for tensor in graph.graph.initializer}
-    made_by = {node.output[0]: node.op_type for node in graph.graph.node}
-    return {
-        node.input[1]
-        for node in graph.graph.node
-        if node.op_type == "MatMul" and node.input[1] + INT8 in stored
-        if made_by.get(node.input[0]) != "DequantizeLinear"
-    }
 
 
 def with_nodes(

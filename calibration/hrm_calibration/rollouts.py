@@ -59,9 +59,6 @@ class ServedGraph:
     def num_slots(self) -> int:
         return slots_for(self.graph, MAX_SLOTS if self.provider is CPU else MAX_SLOTS_GPU)
 
-    def session(self, graph: ModelProto) -> ort.InferenceSession:
-        return session_of(graph, self.num_threads, self.provider)
-
     def outcomes(
         self, questions: Questions, *, other: ModelProto | None = None, progress: OnProgress = unheard
     ) -> Outcomes:
@@ -89,7 +86,8 @@ class ServedGraph:
     ) -> Outcomes:
         """The same while `observe` sees every segment of `shown`: the graph with what linear layers read as outputs."""
         shown = shown or with_outputs(self.graph, sorted({site.tensor for site in call_sites(self.graph)}))
-        engine = RecordingEngine(self.session(shown), self.num_slots, observe)
+        session = session_of(shown, self.num_threads, self.provider)
+        engine = RecordingEngine(session, self.num_slots, observe)
         return self.solve(engine, questions, progress)
 
     def solve(self, engine: Engine, questions: Questions, progress: OnProgress = unheard) -> Outcomes:

@@ -10,7 +10,6 @@ from hrm_export.options import Options
 from hrm_host import command
 
 main = command.Command("hrm-export", extra="export")
-"""Entry point of `hrm-export`."""
 
 
 @main.command(

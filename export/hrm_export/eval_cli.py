@@ -17,13 +17,10 @@ from hrm_host import command
 from hrm_host.progress import stages_on
 
 main = command.Command("hrm-eval", extra="export")
-"""Entry point of `hrm-eval`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """The command's options as given."""
-
     source: Annotated[
         str,
         typer.Argument(help="Checkpoint, a run or its file latest or best, a bundle, or the name of a shipped one."),

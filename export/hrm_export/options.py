@@ -11,8 +11,6 @@ from hrm_calibration import INT8_BUDGET
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The command's options as given."""
-
     source: Annotated[
         Path | None,
         typer.Argument(metavar="CHECKPOINT", help="Checkpoint, or a run's file latest or best; else runs/CALIB/best."),

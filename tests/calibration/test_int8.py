@@ -17,6 +17,7 @@ from hrm_calibration.halting_curve import Score
 from hrm_calibration.int8 import (
     Int8Settings,
     Int8Trials,
+    Run,
     best_of,
     calibrate,
     carries_after,
@@ -53,7 +54,9 @@ def test_tensorrt_gets_eight_bits_and_a_cpu_seven_of_one_calibration(result: Cal
     signed, report = result
     narrow = for_cpus(GRAPH, report.scales, report.weight_only)
     assert signed == quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=8)
-    assert narrow == unsigned(quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=7))
+    assert narrow == unsigned(
+        quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=7), report.weight_only
+    )
     matrices = [
         [numpy_helper.to_array(tensor) for tensor in form.graph.initializer if tensor.name.endswith("/int8")]
         for form in (signed, narrow)
@@ -117,8 +120,8 @@ def test_the_worst_matrices_become_weight_only_until_the_budget_is_kept() -> Non
     weights = sorted({site.weight for site in call_sites(GRAPH)})
     broken = set(weights[:2])
     scales = {site.name: 50.0 if site.weight in broken else 0.002 for site in call_sites(GRAPH)}
-    float32 = tried.run("float32", asked)
-    steps = tried.budget_steps(scales, weights, tried.run("whole", asked, tried.quantised(scales)), float32)
+    float32 = Run(tried, "float32", asked)
+    steps = tried.budget_steps(scales, weights, Run(tried, "whole", asked, tried.quantised(scales)), float32)
     assert float32.so_far.exact_N.all()
     assert steps[0].loss > 0.6 >= steps[-1].loss
     assert len(steps) <= 1 + 2 + 1
@@ -147,18 +150,18 @@ def test_a_comparison_ends_at_the_first_look_that_decides_it() -> None:
     fine = {site.name: 0.02 for site in call_sites(GRAPH)}
     for budget, scales, looked in ((0.6, fine, 128), (0.3, dict.fromkeys(fine, 1000.0), 128), (0.3, fine, 200)):
         tried = trials(budget)
-        run = tried.run("trying", asked, tried.quantised(scales))
-        assert tried.lost(run, tried.run("float32", asked)).num_puzzles == looked
+        run = Run(tried, "trying", asked, tried.quantised(scales))
+        assert tried.lost(run, Run(tried, "float32", asked)).num_puzzles == looked
 
 
 def test_a_budget_no_graph_keeps_is_refused() -> None:
     asked = own_answers(questions(8))
     scales = {site.name: 1000.0 for site in call_sites(GRAPH)}
     tried = trials(0.0)
-    run = tried.run("whole", asked, tried.quantised(scales))
+    run = Run(tried, "whole", asked, tried.quantised(scales))
     weights = sorted({site.weight for site in call_sites(GRAPH)})
     with pytest.raises(ValueError, match="allow a greater loss or export without INT8"):
-        tried.budget_steps(scales, weights, run, tried.run("float32", asked))
+        tried.budget_steps(scales, weights, run, Run(tried, "float32", asked))
 
 
 def test_drift_is_none_against_itself_and_grows_with_the_scale() -> None:

@@ -13,7 +13,6 @@ from hrm_edge_runtime.parity.options import ParityOptions
 from hrm_host import command
 
 main = command.Command("hrm-parity")
-"""Entry point of `hrm-parity`."""
 
 
 @main.command(

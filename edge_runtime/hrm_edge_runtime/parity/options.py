@@ -11,8 +11,6 @@ DEFAULT_FILE = Path(__file__).with_name("gates.json")
 
 @dataclass(frozen=True, kw_only=True)
 class ParityOptions:
-    """What to compare, and what to do with the findings."""
-
     bundle: Annotated[
         str | None, typer.Argument(help="Bundle directory or the name of a shipped one; without it the default.")
     ] = None
