@@ -25,12 +25,9 @@ def int8(
     bundle_name: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle directory, or a shipped one's name.")],
     calib: Annotated[str, typer.Option(help="sudoku, maze, arc or logistics for fresh puzzles, or a data set or CSV.")],
     out: Annotated[Path, typer.Option(help="Directory for the graphs, the report and its pictures.")],
-    data: Annotated[
-        Path | None, typer.Option(help="Data set that a name stands for, where puzzles are not made.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Data set that a name stands for; else puzzles are made.")] = None,
     puzzles: Annotated[int, typer.Option(min=4, help="Puzzles to record, choose and judge by.")] = 3000,
-    budget: Annotated[float, typer.Option(min=0, max=100, help="Points of exact solves that may be lost.")] = 100
-    * INT8_BUDGET,
+    budget: Annotated[float, typer.Option(min=0, max=100, help="Points of exact solves to lose.")] = 100 * INT8_BUDGET,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the engine.")] = 1,
 ) -> None:
     """The INT8 forms of a bundle's float32 graph, and what they lose."""

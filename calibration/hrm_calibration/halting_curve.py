@@ -85,16 +85,11 @@ class Rollout:
 
     def under(self, policy: HaltingPolicy) -> Outcomes:
         """Where each puzzle would have stopped, and what it had answered by then."""
-        num_puzzles = self.margin_SN.shape[1]
-        stops_SN = np.stack(
-            [
-                stops_B(margin_N, segment, verdict_N, policy)
-                for segment, (margin_N, verdict_N) in enumerate(zip(self.margin_SN, self.verdict_SN, strict=True), 1)
-            ]
-        )
+        segment_S1 = np.arange(1, self.num_segments + 1)[:, None]
+        stops_SN = stops_B(self.margin_SN, segment_S1, self.verdict_SN, policy)
         assert stops_SN.any(axis=0).all(), "a policy may not run longer than the rollout"
         index_N = stops_SN.argmax(axis=0)
-        last = (index_N, np.arange(num_puzzles))
+        last = (index_N, np.arange(len(index_N)))
         segments_N = index_N.astype(np.int32) + 1
         return Outcomes(exact_N=self.exact_SN[last], proven_N=self.verdict_SN[last] == RIGHT, segments_N=segments_N)
 
@@ -144,7 +139,6 @@ def roll_out(
 
 
 def score_policy(rollout: Rollout, policy: HaltingPolicy) -> PolicyScore:
-    """A policy's score on all puzzles, and by difficulty where ratings are known."""
     outcomes = rollout.under(policy)
     scores = {name: outcomes.at(chosen_N).score() for name, chosen_N in rollout.classes().items()}
     return PolicyScore(policy=policy, scores=scores)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -127,31 +126,17 @@ class Int8Report:
 
 
 def draw(report: Int8Report, directory: Path) -> None:
-    """One PNG for each question a reader may have."""
+    """`layers.png` and `ranges.png`."""
     from matplotlib.figure import Figure
 
     directory.mkdir(parents=True, exist_ok=True)
-    drawings: dict[str, tuple[float, Callable[[Axes, Int8Report], object]]] = {
-        "methods": (3.5, _draw_methods),
-        "layers": (1.5 + ROW_HEIGHT * len(report.sensitivity), _draw_layers),
-        "ranges": (1.5 + ROW_HEIGHT * len(report.largest), _draw_ranges),
-    }
-    for name, (height, fill) in drawings.items():
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    for name, num_rows, fill in (
+        ("layers", len(report.sensitivity), _draw_layers),
+        ("ranges", len(report.largest), _draw_ranges),
+    ):
+        figure = Figure(figsize=(WIDTH, 1.5 + ROW_HEIGHT * num_rows), layout="constrained")
         fill(figure.subplots(), report)
         figure.savefig(directory / f"{name}.png", dpi=110)
-
-
-def _draw_methods(axes: Axes, report: Int8Report) -> None:
-    """Each method's loss with the interval that holds the true one at 95 %."""
-    colors = ["C0" if score.method == report.chosen else "C7" for score in report.methods]
-    positions, found = range(len(colors)), [score.exact for score in report.methods]
-    axes.vlines(positions, [100 * exact.low for exact in found], [100 * exact.high for exact in found], colors=colors)
-    axes.scatter(positions, [100 * exact.loss for exact in found], color=colors)
-    axes.set_xticks(positions, [score.method for score in report.methods])
-    axes.axhline(0, color="0.6", linestyle="--")
-    solved = f"{report.num_tried} puzzles, {100 * report.float32.exact:.1f} % of them solved in float32"
-    axes.set(title=f"{solved}; chosen: {report.chosen}", ylabel="exact solves lost (points, 95 %)")
 
 
 def _draw_layers(axes: Axes, report: Int8Report) -> None:

@@ -171,9 +171,6 @@ class RecordingEngine(Engine):
             answer_BT=outputs["answer_BT"], halt_margin_B=outputs["halt_margin_B"], q_halt_B=outputs["q_halt_B"]
         )
 
-    def close(self) -> None:
-        del self._session
-
 
 def slots_for(graph: ModelProto, most: int = MAX_SLOTS) -> int:
     """As many puzzles at a time as keep what the linear layers read within `MEMORY_BYTES`, at least one."""

@@ -21,18 +21,11 @@ main = command.Command("hrm-eval", extra="export")
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    source: Annotated[
-        str,
-        typer.Argument(help="Checkpoint, a run or its file latest or best, a bundle, or the name of a shipped one."),
-    ]
+    source: Annotated[str, typer.Argument(help="Checkpoint, a run or its latest or best, a bundle, or a shipped one.")]
     data: Annotated[str, typer.Option(help="Data set (its test split), CSV file, or the puzzle's name for fresh ones.")]
     puzzles: Annotated[int | None, typer.Option(min=1, help="A random choice of so many; else all, or 1000.")] = None
-    board: Annotated[str | None, typer.Option(help="Puzzle of another size for a checkpoint's relational weights.")] = (
-        None
-    )
-    engine: Annotated[
-        str, typer.Option(help="PyTorch on cpu or cuda; of a bundle ENGINE[:PRECISION], as of hrm-serve.")
-    ] = "auto"
+    board: Annotated[str | None, typer.Option(help="Puzzle of another size for relational weights.")] = None
+    engine: Annotated[str, typer.Option(help="cpu or cuda for PyTorch; ENGINE[:PRECISION] for a bundle.")] = "auto"
     max_segments: Annotated[int | None, typer.Option(min=1, help="Segments a puzzle may run; else the model's.")] = None
     max_loss: Annotated[float, typer.Option(min=0, max=100, help="Points of exact solves that may be lost.")] = 0.5
     slots: Annotated[int, typer.Option(min=1, max=4096, help="Puzzles at a time.")] = 64

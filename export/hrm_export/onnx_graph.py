@@ -18,17 +18,14 @@ FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})
 _PLAIN = FLOATS | {TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
 _STORED = FLOATS | {TensorProto.INT8}
 TENSORRT_OPERATORS: Mapping[str, frozenset[int]] = {
-    **dict.fromkeys(("Div", "Mul", "Pow", "Sub"), FLOATS),
+    **dict.fromkeys(("DequantizeLinear", "Div", "MatMul", "Mul", "Pad", "Pow", "ReduceMean", "ReduceMin"), FLOATS),
+    **dict.fromkeys(("ReduceSum", "Relu", "Sigmoid", "Softmax", "Sqrt", "Sub"), FLOATS),
     "Add": FLOATS | {TensorProto.INT32},
     **dict.fromkeys(("And", "Greater", "Not"), frozenset({TensorProto.BOOL})),
-    **dict.fromkeys(
-        ("MatMul", "Pad", "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Sigmoid", "Softmax", "Sqrt"), FLOATS
-    ),
     **dict.fromkeys(("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Split"), _PLAIN),
     **dict.fromkeys(("Transpose", "Unsqueeze", "Where"), _PLAIN),
     "ArgMax": frozenset({TensorProto.INT64}),
     "QuantizeLinear": frozenset({TensorProto.INT8}),
-    "DequantizeLinear": FLOATS,
 }
 """The operators a graph may use, each with the types it may give out. Zero points must be 0.
 
@@ -50,12 +47,10 @@ class GraphWriter:
         return name
 
     def copy(self, nodes: Iterable[NodeProto], tensors: Iterable[TensorProto] = ()) -> None:
-        """Take over finished nodes and stored arrays."""
         self._nodes.extend(nodes)
         self._tensors.update((tensor.name, tensor) for tensor in tensors)
 
     def split(self, name: str, value: str, sizes: Sequence[int], axis: int) -> list[str]:
-        """Cut a value into parts of the given sizes."""
         parts = [f"{name}.{index}" for index in range(len(sizes))]
         self._nodes.append(helper.make_node("Split", [value, self.ints(*sizes)], parts, name=name, axis=axis))
         return parts
@@ -112,12 +107,8 @@ def stored_sizes(model: ModelProto) -> dict[str, int]:
     return {tensor.name: size for tensor in floats if (size := math.prod(tensor.dims)) > 1}
 
 
-class GraphError(ValueError):
-    """A graph that must not leave this program; the message names the rule it breaks."""
-
-
 def check_graph(model: ModelProto, stored: Mapping[str, int]) -> None:
-    """Raise GraphError for a graph that is not valid ONNX, not for TensorRT, or holds other arrays than it should.
+    """Raise ValueError for a graph that is not valid ONNX, not for TensorRT, or holds other arrays than it should.
 
     `stored` gives the number of elements of every weight and table: each must be there once, and no other. A quantised
     one is NAME/int8, beside its scales.
@@ -126,17 +117,17 @@ def check_graph(model: ModelProto, stored: Mapping[str, int]) -> None:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, shape_inference.InferenceError) as error:
         reason = " ".join(str(error).split())
-        raise GraphError(f"the graph is not valid ONNX ({reason}); this is a fault of the exporter") from error
+        raise ValueError(f"the graph is not valid ONNX ({reason}); this is a fault of the exporter") from error
     versions = (model.ir_version, [(entry.domain, entry.version) for entry in model.opset_import])
     if versions != (IR_VERSION, [("", OPSET)]):
-        raise GraphError(f"the graph has IR and opsets {versions}; write IR {IR_VERSION} and opset {OPSET}")
+        raise ValueError(f"the graph has IR and opsets {versions}; write IR {IR_VERSION} and opset {OPSET}")
     types, tensors = element_types(model), {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         _check_types(node, types)
         if node.op_type in ("QuantizeLinear", "DequantizeLinear") and len(node.input) > 2:
             zero = tensors.get(node.input[2])
             if zero is None or numpy_helper.to_array(zero).any():
-                raise GraphError(f"{node.name} has another zero point than a stored 0; quantise symmetrically")
+                raise ValueError(f"{node.name} has another zero point than a stored 0; quantise symmetrically")
     _check_stored(model.graph, stored)
 
 
@@ -148,7 +139,7 @@ def _check_types(node: NodeProto, types: Mapping[str, int]) -> None:
     made = {types[output] for output in node.output}
     if not made <= TENSORRT_OPERATORS.get(node.op_type, frozenset()):
         names = ", ".join(TensorProto.DataType.Name(code) for code in sorted(made))
-        raise GraphError(
+        raise ValueError(
             f"{node.name} is {node.op_type} giving {names}, which TensorRT 10.3 may not read; use one that it reads"
         )
     schema = onnx.defs.get_schema(node.op_type, OPSET)
@@ -159,7 +150,7 @@ def _check_types(node: NodeProto, types: Mapping[str, int]) -> None:
             kinds.setdefault(formal.type_str, set()).add(types[name])
     if any(len(found) > 1 for found in kinds.values()):
         meeting = {name: TensorProto.DataType.Name(types[name]) for name in (*node.input, *node.output)}
-        raise GraphError(f"{node.name} mixes types ({meeting}), which a strongly typed network refuses; cast first")
+        raise ValueError(f"{node.name} mixes types ({meeting}), which a strongly typed network refuses; cast first")
 
 
 def _check_stored(graph: GraphProto, stored: Mapping[str, int]) -> None:
@@ -173,7 +164,7 @@ def _check_stored(graph: GraphProto, stored: Mapping[str, int]) -> None:
     if found != stored:
         odd = sorted(name for name in {*found, *stored} if found.get(name) != stored.get(name))[:3]
         detail = "; ".join(f"{name}: expected {stored.get(name)}, found {found.get(name)}" for name in odd)
-        raise GraphError(f"the graph does not hold every weight exactly once ({detail}); share its initialisers")
+        raise ValueError(f"the graph does not hold every weight exactly once ({detail}); share its initialisers")
     for node in graph.node:
         if node.op_type == "Transpose" and node.input[0] in sizes:
-            raise GraphError(f"{node.name} turns the weight {node.input[0]}; store it as it is used")
+            raise ValueError(f"{node.name} turns the weight {node.input[0]}; store it as it is used")

@@ -17,44 +17,22 @@ class Options:
     ] = None
     out: Annotated[Path | None, typer.Option(help="Bundle directory to make, not there yet; else RUN.bundle.")] = None
     name: Annotated[str | None, typer.Option(help="Name of the model; without it, that of the directory.")] = None
-    board: Annotated[
-        str | None, typer.Option(help="Another size for relational weights, as 30x30; shows what that costs.")
-    ] = None
+    board: Annotated[str | None, typer.Option(help="Other size for relational weights, as 30x30; shows costs.")] = None
     fp16: Annotated[bool, typer.Option("--fp16", help="Add a float16 graph.")] = False
     int8: Annotated[bool, typer.Option("--int8", help="Calibrate; add an INT8 graph and its CPU form.")] = False
-    calib: Annotated[
-        str | None, typer.Option(help="Puzzles: sudoku, maze, arc, logistics (made, or from --data), or a path.")
-    ] = None
-    int8_budget: Annotated[
-        float, typer.Option(min=0, help="Points INT8 may lose; inputs of the worst layers stay float until it holds.")
-    ] = 100 * INT8_BUDGET
+    calib: Annotated[str | None, typer.Option(help="Calibrate on sudoku, maze, arc, logistics or a path.")] = None
+    int8_budget: Annotated[float, typer.Option(min=0, help="Points of exact solves INT8 may lose.")] = 100 * INT8_BUDGET
     report: Annotated[Path | None, typer.Option(help="Directory for the calibration's report and pictures.")] = None
-    loop: Annotated[
-        str, typer.Option(help="host; or unrolled[=N] to add a graph of N segments that halts by itself.")
-    ] = "host"
-    build_engine: Annotated[
-        bool, typer.Option("--build-engine", help="Build TensorRT engines for this machine's GPU.")
-    ] = False
-    policy: Annotated[
-        str | None, typer.Option(help="When to stop: verified, learned or fixed; verified where a proof exists.")
-    ] = None
-    threshold: Annotated[
-        float | None, typer.Option(help="Halting margin above which the model stops; else chosen by the curve.")
-    ] = None
-    max_segments: Annotated[
-        int | None, typer.Option(min=1, help="Segments a puzzle may run; without it, as many as in training.")
-    ] = None
-    data: Annotated[
-        Path | None, typer.Option(help="Data set whose test split gives the held-out puzzles; else they are made.")
-    ] = None
+    loop: Annotated[str, typer.Option(help="host; unrolled[=N] adds a graph that halts by itself.")] = "host"
+    build_engine: Annotated[bool, typer.Option("--build-engine", help="Build TensorRT engines for this GPU.")] = False
+    policy: Annotated[str | None, typer.Option(help="verified, learned or fixed; verified where proofs exist.")] = None
+    threshold: Annotated[float | None, typer.Option(help="Margin above which to stop; else off the curve.")] = None
+    max_segments: Annotated[int | None, typer.Option(min=1, help="Segments a puzzle may run; else the model's.")] = None
+    data: Annotated[Path | None, typer.Option(help="Data set of the held-out puzzles (test split); else made.")] = None
     held_out: Annotated[int, typer.Option(min=1, help="Puzzles to measure every precision on, at most.")] = 2000
     max_loss: Annotated[float, typer.Option(help="Points of exact solves a precision may lose against fp32.")] = 1.0
-    budget_minutes: Annotated[
-        float, typer.Option(min=0.1, help="What all this may take; puzzles and segments to measure on follow.")
-    ] = 20.0
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"], typer.Option(help="Where puzzles run and golden traces are recorded.")
-    ] = "auto"
+    budget_minutes: Annotated[float, typer.Option(min=0.1, help="Minutes for all this; it measures what fits.")] = 20.0
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where puzzles and traces run.")] = "auto"
     golden: Annotated[int, typer.Option(min=1, help="Golden puzzles to compare with PyTorch on, at most.")] = 16
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False
 

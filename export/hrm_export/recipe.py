@@ -22,7 +22,7 @@ from hrm_edge_runtime.bundle import GOLDEN_NAME, IDENTIFIERS_NAME, PUZZLE_TABLE_
 from hrm_edge_runtime.engines.engine import load_blanks, median_step_ms
 from hrm_edge_runtime.manifest import write_manifest
 from hrm_edge_runtime.parity import walk
-from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE, passes
+from hrm_edge_runtime.parity.report import GOLDEN_FP32, LOGIT_TOLERANCE, SegmentLimits, breaks
 from hrm_export.attempts import proven_by
 from hrm_export.contents import Contents
 from hrm_export.forms import Form, lower_precisions, unrolled_graph
@@ -36,6 +36,10 @@ from hrm_puzzles.data.sources import questions_made
 
 HALTING_LOSS = 0.005
 """Share of exact solves that stopping early may cost against running all segments, where no threshold is given."""
+STRICT = GOLDEN_FP32.model_copy(
+    update={"every_segment": SegmentLimits(worst={**GOLDEN_FP32.every_segment.worst, "logit_gap": LOGIT_TOLERANCE})}
+)
+"""Stricter than replaying elsewhere: PyTorch ran on this very processor, so no segment may differ by more."""
 MEASURED_BATCHES = (1, 8)
 MEASURE_S = 0.1  # a table of the report, no decision hangs on it
 STEP = "step.fp32.onnx"
@@ -137,15 +141,11 @@ def _compare(directory: Path, form: Form, golden: Golden, contents: Contents) ->
 
 
 def _require_parity(form: Form) -> None:
-    """Stricter than replaying elsewhere: PyTorch ran on this very processor, so no segment may differ by more."""
-    report = form.on_cpu
-    if not passes(report) or report.max_logit_gap > LOGIT_TOLERANCE:
+    broken = breaks(form.on_cpu, STRICT)
+    if broken:
         raise ParityError(
-            f"the graph differs from PyTorch over {report.num_puzzles} puzzles (largest gap of logits "
-            f"{report.max_logit_gap:.1e} and of halting values {report.max_halting_gap:.1e} where "
-            f"{LOGIT_TOLERANCE} is allowed, {report.num_different_answers} other answers, "
-            f"{report.num_different_halts} other halts), so nothing was written; report the checkpoint's config.json "
-            "as a fault"
+            f"the graph differs from PyTorch ({broken[0]}), so nothing was written; report the checkpoint's "
+            "config.json as a fault"
         )
 
 

@@ -202,7 +202,7 @@ def test_what_was_finished_is_not_done_again_and_gives_the_same_graph(tmp_path: 
 def test_every_picture_is_drawn(result: Calibrated, tmp_path: Path) -> None:
     draw(result[1], tmp_path / "pictures")
     files = sorted((tmp_path / "pictures").iterdir())
-    assert [file.name for file in files] == ["layers.png", "methods.png", "ranges.png"]
+    assert [file.name for file in files] == ["layers.png", "ranges.png"]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
 
 
@@ -241,7 +241,7 @@ def test_the_command_writes_graphs_report_and_pictures(bundle: Path, tmp_path: P
     ended = CliRunner().invoke(app, ["int8", str(bundle), *options])
     assert ended.exit_code == 0, ended.output
     assert "exact solves" in ended.stdout
-    names = {"step.int8.onnx", "step.int8.cpu.onnx", "calibration.json", "methods.png"}
+    names = {"step.int8.onnx", "step.int8.cpu.onnx", "calibration.json", "layers.png"}
     assert names <= {file.name for file in out.iterdir()}
     assert [file.name for file in tmp_path.iterdir()] == ["out"]  # what was kept on the way is gone
     again = CliRunner().invoke(app, ["int8", str(bundle), *options])

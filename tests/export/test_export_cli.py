@@ -26,7 +26,7 @@ from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, engine_from_bundle
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
-from hrm_edge_runtime.parity.report import passes
+from hrm_edge_runtime.parity.report import breaks
 from hrm_edge_runtime.solve.solvers import from_bundle
 from hrm_export.cli import main as app
 from hrm_export.contents import bundle_name, data_of, find_puzzles, provider_of
@@ -81,7 +81,7 @@ def test_a_checkpoint_becomes_a_bundle_that_replays_and_answers(tmp_path: Path) 
     bundle = Bundle.open(tmp_path / "tiny.bundle")
     assert (bundle.manifest.name, bundle.manifest.halting.policy) == ("tiny", "verified")
     assert bundle.manifest.provenance["checkpoint"] == "step_12"
-    assert passes(replayed(bundle))
+    assert not breaks(replayed(bundle))
     assert_lane_answers_as_pytorch_does(bundle, model)
 
 
@@ -93,7 +93,7 @@ def test_a_bundle_made_on_a_gpu_replays_on_the_cpu(tmp_path: Path) -> None:
     forms = ("--fp16", "--int8", "--max-loss", "100", "--device", "cuda")
     result = exported(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", *forms)
     assert result.exit_code == 0, result.output
-    assert passes(replayed(Bundle.open(tmp_path / "tiny.bundle")))
+    assert not breaks(replayed(Bundle.open(tmp_path / "tiny.bundle")))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
@@ -126,7 +126,7 @@ def test_a_transformer_answers_from_its_bundle_in_one_segment(tmp_path: Path) ->
     source = saved(tmp_path / "step_12", model=model)
     assert exported(source, tmp_path / "tiny.bundle").exit_code == 0
     bundle = Bundle.open(tmp_path / "tiny.bundle")
-    assert passes(replayed(bundle))
+    assert not breaks(replayed(bundle))
     assert_lane_answers_as_pytorch_does(bundle, model)
     refused(source, tmp_path / "longer.bundle", "--max-segments", "2", saying="leave the option away")
 
@@ -141,7 +141,7 @@ def test_a_trm_goes_from_training_to_a_served_answer_like_any_model(tmp_path: Pa
     result = exported(tmp_path / "step_4", tmp_path / "trm.bundle", *forms)
     assert result.exit_code == 0, result.output
     bundle = Bundle.open(tmp_path / "trm.bundle")
-    assert passes(replayed(bundle))
+    assert not breaks(replayed(bundle))
     assert set(bundle.manifest.precisions) == set(bundle.manifest.unrolled) == {"fp32", "fp16", "int8"}
     assert_lane_answers_as_pytorch_does(bundle, trainer.averaged_model().cpu())
     asked = [SolveRequest(puzzle=SUDOKU.decode(tokens_T).tolist()) for tokens_T in made_questions(SUDOKU, 3).tokens_NT]
@@ -169,7 +169,7 @@ def test_relational_weights_serve_a_board_they_were_not_trained_on(tmp_path: Pat
     assert re.findall(cost, result.stderr) == ["maze-8x8", "maze-9x11"]
     bundle = Bundle.open(tmp_path / "larger.bundle")
     assert (bundle.manifest.puzzle, bundle.manifest.seq_len) == ("maze-9x11", 99)
-    assert passes(replayed(bundle))
+    assert not breaks(replayed(bundle))
     refused(source, tmp_path / "other.bundle", "--board", "sudoku-4x4", saying="choose its own kind")
     attention = saved(tmp_path / "step_13")
     refused(attention, tmp_path / "other.bundle", "--board", "sudoku", saying="leave the option away")
@@ -183,7 +183,7 @@ def test_a_puzzle_may_run_longer_or_shorter_than_in_training(tmp_path: Path, lim
     bundle = Bundle.open(tmp_path / "tiny.bundle")
     assert bundle.manifest.max_segments == limit
     assert len(bundle.golden().answer_SBT) == traced
-    assert passes(replayed(bundle))
+    assert not breaks(replayed(bundle))
 
 
 def assert_lane_answers_as_pytorch_does(bundle: Bundle, model: HRM) -> None:
@@ -232,7 +232,7 @@ def test_every_precision_is_one_column_and_one_object(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     for word in ("fp32", "fp16", "int8", "of fp32", "logit gap", "exact", "lost", "verified", "mean", "batch 8"):
         assert word in shown.stdout, word
-    assert {"calibration.json", "methods.png"} <= {file.name for file in report.iterdir()}
+    assert {"calibration.json", "layers.png"} <= {file.name for file in report.iterdir()}
     found = json.loads(exported(source, tmp_path / "two.bundle", *options, "--json").stdout)
     assert [row["precision"] for row in found["precisions"]] == ["fp32", "fp16", "int8"]
     assert found["num_held_out"] == 40

@@ -25,7 +25,7 @@ from hrm_edge_runtime.engines.factory import engine_for
 from hrm_edge_runtime.engines.unrolled import UnrolledEngine
 from hrm_edge_runtime.manifest import BundleError
 from hrm_edge_runtime.parity.cli import main as parity_main
-from hrm_edge_runtime.parity.report import passes
+from hrm_edge_runtime.parity.report import breaks
 from hrm_export.contents import Contents, served_graph
 from hrm_export.forms import Form
 from hrm_export.options import Options
@@ -61,8 +61,8 @@ def test_what_is_written_opens_and_replays(tmp_path: Path) -> None:
     contents = small_contents()
     (result,) = written(tmp_path / "small.bundle", contents, threshold=0.25)
     bundle = Bundle.open(tmp_path / "small.bundle")
-    assert passes(result.parity["step.fp32.onnx"])
-    assert passes(replayed(bundle))
+    assert not breaks(result.parity["step.fp32.onnx"])
+    assert not breaks(replayed(bundle))
     assert np.array_equal(bundle.puzzle_table, contents.model.puzzle_table.numpy())
     assert bundle.manifest.halting_policy() == HaltingPolicy(kind="learned", threshold=0.25, max_segments=6)
     assert set(bundle.manifest.files) == {

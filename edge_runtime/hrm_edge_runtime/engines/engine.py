@@ -111,8 +111,8 @@ class Engine(Protocol):
             yield self.step(num_active)
 
     def close(self) -> None:
-        """Release what the engine holds; it is not used afterwards."""
-        ...
+        """Release what the engine holds, if anything; it is not used afterwards."""
+        return
 
 
 def step_seconds(engine: Engine, num_active: int) -> float:

@@ -42,11 +42,10 @@ def page_of(name: str, comparison: Comparison) -> str:
         f"<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>{title}</title><style>{STYLE}</style></head>",
         f"<body><h1>{title}</h1>",
         _verdict(comparison),
-        _table((), summary_rows(report)),
-        f"<h2>Segment by segment</h2>{_plots(report, gates)}<div class=wide>{_table(head, rows)}</div><h2>Gates</h2>",
-        _table(("gate", "limit"), _gate_rows(gates)),
+        _table([], summary_rows(report)),
+        f"<h2>Segment by segment</h2>{_plots(report, gates)}<div class=wide>{_table(head, rows)}</div>",
         "<h2>What is measured</h2>",
-        _table((), ((measure.replace("_", " "), meaning) for measure, (_, meaning) in MEASURES.items())),
+        _table([], ((measure.replace("_", " "), meaning) for measure, (_, meaning) in MEASURES.items())),
         "</body></html>\n",
     ]
     return "\n".join(parts)
@@ -58,14 +57,6 @@ def _verdict(comparison: Comparison) -> str:
     lines += [f"Bisection: {comparison.bisection}."] if comparison.bisection else []
     details = "".join(f"<p>{escape(line)}</p>" for line in lines)
     return f"<div class='verdict {kind}'>{escape(comparison.verdict.capitalize())}{details}</div>"
-
-
-def _gate_rows(gates: Gates) -> Iterable[tuple[str, str]]:
-    for where, limits in (("first segment", gates.first_segment), ("every segment", gates.every_segment)):
-        for how, measure, limit in limits.each():
-            yield f"{how} {measure.replace('_', ' ')}, {where}", f"{limit:g}"
-    for name, limit in gates.end.model_dump(exclude_none=True).items():
-        yield f"{name.replace('_', ' ')} at the end", f"{limit:g}"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

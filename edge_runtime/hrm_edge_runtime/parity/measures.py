@@ -15,10 +15,10 @@ from hrm_edge_runtime.engines.engine import Engine, Float32, StepOutput
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
 How = Literal["mean", "worst"]
-OutputMeasure = Literal[
-    "logit_gap", "logit_drift", "halting_gap", "different_cells", "different_answers", "different_stops"
-]
-Measure = Literal[OutputMeasure, "carry_drift", "carry_turn", "carry_growth"]
+Measure = Literal[
+    "logit_gap", "logit_drift", "halting_gap", "different_cells", "different_answers", "different_stops",
+    "carry_drift", "carry_growth",
+]  # fmt: skip
 MEASURES: dict[Measure, tuple[How, str]] = {
     "logit_gap": ("worst", "largest difference of a logit, absolute up to logits of 16, beyond in proportion to them"),
     "logit_drift": ("mean", "norm of the difference of all logits, relative to the reference's"),
@@ -27,7 +27,6 @@ MEASURES: dict[Measure, tuple[How, str]] = {
     "different_answers": ("mean", "1 where any cell is answered otherwise"),
     "different_stops": ("mean", "1 where one side would stop and the other go on"),
     "carry_drift": ("mean", "norm of the difference of both carries, relative to the reference's"),
-    "carry_turn": ("mean", "1 - cosine of the angle between the two sides' carries"),
     "carry_growth": ("mean", "doublings of carry_drift since the segment before"),
 }
 """Each measure with the figure that reports show of it, and its meaning."""
@@ -73,21 +72,15 @@ def carry_measures(reference: Engine, candidate: Engine, previous_drift_B: Float
     if not isinstance(reference, HandsOutCarry) or not isinstance(candidate, HandsOutCarry):
         return {}
     num_active = len(previous_drift_B)
-    drift_B, turn_B = np.zeros(num_active), np.zeros(num_active)
+    drift_B = np.zeros(num_active)
     pairs = [candidate.read_carry(num_active), reference.read_carry(num_active)]
     with np.errstate(all="ignore"):
         for row in range(num_active):  # all carries at once in float64 would be hundreds of megabytes at full size
             ours_X, theirs_X = (np.concatenate((high[row], low[row]), None).astype(np.float64) for high, low in pairs)
-            norms = np.linalg.norm(ours_X) * np.linalg.norm(theirs_X)
-            turn_B[row] = 1 - (ours_X @ theirs_X) / np.maximum(norms, TINY)
-            (drift_B[row],) = _drift_B(ours_X[None], theirs_X[None])
+            drift_B[row] = relative_error(ours_X, theirs_X)
         growth_B = np.log2(drift_B / previous_drift_B)
     is_known_B = (previous_drift_B > 0) & np.isfinite(previous_drift_B) & (drift_B > 0)
-    return {
-        "carry_drift": drift_B,
-        "carry_turn": np.maximum(_sound(turn_B), 0),  # rounding may turn equal ones by -1e-16
-        "carry_growth": np.where(is_known_B, growth_B, np.nan),
-    }
+    return {"carry_drift": drift_B, "carry_growth": np.where(is_known_B, growth_B, np.nan)}
 
 
 def _logits_BX(output: StepOutput) -> Float64:

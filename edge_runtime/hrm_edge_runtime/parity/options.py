@@ -11,19 +11,11 @@ DEFAULT_FILE = Path(__file__).with_name("gates.json")
 
 @dataclass(frozen=True, kw_only=True)
 class ParityOptions:
-    bundle: Annotated[
-        str | None, typer.Argument(help="Bundle directory or the name of a shipped one; without it the default.")
-    ] = None
+    bundle: Annotated[str | None, typer.Argument(help="Bundle directory, or a shipped one's name; else sudoku.")] = None
     engine: Annotated[str, typer.Option(help="The engine under test, ENGINE[:PRECISION].")] = "auto"
-    against: Annotated[
-        str | None, typer.Option(help="The engine it is compared with; without it the golden traces, or cpu:fp32.")
-    ] = None
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Compare with PyTorch and this checkpoint instead (a desktop).")
-    ] = None
-    data: Annotated[
-        Path | None, typer.Option(help="Data set whose test split gives the puzzles; else golden or fresh ones.")
-    ] = None
+    against: Annotated[str | None, typer.Option(help="Engine to compare with; else golden traces or cpu:fp32.")] = None
+    checkpoint: Annotated[Path | None, typer.Option(help="Compare with this checkpoint in PyTorch (a desktop).")] = None
+    data: Annotated[Path | None, typer.Option(help="Data set (its test split); else golden or fresh puzzles.")] = None
     puzzles: Annotated[int | None, typer.Option(min=1, help="So many puzzles: held out, or fresh.")] = None
     seed: Annotated[int, typer.Option(help="Of the choice of puzzles, or of fresh ones.")] = 1
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles at a time.")] = 16

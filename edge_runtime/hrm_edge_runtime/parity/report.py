@@ -85,16 +85,6 @@ class ParityReport:
         return float(self.columns["logit_gap"].worst_S.max())
 
     @property
-    def max_halting_gap(self) -> float:
-        """Of margins and of q_halt, which ranks votes."""
-        return float(self.columns["halting_gap"].worst_S.max())
-
-    @property
-    def num_different_answers(self) -> int:
-        """Counted after every segment of every puzzle."""
-        return int(self.columns["different_answers"].sum_S.sum())
-
-    @property
     def num_different_halts(self) -> int:
         return int(self.halts_SS.sum() - self.halts_SS.trace())
 
@@ -206,21 +196,16 @@ class Gates(BaseModel, extra="forbid", frozen=True):
     end: EndLimits = EndLimits()
 
 
-class _PrecisionGates(BaseModel, extra="forbid", frozen=True):
-    golden: Gates
-    live: Gates
-
-
 def read_gates(file: Path, precision: str, kind: Kind) -> Gates:
     """The gates of a precision; raises ValueError for a file without them or with a name it does not know."""
     try:
-        known = TypeAdapter(dict[str, _PrecisionGates]).validate_json(file.read_bytes())
+        known = TypeAdapter(dict[str, dict[Kind, Gates]]).validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
         reason = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else error
         raise ValueError(f"{file} is no file of gates ({reason}); start from {DEFAULT_FILE}.") from error
-    if precision not in known:
-        raise ValueError(f"{file} has no gates for {precision!r} but for {sorted(known)}; add them.")
-    return getattr(known[precision], kind)
+    if kind not in known.get(precision, ()):
+        raise ValueError(f"{file} has no {kind} gates for {precision!r}; add them.")
+    return known[precision][kind]
 
 
 GOLDEN_FP32 = read_gates(DEFAULT_FILE, "fp32", "golden")
@@ -249,11 +234,7 @@ class Break:
         return f"{self.gate} {where}{whose}: {self.value:.4g} where {self.limit:g} is allowed"
 
 
-def passes(report: ParityReport, gates: Gates = GOLDEN_FP32) -> bool:
-    return not breaks(report, gates)
-
-
-def breaks(report: ParityReport, gates: Gates) -> list[Break]:
+def breaks(report: ParityReport, gates: Gates = GOLDEN_FP32) -> list[Break]:
     """Every limit that does not hold, each where it first breaks; the earliest segment comes first, the end last."""
     found = [
         *_segment_breaks(report, gates.first_segment, last=1),
@@ -288,19 +269,17 @@ def _segment_breaks(report: ParityReport, limits: SegmentLimits, last: int) -> I
 
 
 def _end_breaks(report: ParityReport, limits: EndLimits) -> Iterator[Break]:
-    num = report.num_puzzles
-    for name, share, limit in (
-        ("different_final_answers", report.num_different_final_answers / num, limits.different_final_answers),
-        ("different_halts", report.num_different_halts / num, limits.different_halts),
-        ("more_segments", report.more_segments, limits.more_segments),
-    ):
-        if limit is not None and share > limit:
-            yield Break(gate=f"share of {name}", value=share, limit=limit)
-    for name, counts, limit in (
-        ("exact_loss", report.exact, limits.exact_loss),
-        ("proven_loss", report.proven, limits.proven_loss),
-    ):
-        if counts is not None and limit is not None:
-            is_certain = counts.interval_points[0] > limit
-            if is_certain or (counts.num_puzzles >= ENOUGH_PUZZLES and counts.loss_points > limit):
-                yield Break(gate=f"points of {name}", value=counts.loss_points, limit=limit)
+    shares = {
+        "different_final_answers": report.num_different_final_answers / report.num_puzzles,
+        "different_halts": report.num_different_halts / report.num_puzzles,
+        "more_segments": report.more_segments,
+    }
+    solves = {"exact_loss": report.exact, "proven_loss": report.proven}
+    for name, limit in limits.model_dump(exclude_none=True).items():
+        counts = solves.get(name)
+        if name in shares and shares[name] > limit:
+            yield Break(gate=f"share of {name}", value=shares[name], limit=limit)
+        if counts is None or not (counts.num_puzzles >= ENOUGH_PUZZLES or counts.interval_points[0] > limit):
+            continue
+        if counts.loss_points > limit:
+            yield Break(gate=f"points of {name}", value=counts.loss_points, limit=limit)

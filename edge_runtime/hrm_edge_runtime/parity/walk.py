@@ -165,9 +165,6 @@ class GoldenEngine(Engine):
             logits_BTV=self._golden.logits_SBTV[where],
         )
 
-    def close(self) -> None:
-        """Nothing to release."""
-
 
 def golden_side(golden: Golden, num_slots: int, policy: halting.HaltingPolicy) -> Side:
     """The traces as the reference of a comparison."""
