@@ -38,15 +38,10 @@ OUTPUTS: dict[str, Any] = {
     "z_low_BND_next": np.float32,
 }
 FED = ("tokens_BT", "puzzle_vector_BE", "fresh_B")  # the inputs that the host writes
-AXES: dict[str, tuple[str, ...]] = {
-    "tokens_BT": ("seq_len",),
-    "puzzle_vector_BE": ("puzzle_vector_size",),
-    "fresh_B": (),
-    "answer_BT": ("seq_len",),
-    "halt_margin_B": (),
-    "q_halt_B": (),
-    "logits_BTV": ("seq_len", "vocab_size"),
-    **{f"{name}{suffix}": ("num_positions", "hidden_size") for name in CARRIES for suffix in ("", "_next")},
+_SIZES = {"T": "seq_len", "E": "puzzle_vector_size", "N": "num_positions", "D": "hidden_size", "V": "vocab_size"}
+AXES = {
+    name: tuple(_SIZES[letter] for letter in name.removesuffix("_next").rpartition("_B")[2])
+    for name in (*INPUTS, *OUTPUTS)
 }
 """The sizes of each tensor after the batch axis, by their names in the manifest."""
 

@@ -39,6 +39,7 @@ PAGE_HEADERS = {
     "Cache-Control": "no-cache",
 }
 REFUSED = (ServiceError, NoAnswerError, intake.ClientGoneError)
+UNREADY = {**error_answers(), 503: {"model": schema.UnreadyAnswer, "description": "Not yet"}}
 SOLVE_REFUSALS = (403, 404, 408, 413, 415, 422, 429, 503)
 _ROUTE_FAULTS = {
     404: ("not-found", "there is nothing at this path"),
@@ -258,8 +259,8 @@ async def livez(request: Request) -> schema.LiveAnswer:
     return schema.LiveAnswer(step_age_ms=1000 * engine_client.step_age_s)
 
 
-@router.get("/health", responses={**error_answers(), 503: {"model": schema.UnreadyAnswer, "description": "Not yet"}})
-@router.get("/readyz", responses={**error_answers(), 503: {"model": schema.UnreadyAnswer, "description": "Not yet"}})
+@router.get("/health", responses=UNREADY)
+@router.get("/readyz", responses=UNREADY)
 async def readyz(request: Request) -> schema.ReadyAnswer:
     """Whether new work is taken; until then, what is being built."""
     service = service_of(request)

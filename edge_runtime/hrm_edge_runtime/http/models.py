@@ -5,8 +5,9 @@ Shapes: T tokens.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
@@ -27,6 +28,9 @@ NOT_OF_THE_KIND = ("not-a-puzzle", "wrong-keys", "no-task")
 UNREADABLE = ("wrong-size", "wrong-length", "bad-character")
 NEARLY = 0.05  # kinds that fit as well as this are named together
 SEPARATORS = re.compile(r"[\s|+=-]")
+AS_IN_MANIFEST = ("name", "seq_len", "vocab_size", "hidden_size", "max_segments", "attempts", "provenance")
+AS_IN_RESULT = [field.name for field in fields(Result) if field.name in SolveAnswer.model_fields]
+said_by = attrgetter(*AS_IN_RESULT)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,13 +93,9 @@ class ServedModel:
         manifest = self.manifest
         rows, cols = board_size(self.puzzle) or (None, None)
         return ModelView(
-            name=manifest.name,
+            **{name: getattr(manifest, name) for name in AS_IN_MANIFEST},
             kind=self.puzzle.name,
             proof_exists=self.puzzle.proof_exists,
-            seq_len=manifest.seq_len,
-            vocab_size=manifest.vocab_size,
-            hidden_size=manifest.hidden_size,
-            max_segments=manifest.max_segments,
             halting=HaltingView(policy=self.halting.kind, threshold=self.halting.threshold),
             precision=self.precision,
             slots=report.num_slots if report else self.num_slots,
@@ -103,13 +103,11 @@ class ServedModel:
             step_ms={size: round(1000 * seconds, 3) for size, seconds in report.step_s.items()} if report else {},
             memory_bytes=report.memory_bytes if report else None,
             max_attempts=self.max_attempts,
-            attempts=manifest.attempts,
             rows=rows,
             cols=cols,
             identifiers=manifest.num_puzzle_ids,
             tasks=len(self.tasks),
             sample=self.sample,
-            provenance=manifest.provenance,
         )
 
 
@@ -223,20 +221,12 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
     model, puzzle, routed = parsed.model, parsed.model.puzzle, parsed.model.routed
     return SolveAnswer(
         solution=parsed.solution_of(result.answer_T),
-        status=result.status,
-        how=result.how,
+        **dict(zip(AS_IN_RESULT, said_by(result), strict=True)),
         solved=result.status == "proven",
-        verified=result.verified,
-        segments=result.segments,
-        halted_by=result.halted_by,
-        margin=result.margin,
         queue_ms=round(1000 * result.queue_s, 3),
         compute_ms=round(1000 * result.compute_s, 3),
         model=model.name,
         attempts=result.num_attempts,
-        total_segments=result.total_segments,
-        votes=result.votes,
-        vote_share=result.vote_share,
         route=routed.route(parsed.parsed.grid, puzzle.decode(result.answer_T)) if routed else None,
     )
 

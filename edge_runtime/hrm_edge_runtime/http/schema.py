@@ -4,7 +4,7 @@ import secrets
 from functools import partial
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from hrm_edge_runtime.batching.halting import PolicyKind
 from hrm_edge_runtime.batching.stats import LaneSnapshot, Outcome, Status
@@ -14,10 +14,8 @@ from hrm_edge_runtime.worker.client import EngineState
 from hrm_puzzles.puzzle import Route
 
 
-class SolveRequest(BaseModel):
+class SolveRequest(BaseModel, extra="forbid", strict=True, frozen=True):
     """One puzzle to solve. Only `puzzle` is needed."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, json_schema_extra={"title": "SolveRequest"})
 
     puzzle: Any = Field(
         description="The puzzle in any notation of its kind: a line of text, several lines, rows, or a flat list. "
@@ -190,10 +188,8 @@ class FreshPuzzle(FreshRequest):
     rating: int = Field(description="Its own measure: moves of a maze, cost of a tour, backtracks of a Sudoku.")
 
 
-class LabelRequest(BaseModel):
+class LabelRequest(BaseModel, extra="forbid", strict=True, frozen=True):
     """A puzzle and what somebody takes for its answer, each in any notation of its kind."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, json_schema_extra={"title": "LabelRequest"})
 
     kind: str = Field(max_length=100, description="As /kinds names it.")
     puzzle: Any
@@ -206,10 +202,8 @@ class LabelAnswer(BaseModel):
     verified: bool | None
 
 
-class BundleRequest(BaseModel):
+class BundleRequest(BaseModel, extra="forbid", strict=True, frozen=True):
     """Which bundle a model is to be served from."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, json_schema_extra={"title": "BundleRequest"})
 
     bundle: str = Field(
         min_length=1,

@@ -17,7 +17,7 @@ from hrm_edge_runtime.logs import LogForm
 from hrm_edge_runtime.worker import lanes, loop, messages
 from hrm_host import system
 
-START_S = 120.0  # to open and warm all models, after what had to be built; the shipped ones take a second or two
+START_S = 600.0  # to open and warm all models, after what had to be built: large engines on an SD card take minutes
 STOP_S = 5.0  # how long an engine may take to leave when asked, before it is killed
 FIRST_BACKOFF_S = 0.1
 BACKOFF_CAP_S = 30.0

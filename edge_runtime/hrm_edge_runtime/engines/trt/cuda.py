@@ -58,16 +58,12 @@ class Gpu:
         self._driver = driver or driver_here()
         self.info = _started(self._driver.info)
         self.stream = _started(self._driver.enter)
-        self._memory: list[int] = []
-        self._pinned: list[int] = []
-        self._graphs: list[int] = []
-        self._events: list[int] = []
+        self._held: list[tuple[Callable[[int], None], int]] = []
 
     def allocate(self, num_bytes: int) -> int:
         """The address of new device memory, zeroed."""
         with self._refusing_no_memory(num_bytes):
-            self._memory.append(self._driver.allocate(max(1, num_bytes)))
-        return self._memory[-1]
+            return self._keep(self._driver.free, self._driver.allocate(max(1, num_bytes)))
 
     def share(self, tensors: Mapping[str, tuple[Shape, Any]]) -> Shared:
         """Tensors of these shapes and types that both sides see, zeroed."""
@@ -77,7 +73,7 @@ class Gpu:
         layout = np.dtype({"names": [*tensors], "formats": formats, "offsets": starts, "itemsize": num_bytes})
         with self._refusing_no_memory(num_bytes):
             pointer, mapped = self._driver.pin(num_bytes, mapped=self.info.is_integrated)
-        self._pinned.append(pointer)
+        self._keep(self._driver.unpin, pointer)
         ctypes.memset(pointer, 0, num_bytes)
         memory = np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(pointer)).view(layout).reshape(())
         address = mapped or self.allocate(num_bytes)
@@ -111,8 +107,8 @@ class Gpu:
 
     def event(self) -> int:
         """A mark on the stream that can be waited for."""
-        self._events.append(_started(lambda: self._driver.new_event(sleeps=self.info.is_integrated)))
-        return self._events[-1]
+        event = _started(lambda: self._driver.new_event(sleeps=self.info.is_integrated))
+        return self._keep(self._driver.destroy_event, event)
 
     def record(self, event: int) -> None:
         """Set the mark behind all work so far."""
@@ -132,8 +128,7 @@ class Gpu:
                 with suppress(CudaError):  # a broken recording has no graph, but the stream records no longer
                     self._driver.end_capture(self.stream)
                 raise
-            graph = self._driver.end_capture(self.stream)
-            self._graphs.append(graph)
+            graph = self._keep(self._driver.destroy, self._driver.end_capture(self.stream))
         except (CudaError, EngineLostError) as error:
             raise CaptureError(str(error)) from error
         return partial(self._do, self._driver.launch, graph, self.stream)
@@ -142,17 +137,15 @@ class Gpu:
         """Release graphs and memory, and leave the context as it was found; no shared tensor is read afterwards."""
         with suppress(CudaError):
             self._driver.wait(self.stream)
-        for held, release in (
-            (self._graphs, self._driver.destroy),
-            (self._events, self._driver.destroy_event),
-            (self._memory, self._driver.free),
-            (self._pinned, self._driver.unpin),
-        ):
-            for one in held:
-                with suppress(CudaError):  # a lost device releases nothing
-                    release(one)
-            held.clear()
+        while self._held:
+            release, one = self._held.pop()
+            with suppress(CudaError):  # a lost device releases nothing
+                release(one)
         self._driver.leave(self.stream)
+
+    def _keep(self, release: Callable[[int], None], one: int) -> int:
+        self._held.append((release, one))
+        return one
 
     @contextmanager
     def _refusing_no_memory(self, num_bytes: int) -> Generator[None]:
