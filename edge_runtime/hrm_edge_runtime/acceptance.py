@@ -118,7 +118,7 @@ def outcomes_of(junit: Path) -> Found:
 
 @dataclass(frozen=True, kw_only=True)
 class _Served:
-    """A bundle on the engine to accept; each method is a part of the report."""
+    """Each method is a part of the report."""
 
     bundle: Bundle
     choice: Choice

@@ -66,12 +66,10 @@ class Identifiers:
         return bool((sorted_N[1:] != sorted_N[:-1]).all())
 
     def row_of(self, name: str) -> int | None:
-        """None for a name that is not there."""
         rows = self._order_N[self._place(name.encode()) :][:1].tolist()
         return rows[0] if rows and self[rows[0]] == name else None
 
     def rows_beginning(self, start: str) -> list[int]:
-        """The rows whose names begin so, in the table's order."""
         first = start.encode()
         rows_N = self._order_N[self._place(first) : self._place(first + b"\xff")]  # no byte of UTF-8
         return sorted(rows_N.tolist())

@@ -139,7 +139,6 @@ def _tracer(endpoint: str) -> "Trace":
 
 
 def slots_from(text: str) -> int | None:
-    """A number of slots, or None for `auto`."""
     if text == "auto":
         return None
     if not text.isdecimal() or not 1 <= int(text) <= MAX_SLOTS:
@@ -148,7 +147,6 @@ def slots_from(text: str) -> int | None:
 
 
 def bytes_from(text: str) -> int:
-    """A number of bytes, as 2GiB, 512MiB, 800MB or 1000000."""
     matched = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
     if matched is None or matched[2].upper() not in UNITS or not float(matched[1]):
         raise typer.BadParameter(f"{text!r} is no number of bytes: write it as 2GiB", param_hint="--memory-budget")

@@ -78,7 +78,6 @@ def begin_request(headers: Mapping[bytes, bytes]) -> RequestContext:
 
 
 def configure(form: LogForm) -> None:
-    """Log from INFO on, in place of whatever was configured before."""
     handler = QueuedLines(sys.stderr.fileno())
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

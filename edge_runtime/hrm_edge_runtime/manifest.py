@@ -120,7 +120,6 @@ class Manifest(_Strict):
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read and check the manifest of the bundle directory `path`; raises BundleError."""
     file, remedy = path / MANIFEST_NAME, "give the directory that hrm-export wrote."
     if file.is_symlink() or not file.is_file():
         raise BundleError(f"{file} is not there as a plain file: {remedy}")

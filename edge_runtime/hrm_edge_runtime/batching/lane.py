@@ -87,7 +87,6 @@ class Lane:
         return self._end(attempt, outcome, self._clock())
 
     def answer_of(self, attempt: Attempt) -> Int32:
-        """The answer after the last segment of an attempt that is in its slot."""
         return self._answers_BT[attempt.slot].copy()
 
     def step(self) -> list[Attempt]:

@@ -47,7 +47,6 @@ AXES = {
 
 
 def shapes_of(names: Iterable[str], manifest: Manifest, num_rows: int) -> dict[str, Shape]:
-    """The shape of these tensors at a batch of `num_rows`."""
     return {name: (num_rows, *(getattr(manifest, axis) for axis in AXES[name])) for name in names}
 
 

@@ -65,7 +65,6 @@ def choose(bundle: Bundle, engine: str = "auto", *, num_slots: int = 1) -> Choic
 
 
 def max_slots(bundle: Bundle, engine: str = "tensorrt") -> int:
-    """How many slots are tried where their number is measured."""
     return MAX_SLOTS_GPU if engine != "cpu" and bundle.manifest.seq_len <= LONG_SEQUENCE else MAX_SLOTS_CPU
 
 

@@ -52,8 +52,6 @@ class Key(BaseModel, extra="forbid", frozen=True):
 
 
 class TokenBucket:
-    """`rate` requests per second on average, `burst` at once."""
-
     def __init__(self, *, rate: float, burst: int, now: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._burst, self._now = rate, burst, now
         self._left = float(burst)
@@ -70,7 +68,6 @@ class TokenBucket:
         return 0.0
 
     async def take(self) -> None:
-        """Take a token as soon as there is one."""
         while (wait_s := self.wait_s()) > 0:
             await asyncio.sleep(wait_s)
 

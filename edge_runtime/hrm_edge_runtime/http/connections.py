@@ -148,7 +148,6 @@ class GuardedProtocol(HttpToolsProtocol):
             self._expect("slow-reader", self._limits.fetch_s)  # uvicorn closes it sooner, but only once all is fetched
 
     def rest_a_turn(self) -> None:
-        """Read on after the others had their turn."""
         if not self.transport.is_closing():
             self.transport.pause_reading()
             self.loop.call_soon(self._read_on)
@@ -180,7 +179,6 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refuse(_bad_http(self._fault or 400))
 
     def drop(self, reason: Reason) -> None:
-        """End the connection now."""
         self._leave()
         self._limits.dropped[reason] += 1
         self.transport.abort()

@@ -79,7 +79,6 @@ class ServiceError(Exception):
         self.detail = ErrorDetail(reason=reason, field=field, rule=rule, cell=cell, message=message, remedy=remedy)
 
     def body(self) -> dict[str, object]:
-        """The JSON answer; every key is always there."""
         return {"error": self.detail.model_dump(mode="json"), **self.beside}
 
     def response(self) -> Response:
@@ -90,7 +89,6 @@ class ServiceError(Exception):
 
 
 def refusal_from(error: ServiceError | NoAnswerError) -> ServiceError:
-    """The one translation of what the engine's client raises."""
     return error if isinstance(error, ServiceError) else no_answer(error.reason, error.retry_after_s)
 
 

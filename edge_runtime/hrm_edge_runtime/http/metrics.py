@@ -73,7 +73,6 @@ class Metrics(Collector):
         self._answers.labels(model, result.status, result.halted_by, result.how).inc()
 
     def page(self) -> bytes:
-        """The text exposition format."""
         return generate_latest(self.registry)
 
     def collect(self) -> Iterable[Metric]:

@@ -114,7 +114,6 @@ class RequestMiddleware:
             self._report(scope["method"], route, status, time.monotonic() - began_s, context)
 
     def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes], context: logs.RequestContext) -> Response | None:
-        """The answer to a request that may not pass."""
         # Browsers name the page's origin in every request that is not a plain reading one; programs send none. Another
         # site's page must not ask with the key that its visitor's browser remembers.
         origin, host = headers.get(b"origin"), headers.get(b"host", b"")
@@ -172,7 +171,6 @@ def public_name_in(host: bytes) -> bytes | None:
 
 
 def _secret(headers: Mapping[bytes, bytes]) -> str:
-    """The key in a request, or nothing."""
     scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     if scheme.lower() == "basic":
         try:

@@ -71,7 +71,6 @@ class Library:
         return build.progress() if (build := self._build) else None
 
     def close(self) -> None:
-        """End the build that runs, and every later one."""
         self._is_closed = True
         self._watch(self._build)
 

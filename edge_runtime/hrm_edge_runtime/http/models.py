@@ -85,7 +85,6 @@ class ServedModel:
 
     @cached_property
     def halting(self) -> HaltingPolicy:
-        """The rule where a request names none."""
         return self.manifest.halting_policy(self.precision)
 
     def view(self, report: LaneReport | None = None) -> ModelView:
@@ -215,7 +214,6 @@ def _fit(notation: object, puzzle: Puzzle, error: PuzzleError) -> float:
 
 
 def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
-    """The answer in the notation of the request."""
     if result.answer_T is None:
         raise no_answer("engine-failed")
     model, puzzle, routed = parsed.model, parsed.model.puzzle, parsed.model.routed

@@ -83,7 +83,6 @@ def described(base: dict[str, Any], models: Iterable[ServedModel], *, with_keys:
 
 
 def _answer_example(model: ServedModel) -> dict[str, Any] | None:
-    """What the model would say where it is right."""
     if model.held_out is None:
         return None
     puzzle, (question, answer) = model.puzzle, model.held_out

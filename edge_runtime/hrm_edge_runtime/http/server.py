@@ -70,7 +70,6 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        """Exit where the engine refuses its bundles."""
         if counter % 10 == 0:
             self.look_for_descriptors()
         return await super().on_tick(counter) or self._engine_client.process.refusal is not None

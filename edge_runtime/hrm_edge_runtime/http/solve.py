@@ -147,7 +147,6 @@ class ParserThreads:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, parse: Parse) -> ParsedRequest:
-        """What `parse` returns, or raises."""
         loop = asyncio.get_running_loop()
         future: Parsing = loop.create_future()
         self._unparsed.append((future, parse))
@@ -162,7 +161,6 @@ class ParserThreads:
             del self._unparsed[:PARSED_TOGETHER]
 
     def _parse_all(self, unparsed: list[tuple[Parsing, Parse]], loop: asyncio.AbstractEventLoop) -> None:
-        """Runs in a thread; the outcomes are set in the event loop."""
         outcomes: list[tuple[Parsing, ParsedRequest | Exception]] = []
         for future, parse in unparsed:
             try:

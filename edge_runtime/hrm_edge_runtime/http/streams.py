@@ -51,7 +51,7 @@ class GrowingAnswer(Response):
 
 
 async def send_piece(send: Send, body: bytes = b"") -> None:
-    """Send a piece of an answer, or its end where it is empty."""
+    """An empty piece ends the answer."""
     await send({"type": "http.response.body", "body": body, "more_body": bool(body)})
 
 

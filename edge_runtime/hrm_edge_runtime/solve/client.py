@@ -59,7 +59,6 @@ class RetryPolicy:
         return pause_s if time.monotonic() + pause_s <= self._success_s + self.limit_s else None
 
     def wait(self, failure: Exception | None) -> bool:
-        """Sleep before the next try; False where there is to be none."""
         pause_s = self.pause_s(failure.retry_after_s if isinstance(failure, ServerError) else 0.0)
         if pause_s is not None:
             time.sleep(pause_s)

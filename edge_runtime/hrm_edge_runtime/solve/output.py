@@ -107,7 +107,6 @@ def record_of(entry: Entry, reply: Reply) -> Record:
 
 
 def summary(answer: SolveAnswer) -> str:
-    """How an answer came about, for people."""
     verdict = VERDICTS[answer.status]
     if answer.vote_share is not None and answer.attempts > 1:
         verdict += f", {100 * answer.vote_share:.0f} % of the votes"
@@ -150,7 +149,6 @@ class Tally:
         return self.total_segments / max(1, self.num_answered)
 
     def note(self) -> str:
-        """What to say while the run goes on."""
         return f"{self.counts['solved']} solved" + (f", {self.refused.total()} refused" if self.refused else "")
 
     def text(self) -> str:
@@ -211,7 +209,6 @@ class OutputFile:
         return tally.num_puzzles
 
     def write(self, record: Record) -> None:
-        """Append a record; refuses where the disk is full."""
         line = json.dumps(record).encode("ascii") + b"\n"
         try:
             if os.write(self._descriptor, line) < len(line):

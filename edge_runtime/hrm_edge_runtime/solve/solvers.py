@@ -69,7 +69,6 @@ def is_many(argument: str) -> bool:
 
 
 def require_file(argument: str) -> None:
-    """Refuse the name of a file that is not there."""
     if FILE_NAME.fullmatch(argument) and not is_many(argument):
         raise SolvingError(f"there is no file {argument}: give one that is there, or the puzzle itself.")
 
@@ -105,7 +104,6 @@ def entries(lines: Iterable[str], shortest: int) -> Iterator[Entry]:
 
 
 def _is_idle(line: str) -> bool:
-    """Blank, or a remark."""
     return not line.strip() or line.startswith("# ")
 
 
@@ -141,7 +139,6 @@ class Solver:
 
     @property
     def shortest(self) -> int:
-        """The length of the shortest text that can be a whole puzzle."""
         return min(puzzle.seq_len for puzzle in self.puzzles.values())
 
 
@@ -215,7 +212,6 @@ def _step(lane: Attempts, asked: dict[int, models.ParsedRequest]) -> Iterator[tu
 
 
 def options_of(stated: Options) -> Options:
-    """These fields of a request; refuses values that no request may have."""
     try:
         SolveRequest.model_validate({"puzzle": None, **stated})
     except ValidationError as error:

@@ -107,7 +107,6 @@ class EngineClient:
 
     @property
     def state(self) -> EngineState:
-        """Only a `ready` engine takes new work."""
         if self._is_draining:
             return "draining"
         if self.process.link is not None:
@@ -145,7 +144,6 @@ class EngineClient:
             await self.limits.freed(LOOK_AGAIN_S)
 
     def check_room(self, lane: str, *, for_batch: bool = False) -> None:
-        """Refuse where a lane takes no request now."""
         if self._is_draining or self.process.link is None:
             state = self.state
             assert state != "ready"

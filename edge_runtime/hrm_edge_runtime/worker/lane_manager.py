@@ -58,7 +58,7 @@ class AdmissionLimits:
         return self._taken.get(lane, 0)
 
     def idle(self) -> list[str]:
-        """The lanes without a request, the longest unused first."""
+        """The longest unused first."""
         return sorted((lane for lane, taken in self._taken.items() if not taken), key=self._used_s.__getitem__)
 
     def batch_limit(self, lane: str) -> int:
@@ -66,7 +66,6 @@ class AdmissionLimits:
         return max(1, int(BATCH_SHARE * self._limits[lane]))
 
     async def freed(self, wait_s: float) -> None:
-        """Wait until a place is given back, but no longer than `wait_s`."""
         self._freed.clear()
         with anyio.move_on_after(wait_s):  # never loses a cancel, unlike wait_for before Python 3.12
             await self._freed.wait()

@@ -23,8 +23,6 @@ _log = logging.getLogger("hrm_edge_runtime.engine")
 
 
 class OverBudgetError(ValueError):
-    """A lane that does not fit; `lacking_bytes` is how much is missing."""
-
     def __init__(self, message: str, lacking_bytes: int) -> None:
         super().__init__(message)
         self.lacking_bytes = lacking_bytes
@@ -37,7 +35,6 @@ class MemoryBudget:
     limit_bytes: int | None = None
 
     def room_bytes(self, held_bytes: int = 0) -> int:
-        """What a process that holds so much may still take."""
         return available_bytes() - _headroom_bytes() if self.limit_bytes is None else self.limit_bytes - held_bytes
 
     def check(self, name: str, more_bytes: int = 0) -> None:

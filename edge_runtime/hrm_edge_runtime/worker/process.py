@@ -214,7 +214,7 @@ class EngineProcess:
                 await asyncio.wait_for(self._closing.wait(), delay_s)
 
     async def _run_engine(self) -> float:
-        """Start an engine and wait for its end; returns how long it was ready."""
+        """Returns how long it was ready."""
         lost = asyncio.Event()
         self._handle = handle = await asyncio.to_thread(self._start_engine)
         if self._closing.is_set():

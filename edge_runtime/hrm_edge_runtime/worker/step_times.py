@@ -71,8 +71,6 @@ def sizing_from(step_s: Mapping[int, float]) -> tuple[int, SlotsRule]:
 
 
 class _Figures(BaseModel):
-    """Of one graph on one machine, by numbers of slots."""
-
     step_s: dict[PositiveInt, PositiveFloat] = {}
     memory_bytes: dict[PositiveInt, NonNegativeInt] = {}
 

@@ -35,8 +35,6 @@ INT8_GAIN = 1.1
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a plan is bound to besides its graph."""
-
     gpu: str
     module: str
     compute_capability: str
@@ -54,8 +52,6 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineKey(Machine):
-    """What makes one engine differ from another."""
-
     onnx_sha256: str
     precision: str
     buckets: tuple[int, ...]
@@ -72,7 +68,6 @@ class EngineKey(Machine):
 
     @property
     def name(self) -> str:
-        """A file name a person can read, with a digest of the whole key."""
         return f"{_plain(self.gpu)}-trt{self.tensorrt}-{self.precision}-b{self.buckets[-1]}-{_digest(asdict(self))}"
 
 

@@ -87,12 +87,10 @@ class Gpu:
             self._do(self._driver.send, shared.address, shared.memory.ctypes.data, shared.memory.nbytes, self.stream)
 
     def download(self, shared: Shared) -> None:
-        """Fetch what the GPU wrote."""
         if not self.info.is_integrated:
             self._do(self._driver.fetch, shared.memory.ctypes.data, shared.address, shared.memory.nbytes, self.stream)
 
     def copy(self, source: int, target: int, num_bytes: int) -> None:
-        """Copy inside device memory."""
         self._do(self._driver.copy, target, source, num_bytes, self.stream)
 
     def read(self, address: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:

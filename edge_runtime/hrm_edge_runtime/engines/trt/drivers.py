@@ -108,7 +108,6 @@ class BindingsDriver:
         self._call("cuDevicePrimaryCtxRelease", self._call("cuDeviceGet", 0))
 
     def allocate(self, num_bytes: int) -> int:
-        """Zeroed device memory."""
         address = int(self._call("cuMemAlloc", num_bytes))
         self._call("cuMemsetD8", address, 0, num_bytes)
         return address
@@ -126,7 +125,6 @@ class BindingsDriver:
         self._call("cuStreamBeginCapture", stream, self._cuda.CUstreamCaptureMode(THREAD_LOCAL))
 
     def end_capture(self, stream: int) -> int:
-        """A graph that can be launched."""
         recorded = self._call("cuStreamEndCapture", stream)
         try:
             return int(self._call("cuGraphInstantiate", recorded, 0))

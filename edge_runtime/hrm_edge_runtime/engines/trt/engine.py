@@ -125,7 +125,6 @@ class TensorRTEngine(Engine):
         return high, low
 
     def layer_names(self) -> str:
-        """The engine's layers with their kernels, as TensorRT reports them (JSON)."""
         return api.layer_names(self._engine)
 
     def close(self) -> None:
