@@ -87,9 +87,6 @@ class Host:
         for path in sorted(self.root.glob(pattern)):
             yield path.relative_to(self.root)
 
-    def command(self, *words: str) -> str | None:
-        return self.ask(words)
-
     def space(self, path: str | Path) -> tuple[int, int] | None:
         """Bytes in all and bytes free of the file system that holds `path`."""
         try:
@@ -129,7 +126,7 @@ class Host:
             return mode
         if shutil.which("nvpmodel") is None:
             return "none"
-        named = re.search(r"^NV Power Mode:(.*)$", self.command("nvpmodel", "-q") or "", re.MULTILINE)
+        named = re.search(r"^NV Power Mode:(.*)$", self.ask(("nvpmodel", "-q")) or "", re.MULTILINE)
         return named[1].strip() if named else "unknown"
 
     def gpu_clocks(self) -> Iterator[GpuClock]:

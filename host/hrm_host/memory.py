@@ -21,16 +21,13 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # mallopt(3)
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """The kernel's account of the machine's memory in MB; `gpu_mb` is the GPU's share of it (NvMapMemUsed).
-
-    Swap on zram is compressed and in the same memory, so it is in `swap_mb` and not in `swap_free_mb`.
-    """
+    """The kernel's account of the machine's memory in MB; `gpu_mb` is the GPU's share of it (NvMapMemUsed)."""
 
     total_mb: int
     available_mb: int
     swap_mb: int
     zram_mb: int
-    swap_free_mb: int
+    swap_free_mb: int  # without that on zram, which is compressed into the same memory
     gpu_mb: int
 
     @property

@@ -32,10 +32,7 @@ class _Stage:
 
 @dataclass(eq=False, kw_only=True)
 class Stages:
-    """Shows stages by their name; without a `console` it shows nothing.
-
-    In a pipe a stage is worth a line once it has taken `first_line_s`, then every `line_every_s`, and when it is done.
-    """
+    """Shows stages by their name (nothing without a `console`); in a pipe by lines, the first after `first_line_s`."""
 
     console: Console | None = None
     bars: Progress | None = None

@@ -187,16 +187,12 @@ class Leg:
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """The way that an answer marks; cells are (row, column) from 0.
-
-    Where the marks lead nowhere there are no legs and no cost. `optimum` is the least cost of any way, found by search:
-    it judges an answer and never takes its place.
-    """
+    """The way that an answer marks, without legs and cost where it leads nowhere; cells are (row, column) from 0."""
 
     start: tuple[int, int]
     legs: list[Leg]
     cost: int | None
-    optimum: int
+    optimum: int  # least cost of any way, found by search: it judges an answer and never takes its place
 
 
 @runtime_checkable

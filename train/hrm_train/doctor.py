@@ -80,8 +80,8 @@ def attention() -> Iterator[Finding]:
 
 def software_findings(machine: Host, software: TrainingSoftware) -> Iterator[Finding]:
     """`nvidia-smi` without options prints the newest CUDA version that the driver supports."""
-    driver_cuda = re.search(r"CUDA Version:\s*(\d+)\.(\d+)", machine.command("nvidia-smi") or "")
-    capability = (machine.command("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader") or "").split()
+    driver_cuda = re.search(r"CUDA Version:\s*(\d+)\.(\d+)", machine.ask(("nvidia-smi",)) or "")
+    capability = (machine.ask(("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")) or "").split()
     yield python_finding(software.python)
     yield torch_finding(software, (int(driver_cuda[1]), int(driver_cuda[2])) if driver_cuda else None)
     if software.sees_gpu and capability:

@@ -87,7 +87,6 @@ def _version(name: str) -> str | None:
 
 
 def findings(machine: Host, software: ServingSoftware) -> list[Finding]:
-    """Everything that serving needs, in the order it is shown."""
     on_jetson = machine.jetson_release is not None
     return [
         python_finding(software.python),
@@ -215,7 +214,6 @@ def gpu_clock(clock: GpuClock) -> Finding:
 
 
 def throttling(events: dict[str, int]) -> Iterator[Finding]:
-    """Over-current events since the start."""
     said = ", ".join(f"{name}: {count}" for name, count in events.items() if count)
     if events:
         text = f"the board slowed itself down for want of current ({said})" if said else "no over-current event so far"
@@ -239,11 +237,7 @@ def heat(machine: Host) -> Iterator[Finding]:
     yield warn_if(is_hot, "temperature", said + ": it is throttling now" * is_hot, remedy)
 
 
-# The command
-
-
 main = Command("hrm-doctor")
-"""Entry point of `hrm-doctor`."""
 
 
 @main.command(epilog="Example: hrm-doctor --json")

@@ -71,7 +71,7 @@ def findings(machine: Host, work: Path) -> Iterator[Finding]:
 
 def cards(machine: Host) -> Iterator[Finding]:
     """The findings of each card; without an answer of nvidia-smi, whether a driver is loaded."""
-    answer = machine.command("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits")
+    answer = machine.ask(("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"))
     found = read_cards(answer or "")
     for card in found:
         yield ok(f"gpu {card['index']}", f"{card['name'].strip()}, driver {card['driver_version']}")
@@ -87,7 +87,6 @@ def cards(machine: Host) -> Iterator[Finding]:
 
 
 def read_cards(answer: str) -> list[Card]:
-    """One record for each card."""
     rows = csv.reader(answer.splitlines(), skipinitialspace=True)
     return [dict(zip(FIELDS, row, strict=True)) for row in rows if len(row) == len(FIELDS)]
 
@@ -100,7 +99,6 @@ def _number(card: Card, name: str) -> float | None:
 
 
 def settings(card: Card) -> Iterator[Finding]:
-    """How a card is set up, as far as it says."""
     gpu, smi = f"gpu {card['index']}", f"sudo nvidia-smi -i {card['index']}"
     if card["persistence_mode"] == "Enabled":
         yield ok(f"{gpu} persistence", "on")
@@ -139,7 +137,7 @@ def state(card: Card) -> Iterator[Finding]:
 
 
 def kernel_log(machine: Host) -> Iterator[Finding]:
-    text = machine.command("journalctl", "-k", "-b", "--no-pager", "-q") or machine.command("dmesg")
+    text = machine.ask(("journalctl", "-k", "-b", "--no-pager", "-q")) or machine.ask(("dmesg",))
     if text:
         yield from list(read_log(text)) or [ok("kernel log", "no sign of trouble since the machine started")]
     elif machine.text("proc/version") is not None:
@@ -147,7 +145,6 @@ def kernel_log(machine: Host) -> Iterator[Finding]:
 
 
 def read_log(text: str) -> Iterator[Finding]:
-    """One finding for each kind of trouble."""
     seen = Counter((int(match["number"]), match["bus"]) for match in XID.finditer(text))
     for (number, bus), times in sorted(seen.items()):
         meaning, remedy = XIDS.get(number, ("the driver reported an error", "look the number up in NVIDIA's Xid list"))

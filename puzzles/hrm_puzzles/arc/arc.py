@@ -109,13 +109,11 @@ class Arc:
     def augment_BT(
         self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
     ) -> tuple[Int32Array, Int32Array]:
-        """Each pair at a fresh place where both grids fit; turned and recoloured copies are puzzle ids of their own.
-
-        A pair whose answer shows no pad stays where it is: in labels another value may take the place of pad.
-        """
+        """Each pair at a fresh place where both grids fit; turned and recoloured copies are puzzle ids of their own."""
         asked, answered = arc_canvas.boxes_of_B(inputs_BT, self.side), arc_canvas.boxes_of_B(labels_BT, self.side)
         top_B = rng.integers(self.side - np.maximum(asked.height_B, answered.height_B) + 1)
         left_B = rng.integers(self.side - np.maximum(asked.width_B, answered.width_B) + 1)
+        # An answer that shows no pad stays: in labels another value may take the place of pad.
         stays_B = np.asarray(labels_BT).min(axis=1) > arc_canvas.PAD
         top_B, left_B = np.where(stays_B, asked.top_B, top_B), np.where(stays_B, asked.left_B, left_B)
         return (

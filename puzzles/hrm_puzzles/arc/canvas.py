@@ -74,10 +74,7 @@ def boxes_of_B(tokens_BT: IntArray, side: int) -> Boxes:
 
 
 def moved_BT(tokens_BT: IntArray, boxes: Boxes, top_B: IntpArray, left_B: IntpArray, side: int) -> Int32Array:
-    """The grids in `boxes`, drawn anew with their first cells at (top, left).
-
-    Around them is pad, or what the canvas has in the place of pad (the label that the loss skips).
-    """
+    """The grids in `boxes` with their first cells at (top, left), amid pad or, in labels, what the loss skips."""
     row_BS, col_BS = (np.arange(side) - first_B[:, None] for first_B in (top_B, left_B))  # counted from the first cell
     height_B1, width_B1 = boxes.height_B[:, None], boxes.width_B[:, None]
     on_row_BS, on_col_BS = (row_BS >= 0) & (row_BS < height_B1), (col_BS >= 0) & (col_BS < width_B1)

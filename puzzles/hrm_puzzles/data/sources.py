@@ -111,6 +111,8 @@ def _make_chunk(name: str, difficulty: str, seed: int, is_test: bool, job: tuple
 
 def read_csv(path: Path, puzzle: Puzzle) -> Examples:
     """Every answer is checked, refusals name the line. Ratings are the file's own (Sudoku-Extreme: tdoku's guesses)."""
+    if not isinstance(puzzle, CsvForm):
+        raise DatasetError(f"{path}: {puzzle.name} has no CSV form; generate, build or import its data sets instead.")
     content, lines = bytearray(), array("q")
     with path.open(newline="", encoding="utf-8") as stream:
         reader = csv.reader(stream)
@@ -120,7 +122,11 @@ def read_csv(path: Path, puzzle: Puzzle) -> Examples:
         for row in filter(None, reader):
             rating = _rating(path, reader.line_num, row)
             for column, text in (("question", row[1]), ("answer", row[2])):
-                content += _tokens(path, reader.line_num, puzzle, column, text)
+                try:
+                    content += puzzle.encode(puzzle.board_of(text)).astype(np.uint8).tobytes()
+                except PuzzleError as error:
+                    problem = f"in the {column} {error.problem}"
+                    raise _csv_error(path, reader.line_num, problem, error.remedy) from None
             content += rating.to_bytes(4, "little")
             lines.append(reader.line_num)
     rows = np.frombuffer(content, dtype=example_type(puzzle))
@@ -137,16 +143,6 @@ def _rating(path: Path, line: int, row: list[str]) -> int:
     if not (row[3].isascii() and row[3].isdigit() and len(row[3]) < 10):
         raise _csv_error(path, line, f"the rating is {row[3][:20]!r}", "write a whole number")
     return int(row[3])
-
-
-def _tokens(path: Path, line: int, puzzle: Puzzle, column: str, text: str) -> bytes:
-    if not isinstance(puzzle, CsvForm):
-        raise DatasetError(f"{path}: {puzzle.name} has no CSV form; generate, build or import its data sets instead.")
-    try:
-        grid = puzzle.board_of(text)
-    except PuzzleError as error:
-        raise _csv_error(path, line, f"in the {column} {error.problem}", error.remedy) from None
-    return puzzle.encode(grid).astype(np.uint8).tobytes()
 
 
 def _csv_error(path: Path, line: int, problem: str, remedy: str) -> DatasetError:

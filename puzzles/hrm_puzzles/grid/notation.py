@@ -198,7 +198,6 @@ def cell_of(shape: GridShape, name: str, value: object) -> Cell:
 
 
 def cells_of(shape: GridShape, name: str, value: object) -> list[Cell]:
-    """A list of such cells."""
     if not isinstance(value, list):
         raise PuzzleError(f"{name} is {shown(value)}", "bad-cell", "send a list of [row, column]")
     cells = cast("list[object]", value)

@@ -81,7 +81,6 @@ class SudokuBoard:
         return written(self.legend, grid, notation)
 
     def cell_name(self, cell: int) -> Cell:
-        """(row, column), counted from 1, of a cell index."""
         return self.size.shape.cell_name(cell)
 
     def board_of(self, text: str) -> Grid:

@@ -42,11 +42,7 @@ def solve(board: SudokuBoard, grid: Grid, *, max_solutions: int = 2, max_tries: 
 
 
 def rating(board: SudokuBoard, grid: Grid) -> int:
-    """Difficulty of a solvable question: the backtracks of this solver up to its first solution.
-
-    Propagation, then the first open cell in reading order with the fewest candidates, digits rising. The number changes
-    when the same puzzle is turned or relabelled.
-    """
+    """Difficulty of a solvable question: backtracks to its first solution. Turned or relabelled it may have another."""
     return solve(board, grid, max_solutions=1).backtracks
 
 
