@@ -46,12 +46,10 @@ exact:      puzzles with every cell right, under that policy's own halting; prov
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """`batches` waits for a whole batch before the next; `burns` computes halted rows until their batch ends."""
-
     name: str
     single: bool = False
-    batches: bool = True
-    burns: bool = False
+    batches: bool = True  # waits for a whole batch before the next
+    burns: bool = False  # computes halted rows until their batch ends
     early_exit: bool = True
 
 

@@ -20,28 +20,23 @@ class HRMConfig:
 
     `arch` "trm" is the Tiny Recursive Model (2025): the low level's blocks are the high level's too, and gradients pass
     the whole last high cycle. "transformer" is the baseline of equal parameters: the same blocks one after another,
-    once, so its cycles do not matter, its carry passes through and it has a single segment. `puzzle_vector_size` is the
-    width of a puzzle-embedding row, 0 leaves the prefix out; the row takes `puzzle_positions` positions (0: as many as
-    it needs). `halt_rule` says what a positive margin means: q_halt - q_continue as published, or q_halt alone for
-    models trained without q_continue, as TRM is.
-    `blocks` "mixer" have a SwiGLU over the positions in place of attention.
-    `blocks` "relational" are those of `relational.py`: `board` is the geometry's, either (rows, columns) or (bands,
-    rows, stacks, columns), and a position holds a vector for each of the last `num_symbols` tokens. In training the low
-    level also learns `num_hints` kinds of hints. With `random_start` each vector has a random start of its
-    own: what the relations cannot tell apart can be told apart, and a symmetric copy is another attempt.
+    once, so its cycles do not matter, its carry passes through and it has a single segment.
+    `blocks` "mixer" have a SwiGLU over the positions in place of attention, "relational" are those of `relational.py`.
+    With `random_start` each of their vectors has a random start of its own: what the relations cannot tell apart can be
+    told apart, and a symmetric copy is another attempt.
     """
 
     vocab_size: int
     seq_len: int
     arch: Arch = "hrm"
     blocks: Blocks = "attention"
-    board: tuple[int, ...] = ()
-    num_symbols: int = 1
-    num_hints: int = 0
+    board: tuple[int, ...] = ()  # of relational blocks: (rows, columns), or (bands, rows, stacks, columns)
+    num_symbols: int = 1  # a position holds a vector for each of so many last tokens
+    num_hints: int = 0  # kinds that the low level also learns in training
     random_start: bool = False
     num_puzzle_ids: int = 1
-    puzzle_vector_size: int = 512
-    puzzle_positions: int = 0
+    puzzle_vector_size: int = 512  # width of a puzzle-embedding row; 0 leaves the prefix out
+    puzzle_positions: int = 0  # that the row takes; 0: as many as it needs
     hidden_size: int = 512
     num_heads: int = 8
     expansion: float = 4.0
@@ -53,7 +48,7 @@ class HRMConfig:
     rope_theta: float = 10000.0
     rms_norm_eps: float = 1e-5
     max_segments: int = 16
-    halt_rule: HaltRule = "difference"
+    halt_rule: HaltRule = "difference"  # q_halt - q_continue is the margin, or q_halt where q_continue is not learnt
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "seq_len", "num_puzzle_ids", "hidden_size", "max_segments")

@@ -30,11 +30,7 @@ class Carry(NamedTuple):
 
     def where(self, fresh_B: Tensor, start: "Carry") -> "Carry":
         """Rows that begin a new puzzle take `start`; a select, so that garbage (NaN) in a stale row cannot leak."""
-        fresh_B11 = fresh_B[:, None, None]
-        return Carry(
-            torch.where(fresh_B11, start.z_high_BND, self.z_high_BND),
-            torch.where(fresh_B11, start.z_low_BND, self.z_low_BND),
-        )
+        return Carry(*(torch.where(fresh_B[:, None, None], new, old) for new, old in zip(start, self, strict=True)))
 
 
 class SegmentOutput(NamedTuple):

@@ -16,8 +16,6 @@ import torch.distributed as dist
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """This process among those that train together."""
-
     rank: int = 0
     world: int = 1
 

@@ -19,13 +19,11 @@ CUDA_BUILD = "install a CUDA build of PyTorch (the selector on pytorch.org print
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSoftware:
-    """What is installed; `torch_cuda` is the CUDA version PyTorch was built for, `architectures` its GPU kernels."""
-
     python: tuple[int, ...]
     torch: str | None
-    torch_cuda: str | None
+    torch_cuda: str | None  # the version PyTorch was built for
     sees_gpu: bool
-    architectures: tuple[str, ...]
+    architectures: tuple[str, ...]  # of PyTorch's GPU kernels
     has_triton: bool
     compiler: str | None
 

@@ -29,26 +29,19 @@ FIGURES = ("segments", "halted_exact", "loss", "score", "num_puzzles", "proof_ex
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Shares of the puzzles by number of segments (index 0 is one segment), then single figures.
-
-    exact: every counted cell is right. proven: the puzzle's own check proved an answer, at any segment so far (all zero
-    where `proof_exists` is false). accuracy: right cells among those counted. cells: right cells among those that were
-    open. halting: (q_halt >= 0) == exact, the published halting accuracy. `segments` and `halted_exact` are the mean
-    number of segments and the exact share where the model itself halts; `loss` is the answer loss after the last.
-    `pass_at` k: tasks whose answer is among the k grids most voted for, of a puzzle whose variants vote (else empty).
-    """
+    """Shares of the puzzles by number of segments (index 0 is one segment), and single figures."""
 
     num_puzzles: int
     proof_exists: bool
-    exact: tuple[float, ...]
-    proven: tuple[float, ...]
-    accuracy: tuple[float, ...]
-    cells: tuple[float, ...]
-    halting: tuple[float, ...]
-    segments: float
-    halted_exact: float
-    loss: float
-    pass_at: Mapping[int, float]
+    exact: tuple[float, ...]  # every counted cell is right
+    proven: tuple[float, ...]  # the puzzle's own check proved an answer, at any segment so far; else zeros
+    accuracy: tuple[float, ...]  # right cells among those counted
+    cells: tuple[float, ...]  # right cells among those that were open
+    halting: tuple[float, ...]  # (q_halt >= 0) == exact, the published halting accuracy
+    segments: float  # mean, where the model itself halts
+    halted_exact: float  # share, where the model itself halts
+    loss: float  # of the answers after the last segment
+    pass_at: Mapping[int, float]  # k: tasks whose answer is among the k grids most voted for, where variants vote
 
     @property
     def score(self) -> float:

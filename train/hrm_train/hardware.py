@@ -19,14 +19,7 @@ Say = Callable[[str], object]  # takes a sentence for the user
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """One row of the table.
-
-    `rows_81` and `rows_900` are the micro-batch of the 27 M model at that many tokens, `small_rows_*` that of models
-    below 8 M parameters; `target_batch` is the batch of one update, made up of micro-batches. `workers` threads draw
-    rows `prefetch` steps ahead. `recompute` keeps less for the backward pass and computes it again. `tf32` lets a GPU
-    round the factors of float32 products to 10 bits.
-    `micro_batch` takes the place of the four figures; 0 leaves it to them.
-    """
+    """One row of the table; `rows_N` is the micro-batch of the 27 M model at N tokens."""
 
     name: str
     device: str = "cuda"
@@ -36,15 +29,15 @@ class Hardware:
     precision: Precision = "bf16"
     rows_81: int = 768
     rows_900: int = 1
-    small_rows_81: int = 768
+    small_rows_81: int = 768  # of models below 8 M parameters
     small_rows_900: int = 1
-    target_batch: int = 768
-    workers: int = 1
-    prefetch: int = 2
+    target_batch: int = 768  # of one update, made up of micro-batches
+    workers: int = 1  # threads that draw rows
+    prefetch: int = 2  # how many steps ahead they do
     compile: bool = True
-    recompute: bool = False
-    tf32: bool = False
-    micro_batch: int = 0
+    recompute: bool = False  # keeps less for the backward pass and computes it again
+    tf32: bool = False  # lets a GPU round the factors of float32 products to 10 bits
+    micro_batch: int = 0  # in place of the four figures; 0 leaves it to them
     refusal: str = ""
 
     def __post_init__(self) -> None:

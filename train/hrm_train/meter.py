@@ -45,16 +45,12 @@ class HostMark:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Means over the steps since the last reading; `step_ms` is wall time, so phases need not add up to it.
+    """Means over the steps since the last reading."""
 
-    The percentiles are of the last PhaseTimer.MOST_PENDING steps, from the end of one to the end of the next.
-    `cpu_cores` is how many this process kept busy.
-    """
-
-    step_ms: float
-    step_p50_ms: float = 0.0
+    step_ms: float  # wall time, so phases need not add up to it
+    step_p50_ms: float = 0.0  # of the last MOST_PENDING steps, from the end of one to the end of the next
     step_p99_ms: float = 0.0
-    cpu_cores: float = 0.0
+    cpu_cores: float = 0.0  # that this process kept busy
     samples_per_s: float
     phase_ms: Mapping[str, float]
 

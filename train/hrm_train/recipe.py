@@ -21,25 +21,16 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Settings of one run; sizes count samples (a sample is one puzzle for one segment), never iterations.
-
-    `curriculum` opens with up to that many cells of each puzzle revealed, and the number falls while puzzles are being
-    solved; 0 shows puzzles as they are. Gradients pass through `window` segments before each update (1 as published).
-    At first a puzzle may run no longer than `window`; the limit reaches the model's after `deepening_samples`.
-    `lr` and `puzzle_lr` are for a batch of `base_batch` and grow linearly with the real one (0: they hold for any).
-    `lr_min_ratio` 1 keeps the rate constant after the warm-up, less ends a cosine there; `clip_norm` 0 never clips.
-    `continue_loss` learns q_continue as published, for a second forward pass.
-    `quantisation_aware` trains the model that INT8 will make of it; what is validated and saved stays in float.
-    """
+    """Settings of one run; sizes count samples (a sample is one puzzle for one segment), never iterations."""
 
     puzzle: str = "sudoku"
     seed: int = 0
     batch_size: int = 64
-    base_batch: int = 0
-    window: int = 1
+    base_batch: int = 0  # `lr` and `puzzle_lr` are for it and grow linearly with the real batch; 0: they hold for any
+    window: int = 1  # segments that gradients pass through before each update
     total_samples: int = 4_000_000
     lr: float = 1e-3
-    lr_min_ratio: float = 0.1
+    lr_min_ratio: float = 0.1  # where the cosine after the warm-up ends; 1 keeps the rate constant
     warmup_samples: int = 8_000
     weight_decay: float = 0.1
     puzzle_lr: float = 1e-3
@@ -47,19 +38,19 @@ class Recipe:
     optimiser: Optimiser = "adam_atan2"
     beta1: float = 0.9
     beta2: float = 0.95
-    clip_norm: float = 1.0
+    clip_norm: float = 1.0  # 0 never clips
     average_decay: float = 0.998
     loss: LossKind = "softmax"
     label_smoothing: float = 0.0
-    continue_loss: bool = False
+    continue_loss: bool = False  # learns q_continue as published, for a second forward pass
     halt_weight: float = 0.5
     explore: float = 0.1
     augment: bool = True
-    curriculum: int = 0
+    curriculum: int = 0  # so many cells of each puzzle are revealed at first, fewer while puzzles are being solved
     curriculum_target: float = 0.5
-    deepening_samples: int = 0
+    deepening_samples: int = 0  # a puzzle's limit of segments grows from `window` to the model's until then
     geometric_start: bool = False
-    quantisation_aware: bool = False
+    quantisation_aware: bool = False  # learns as INT8 will compute; what is validated and saved stays in float
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "window", "total_samples"):

@@ -22,13 +22,11 @@ from hrm_train import evaluate, hardware, loop, meter, status
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsRow(meter.Reading):
-    """`train` holds means over the steps since the last row, `system` the GPU's figures."""
-
     time: float
     step: int
     samples: int
-    train: Mapping[str, float]
-    system: Mapping[str, float]
+    train: Mapping[str, float]  # means over the steps since the last row
+    system: Mapping[str, float]  # the GPU's figures
 
     def summary(self) -> str:
         parts = [

@@ -20,16 +20,13 @@ from hrm_train.recipe import LossKind, Recipe
 
 
 class WindowLoss(NamedTuple):
-    """`loss` and `answer_loss`, the answers' part of it, are summed over rows and segments.
-
-    Of the last segment: whether a row is exact, its share of right cells among the open ones, its halting margin.
-    """
+    """Losses are summed over rows and segments; the rest is of the last segment."""
 
     loss: Tensor
-    answer_loss: Tensor
+    answer_loss: Tensor  # the answers' part of it
     exact_B: Tensor
-    cells_B: Tensor
-    margin_B: Tensor
+    cells_B: Tensor  # share of right cells among the open ones
+    margin_B: Tensor  # of halting
 
 
 def window_loss(

@@ -43,8 +43,6 @@ LEGEND = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainerUnderTest:
-    """One trainer and all it needs; `equal_work` ones must have the plain trainer's losses."""
-
     name: str
     is_ours: bool
     config: HRMConfig
@@ -52,7 +50,7 @@ class TrainerUnderTest:
     data: Path
     num_threads: int
     compile: bool = False
-    equal_work: bool = True
+    equal_work: bool = True  # must have the plain trainer's losses
 
     @property
     def samples_per_step(self) -> int:
