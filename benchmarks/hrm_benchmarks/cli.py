@@ -50,10 +50,8 @@ def bench() -> None:
 
 
 class Found(NamedTuple):
-    """`figures` are for --json, `show` is for people; `faults` among the figures end the command with 1."""
-
-    figures: Row
-    show: Callable[[], object]
+    figures: Row  # for --json; `faults` among them end the command with 1
+    show: Callable[[], object]  # for people
     title: str = ""
 
 

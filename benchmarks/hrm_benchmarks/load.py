@@ -170,7 +170,6 @@ def _level(exchanges: Sequence[Exchange], simulated_s: Seconds, slo_s: float) ->
     lag_s = [one.sent_s - one.intended_s for one in exchanges]
     return {
         "offered_per_s": len(exchanges) / exchanges[-1].intended_s,
-        "answered_per_s": len(latency_s) / span_s,
         "goodput_per_s": int((latency_s <= slo_s).sum()) / span_s,
         "drop_rate": 1 - len(latency_s) / len(exchanges),
         **measured,

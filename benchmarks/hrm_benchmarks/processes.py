@@ -22,7 +22,7 @@ from hrm_benchmarks.server import RunningServer, Target
 STREAMS = 4
 SOLVED_FIRST = 5  # so that memory is that of a server that has worked
 LINES_IN_A_BATCH = 5000
-SAMPLE_EVERY_S = 5.0
+SAMPLE_EVERY_S, SAMPLES_A_LINE = 5.0, 12
 WARM_UP = 0.5  # of all requests; before that caches, pools and the allocator still grow
 AGAIN_S = 0.05
 PASSAGE_COLUMNS = [
@@ -198,15 +198,13 @@ class Soak:
         self.counts["wrong"] += "answer" in said and said["answer"]["solution"] != self.solutions[number]
 
     async def watch(self, began: float, num_requests: int) -> None:
-        told_s = 0.0
         while True:
             usage = await asyncio.to_thread(self.server.usage)
             at_s, answered = time.monotonic() - began, self.counts["answered"]
             self.samples.append({"at_s": at_s, "answered": answered, "usage": usage})
-            if at_s - told_s > 12 * SAMPLE_EVERY_S:
+            if len(self.samples) % SAMPLES_A_LINE == 0:
                 memory = ", ".join(f"{name} {one['resident_mb']:.1f} MB" for name, one in usage.items())
                 tell(f"{at_s:.0f} s: {answered} of {num_requests} answered, {memory}")
-                told_s = at_s
             await asyncio.sleep(SAMPLE_EVERY_S)
 
     def slope(self, name: str, along: str) -> float:

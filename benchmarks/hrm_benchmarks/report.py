@@ -108,11 +108,9 @@ _steps: list[Step] = []  # in a contestant's process, its own
 
 
 class Rounds(NamedTuple):
-    """How many there are, and how long a turn takes; a step's seconds are those of the wall or of the CPU."""
-
     number: int
     turn_s: float
-    cpu_clock: bool
+    cpu_clock: bool  # a step's seconds are those of the CPU, else of the wall
 
     @property
     def title(self) -> str:

@@ -41,8 +41,6 @@ TOTALS = ("steps", "step_seconds_total", "slot_segments", "slot_segments_used", 
 
 
 class Target(NamedTuple):
-    """A server by its command, and what to ask it."""
-
     title: str
     command: Sequence[str]
     puzzle: Puzzle

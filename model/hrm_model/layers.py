@@ -129,7 +129,6 @@ class MixerBlock(nn.Module):
         self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
 
     def forward(self, x_BND: Tensor, _: Rotation | None, num_read: int | None = None) -> Tensor:
-        """As `Block.forward`."""
         turned_BDN = x_BND.transpose(1, 2)
         x_BND = residual_norm(turned_BDN, self.mlp_t(turned_BDN), self.eps).transpose(1, 2)[:, :num_read]
         return residual_norm(x_BND, self.mlp(x_BND), self.eps)

@@ -29,7 +29,7 @@ RENAMED = {
     "puzzle_emb.weights": "puzzle_table",
 }
 ARCHITECTURES = {"hrm_act_v1": "hrm", "trm": "trm"}
-LEVELS = {"H_level.": "high_level.", "L_level.": "low_level."}
+LEVELS = {"H_level": "high_level", "L_level": "low_level"}
 NAMES = re.compile(r"(H_init|L_init|embed_tokens|embed_pos|puzzle_emb|lm_head|q_head|H_level|L_level)(\.|$)")
 SETTINGS = "all_config.yaml"
 
@@ -100,9 +100,8 @@ def _our_name(name: str) -> str:
         raise CheckpointError(
             f"tensor {name!r} is not of the published model; expected such as H_level.* and lm_head.*"
         )
-    for theirs, ours in LEVELS.items():
-        short = ours + short[len(theirs) :] if short.startswith(theirs) else short
-    return RENAMED.get(short, short)
+    level, _, rest = short.partition(".")
+    return f"{LEVELS[level]}.{rest}" if level in LEVELS else RENAMED.get(short, short)
 
 
 def _arch_of(file: Path) -> Any:

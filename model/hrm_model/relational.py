@@ -79,7 +79,6 @@ def _biased(linear: Linear, x: Tensor, bias: Tensor) -> Tensor:
 
 
 def block_of(config: HRMConfig) -> type[nn.Module]:
-    """The kind of block that the configuration asks for."""
     if config.blocks != "relational":
         return Block if config.blocks == "attention" else MixerBlock
     return UnitBlock if len(config.board) == 4 else GridBlock

@@ -31,12 +31,10 @@ class Batch(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """Rows for slots; `explore_draw_B` in [0, 1) decides which of them must think for a random number of segments."""
-
     tokens_BT: torch.Tensor
     labels_BT: torch.Tensor
     puzzle_ids_B: torch.Tensor
-    explore_draw_B: torch.Tensor
+    explore_draw_B: torch.Tensor  # in [0, 1), decides which rows must think for a random number of segments
 
     def rows(self, part: slice) -> "Offer":
         return Offer(*(tensor[part] for tensor in self))
@@ -155,7 +153,6 @@ class Progress:
         return round(self.curriculum_level if is_near else self.curriculum_upcoming)
 
     def take_in(self, num_solved: float, num_finished: float, target: float) -> None:
-        """The puzzles that halted in one interval."""
         self.curriculum_level = self.curriculum_upcoming
         if not num_finished or not self.curriculum_level:
             return

@@ -87,7 +87,6 @@ class PhaseTimer:
         self._open.append((name, begin, end))
 
     def count(self, samples: int) -> None:
-        """Ends a step that trained on `samples` samples."""
         self._steps += 1
         self._samples += samples
         self._pending.append(self._open)

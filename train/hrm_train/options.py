@@ -31,19 +31,13 @@ class PlanOptions:
     data: Annotated[
         Path | None, typer.Option(help="Data set directory. [default: data/PUZZLE or RECIPE, built if absent]")
     ] = None
-    recipe: Annotated[
-        str | None, typer.Option(help=f"Named settings, which the other options change: {', '.join(NAMED)}.")
-    ] = None
+    recipe: Annotated[str | None, typer.Option(help=f"Named settings; options change them: {', '.join(NAMED)}.")] = None
     puzzle: Annotated[str | None, typer.Option(help="Which puzzle. [default: arc, or the recipe's]")] = None
-    hw: Annotated[
-        str | None, typer.Option(help=f"Machine: auto or {', '.join(TABLES['machines'])}. [default: auto]")
-    ] = None
+    hw: Annotated[str | None, typer.Option(help=f"Machine: auto (default) or {', '.join(TABLES['machines'])}.")] = None
     preset: Annotated[
         str | None, typer.Option(help=f"Model: {', '.join(SIZES)}. [default: published on a GPU, small on a CPU]")
     ] = None
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value of the model, the recipe or the machine.")
-    ] = None
+    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value of model, recipe or machine.")] = None
     arch: Annotated[str | None, typer.Option(help="hrm, or transformer for the plain one. [default: hrm]")] = None
     init: Annotated[Path | None, typer.Option(help="Checkpoint whose weights to start from.")] = None
     yes: Annotated[bool, typer.Option("--yes", help="Build a data set of a fifth of the free disk or more.")] = False
@@ -69,17 +63,9 @@ class TrainOptions(Intervals, PlanOptions):
 
     context: typer.Context
     tune: Annotated[bool, typer.Option("--tune", help="Try which micro-batch is fastest here, then train.")] = False
-    tune_batch: Annotated[
-        int, typer.Option(min=1, help="The batch may grow so many times with --tune, and the rates with it.")
-    ] = 1
+    tune_batch: Annotated[int, typer.Option(min=1, help="How many times --tune may grow the batch and rates.")] = 1
     profile: Annotated[bool, typer.Option("--profile", help="Profile a few steps instead, and keep none.")] = False
-    profile_window: Annotated[tuple[int, int], typer.Option(help="Steps to leave out first, and steps to profile.")] = (
-        PROFILED
-    )
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what the run would need, of any --hw, and end.")] = (
-        False
-    )
-    samples_per_s: Annotated[
-        float | None, typer.Option(min=0.001, help="Speed whose hours --dry-run tells, as a run or a bench showed it.")
-    ] = None
+    profile_window: Annotated[tuple[int, int], typer.Option(help="Steps to leave out, and to profile.")] = PROFILED
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what a run would need, of any --hw, and end.")] = False
+    samples_per_s: Annotated[float | None, typer.Option(min=0.001, help="Speed whose hours --dry-run tells.")] = None
     wandb: Annotated[bool, typer.Option("--wandb", help="Also write to W&B (offline by default).")] = False

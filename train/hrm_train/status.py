@@ -44,8 +44,6 @@ def append_line(file: Path, row: Mapping[str, Any]) -> None:
 
 
 class History:
-    """The validations of a run up to a step."""
-
     def __init__(self, run: Path) -> None:
         self._file = run / VALIDATIONS
 
@@ -166,7 +164,6 @@ def _validation(row: Mapping[str, Any] | None) -> str:
 
 
 def draw(run: Path) -> None:
-    """Shares of held-out puzzles over samples."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, and every resume would wait for it
     from matplotlib.figure import Figure
 

@@ -46,8 +46,6 @@ class MetricsRow(meter.Reading):
 
 
 class TensorBoard:
-    """Figures over samples in the run's `board`."""
-
     def __init__(self, run: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and every resume would wait for it
 
