@@ -1,7 +1,4 @@
-"""hrm-calibrate: measure on held-out puzzles what a bundle's settings cost and save.
-
-hrm-calibrate int8 sudoku-6x6 --calib sudoku --out sudoku-int8
-"""
+"""hrm-calibrate: INT8 forms of a bundle's graph, and what they lose."""
 
 from functools import partial
 from pathlib import Path

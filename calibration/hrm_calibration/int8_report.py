@@ -81,10 +81,9 @@ class Judged:
 class Int8Report:
     """`reach[s]` counts the calibration puzzles that ran more than s segments.
 
-    The methods were tried on at most `num_tried`, the budget on at most `num_choice` puzzles: each comparison says on
-    how many it was decided. By call site, `largest` is the largest magnitude seen and `scales_of` each method's choice.
-    `sensitivity` says by matrix how far rounding what it alone reads moves the carry in one
-    segment, the worst first; `budget_steps[n]` what is lost with the n worst weight-only.
+    Each comparison says on how many puzzles it was decided. By call site, `largest` is the largest magnitude seen and
+    `scales_of` each method's choice. `sensitivity` says by matrix how far rounding what it alone reads moves the carry
+    in one segment, the worst first; `budget_steps[n]` what is lost with the n worst weight-only.
     """
 
     num_calibration: int

@@ -54,8 +54,7 @@ class Kept:
         if self.directory is None:
             return make()
         file = self.directory / f"{self.key[:32]} {stage}.npz"
-        damaged = (ValueError, EOFError, BadZipFile)
-        with suppress(FileNotFoundError, *damaged), np.load(file, allow_pickle=False) as kept:
+        with suppress(FileNotFoundError, ValueError, EOFError, BadZipFile), np.load(file, allow_pickle=False) as kept:
             return dict(kept)
         made = make()
         self.directory.mkdir(parents=True, exist_ok=True)

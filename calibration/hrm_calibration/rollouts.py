@@ -135,10 +135,7 @@ class Recorder:
 
 
 class RecordingEngine(Engine):
-    """A step graph on ONNX Runtime whose `observe` is called with the inputs and further outputs of every segment.
-
-    It keeps the contract of every engine, so the lane that serves drives it: same loop, same halting, same compaction.
-    """
+    """A step graph on ONNX Runtime whose `observe` is called with the inputs and further outputs of every segment."""
 
     def __init__(self, session: ort.InferenceSession, num_slots: int, observe: Observer) -> None:
         self.num_slots = num_slots

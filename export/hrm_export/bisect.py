@@ -31,8 +31,6 @@ The shipped models stay below 2e-7 in float32, and in INT8 below 0.04 with min-m
 """
 STEP = 0.6
 """Half a step of rounding; the rest is for a scale that was itself rounded to float16."""
-LARGEST = 127
-HALF = {"tensor(float16)": np.float16}
 
 Values = dict[str, np.typing.NDArray[Any]]
 Shape = tuple[int | str, ...]
@@ -109,7 +107,6 @@ class Cut:
         }
 
     def pieces(self) -> Iterator[Piece]:
-        """Every piece, in the order the candidate runs them."""
         for value, node in self.shared.items():
             nodes, reads = self._back_from(value)
             kinds = {self.types.get(name) for one in nodes for name in (*one.input, *one.output)}
@@ -132,7 +129,6 @@ class Cut:
         yield batch
 
     def reference_part(self, pieces: list[Piece]) -> ModelProto:
-        """The reference with all that the pieces make and read as its outputs."""
         names = {name: None for piece in pieces for name in (*piece.reads, piece.value) if name in self.shared}
         graph = self.reference.graph
         return quantise.with_nodes(self.reference, graph.node, graph.initializer, outputs=names)
@@ -175,7 +171,7 @@ class Cut:
         for node in piece.nodes:
             if node.op_type == "QuantizeLinear" and node.input[0] in values:
                 scale = float(self._stored[node.input[1]])
-                size = np.abs(values[node.input[0]]) / (LARGEST * scale)
+                size = np.abs(values[node.input[0]]) / (quantise.STEPS * scale)
                 reach = f"reaches to {1 / size.max():.2g} times the largest value"
                 sentences.append(f"the scale {scale:.3g} of its input {reach} and clips {(size > 1).mean():.1%} of all")
         return sentences
@@ -223,7 +219,8 @@ def _run(graph: ModelProto, fed: Values) -> Values:
     session = rollouts.session_of(graph)
     names = [value.name for value in session.get_outputs()]
     with np.errstate(over="ignore"):
-        inputs = {value.name: np.asarray(fed[value.name], HALF.get(value.type)) for value in session.get_inputs()}
+        types = {value.name: np.float16 if "float16" in value.type else None for value in session.get_inputs()}
+        inputs = {name: np.asarray(fed[name], kind) for name, kind in types.items()}
     return cast(Values, dict(zip(names, session.run(names, inputs), strict=True)))
 
 

@@ -1,8 +1,4 @@
-"""hrm-eval: how good a model is on held-out puzzles. What it imports at the top must not import PyTorch.
-
-hrm-eval runs/sudoku/best --data data/sudoku
-hrm-eval sudoku-6x6 --engine cpu:int8 --data test.csv --json
-"""
+"""hrm-eval: how good a model is on held-out puzzles. What it imports at the top must not import PyTorch."""
 
 import json
 from contextlib import closing

@@ -58,12 +58,11 @@ def _checkpoint(path: Path, options: EvaluationOptions) -> Subject:
     device = torch_device(options.engine, "--engine")
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    table_PE = model.puzzle_table.float().numpy()
     return Subject(
         name=str(path),
         precision=f"PyTorch on {device}",
         puzzle=puzzle,
-        puzzle_table=table_PE,
+        puzzle_table=model.puzzle_table.float().numpy(),
         max_segments=options.max_segments or model.config.max_segments,
         engine=TorchEngine(model.to(device), options.slots),
     )
@@ -93,9 +92,8 @@ def evaluate(subject: Subject, options: EvaluationOptions, stages: Stages) -> Ha
     def keep(part: slice, output: StepOutput) -> None:
         answers_NT[part], q_halt_N[part] = output.answer_BT, output.q_halt_B
 
-    progress, limit = partial(stages.show, "puzzles"), subject.max_segments
-    table_PE = subject.puzzle_table
-    rollout = roll_out(subject.engine, puzzle, table_PE, asked, limit, progress=progress, at_the_end=keep)
+    show, table_PE, limit = partial(stages.show, "puzzles"), subject.puzzle_table, subject.max_segments
+    rollout = roll_out(subject.engine, puzzle, table_PE, asked, limit, progress=show, at_the_end=keep)
     open_NT = (asked.tokens_NT != labels_NT) & (labels_NT >= 0)
     pass_at: Mapping[int, float] = {}
     if isinstance(puzzle, Voting) and data.is_dir():

@@ -121,10 +121,8 @@ def _plan(
     if options.fp16:
         forecast_s["fp16"] = (num_held_out + num_golden) * puzzle_s["fp16"] + recorded_s
     if options.int8:
-        num_choice, ranked = (
-            min(settings.num_choice, 2 * num_held_out),
-            RANKED * min(settings.num_calibration, MAX_STATES),
-        )
+        num_choice = min(settings.num_choice, 2 * num_held_out)
+        ranked = RANKED * min(settings.num_calibration, MAX_STATES)
         num_runs = len(settings.methods) * min(settings.num_tried, num_choice) + TRIALS * num_choice + num_held_out
         chosen_s = num_choice * puzzle_s["fp32"] + num_runs * puzzle_s["int8"] + ranked * times_s["int8"]
         forecast_s["int8"] = chosen_s + recorded_s + 3 * num_golden * puzzle_s["fp32"]

@@ -106,7 +106,6 @@ def _write_and_measure(directory: Path, form: Form, contents: Contents, options:
 
 
 def _rollout(contents: Contents, form: Form, stages: Stages) -> Rollout:
-    """Every held-out puzzle through the segments that fit."""
     served, asked, stage = contents.served, contents.held_out, f"measuring {form.precision}"
 
     def roll() -> Arrays:
@@ -119,7 +118,6 @@ def _rollout(contents: Contents, form: Form, stages: Stages) -> Rollout:
 
 
 def _golden(contents: Contents, threshold: float, stages: Stages) -> tuple[Golden, int]:
-    """The golden traces, and how many candidates were tried."""
     plan, show = contents.plan, partial(stages.show, "golden traces")
     candidates = contents.held_out.at(np.arange(min(plan.num_candidates, len(contents.held_out))))
 
@@ -160,7 +158,6 @@ def _require_quality(form: Form, max_loss: float) -> None:
             f"allows {max_loss:g}, so nothing was written; allow more, leave it out, or give INT8 a smaller "
             "--int8-budget"
         )
-
     for name, report in form.parity.items():
         if not np.isfinite(report.max_logit_gap):
             raise ParityError(
@@ -255,10 +252,7 @@ def show(out: Path, contents: Contents, forms: Sequence[Form], *, as_json: bool)
 
 
 def _figures(bundle: Bundle, contents: Contents, form: Form) -> dict[str, Any]:
-    """One precision as the CPU runs it, its size as it travels; shares are of the held-out puzzles.
-
-    `logit_gap` is the largest against PyTorch on the golden traces, `segment_ms` is by batch size on this machine.
-    """
+    """One precision as the CPU runs it, its size as it travels; `segment_ms` by batch size."""
     sizes = {name: entry.size_bytes for name, entry in bundle.manifest.files.items()}
     names, score = list(form.graphs), form.score
     graph = bundle.graph_path(form.precision, device="cpu")

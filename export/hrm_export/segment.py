@@ -50,9 +50,8 @@ class _Segment:
             name: tensor.detach().float().cpu().numpy() for name, tensor in tensors.items() if name not in UNUSED
         }
         self.tables: dict[str, NDArray[np.float32]] = {}
-        if (
-            self.config.blocks == "attention" and self.config.positions == "rope"
-        ):  # [N, K]; the first half's sines are negative: `rotated` only swaps halves
+        if self.config.blocks == "attention" and self.config.positions == "rope":
+            # [N, K]; the first half's sines are negative: `rotated` only swaps halves
             tables = rotary_table(self.config.num_positions, self.config.head_size, self.config.rope_theta)
             cos, sin = (table.numpy() for table in tables)
             sign_K = np.repeat(np.array([-1, 1], np.float32), self.config.head_size // 2)
@@ -243,9 +242,8 @@ class _Segment:
             summary = graph.node("halting/vectors", "Reshape", state, graph.ints(0, -1, config.num_channels))
         else:
             summary = graph.node("halting/first", "Gather", state, graph.index(0), axis=1)
-        q = graph.node(
-            "halting/q", "Add", self.linear("halting/product", "q_head", summary), self.weight("q_head.bias")
-        )
+        product = self.linear("halting/product", "q_head", summary)
+        q = graph.node("halting/q", "Add", product, self.weight("q_head.bias"))
         if config.blocks == "relational":
             q = graph.node("halting/least", "ReduceMin", q, graph.ints(1), keepdims=0)
         q_halt = graph.node("q_halt_B", "Gather", q, graph.index(0), axis=1)

@@ -160,7 +160,6 @@ class TorchEngine(Engine):
         )
 
     def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
-        """`z_high_BND` and `z_low_BND` after the last step."""
         high_BND, low_BND = (rows[:num_active].float().cpu().numpy() for rows in self._carry)
         return high_BND, low_BND
 

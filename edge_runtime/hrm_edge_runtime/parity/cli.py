@@ -1,8 +1,6 @@
 """hrm-parity: does an engine say what it should, puzzle by puzzle and segment by segment?
 
-hrm-parity sudoku.bundle
-hrm-parity sudoku.bundle --engine cpu:int8 --against cpu:fp32 --data data/sudoku --puzzles 2000 --html int8.html
-hrm-parity sudoku.bundle --engine unrolled:fp16      # the whole loop in one graph, beside the runtime's loop
+`--engine unrolled:fp16` compares the whole loop in one graph with the runtime's loop.
 """
 
 import json

@@ -189,8 +189,6 @@ class EndLimits(BaseModel, extra="forbid", frozen=True):
 
 
 class Gates(BaseModel, extra="forbid", frozen=True):
-    """The limits of one comparison."""
-
     every_segment: SegmentLimits = SegmentLimits()
     first_segment: SegmentLimits = SegmentLimits()
     end: EndLimits = EndLimits()
