@@ -102,7 +102,6 @@ class Arc:
         return ArcSymmetry(side=self.side, variant=arc_canvas.random_variant(rng))
 
     def variant_of(self, name: str) -> tuple[str, "ArcSymmetry"]:
-        """The task behind an identifier, and the symmetry that makes this variant of its questions."""
         task, variant = arc_canvas.variant_of(name)
         return task, ArcSymmetry(side=self.side, variant=variant)
 
@@ -142,11 +141,7 @@ class Arc:
         answers_NT: IntArray,
         q_halt_N: np.typing.NDArray[np.floating],
     ) -> dict[int, float]:
-        """The published score: a task counts where the answer to each of its test inputs is among the first k grids.
-
-        Answers to the variants `names` of test inputs are turned back, and those to one test input vote for a grid.
-        Without any answer the score is 0.
-        """
+        """The published score: a task counts where the answer to each of its test inputs is among the first k grids."""
         ballots: dict[tuple[str, bytes], Ballot] = {}  # by task and test input
         labels: dict[tuple[str, bytes], bytes] = {}
         for name, *rows, q_halt in zip(names, inputs_NT, labels_NT, answers_NT, q_halt_N.tolist(), strict=True):

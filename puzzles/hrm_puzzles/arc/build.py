@@ -35,17 +35,13 @@ IntpArray = np.typing.NDArray[np.intp]
 
 @dataclass(frozen=True, kw_only=True)
 class ArcRecipe:
-    """What to build: up to `augment` variants of each task besides the task itself.
-
-    `dataset` and `tasks` are as `notation.read_tasks` and `chosen` read them; those that do not fit the canvas
-    are left out. `hold_out_all` keeps the test pairs of training tasks out of training as well.
-    """
+    """Up to `augment` variants of each task besides itself; `read_tasks` and `chosen` say what the tasks are."""
 
     puzzle: str
     dataset: str = "arcagi"
     tasks: str | None = None
     augment: int = 1000
-    hold_out_all: bool = False
+    hold_out_all: bool = False  # the test pairs of training tasks as well
     seed: int = 0
 
     def variants(self, task: ArcTask) -> list[Variant]:
@@ -169,9 +165,6 @@ def _write_task(job: _Job, recipe: ArcRecipe, side: int, data: Path) -> None:
             inputs_BT, labels_BT = (rows_VET.reshape(-1, side**2) for rows_VET in drawn)
             datasets.write_rows(data, split, start + first * len(pairs), inputs_BT, labels_BT)
     job.done.touch()
-
-
-# Many variants of a task's pairs drawn onto canvases at once
 
 
 def _drawn_VET(

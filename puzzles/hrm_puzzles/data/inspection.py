@@ -172,7 +172,7 @@ def report_text(report: DatasetReport) -> str:
 
 
 def read_examples(path: Path, split: str, first: int, count: int, puzzle_name: str | None) -> list[str]:
-    """Examples as text from index `first` on, each further one the first of a group; refuses an index past the end."""
+    """Examples as text: that at `first`, then the first ones of later groups; refuses an index beyond the end."""
     examples = open_split(path, split)
     if first >= len(examples):
         raise DatasetError(f"{split} has {len(examples)} examples, so there is no index {first}; give a smaller one.")

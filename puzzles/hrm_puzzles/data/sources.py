@@ -31,9 +31,7 @@ COLUMNS = ["source", "question", "answer", "rating"]
 HUB = "hub:"
 BY_HAND = "download train.csv and test.csv by hand and give them with --csv-train and --csv-test"
 
-
-Examples = NDArray[np.void]
-"""Rows of `example_type`."""
+Examples = NDArray[np.void]  # rows of `example_type`
 
 
 def example_type(puzzle: Puzzle) -> np.dtype[np.void]:
@@ -236,11 +234,7 @@ class Questions:
 def find_questions(
     source: str, puzzle: Puzzle, *, count: int, data: Path | None = None, num_workers: int = 1, progress: OnProgress
 ) -> Questions:
-    """At most `count` held-out puzzles from a name (sudoku, maze, arc, logistics ...) or the path of a data set or CSV.
-
-    A name generates fresh ones, or takes them from `data` if that is given (ARC tasks cannot be generated). Refuses a
-    name and a data set of another puzzle than the model's.
-    """
+    """At most `count` held-out puzzles of a name (fresh, or from `data`), or of the path of a data set or a CSV."""
     path = Path(source)
     if path.is_file():
         return questions_from_csv(path, puzzle).sample(count)

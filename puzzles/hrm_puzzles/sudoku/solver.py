@@ -183,9 +183,6 @@ def _families_of(board: SudokuBoard) -> list[_Family]:
     ]
 
 
-# Whether a question makes sense
-
-
 def check_question(board: SudokuBoard, grid: Grid) -> None:
     """Refuse clashing givens, and no or several solutions; what MAX_TRIES guesses do not decide is let through."""
     found = solve(board, grid, max_solutions=2, max_tries=MAX_TRIES)

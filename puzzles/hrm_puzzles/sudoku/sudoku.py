@@ -88,7 +88,6 @@ class Sudoku(sudoku_board.SudokuBoard):
         }
 
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
-        """A question with exactly one solution; `solver.DIFFICULTIES` says what each difficulty means."""
         require_difficulty(difficulty, self.difficulties)
         return solver.generate(self, rng, difficulty)
 
@@ -127,11 +126,9 @@ class Sudoku(sudoku_board.SudokuBoard):
         return question_BT, answer_BT
 
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:
-        """The same number for all symmetric copies of a question with its answer, uint64 [B].
+        """Each cell has a colour (given or open), refined by those of its row, column, box, band, stack and digit.
 
-        Every cell gets a colour (given or open) that is refined a few times by the colours it sees: those of its row,
-        column, box, band, stack and of the cells with the same digit in the answer. Two different puzzles may share a
-        number, which errs on the safe side.
+        Two different puzzles may share a number, which errs on the safe side.
         """
         row_T, col_T, box_T = self.groups_GT
         across_salt = 0 if self.is_transposable else 10  # where boards can be turned, rows and columns look alike
