@@ -54,18 +54,14 @@ def load(path: Path) -> tuple[HRM, dict[str, Any]]:
     try:
         state = safetensors.torch.load_file(path / WEIGHTS)
     except (OSError, safetensors.SafetensorError) as error:
-        raise CheckpointError(
-            f"{path / WEIGHTS} cannot be read ({error}); copy or train the checkpoint again"
-        ) from error
+        raise CheckpointError(f"{path / WEIGHTS} cannot be read ({error}); copy or train it again") from error
     load_state(model, state, path / WEIGHTS)
     return model.eval(), read_json(path / META)
 
 
 def load_config(path: Path) -> HRMConfig:
     if not path.is_dir():
-        raise CheckpointError(
-            f"{path} is not a checkpoint directory; give one that hrm-train or hrm-import has written"
-        )
+        raise CheckpointError(f"{path} is not a checkpoint directory; give one that hrm-train or hrm-import wrote")
     try:
         return HRMConfig.from_mapping(read_json(path / CONFIG))
     except (TypeError, ValueError) as error:
@@ -98,9 +94,7 @@ def read_json(file: Path) -> dict[str, Any]:
             raise ValueError("it holds no JSON object")
         return values
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{file} cannot be read ({error}); the checkpoint is incomplete, use another one"
-        ) from error
+        raise CheckpointError(f"{file} cannot be read ({error}); the checkpoint is incomplete, use another") from error
 
 
 def point(pointer: Path, target: Path) -> None:

@@ -80,9 +80,7 @@ def on_board(model: HRM, puzzle: Puzzle) -> HRM:
         weights |= {name: other.get_buffer(name) for name in ("high_init", "low_init")}
     for name, own in other.state_dict().items():
         if own.shape != weights[name].shape:
-            raise ValueError(
-                f"weights for a board {config.board} have no {name} for {puzzle.name}; choose its own kind"
-            )
+            raise ValueError(f"weights of a board {config.board} have no {name} for {puzzle.name}; choose its own kind")
     other.load_state_dict(weights)
     return other.train(model.training)
 

@@ -47,9 +47,7 @@ def model_from_published(source: Path, seq_len: int, weights_name: str | None = 
         steps = [path for path in directory.glob("step_*") if re.fullmatch(r"step_\d+", path.name)]
         file = max(steps, key=lambda path: int(path.name[5:]), default=directory / "checkpoint")
         if not file.is_file():
-            raise CheckpointError(
-                f"{directory} holds neither step_N nor checkpoint; give the directory of a published run"
-            )
+            raise CheckpointError(f"{directory} holds neither step_N nor checkpoint; give a published run's directory")
     else:
         file = directory / weights_name
     tensors, arch = _opened(file)
@@ -74,9 +72,7 @@ def _opened(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Any] | None]
     if isinstance(loaded, Mapping) and "model_state_dict" in loaded:
         loaded, arch = loaded["model_state_dict"], loaded.get("model_config")
         if not isinstance(arch, Mapping):
-            raise CheckpointError(
-                f"{file} has the model_config {reprlib.repr(arch)}; only one that is a dict can be read"
-            )
+            raise CheckpointError(f"{file} has the model_config {reprlib.repr(arch)}; only a dict can be read")
     if not isinstance(loaded, Mapping) or not all(map(_is_plain, loaded.items())):
         raise CheckpointError(f"{file} holds something other than named tensors; give the published weight file")
     if sum(tensor.numel() * tensor.element_size() for tensor in loaded.values()) > file.stat().st_size:
@@ -97,9 +93,7 @@ def _is_plain(named: tuple[object, object]) -> bool:
 def _our_name(name: str) -> str:
     short = PREFIX.sub("", name)
     if not NAMES.match(short):
-        raise CheckpointError(
-            f"tensor {name!r} is not of the published model; expected such as H_level.* and lm_head.*"
-        )
+        raise CheckpointError(f"tensor {name!r} is not of a published model; expected such as H_level.* and lm_head.*")
     level, _, rest = short.partition(".")
     return f"{LEVELS[level]}.{rest}" if level in LEVELS else RENAMED.get(short, short)
 
@@ -116,9 +110,7 @@ def _config(file: Path, arch: Any, state: Mapping[str, Tensor], seq_len: int) ->
     module = str(arch.get("name")).partition("@")[0] if isinstance(arch, Mapping) else ""
     kind = ARCHITECTURES.get(module.rpartition(".")[2])
     if kind is None:
-        raise CheckpointError(
-            f"{file} describes {reprlib.repr(arch)}; only {' and '.join(ARCHITECTURES)} models are imported"
-        )
+        raise CheckpointError(f"{file} describes {reprlib.repr(arch)}; only {' and '.join(ARCHITECTURES)} are imported")
     if (stated := arch.get("seq_len", seq_len)) != seq_len:
         raise CheckpointError(f"{file} is of {stated} tokens where the puzzle has {seq_len}; choose its own --puzzle")
     try:
@@ -143,9 +135,7 @@ def _config(file: Path, arch: Any, state: Mapping[str, Tensor], seq_len: int) ->
             **(_of_trm(arch) if kind == "trm" else {}),
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise CheckpointError(
-            f"the published checkpoint lacks or misstates {error}; import it from a whole run"
-        ) from error
+        raise CheckpointError(f"the published checkpoint lacks or misstates {error}; import a whole run") from error
 
 
 def _of_trm(arch: Mapping[str, Any]) -> dict[str, Any]:

@@ -204,9 +204,7 @@ class Trainer:
     def _shrink(self) -> None:
         rows = self.micro_batch
         if rows == 1:
-            raise ValueError(
-                "one row of this model exceeds the device's memory; use a smaller --preset or --set recompute=true"
-            )
+            raise ValueError("one row of this model exceeds the memory; use a smaller --preset or --set recompute=true")
         self.optimiser.forget_gradients()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
