@@ -34,6 +34,9 @@ class Score:
     proven: float
     mean_segments: float
 
+    def __str__(self) -> str:
+        return f"{100 * self.exact:.1f} / {self.mean_segments:.1f}"
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcomes:
@@ -48,7 +51,6 @@ class Outcomes:
 
     @classmethod
     def joined(cls, parts: "Sequence[Outcomes]") -> "Outcomes":
-        """The puzzles of one part after those of the other."""
         return cls(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
 
     def score(self) -> Score:
@@ -196,13 +198,7 @@ class HaltingReport:
         rows += [("learned > 0", self.plain), (f"calibrated > {self.chosen.policy.threshold:.3g}", self.chosen)]
         rows += [(f"fixed {point.policy.max_segments}", point) for point in self.fixed]
         head = ["halting", *(f"{name} ({score.num_puzzles})" for name, score in classes.items())]
-        shown = [
-            [
-                label,
-                *(f"{100 * point.scores[name].exact:.1f} / {point.scores[name].mean_segments:.1f}" for name in classes),
-            ]
-            for label, point in rows
-        ]
+        shown = [[label, *map(str, point.scores.values())] for label, point in rows]
         return [head, *shown, ["open cells", *(f"{100 * self.cells[name]:.1f}" for name in classes)]]
 
     def caption(self) -> str:

@@ -226,7 +226,6 @@ class Run:
         return Outcomes.joined(self._parts)
 
     def first(self, count: int) -> Outcomes:
-        """How the first `count` puzzles ended."""
         start, served = sum(len(part.exact_N) for part in self._parts), self.trials.served
         if count > start:
             part, show = self.questions.at(np.arange(start, count)), partial(self.trials.stages.show, self.stage)
@@ -237,7 +236,6 @@ class Run:
 
 
 def looks(count: int) -> list[int]:
-    """After how many of `count` puzzles a comparison is looked at."""
     doublings = (FIRST_LOOK << power for power in range(count.bit_length()))
     return [*(look for look in doublings if look < count), count]
 

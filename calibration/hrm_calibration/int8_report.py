@@ -104,11 +104,9 @@ class Int8Report:
 
     @property
     def scales(self) -> dict[str, float]:
-        """The chosen scale of each call site."""
         return self.scales_of[self.chosen]
 
     def summary(self) -> str:
-        """The outcome in one line."""
         assert self.judged is not None, "whoever shows it asked for it"
         exact, size_ratio = self.judged.exact, self.size_bytes["int8"] / self.size_bytes["fp32"]
         return (

@@ -183,7 +183,7 @@ def puzzle_of(config: HRMConfig, name: object, source: Path) -> Puzzle:
 
 
 def data_of(given: Path | None, source: Path, config: HRMConfig, puzzle: Puzzle) -> Path | None:
-    """The data set: the one given, or, where its tasks are part of the model, the one that the run says it had."""
+    """The one given, or, where its tasks are part of the model, the one that the run says it had."""
     if given is not None or config.num_puzzle_ids == 1:
         return given
     run = source.parent / "run.json"
@@ -197,7 +197,6 @@ def data_of(given: Path | None, source: Path, config: HRMConfig, puzzle: Puzzle)
 
 
 def identifiers_of(data: Path | None, num_puzzle_ids: int) -> list[str]:
-    """Names of the puzzle table's rows, in its order."""
     names = [BLANK_IDENTIFIER] if data is None else json.loads((data / "identifiers.json").read_text(encoding="utf-8"))
     if len(names) != num_puzzle_ids:
         raise ValueError(f"{data} names {len(names)} puzzles but the table has {num_puzzle_ids} rows; give its own one")

@@ -92,7 +92,6 @@ class Form:
         }
 
     def halting_curve(self) -> dict[str, Any]:
-        """As the manifest holds it."""
         shown = ("exact", "proven", "mean_segments")
         points = [
             {"threshold": point.policy.threshold, **{name: getattr(point.total, name) for name in shown}}

@@ -59,7 +59,6 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Passed or broken, and what was not judged."""
         left_out = not_judged(self.report, self.gates)
         more = f" (not judged, since an engine keeps its carry to itself: {', '.join(left_out)})" if left_out else ""
         return ("broken" if self.breaks else "passed: every gate holds") + more
@@ -109,7 +108,6 @@ def compare_engines(bundle: Bundle, options: ParityOptions, stages: progress.Sta
 
 
 def questions_for(bundle: Bundle, options: ParityOptions, stages: progress.Stages) -> Questions:
-    """The golden puzzles, or those asked for."""
     count, making = options.puzzles or NUM_PUZZLES, partial(stages.show, "making puzzles")
     if options.is_golden:
         return golden_questions(bundle.golden())

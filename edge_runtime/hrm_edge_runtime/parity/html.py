@@ -1,7 +1,4 @@
-"""A comparison as one page of HTML that needs nothing beside itself. Drawing it needs matplotlib.
-
-Shapes: S segments.
-"""
+"""A comparison as one page of HTML that needs nothing beside itself; drawing needs matplotlib. Shapes: S segments."""
 
 import io
 from collections.abc import Iterable, Sequence

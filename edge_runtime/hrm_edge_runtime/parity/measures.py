@@ -168,12 +168,11 @@ class SolveCounts:
 
     @property
     def loss_points(self) -> float:
-        """Percentage points of solves that the candidate loses; negative where it gains."""
+        """Percentage points, as its interval at 95 %; negative where the candidate gains."""
         return 100 * (self.lost - self.won) / max(1, self.num_puzzles)
 
     @property
     def interval_points(self) -> tuple[float, float]:
-        """95 % confidence interval of the loss."""
         low, high = loss_interval(self.lost, self.won, self.num_puzzles)
         return 100 * low, 100 * high
 

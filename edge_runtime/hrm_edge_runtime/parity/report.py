@@ -99,14 +99,13 @@ class ParityReport:
 
     @property
     def mean_segments(self) -> tuple[float, float]:
-        """How long puzzles ran on the reference and on the candidate."""
         segment_S = np.arange(1, self.num_segments + 1)
         theirs, ours = (float(np.average(segment_S, weights=self.halts_SS.sum(axis=axis))) for axis in (1, 0))
         return theirs, ours
 
     @property
     def more_segments(self) -> float:
-        """How much longer puzzles run on the candidate, as a share; negative where they run shorter."""
+        """A share of the reference's; negative where puzzles run shorter on the candidate."""
         theirs, ours = self.mean_segments
         return ours / theirs - 1
 

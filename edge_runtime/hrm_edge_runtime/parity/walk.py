@@ -167,14 +167,12 @@ class GoldenEngine(Engine):
 
 
 def golden_side(golden: Golden, num_slots: int, policy: halting.HaltingPolicy) -> Side:
-    """The traces as the reference of a comparison."""
     ids_as_vectors = np.arange(golden.puzzle_ids_B.max() + 1, dtype=np.float32)[:, None]
     name = "PyTorch (golden traces)"
     return Side(name=name, engine=GoldenEngine(golden, num_slots), puzzle_table=ids_as_vectors, policy=policy)
 
 
 def golden_questions(golden: Golden) -> Questions:
-    """The puzzles of the golden traces, in their order."""
     return Questions(
         tokens_NT=golden.tokens_BT,
         labels_NT=golden.labels_BT,
