@@ -3,8 +3,7 @@
     python3 -m hrm_edge_runtime.acceptance model.bundle --soak-minutes 30 --out acceptance.json
 
 Made for a Jetson (`make check-jetson`) and a card (`make check-gpu`), where it has not been run yet; it runs on any
-engine. It fails where parity breaks its gates, where a puzzle comes back without an answer, and where the process grows
-while it soaks; the other parts go on. Power mode, clocks and temperature stand beside the times, which they decide.
+engine. It fails where parity breaks, a puzzle gets no answer, or the process grows; the other parts go on.
 """
 
 from __future__ import annotations

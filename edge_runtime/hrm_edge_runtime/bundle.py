@@ -161,11 +161,7 @@ class Bundle:
             return _golden(arrays, self.manifest)
 
     def golden_example(self) -> tuple[object, object] | None:
-        """A held-out puzzle of the golden traces and its answer, as a person would write both; None without traces.
-
-        The first one that PyTorch solved, if answers can be proven and any was; else the first. The logits, nearly all
-        of the file, are not read.
-        """
+        """A golden puzzle (where proofs exist, the first that PyTorch solved) and its answer; None without traces."""
         if GOLDEN_NAME not in self.manifest.files:
             return None
         with self._golden_arrays() as arrays:

@@ -125,11 +125,10 @@ class LaneCounters(LaneTotals):
             self.full_steps_s.append(step_s)
 
     def best_run_length(self) -> int:
-        """How many segments an engine that runs ahead should compute between two looks at the line.
+        """The segments between two looks at the line with which recent puzzles would have held a slot the least time.
 
-        The length at which recent puzzles would have held a slot for the least time. Whoever halts within a run keeps
-        its slot to the end of it; a look leaves the engine idle for as long as the host takes, about twice what is seen
-        of it here, since messages come on top.
+        Whoever halts within a run keeps its slot to the end of it; a look leaves the engine idle for as long as the
+        host takes, about twice what is seen of it here, since messages come on top.
         """
         if self.steps >= self._choose_at and len(self.recent_segments) >= NUM_TELLING:
             self._choose_at = self.steps + _NUM_RECENT

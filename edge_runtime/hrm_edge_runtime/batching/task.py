@@ -38,11 +38,10 @@ class Task:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Attempt:
-    """One try at a puzzle: waiting, in a slot, or ended. It is submitted once; `dataclasses.replace` makes a new one.
+    """One try at a puzzle, submitted once: waiting, in a slot, or ended.
 
     `number` says which variant of its task it is; 0 is the puzzle as it was asked. The scheduler and the lane write the
-    other half: `slot` is the slot it holds or held last; `verified` is None where nothing is proven. With its end come
-    `halted_by`, the time it waited and ran, and `answer_T`, unless no segment ran or the engine returned garbage.
+    other half: `slot` is the one it holds or held last; `answer_T` is None where no segment ran or gave garbage.
     """
 
     attempt_id: int

@@ -2,10 +2,9 @@
 
 Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V vocabulary. All state lives in tensors
 of `num_slots` rows, the carry on the provider's device. A step over n slots binds the first n rows of one carry as
-inputs and of the other as outputs, by their address: on the CPU nothing is copied and nothing allocated. Then the two
-change places. The bindings of each n are made once; on a device the small inputs are bound again at each step, because
-ONNX Runtime copies them there when they are bound. A provider whose libraries are missing falls back to the CPU in
-silence, so only an opened session counts. The CUDA provider has not been run on a GPU yet.
+inputs and of the other as outputs, by their address: on the CPU nothing is copied and nothing allocated. Bindings are
+made once for each n; on a device the small inputs are bound at each step, because that is what copies them there. A
+provider that lacks a library falls back to the CPU in silence. The CUDA provider has not been run on a GPU yet.
 """
 
 from dataclasses import dataclass, field
@@ -67,9 +66,8 @@ def engine_from_bundle(
 class OnnxEngine(Engine):
     """A step graph on ONNX Runtime; raises BundleError for a file that is no step graph.
 
-    `num_threads` None takes every core this process may use. With `want_logits` each StepOutput carries `logits_BTV`;
-    serving leaves it off, and ONNX Runtime then need not hand it out. `sizes` are the graph's T, E, N, D and V, named
-    as in the manifest. Raises EngineLostError where the provider fails while it runs.
+    `num_threads` None takes every core this process may use. Without `want_logits` ONNX Runtime need not hand them out.
+    `sizes` are the graph's T, E, N, D and V, named as in the manifest.
     """
 
     def __init__(
@@ -128,13 +126,7 @@ class OnnxEngine(Engine):
             raise EngineLostError(f"ONNX Runtime failed in a segment of {num_active} slots ({error})") from error
         self._current = 1 - self._current
         self._inputs["fresh_B"][:num_active] = False
-        logits_BTV = self._outputs.get(contract.LOGITS)
-        return StepOutput(
-            answer_BT=self._outputs["answer_BT"][:num_active],
-            halt_margin_B=self._outputs["halt_margin_B"][:num_active],
-            q_halt_B=self._outputs["q_halt_B"][:num_active],
-            logits_BTV=None if logits_BTV is None else logits_BTV[:num_active],
-        )
+        return StepOutput(**{name: rows[:num_active] for name, rows in self._outputs.items()})
 
     def close(self) -> None:
         self._bindings.clear()

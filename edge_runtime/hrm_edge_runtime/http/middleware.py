@@ -59,9 +59,7 @@ _log = logging.getLogger("hrm_edge_runtime.access")
 class Access:
     """Who is let in and watched: with `keys`, every path but `/livez`, known or not, needs one of them.
 
-    A key comes as Bearer token, as X-API-Key, or as the password of Basic, which is how a browser opens the page; the
-    user name is ignored. It is kept in `scope["state"]["key"]`, as its line of the file.
-
+    A key comes as Bearer token, as X-API-Key, or as the password of Basic, which is how a browser opens the page.
     Without keys `hosts` lists the server's public names, or a stranger could give this address to a name of his own,
     and a page under that name would count as the server's. Pages of the `origins` may ask with a key in a header.
     """

@@ -35,11 +35,7 @@ said_by = attrgetter(*AS_IN_RESULT)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServedModel:
-    """One model as the HTTP process knows it: everything but the engine.
-
-    `num_slots` is the number asked for; the engine reports how many there are. `held_out` is a question that it was not
-    trained on and its answer, as a person would write both, where there is one.
-    """
+    """A model without its engine; `num_slots` were asked for, `held_out` is a question it never saw and its answer."""
 
     manifest: Manifest
     puzzle: Puzzle

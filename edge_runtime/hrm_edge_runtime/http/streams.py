@@ -83,10 +83,9 @@ class EventStream(GrowingAnswer):
 
 
 class BatchStream(GrowingAnswer):
-    """Reads lines and answers them; begins its answer at once, so every refusal after that is a line.
+    """Begins its answer at once, so every refusal is a line; lines wait to be admitted, behind single requests.
 
-    No more lines are under way than `window`, until the client has taken their answers, and a line that is too long is
-    skipped, not kept. Lines wait to be admitted and rank behind single requests.
+    No more lines are under way than the window holds, until the client has taken their answers.
     """
 
     def __init__(self, service: solve.SolveService, request: Request, order: BatchOrder) -> None:

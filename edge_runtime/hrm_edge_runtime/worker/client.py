@@ -1,7 +1,6 @@
 """The HTTP process's side of the engine: admits requests to it, waits for its answers, and changes its lanes.
 
-Everything here runs in the event loop. A request is admitted (bounded, before anything is queued), sends its task and
-waits for one future. Whatever ends the wait early, a task whose answer is no longer wanted is cancelled.
+Everything here runs in the event loop. Whatever ends a wait early, a task whose answer is not wanted is cancelled.
 """
 
 import asyncio

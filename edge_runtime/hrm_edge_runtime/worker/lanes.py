@@ -114,8 +114,8 @@ def ready_lane(lane: Attempts) -> OpenedLane:
 def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane:
     """Open a bundle on its engine; raises BundleError, EngineUnavailableError or OverBudgetError, and holds nothing.
 
-    Before it is loaded there must be room for its graph and for what a lane of it was seen to take before; its memory
-    is measured after its largest step. What is measured beside other lanes that step is not to be kept.
+    Before it is loaded there must be room for its graph and for what a lane of it was seen to take before. What is
+    measured beside other lanes that step is not to be kept.
     """
     defaults = options.defaults
     bundle = Bundle.open(options.bundle_path)

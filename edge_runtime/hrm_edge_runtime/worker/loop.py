@@ -1,8 +1,7 @@
 """The engine process: one thread that owns every lane. Messages in, one segment, results out, and again.
 
-`EngineLoop.run` is the heart. The process sleeps only when nothing is left to step, sees cancels before it runs the
-next segment, and publishes a snapshot of itself at most ten times a second, so that no reader has to ask for one. It
-leaves when it is told to, when its pipe closes, and when its parent dies in whatever way, even inside a long segment.
+`EngineLoop.run` is the heart. The process sees cancels before it runs the next segment, and publishes a snapshot of
+itself, so that no reader has to ask for one. It leaves when it is told to, and when its pipe closes or its parent dies.
 """
 
 import contextlib

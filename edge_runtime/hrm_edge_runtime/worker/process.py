@@ -29,9 +29,8 @@ _log = logging.getLogger("hrm_edge_runtime.worker")
 class SpawnedEngine:
     """The engine in a process of its own; a crash, a kill for memory or a stuck driver takes nothing else along.
 
-    Spawned, never forked: a forked child of a process that has loaded ONNX Runtime can hang. Ctrl-C, a closed terminal
-    and SIGTERM reach every process of the group, and only the HTTP process may act on them (it drains): the engine is
-    born with them blocked and ends by message, by a closed pipe or by SIGKILL.
+    Spawned, never forked: a forked child of a process that has loaded ONNX Runtime can hang. Signals reach every
+    process of the group, and only the HTTP process may act on them (it drains): the engine is born with them blocked.
     """
 
     def __init__(self, make_lanes: lanes.MakeLanes, log: LogForm = "text") -> None:

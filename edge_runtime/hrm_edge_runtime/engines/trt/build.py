@@ -2,9 +2,8 @@
 
     python3 -m hrm_edge_runtime.engines.trt.build model.bundle --slots 4
 
-On an 8 GB board the builder needs more memory than everything after it, so `Build`, which `hrm-serve` makes, starts
-this command as a process of its own and waits for its end; the memory is then free again. Not run on a GPU yet; the
-same code runs on TensorRT-RTX in the check without a GPU.
+On an 8 GB board the builder needs more memory than everything after it, so `hrm-serve` runs this command as a process
+of its own (`Build`). Not run on a GPU yet; the same code runs on TensorRT-RTX in the check without a GPU.
 """
 
 import hashlib

@@ -1,9 +1,8 @@
 """Built engines on disk: which one fits this machine, which is fastest, and opening it.
 
-A plan fits one GPU, one TensorRT version and one graph, and it cannot be asked before it is opened, so beside each
-`NAME.plan` lies a `NAME.json` that says what it was built from and on. The power mode counts, because kernels are
-picked by timing them under it; so do the module, its multiprocessors and its memory, since an Orin Nano, NX and AGX all
-call themselves Orin. A plan is code for the GPU: it lives in the user's cache, for a bundle may come from a stranger.
+A plan cannot be asked before it is opened, so beside each `NAME.plan` lies a `NAME.json` that says what it was built
+from and on. The power mode counts, because kernels are picked by timing them under it; so do the module, its
+multiprocessors and its memory, since an Orin Nano, NX and AGX all call themselves Orin.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """CUDA as an engine needs it: memory, copies, one stream, graphs. `Gpu` over either of the drivers in `drivers.py`.
 
-Memory comes in two kinds. Device memory holds what stays there: the carry and scratch. `Shared` tensors are what the
-host writes or reads: on an integrated GPU the very same pinned memory, which Orin's GPU reads uncached and its CPU
-cached, so it is for small things touched once (CUDA for Tegra application note, section 3); on a card pinned memory and
-its copy on the device, all of them in one transfer.
+`Shared` tensors are what the host writes or reads: on an integrated GPU the very same pinned memory, which Orin's GPU
+reads uncached and its CPU cached, so it is for small things touched once (CUDA for Tegra application note, section 3);
+on a card pinned memory and its copy on the device, all of them in one transfer.
 
-Whoever waits for a mark sleeps on an integrated GPU, where a core that spins takes power and time from everything else,
-and spins on a card, where waking up takes longer. CUDA graphs record a stream's work once and launch it whole: on a
-Jetson's CPU starting a segment's two hundred kernels one by one takes as long as they run. Not run on a GPU yet.
+Whoever waits for a mark sleeps on an integrated GPU, where a core that spins takes power from everything else, and
+spins on a card, where waking up takes longer. CUDA graphs launch a stream's work whole: on a Jetson's CPU starting a
+segment's two hundred kernels one by one takes as long as they run. Not run on a GPU yet.
 """
 
 import ctypes
@@ -48,10 +47,9 @@ def look() -> GpuInfo:
 
 
 class Gpu:
-    """The first CUDA device in its primary context, which TensorRT uses as well, and one stream.
+    """The first CUDA device in its primary context, which TensorRT uses as well, and one stream that orders everything.
 
-    Everything is ordered on that stream, and `wait` waits for all of it. The thread that makes it holds the context, so
-    the same thread uses and closes it. Raises EngineUnavailableError where there is no driver or no device.
+    The thread that makes it uses and closes it. Raises EngineUnavailableError where there is no driver or no device.
     """
 
     def __init__(self, driver: Driver | None = None) -> None:

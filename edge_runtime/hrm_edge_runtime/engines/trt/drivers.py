@@ -200,8 +200,10 @@ class PycudaDriver:
     def copy(self, target: int, source: int, num_bytes: int, stream: int) -> None:
         self._ask(self._cuda.memcpy_dtod_async, target, source, num_bytes, self._held[stream])
 
-    def wait(self, stream: int) -> None:
-        self._ask(self._held[stream].synchronize)
+    def wait(self, stream_or_event: int) -> None:
+        self._ask(self._held[stream_or_event].synchronize)
+
+    wait_for = wait
 
     def new_event(self, *, sleeps: bool) -> int:
         event = self._ask(self._cuda.Event, NO_TIMING | (SLEEPS if sleeps else 0))
@@ -210,9 +212,6 @@ class PycudaDriver:
 
     def record(self, event: int, stream: int) -> None:
         self._ask(self._held[event].record, self._held[stream])
-
-    def wait_for(self, event: int) -> None:
-        self._ask(self._held[event].synchronize)
 
     def begin_capture(self, stream: int) -> None:
         self._call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), THREAD_LOCAL)

@@ -1,14 +1,12 @@
 """The step graph on TensorRT: the carry never leaves the device, and a segment is one launch of a CUDA graph.
 
 Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V vocabulary. Two carries lie in device
-memory and change places by address. Tokens, vectors, freshness, answers and halting values are shared with the host.
-A plan has one profile for each batch bucket: a step over n slots runs the smallest bucket that holds them, and the idle
-rows above n compute values that are never read. Contexts share one piece of scratch memory, since they never run at
-the same time.
+memory and change places by address. A plan has one profile for each batch bucket: a step over n slots runs the smallest
+bucket that holds them, and nobody reads the idle rows. Contexts share scratch memory, since they run one at a time.
 
-In a run the next segment is launched before the host has looked at the last, so the GPU does not wait for it: answers
-have two places in turn, as the carry does. What the host wrote is sent once, with the first segment of the run after
-it; in all others nobody is fresh. Not run on a GPU yet: the tests run it over a stand-in for TensorRT and CUDA.
+In a run the next segment is launched before the host has looked at the last: answers have two places in turn, as the
+carry does. What the host wrote is sent once, with the first segment of the run after it; in all others nobody is fresh.
+Not run on a GPU yet: the tests run it over a stand-in for TensorRT and CUDA.
 """
 
 # Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against tensorrt-stubs.
@@ -104,13 +102,7 @@ class TensorRTEngine(Engine):
                 fresh_B = self._fed.arrays["fresh_B"]
                 fresh_B[:num_active] = False
                 self._is_unsent, is_sent = bool(fresh_B.any()), False  # who sat out is still to begin
-            said = {name: array[:num_active] for name, array in self._read[parity].arrays.items()}
-            yield StepOutput(
-                answer_BT=said["answer_BT"],
-                halt_margin_B=said["halt_margin_B"],
-                q_halt_B=said["q_halt_B"],
-                logits_BTV=said.get(contract.LOGITS),
-            )
+            yield StepOutput(**{name: array[:num_active] for name, array in self._read[parity].arrays.items()})
 
     def _launch(self, bucket: int, *, sends: bool) -> None:
         parity = self._current
