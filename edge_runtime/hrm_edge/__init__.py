@@ -80,7 +80,6 @@ class AsyncClient:
         return await asyncio.to_thread(self._client.solve, puzzle, **fields)
 
     async def solve_many(self, requests: Sequence[SolveRequest]) -> list[Answer | Refusal]:
-        """The answers or refusals, in the order of the requests."""
         replies = await asyncio.to_thread(lambda: dict(self._client.solve_many(requests)))
         return [replies[position] for position in sorted(replies)]
 
@@ -90,7 +89,6 @@ class AsyncClient:
 
 @functools.cache
 def _opened(bundle: Path | str | None):
-    """The models by name, each with what solves its requests."""
     from hrm_edge_runtime.bundle import Bundle, find_bundle, shipped_bundles
     from hrm_edge_runtime.engines.factory import prepare
     from hrm_edge_runtime.http.models import ServedModel

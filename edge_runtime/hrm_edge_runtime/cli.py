@@ -1,7 +1,4 @@
-"""The command `hrm-serve`.
-
-Only light modules are imported at the top, because the spawned engine process imports the main script once more.
-"""
+"""The command `hrm-serve`. Light imports alone at the top: the spawned engine process imports the main script too."""
 
 import logging
 import re
@@ -17,7 +14,6 @@ if TYPE_CHECKING:
     from hrm_edge_runtime.http.middleware import Trace
 
 serve = Command("hrm-serve")
-"""Entry point of `hrm-serve`."""
 
 UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 MAX_SLOTS = 1024

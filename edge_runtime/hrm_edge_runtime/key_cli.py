@@ -11,7 +11,6 @@ from hrm_host.command import Command
 from hrm_host.system import HANG_UP
 
 main = Command("hrm-key", no_args_is_help=True)
-"""Entry point of `hrm-key`."""
 
 File = Annotated[Path, typer.Option(help="The key file; `hrm-serve --keys` reads it.")]
 RELOAD = (

@@ -1,8 +1,4 @@
-"""Log lines on standard error, for people or as JSON for machines, and what they say of an HTTP request.
-
-Both processes write the same form. A line may carry `fields` (extra={"fields": {...}}), which JSON shows as keys, and
-names the request it belongs to.
-"""
+"""Log lines on standard error, for people or as JSON, where extra={"fields": {...}} become keys."""
 
 import contextlib
 import json

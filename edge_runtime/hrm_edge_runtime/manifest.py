@@ -1,7 +1,4 @@
-"""The manifest of a bundle: what it holds, how large, and the hash of every file.
-
-`manifest.json` is untrusted: unknown keys, unknown versions and paths out of the directory are refused.
-"""
+"""A bundle's manifest: untrusted, so unknown keys, unknown versions and paths out of the directory are refused."""
 
 import json
 import re
@@ -45,8 +42,6 @@ class _Strict(BaseModel):
 
 
 class FileEntry(_Strict):
-    """Hash and size of one file."""
-
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     size_bytes: Annotated[int, Field(gt=0)]
 

@@ -81,8 +81,6 @@ def _way_back(symmetry: Symmetry, then: Symmetry | None = None) -> Callable[[Int
 
 @dataclass(kw_only=True, eq=False)
 class _Group:
-    """A task under way with its attempts; those that live by id."""
-
     task: Task
     variants: list[TaskVariant]
     living: dict[int, Attempt] = field(default_factory=dict[int, Attempt])

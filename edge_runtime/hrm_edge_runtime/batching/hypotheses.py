@@ -16,7 +16,6 @@ NUM_CELLS = 3  # drawn from: those that waver most between two symbols
 
 
 def is_due(segment: int) -> bool:
-    """Whether another hypothesis begins after this segment."""
     return segment >= START and (segment - START) % PERIOD == 0
 
 

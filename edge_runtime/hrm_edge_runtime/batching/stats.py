@@ -1,7 +1,4 @@
-"""What a lane counts, and the picture of itself that it shows to others.
-
-Shapes: N recent puzzles, L lengths of a run.
-"""
+"""What a lane counts, and the picture of itself that it shows. Shapes: N recent puzzles, L lengths of a run."""
 
 from collections import Counter, deque
 from dataclasses import dataclass, field, fields

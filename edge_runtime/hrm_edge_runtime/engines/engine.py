@@ -18,7 +18,6 @@ Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
 Shape = tuple[int, ...]
 
-# The tensors of a step graph.
 CARRIES = ("z_high_BND", "z_low_BND")
 LOGITS = "logits_BTV"
 ANSWERS = ("answer_BT", "halt_margin_B", "q_halt_B")

@@ -1,7 +1,4 @@
-"""An engine that plays a script: its maker chooses the answers, the halting segments and the cost of a step.
-
-Shapes: B slots, T tokens, E puzzle-vector size.
-"""
+"""An engine that plays a script of its maker's choice. Shapes: B slots, T tokens, E puzzle-vector size."""
 
 import time
 from collections.abc import Callable

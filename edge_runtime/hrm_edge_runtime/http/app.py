@@ -131,7 +131,6 @@ class EdgeApp(fastapi.FastAPI):
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
-    """The one answer to whatever goes wrong."""
     if isinstance(error, intake.ClientGoneError):
         return Response(status_code=CLIENT_GONE)
     if isinstance(error, ServiceError | NoAnswerError):

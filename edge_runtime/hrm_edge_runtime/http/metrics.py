@@ -1,7 +1,4 @@
-"""Prometheus metrics, read from what this process knows and from the engine's last snapshot, without asking it.
-
-Each application has a registry of its own, so that two in one process (as in tests) do not share counts.
-"""
+"""Prometheus metrics, read from what this process knows and from the engine's last snapshot, without asking it."""
 
 import functools
 import itertools
@@ -43,7 +40,7 @@ class Metrics(Collector):
         self._engine_client = engine_client
         self._machine = Host()
         self._energy = Energy(machine=self._machine)
-        self.registry = CollectorRegistry()
+        self.registry = CollectorRegistry()  # applications in one process share no counts
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
         ProcessCollector(

@@ -1,7 +1,4 @@
-"""The one middleware around every request: it names it, lets it in or refuses it, adds headers, counts and logs it.
-
-Plain ASGI, because a wrapper around the request would hide a client's disconnect from the route.
-"""
+"""The one middleware around every request. Plain ASGI: a wrapper would hide a client's disconnect from the route."""
 
 import base64
 import functools

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread
 
 Opened = tuple[ServedModel, lanes.LaneOptions]
-"""A model, and how to open its lane."""
 
 _log = logging.getLogger("hrm_edge_runtime.models")
 

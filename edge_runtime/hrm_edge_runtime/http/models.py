@@ -1,7 +1,4 @@
-"""A served model, and the one place where a request to it becomes a task, and a result an answer in its notation.
-
-Shapes: T tokens.
-"""
+"""A served model: where a request to it becomes a task, and a result an answer in its notation. Shapes: T tokens."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,7 +68,6 @@ class ServedModel:
 
     @property
     def sample(self) -> object:
-        """A question as a person would send it."""
         return self.held_out[0] if self.held_out else self.puzzle.sample(self.tasks)
 
     @cached_property
@@ -226,7 +222,6 @@ def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
 
 
 def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | None) -> None:
-    """Refuse with 422 what this model or this server does not do."""
     max_segments, max_attempts = model.manifest.max_segments, model.max_attempts
     if identifier is not None and model.identifiers.row_of(identifier) is None:
         message = f"{model.name!r} has not learned the task {identifier[:80]!r}"

@@ -1,7 +1,4 @@
-"""The description at /openapi.json: the refusals of each route, and examples that the served models take.
-
-Questions come in every notation of their kind, answers from the golden traces of the bundle.
-"""
+"""The description at /openapi.json: each route's refusals, and examples in every notation of the served models."""
 
 import copy
 from collections.abc import Iterable

@@ -13,7 +13,6 @@ KEY_VARIABLE = "HRM_API_KEY"
 STATED = ("kind", "model", "policy", "max_segments", "attempts", "how", "deadline_ms", "best_so_far", "priority")
 
 main = Command("hrm-solve")
-"""Entry point of `hrm-solve`."""
 
 
 @main.command(

@@ -1,7 +1,4 @@
-"""The HTTP process's side of the engine: admits requests to it, waits for its answers, and changes its lanes.
-
-Everything here runs in the event loop. Whatever ends a wait early, a task whose answer is not wanted is cancelled.
-"""
+"""The HTTP process's side of the engine, in the event loop: admits requests, waits for answers, changes lanes."""
 
 import asyncio
 import contextlib

@@ -49,7 +49,6 @@ class AdmissionLimits:
         self._used_s.setdefault(lane, time.monotonic())
 
     def close(self, lane: str) -> None:
-        """Take all places away from a lane of which none is taken."""
         assert not self._taken.get(lane), f"{self._taken[lane]} requests hold places of {lane}"
         for by_lane in (self._limits, self._taken, self._used_s):
             by_lane.pop(lane, None)

@@ -1,7 +1,4 @@
-"""From bundles to lanes that are ready: slots chosen, engine warm, memory measured against the budget.
-
-Runs in the engine process.
-"""
+"""In the engine process: from bundles to lanes that are ready, warm, and measured against the memory budget."""
 
 import functools
 import gc

@@ -67,8 +67,6 @@ def run(make_lanes: MakeLanes, connection: "Connection[Any, Any]") -> None:
 
 
 class EngineLoop:
-    """The loop and what it remembers between two turns."""
-
     def __init__(self, lanes: Mapping[str, OpenedLane], connection: "Connection[Any, Any]") -> None:
         self._lanes = {key: opened.lane for key, opened in lanes.items()}
         self._turns = FairTurns(self._lanes)

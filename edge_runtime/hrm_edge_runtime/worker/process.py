@@ -171,7 +171,6 @@ class EngineProcess:
         self._runner = asyncio.create_task(self._keep_running(), name="engine-runner")
 
     async def stop(self) -> None:
-        """Stop the engine for good: by asking, or by killing it where it does not leave in time."""
         self._closing.set()
         if self.link is not None:
             self.link.send(messages.Stop())
@@ -184,7 +183,6 @@ class EngineProcess:
             self._handle.kill()
 
     def send(self, message: messages.ToEngine) -> None:
-        """Send a message to the engine that is ready; without one it is dropped."""
         if self.link is not None:
             self.link.send(message)
 

@@ -1,7 +1,4 @@
-"""The one place that knows TensorRT's Python module, from 10.3 (JetPack 6.1) to 11: only names that all of them have.
-
-Networks are strongly typed: the number types are those of the ONNX file (11 knows no other way).
-"""
+"""The one place that knows TensorRT's Python module, 10.3 (JetPack 6.1) to 11: only names that all of them have."""
 
 # Without TensorRT or its stubs the types below are unknown: `make check-rtx` checks them against tensorrt-stubs.
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false, reportUnknownParameterType=false
@@ -50,8 +47,6 @@ def version() -> str:
 
 
 class LastError:
-    """The last error that TensorRT logged, as the reason of a refusal."""
-
     text = "TensorRT gives no reason"
 
 
@@ -125,7 +120,7 @@ def plan_from_onnx(
 
 
 def network_from_onnx(builder: tensorrt.Builder, logger: tensorrt.ILogger, graph: Path) -> tensorrt.INetworkDefinition:
-    """Parse a graph into a strongly typed network; raises ValueError naming the first node refused."""
+    """Parse into a strongly typed network (11 knows no other); raises ValueError naming the first node refused."""
     import tensorrt as trt
 
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))

@@ -2,9 +2,8 @@
 
     python3 -m hrm_edge_runtime.engines.trt.check [BUNDLE]
 
-One JSON line when a step begins and one when it ends, so that even a crash says where. The last steps build the engines
-of each precision for one puzzle at a time, minutes the first time, replay the golden traces, and run several segments
-ahead of the host. Not run on a GPU.
+One JSON line when a step begins and one when it ends, so that even a crash says where. Builds engines of each precision
+for one puzzle at a time, minutes the first time. Not run on a GPU.
 """
 
 import json
