@@ -34,7 +34,7 @@ class SlotView:
 
 @dataclass(kw_only=True)
 class LaneTotals:
-    """Sums over a lane's life and running means; times are seconds.
+    """Sums over a lane's life, and running means; times are seconds.
 
     `slot_segments_used` of `slot_segments_offered` rows did work in the steps that left somebody waiting, so their
     ratio is the occupancy under a backlog; `slot_segments` counts the rows of all steps. `step_seconds_total` is the

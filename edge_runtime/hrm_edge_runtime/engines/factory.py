@@ -110,10 +110,7 @@ def engine_for(
     num_threads: int | None = None,
     want_logits: bool | None = None,
 ) -> Engine:
-    """Open a bundle on the chosen engine, which this never builds; raises BundleError or EngineUnavailableError.
-
-    Logits are handed out where they are wanted; without a word where the model's attempts are hypotheses.
-    """
+    """Open a bundle on the chosen engine, which this never builds; raises BundleError or EngineUnavailableError."""
     choice = choose(bundle, engine, num_slots=num_slots)
     want_logits = bundle.manifest.attempts == "hypotheses" if want_logits is None else want_logits
     if choice.engine == "tensorrt":

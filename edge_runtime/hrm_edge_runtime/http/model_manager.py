@@ -192,10 +192,9 @@ class ModelManager:
 
     async def _open(self, model: ServedModel, lane: lanes.LaneOptions) -> None:
         """Open a lane beside those that run; a TensorRT engine was tried when it was built."""
-        if lane.choice.engine != OPENED_WHERE_USED:
+        if beside := lane.choice.engine != OPENED_WHERE_USED:
             await trial.try_lane(lane)
         make_lane = functools.partial(lanes.open_lane, lane, keeps_figures=False)
-        beside = lane.choice.engine != OPENED_WHERE_USED
         await self._engine_client.lane_manager.load(lane.key, model.name, make_lane, beside=beside)
 
     def _victims(self, lacking_bytes: int) -> list[ServedModel]:

@@ -83,10 +83,7 @@ class EventStream(GrowingAnswer):
 
 
 class BatchStream(GrowingAnswer):
-    """Begins its answer at once, so every refusal is a line; lines wait to be admitted, behind single requests.
-
-    No more lines are under way than the window holds, until the client has taken their answers.
-    """
+    """Begins at once, so every refusal is a line; its window bounds the lines whose answers are not taken yet."""
 
     def __init__(self, service: solve.SolveService, request: Request, order: BatchOrder) -> None:
         super().__init__(BATCH_TYPE)

@@ -1,8 +1,4 @@
-"""The lanes of the running engine, seen from the event loop: how many requests each may hold, and which are open.
-
-A model that is loaded again gets a lane of another key, one that no lane had before; the old one is closed when the
-last request that was admitted to it has ended.
-"""
+"""The lanes of the running engine, seen from the event loop: how many requests each may hold, and which are open."""
 
 import asyncio
 import logging

@@ -117,8 +117,7 @@ def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane
     defaults = options.defaults
     bundle = Bundle.open(options.bundle_path)
     name, figures = bundle.manifest.name, StepTimesFile(bundle, options.choice, defaults.num_threads)
-    device = "cpu" if options.choice.engine == "cpu" else "any"
-    defaults.budget.check(name, bundle.graph_path(options.choice.precision, device=device).stat().st_size)
+    defaults.budget.check(name, figures.graph.stat().st_size)
     step_s = figures.step_times()
     if not step_s and not defaults.num_slots:
         step_s = _measured(bundle, options)

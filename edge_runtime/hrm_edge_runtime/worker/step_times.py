@@ -9,7 +9,6 @@ import logging
 import platform
 import time
 from collections.abc import Mapping
-from typing import Literal
 
 from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter
 
@@ -29,7 +28,6 @@ FAIR_SLOTS = 4
 _log = logging.getLogger("hrm_edge_runtime.engine")
 
 StepTimes = dict[int, float]
-SlotsRule = Literal["given", "compute-bound", "knee"]
 
 
 def warm_up(lane: Attempts) -> None:
@@ -56,7 +54,7 @@ def measure(engine: Engine, puzzle_vector_E: Float32, *, limit_s: float = MEASUR
     return step_s
 
 
-def sizing_from(step_s: Mapping[int, float]) -> tuple[int, SlotsRule]:
+def sizing_from(step_s: Mapping[int, float]) -> tuple[int, str]:
     """Choose among the measured numbers of slots, of which 1 is one; returns the rule beside it.
 
     Compute-bound, where no number has more than 1/0.9 of the throughput of one slot: the largest up to 4 that loses no
@@ -83,9 +81,9 @@ class StepTimesFile:
 
     def __init__(self, bundle: Bundle, choice: Choice, num_threads: int | None) -> None:
         self._file, host, cores = bundle.engine_dir / FILE_NAME, board.Host(), board.num_cores()
-        graph = bundle.graph_path(choice.precision, device="cpu" if choice.engine == "cpu" else "any").name
+        self.graph = bundle.graph_path(choice.precision, device="cpu" if choice.engine == "cpu" else "any")
         machine = f"{platform.machine()} {host.cpu_model or ''}, {cores} cores, power mode {host.power_mode()}"
-        sha256 = bundle.manifest.files[graph].sha256
+        sha256 = bundle.manifest.files[self.graph.name].sha256
         self._key = f"{sha256[:16]} {choice}, {num_threads or cores} threads, {machine}"
 
     def step_times(self) -> StepTimes:

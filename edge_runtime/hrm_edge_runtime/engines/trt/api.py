@@ -51,7 +51,6 @@ class LastError:
 
 
 def logger_for(last_error: LastError) -> tensorrt.ILogger:
-    """A logger that passes errors and warnings to this program's log and keeps the last error."""
     import tensorrt as trt
 
     severity = trt.ILogger.Severity

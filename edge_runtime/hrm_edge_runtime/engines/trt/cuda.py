@@ -102,7 +102,6 @@ class Gpu:
         self._do(self._driver.wait, self.stream)
 
     def event(self) -> int:
-        """A mark on the stream that can be waited for."""
         event = _started(lambda: self._driver.new_event(sleeps=self.info.is_integrated))
         return self._keep(self._driver.destroy_event, event)
 

@@ -118,7 +118,6 @@ class BindingsDriver:
         return pointer, int(self._call("cuMemHostGetDevicePointer", pointer, 0)) if mapped else 0
 
     def new_event(self, *, sleeps: bool) -> int:
-        """A mark; whoever waits for it sleeps, or spins."""
         return int(self._call("cuEventCreate", NO_TIMING | (SLEEPS if sleeps else 0)))
 
     def begin_capture(self, stream: int) -> None:
