@@ -17,7 +17,7 @@ class Options:
     ] = None
     out: Annotated[Path | None, typer.Option(help="Bundle directory to make, not there yet; else RUN.bundle.")] = None
     name: Annotated[str | None, typer.Option(help="Name of the model; without it, that of the directory.")] = None
-    board: Annotated[str | None, typer.Option(help="Other size for relational weights, as 30x30; shows costs.")] = None
+    board: Annotated[str | None, typer.Option(help="Puzzle of another size for relational weights, as 30x30.")] = None
     fp16: Annotated[bool, typer.Option("--fp16", help="Add a float16 graph.")] = False
     int8: Annotated[bool, typer.Option("--int8", help="Calibrate; add an INT8 graph and its CPU form.")] = False
     calib: Annotated[str | None, typer.Option(help="Calibrate on sudoku, maze, arc, logistics or a path.")] = None
@@ -26,7 +26,7 @@ class Options:
     loop: Annotated[str, typer.Option(help="host; unrolled[=N] adds a graph that halts by itself.")] = "host"
     build_engine: Annotated[bool, typer.Option("--build-engine", help="Build TensorRT engines for this GPU.")] = False
     policy: Annotated[str | None, typer.Option(help="verified, learned or fixed; verified where proofs exist.")] = None
-    threshold: Annotated[float | None, typer.Option(help="Margin above which to stop; else off the curve.")] = None
+    threshold: Annotated[float | None, typer.Option(help="Margin above which to stop; else the curve's.")] = None
     max_segments: Annotated[int | None, typer.Option(min=1, help="Segments a puzzle may run; else the model's.")] = None
     data: Annotated[Path | None, typer.Option(help="Data set of the held-out puzzles (test split); else made.")] = None
     held_out: Annotated[int, typer.Option(min=1, help="Puzzles to measure every precision on, at most.")] = 2000
