@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.batching import stats
 from hrm_edge_runtime.batching.halting import decide
 from hrm_edge_runtime.batching.hypotheses import is_due, segments_to_next
 from hrm_edge_runtime.batching.scheduler import Plan, Scheduler
+from hrm_edge_runtime.batching.stats import HALTED, MEMORY, NUM_TELLING, LaneCounters, LaneSnapshot, Outcome, SlotView
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.engines.engine import Engine, Int32, StepOutput
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN
@@ -55,7 +55,7 @@ class Lane:
         self.scheduler = Scheduler(engine.num_slots, queue_limit)
         self._tokens_BT: Int32 = np.zeros((engine.num_slots, engine.seq_len), np.int32)
         self._answers_BT: Int32 = np.zeros((engine.num_slots, engine.seq_len), np.int32)
-        self.counters = stats.LaneCounters()
+        self.counters = LaneCounters()
         self._ended: list[Attempt] = []
         self._run_length = run_length or (None if engine.runs_ahead else 1)
         self._run: Iterator[StepOutput] | None = None
@@ -80,7 +80,7 @@ class Lane:
                 f"give {self.engine.seq_len} tokens in 0..{self._vocab_size - 1}."
             )
 
-    def drop(self, attempt_id: int, outcome: stats.Outcome) -> Attempt:
+    def drop(self, attempt_id: int, outcome: Outcome) -> Attempt:
         """End an attempt that is here and return it at once; the next `step` refills its slot."""
         attempt = self.scheduler.cancel(attempt_id)
         assert attempt is not None, f"attempt {attempt_id} is not here"
@@ -118,18 +118,18 @@ class Lane:
         ended, self._ended = self._ended, []
         return ended
 
-    def snapshot(self, queue_limit: int | None = None) -> stats.LaneSnapshot:
+    def snapshot(self, queue_limit: int | None = None) -> LaneSnapshot:
         """The lane at this moment; cheap enough to take after every step. `queue_limit` replaces the lane's own."""
         scheduler = self.scheduler
-        slots: list[stats.SlotView] = []
+        slots: list[SlotView] = []
         for slot, (generation, attempt) in enumerate(zip(scheduler.generations, scheduler.slots, strict=True)):
-            view = stats.SlotView(slot=slot, generation=generation)
+            view = SlotView(slot=slot, generation=generation)
             if attempt is not None:
                 view = replace(view, job_id=attempt.attempt_id, segments=attempt.segments, margin=attempt.margin)
             slots.append(view)
         counters = self.counters
         recent, most = counters.recent_segments, max(counters.segments, default=0)
-        return stats.LaneSnapshot(
+        return LaneSnapshot(
             num_slots=scheduler.num_slots,
             num_active=len(scheduler.running),
             num_queued=len(scheduler.waiting),
@@ -138,8 +138,16 @@ class Lane:
             completed=dict(counters.completed),
             segments_histogram=tuple(map(counters.segments.__getitem__, range(most + 1))),
             least_step_s=min(counters.full_steps_s, default=0.0),
-            least_segments=min(recent) if len(recent) >= stats.NUM_TELLING else 1,
-            **dict(zip(stats.TOTALS, stats.totals_of(counters), strict=True)),
+            least_segments=min(recent) if len(recent) >= NUM_TELLING else 1,
+            steps=counters.steps,
+            slot_segments=counters.slot_segments,
+            slot_segments_used=counters.slot_segments_used,
+            slot_segments_offered=counters.slot_segments_offered,
+            hypotheses=counters.hypotheses,
+            step_seconds_total=counters.step_seconds_total,
+            host_seconds_total=counters.host_seconds_total,
+            mean_step_s=counters.mean_step_s,
+            mean_segments=counters.mean_segments,
         )
 
     def _prepare(self, plan: Plan, now: float) -> None:
@@ -206,7 +214,7 @@ class Lane:
             attempts[slot].verified = None if verdict == UNKNOWN else verdict == RIGHT
         return set()
 
-    def _end(self, attempt: Attempt, outcome: stats.Outcome, now: float) -> Attempt:
+    def _end(self, attempt: Attempt, outcome: Outcome, now: float) -> Attempt:
         """Write an attempt's end; its slot is empty already but still holds its answer."""
         if not self.scheduler.running:
             self.num_ahead = 0  # nobody needs what is left of the run
@@ -219,8 +227,8 @@ class Lane:
             attempt.answer_T = self._answers_BT[attempt.slot].copy()
         counters = self.counters
         counters.completed[outcome] += 1
-        if outcome in stats.HALTED:
-            weight = stats.MEMORY if counters.segments else 1.0
+        if outcome in HALTED:
+            weight = MEMORY if counters.segments else 1.0
             counters.mean_segments += (attempt.segments - counters.mean_segments) * weight
             counters.segments[attempt.segments] += 1
             counters.recent_segments.append(attempt.segments)

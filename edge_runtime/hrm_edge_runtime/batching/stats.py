@@ -1,8 +1,7 @@
 """What a lane counts, and the picture of itself that it shows. Shapes: N recent puzzles, L lengths of a run."""
 
 from collections import Counter, deque
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -32,36 +31,15 @@ class SlotView:
     margin: float = 0.0
 
 
-@dataclass(kw_only=True)
-class LaneTotals:
-    """Sums over a lane's life, and running means; times are seconds.
-
-    `slot_segments_used` of `slot_segments_offered` rows did work in the steps that left somebody waiting, so their
-    ratio is the occupancy under a backlog; `slot_segments` counts the rows of all steps. `step_seconds_total` is the
-    engine's, `host_seconds_total` everything else in `Lane.step`.
-    """
-
-    steps: int = 0
-    slot_segments: int = 0
-    slot_segments_used: int = 0
-    slot_segments_offered: int = 0
-    hypotheses: int = 0
-    step_seconds_total: float = 0.0
-    host_seconds_total: float = 0.0
-    mean_step_s: float = 0.0
-    mean_segments: float = 0.0
-
-
-TOTALS = [field.name for field in fields(LaneTotals)]
-totals_of = attrgetter(*TOTALS)
-
-
-@dataclass(kw_only=True)
-class LaneSnapshot(LaneTotals):
+@dataclass(frozen=True, kw_only=True)
+class LaneSnapshot:
     """A lane at one moment, safe to keep and to send away.
 
-    `segments_histogram[n]` counts puzzles that halted after n segments. `least_step_s` is the shortest of the recent
-    steps over all slots, 0 before there was one; `least_segments` what the quickest of the recent puzzles took.
+    `slot_segments_used` of `slot_segments_offered` rows did work in the steps that left somebody waiting, so their
+    ratio is the occupancy under a backlog; `slot_segments` counts the rows of all steps. `segments_histogram[n]` counts
+    puzzles that halted after n segments. Times are seconds over the lane's whole life; `step_seconds_total` is the
+    engine's, `host_seconds_total` everything else in `Lane.step`. `least_step_s` is the shortest of the recent steps
+    over all slots, 0 before there was one; `least_segments` what the quickest of the recent puzzles took.
     """
 
     num_slots: int
@@ -69,8 +47,17 @@ class LaneSnapshot(LaneTotals):
     num_queued: int
     queue_limit: int
     slots: tuple[SlotView, ...]
+    steps: int
+    slot_segments: int
+    slot_segments_used: int
+    slot_segments_offered: int
+    hypotheses: int
     completed: dict[Outcome, int]
     segments_histogram: tuple[int, ...]
+    step_seconds_total: float
+    host_seconds_total: float
+    mean_step_s: float
+    mean_segments: float
     least_step_s: float
     least_segments: int
 
@@ -92,9 +79,18 @@ class LaneSnapshot(LaneTotals):
 
 
 @dataclass(kw_only=True)
-class LaneCounters(LaneTotals):
-    """What is behind a snapshot; only the lane writes it."""
+class LaneCounters:
+    """The running totals behind a snapshot; only the lane writes them."""
 
+    steps: int = 0
+    slot_segments: int = 0
+    slot_segments_used: int = 0
+    slot_segments_offered: int = 0
+    hypotheses: int = 0
+    step_seconds_total: float = 0.0
+    host_seconds_total: float = 0.0
+    mean_step_s: float = 0.0
+    mean_segments: float = 0.0
     mean_first_s: float = 0.0
     mean_host_s: float = 0.0
     _run_length: int = 1

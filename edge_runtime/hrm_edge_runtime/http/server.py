@@ -116,8 +116,6 @@ class DrainingServer(uvicorn.Server):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """How to serve; the command line holds the defaults."""
-
     host: str
     port: int
     queue_limit: int

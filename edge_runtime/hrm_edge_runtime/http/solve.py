@@ -49,7 +49,6 @@ class SolveService:
             self.model_manager.close()
 
     async def admit(self, request: SolveRequest, *, wait_s: float | None = None) -> Admission[ServedModel]:
-        """Admit a request to the likeliest of its models, or raise ServiceError or NoAnswerError; see the client."""
         return await self.engine_client.admit(partial(candidate_models, self.models.values(), request), wait_s=wait_s)
 
     async def solve(self, request: SolveRequest, *, arrival_s: float) -> SolveAnswer:

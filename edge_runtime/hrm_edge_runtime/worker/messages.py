@@ -1,4 +1,4 @@
-"""What crosses the pipe between the HTTP process and its engine process: plain data, nothing else.
+"""What crosses the pipe between the HTTP process and its engine process: plain frozen data, nothing else.
 
 Both ends are our own two processes on one machine: pickling is safe here, and `time.monotonic` means the same to both.
 A lane is known by its key, which is its model's name until that model is loaded again. Task ids are the HTTP process's

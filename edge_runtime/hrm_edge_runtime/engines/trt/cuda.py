@@ -106,7 +106,6 @@ class Gpu:
         return self._keep(self._driver.destroy_event, event)
 
     def record(self, event: int) -> None:
-        """Set the mark behind all work so far."""
         self._do(self._driver.record, event, self.stream)
 
     def wait_for(self, event: int) -> None:
