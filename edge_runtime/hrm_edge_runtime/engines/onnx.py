@@ -67,7 +67,8 @@ class OnnxEngine(Engine):
     """A step graph on ONNX Runtime; raises BundleError for a file that is no step graph.
 
     `num_threads` None takes every core this process may use. Without `want_logits` ONNX Runtime need not hand them out.
-    `sizes` are the graph's T, E, N, D and V, named as in the manifest.
+    `sizes` are the graph's T, E, N, D and V, named as in the manifest. Raises EngineLostError where the provider fails
+    while it runs.
     """
 
     def __init__(

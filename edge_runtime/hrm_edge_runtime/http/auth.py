@@ -52,6 +52,8 @@ class Key(BaseModel, extra="forbid", frozen=True):
 
 
 class TokenBucket:
+    """`rate` requests per second on average, `burst` at once."""
+
     def __init__(self, *, rate: float, burst: int, now: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._burst, self._now = rate, burst, now
         self._left = float(burst)

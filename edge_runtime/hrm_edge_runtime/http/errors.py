@@ -55,6 +55,8 @@ _NO_ANSWER: dict[NoAnswerReason | Literal["too-many-connections"], tuple[int, st
 
 
 class ServiceError(Exception):
+    """A refusal on its way to the client."""
+
     def __init__(
         self,
         status: int,

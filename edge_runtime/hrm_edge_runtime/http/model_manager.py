@@ -108,8 +108,9 @@ def models_and_library(
 class ModelManager:
     """Changes `models`, those served by their names in order; one change at a time, in the event loop.
 
-    A new lane is opened while the old one works on. Then the name changes hands at once; whatever fails before leaves
-    everything as it was. Idle models make room for one to be added, if that is enough; a reload takes no other's room.
+    A new lane is opened while the old one works on. Then the name changes hands at once: requests that come now go to
+    the new lane, the old one finishes what it admitted and closes. Whatever fails before leaves everything as it was.
+    Idle models make room for one to be added, the longest unused first, if that is enough; a reload takes no other's.
     """
 
     def __init__(self, models: dict[str, ServedModel], engine_client: client.EngineClient, library: Library) -> None:

@@ -34,6 +34,8 @@ INT8_GAIN = 1.1
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
+    """What a plan is bound to besides its graph."""
+
     gpu: str
     module: str
     compute_capability: str
