@@ -132,53 +132,55 @@ class SolveService:
 
 
 class ParserThreads:
-    """Parses in threads, a few requests together where they come fast: to wake one for each takes 20 % more CPU."""
+    """Parses in threads, a few requests of the same turn of the event loop together.
+
+    Waking a thread costs more than most puzzles take to parse: a thread for each request takes 20 % more CPU where
+    batches bring many at once.
+    """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(NUM_PARSERS, thread_name_prefix="hrm-parser")
-        self._num_idle = NUM_PARSERS
         self._unparsed: list[tuple[Parsing, Parse]] = []
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, parse: Parse) -> ParsedRequest:
+        """What `parse` returns, or raises."""
         loop = asyncio.get_running_loop()
         future: Parsing = loop.create_future()
         self._unparsed.append((future, parse))
-        if len(self._unparsed) == 1 and self._num_idle:  # else a thread that comes back takes it along
+        if len(self._unparsed) == 1:
             loop.call_soon(self._hand_out, loop)
         return await future
 
     def _hand_out(self, loop: asyncio.AbstractEventLoop) -> None:
-        while self._unparsed and self._num_idle:
-            self._num_idle -= 1
-            self._threads.submit(self._parse_all, self._unparsed[:PARSED_TOGETHER], loop)
-            del self._unparsed[:PARSED_TOGETHER]
+        unparsed, self._unparsed = self._unparsed, []
+        for start in range(0, len(unparsed), PARSED_TOGETHER):
+            self._threads.submit(_parse_all, unparsed[start : start + PARSED_TOGETHER], loop)
 
-    def _parse_all(self, unparsed: list[tuple[Parsing, Parse]], loop: asyncio.AbstractEventLoop) -> None:
-        outcomes: list[tuple[Parsing, ParsedRequest | Exception]] = []
-        for future, parse in unparsed:
-            try:
-                if not future.cancelled():
-                    outcomes.append((future, parse()))
-            except Exception as error:  # it belongs to the request that awaits the future
-                outcomes.append((future, error))
-        with contextlib.suppress(RuntimeError):  # the event loop has closed
-            loop.call_soon_threadsafe(self._set_outcomes, outcomes, loop)
 
-    def _set_outcomes(
-        self, outcomes: list[tuple[Parsing, ParsedRequest | Exception]], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        for future, outcome in outcomes:
-            if future.done():
-                continue
-            if isinstance(outcome, Exception):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-        self._num_idle += 1
-        self._hand_out(loop)
+def _parse_all(unparsed: list[tuple[Parsing, Parse]], loop: asyncio.AbstractEventLoop) -> None:
+    """Runs in a thread; the outcomes are set in the event loop."""
+    outcomes: list[tuple[Parsing, ParsedRequest | Exception]] = []
+    for future, parse in unparsed:
+        try:
+            if not future.cancelled():
+                outcomes.append((future, parse()))
+        except Exception as error:  # it belongs to the request that awaits the future
+            outcomes.append((future, error))
+    with contextlib.suppress(RuntimeError):  # the event loop has closed
+        loop.call_soon_threadsafe(_set_outcomes, outcomes)
+
+
+def _set_outcomes(outcomes: list[tuple[Parsing, ParsedRequest | Exception]]) -> None:
+    for future, outcome in outcomes:
+        if future.done():
+            continue
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
 
 
 class EventBuffer(asyncio.Queue["task.SegmentEvent | None"]):

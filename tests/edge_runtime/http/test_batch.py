@@ -14,7 +14,6 @@ from service_tools import Server, running, wait_for
 from hrm_edge_runtime.http import streams
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES
 from hrm_edge_runtime.http.errors import ServiceError
-from hrm_edge_runtime.http.solve import NUM_PARSERS, ParserThreads
 from hrm_edge_runtime.http.streams import PREFETCH_BYTES, lines_of
 from hrm_edge_runtime.worker.lanes import Lanes
 
@@ -160,29 +159,6 @@ async def test_others_have_their_turn_between_two_lines_of_a_batch() -> None:
             await asyncio.sleep(0)
         assert len(lines_in(call.body)) == num_lines
     assert turns > num_lines
-
-
-async def test_requests_that_come_while_all_parsers_are_busy_are_parsed_together() -> None:
-    parsers, busy, threads = ParserThreads(), threading.Event(), list[str]()
-    submit = parsers._threads.submit
-
-    def told(*work: Any) -> Any:
-        threads.append(work[0].__name__)
-        return submit(*work)
-
-    parsers._threads.submit = told  # type: ignore[method-assign]
-    parsed: Any = object()
-    first = [asyncio.ensure_future(parsers.run(lambda: busy.wait(60) and parsed)) for _ in range(NUM_PARSERS * 8)]
-    await asyncio.sleep(0)
-    later = []
-    for _ in range(16):  # one a turn, as lines of a batch come
-        later.append(asyncio.ensure_future(parsers.run(lambda: parsed)))
-        await asyncio.sleep(0)
-    assert len(threads) == NUM_PARSERS
-    busy.set()
-    assert await asyncio.gather(*first, *later) == [parsed] * (NUM_PARSERS * 8 + 16)
-    assert len(threads) == NUM_PARSERS + 2
-    parsers.close()
 
 
 async def test_lines_wait_for_a_missing_engine_once_a_batch_and_are_taken_again_when_it_is_back(
