@@ -18,7 +18,7 @@ from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.solvers import Reply, SolveAll, from_bundle, opened, options_of
 from hrm_puzzles.data.sources import questions_made
-from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError, Routed
 from hrm_puzzles.sudoku import solver as sudoku_solver
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
@@ -33,13 +33,15 @@ COLUMNS = [
     ("segments", "{segments_per_puzzle:.1f}"),
     ("of ms", "{segment_ms:.2f}"),
     ("CPU s a proof", "{cpu_s_per_solve:,.3f}"),
+    ("cost", "{cost_over_least:.4f}"),
     *((f"{time_ms} ms", f"{{within_{time_ms}_ms:.1f}}") for time_ms in TIMES_MS),
 ]
 PROGRESS = (
     "{model}, {attempts} attempts: {solved} of {puzzles} proven, {wrong} wrong, {cpu_s_per_puzzle:.3f} CPU s a puzzle"
 )
 LEGEND = """\
-wrong:  proven answers that differ from the known solution, of those compared
+wrong:  proven answers that differ from the known solution, or as a way cost more, of those compared
+cost:   of the answers that are a way to every stop, proven or not, over the least; mean
 segments: of all attempts at a puzzle, and what one costs; CPU s a proof: all CPU time over all proven answers
 3 ms ...: proven within that CPU time, % of the puzzles; a puzzle's time is its segments times what one costs"""
 
@@ -122,10 +124,11 @@ def measure(solve_all: SolveAll, puzzle: Puzzle, puzzles: Sequence[KnownPuzzle],
     cpu_s = max(time.process_time() - opened_s - (opened_s - began_s), 0)
     answers = [_answer(replies[position]) for position in range(len(puzzles))]
     is_right = [
-        np.array_equal(puzzle.parse(answer.solution).grid, known.solution)
+        _is_as_good(puzzle, known, answer)
         for known, answer in zip(puzzles, answers, strict=True)
         if answer.verified is True and known.solution is not None
     ]
+    routes = [answer.route for answer in answers if answer.route and answer.route.cost]
     is_solved = np.array([answer.verified is True for answer in answers])
     segments = np.array([answer.total_segments for answer in answers])
     segment_ms = 1e3 * cpu_s / segments.sum()
@@ -138,12 +141,22 @@ def measure(solve_all: SolveAll, puzzle: Puzzle, puzzles: Sequence[KnownPuzzle],
         "compared": len(is_right),
         "segments_per_puzzle": segments.mean(),
         "segment_ms": segment_ms,
+        "ways": len(routes),
+        "cost_over_least": np.mean([route.cost / route.optimum for route in routes]) if routes else None,
         "cpu_s_per_puzzle": cpu_s / len(answers),
         "cpu_s_per_solve": cpu_s / is_solved.sum() if is_solved.any() else None,
         **within,
         "is_solved": is_solved.tolist(),
         "segments": segments.tolist(),
     }
+
+
+def _is_as_good(puzzle: Puzzle, known: KnownPuzzle, answer: SolveAnswer) -> bool:
+    """Of several ways with the least cost a known solution is only one."""
+    assert known.solution is not None
+    if not isinstance(puzzle, Routed) or answer.route is None:
+        return np.array_equal(puzzle.parse(answer.solution).grid, known.solution)
+    return answer.route.cost == puzzle.route(puzzle.parse(known.puzzle).grid, known.solution).cost
 
 
 def _answer(reply: Reply) -> SolveAnswer:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hrm_puzzles.grid import board as grid_board
 from hrm_puzzles.grid import notation as grid_notation
 from hrm_puzzles.grid.puzzle import GridPuzzle
-from hrm_puzzles.puzzle import Example, Grid, IntArray, Leg, PuzzleError, Route, require_difficulty
+from hrm_puzzles.puzzle import Example, Grid, Hints, IntArray, Leg, PuzzleError, Route, require_difficulty
 
 OPEN, WALL, START, GOAL, PATH = range(5)  # values in grids
 WALL_TOKEN, OPEN_TOKEN, START_TOKEN, GOAL_TOKEN, PATH_TOKEN = range(1, 6)
@@ -32,7 +32,7 @@ OPENINGS = (3, 12)  # walls that a braided maze of 30x30 opens; smaller ones few
 
 @dataclass(frozen=True, kw_only=True)
 class Maze(GridPuzzle):
-    """Any shortest path is right. A generated maze has exactly one; its rating is the length in moves."""
+    """Any shortest path is right. Labels mark the first (`first_path_BT`); the rating is its length in moves."""
 
     noun = "maze"
     wrong_marks = "the cells marked o are no shortest path"
@@ -77,30 +77,64 @@ class Maze(GridPuzzle):
 
     @property
     def num_hints(self) -> int:
-        return 1 + 3 * len(grid_board.NEIGHBOURS)
+        return 2 + 3 * len(grid_board.NEIGHBOURS)
 
-    def hints_BT(self, inputs_BT: IntArray) -> NDArray[np.int32]:
-        """0 is the goal; else the distance to it modulo 3, and the first of up, down, left, right that is nearer.
+    def hints(self, inputs_BT: IntArray, labels_BT: IntArray) -> Hints:
+        """1 is the goal; else the distance to it modulo 3, and the first of up, down, left, right that is nearer.
 
         Directions alone stay consistent where they are wrong: two waves that met let a cell point to one farther away.
+        A wave from the goal brings the kinds; when it has come to the start, one from there marks the path.
         """
-        board = (-1, self.rows, self.cols)
-        tokens_BRC = np.pad(inputs_BT.reshape(board), ((0, 0), (1, 1), (1, 1)), constant_values=WALL_TOKEN)
-        moves_BRC, wave_BRC = np.full(tokens_BRC.shape, -1, np.int32), tokens_BRC == GOAL_TOKEN
-        for moves in range(self.seq_len):
-            moves_BRC[wave_BRC] = moves
-            near_BRC = np.logical_or.reduce([np.roll(wave_BRC, step, axis=(1, 2)) for step in grid_board.NEIGHBOURS])
-            wave_BRC = near_BRC & (moves_BRC < 0) & (tokens_BRC != WALL_TOKEN)
-            if not wave_BRC.any():
-                break
-        hints_BRC = np.where(moves_BRC == 0, 0, -1)
-        for way, (down, right) in reversed([*enumerate(grid_board.NEIGHBOURS)]):
-            is_nearer_BRC = np.roll(moves_BRC, (-down, -right), axis=(1, 2)) == moves_BRC - 1
-            hints_BRC = np.where(is_nearer_BRC & (moves_BRC > 0), 1 + 3 * way + moves_BRC % 3, hints_BRC)
-        return hints_BRC[:, 1:-1, 1:-1].reshape(inputs_BT.shape).astype(np.int32)
+        moves_BT = self._moves_BT(inputs_BT)
+        ways_BT = self._ways_BT(moves_BT)
+        kinds_BT = np.where(moves_BT > 0, 2 + 3 * ways_BT + moves_BT % 3, moves_BT + 1)
+        kinds_BT[inputs_BT == WALL_TOKEN] = -1
+        moves_of_all_B = moves_BT.max(axis=1, where=inputs_BT == START_TOKEN, initial=0)
+        marked_after_BT = 2 * moves_of_all_B[:, None] - moves_BT
+        return Hints(kinds_BT, moves_BT, np.where(labels_BT == PATH_TOKEN, marked_after_BT, 0))
+
+    def augment_BT(
+        self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
+    ) -> tuple[grid_board.Int32Array, grid_board.Int32Array]:
+        """Of several shortest paths a turned maze marks the first, as every maze does."""
+        inputs_BT, _ = super().augment_BT(rng, inputs_BT, labels_BT)
+        return inputs_BT, self.first_path_BT(inputs_BT)
+
+    def first_path_BT(self, inputs_BT: IntArray) -> grid_board.Int32Array:
+        """Answers: from the start on, each move is the first of up, down, left, right that leads nearer to the goal."""
+        moves_BT = self._moves_BT(inputs_BT)
+        ways_BT = self._ways_BT(moves_BT)
+        steps_4 = np.array([down * self.cols + right for down, right in grid_board.NEIGHBOURS])
+        rows, cells = np.nonzero((inputs_BT == START_TOKEN) & (moves_BT > 1))
+        labels_BT = inputs_BT.astype(np.int32)
+        while len(rows):
+            cells = cells + steps_4[ways_BT[rows, cells]]
+            labels_BT[rows, cells] = PATH_TOKEN
+            ahead = moves_BT[rows, cells] > 1
+            rows, cells = rows[ahead], cells[ahead]
+        return labels_BT
+
+    def _moves_BT(self, inputs_BT: IntArray) -> grid_board.Int32Array:
+        """The distance of each cell to the goal, -1 where no way leads."""
+        shape = self.shape
+        free, goals = (
+            grid_board.bits_from(shape, cells_BT) for cells_BT in (inputs_BT != WALL_TOKEN, inputs_BT == GOAL_TOKEN)
+        )
+        moves_BT = np.full(inputs_BT.shape, -1, np.int32)
+        for moves, level in enumerate(grid_board.levels_from(shape, free, goals)):
+            moves_BT[grid_board.unpadded_BT(shape, grid_board.padded_flags(shape, level, len(inputs_BT))) == 1] = moves
+        return moves_BT
+
+    def _ways_BT(self, moves_BT: grid_board.Int32Array) -> NDArray[np.int64]:
+        """The first of up, down, left, right that is one move nearer; 0 where none is."""
+        board, beyond = (-1, self.rows, self.cols), 2 * self.seq_len
+        around_BRC = np.pad(moves_BT.reshape(board), ((0, 0), (1, 1), (1, 1)), constant_values=beyond)
+        near_4BRC = [np.roll(around_BRC, (-down, -right), axis=(1, 2)) for down, right in grid_board.NEIGHBOURS]
+        is_nearer_4BRC = np.stack(near_4BRC)[:, :, 1:-1, 1:-1] == moves_BT.reshape(board) - 1
+        return is_nearer_4BRC.argmax(axis=0).reshape(moves_BT.shape)
 
     def generate(self, rng: np.random.Generator, difficulty: str) -> Example:
-        """A maze, its only shortest path and the length of it in moves."""
+        """A maze, the first of its shortest paths and the length of it in moves."""
         shape, wanted = self.shape, lengths(self.shape, difficulty)
         draw = Random(int(rng.integers(2**63)))  # many single draws, for which this is faster
         while True:
@@ -114,7 +148,7 @@ class Maze(GridPuzzle):
                 levels = grid_board.levels_from(shape, free, levels[0])
             if len(levels) > wanted.start:
                 length = draw.randrange(wanted.start, min(len(levels), wanted.stop))
-                return _example(shape, draw, free, levels[0], _any_of(draw, levels[length]))
+                return _example(shape, free, levels[0], _any_of(draw, levels[length]))
 
     def route(self, question: Grid, answer: Grid) -> Route:
         """One leg: the cells of a shortest way over the marked cells, and its moves."""
@@ -229,15 +263,12 @@ def _lengthened(shape: grid_board.GridShape, draw: Random, free: int, start: int
     return free
 
 
-def _example(shape: grid_board.GridShape, draw: Random, free: int, start: int, goal: int) -> Example:
-    between = cells_between(shape, free, start, goal)
+def _example(shape: grid_board.GridShape, free: int, start: int, goal: int) -> Example:
+    between, stride = cells_between(shape, free, start, goal), shape.cols + 1
     path = cell = start
-    for level in between[1:]:  # a random one of the shortest paths
-        cell = _any_of(draw, level & grid_board.neighbours(shape, cell))
+    for level in between[1:]:  # as in `Maze.first_path_BT`
+        cell = next(near for near in (cell >> stride, cell << stride, cell >> 1, cell << 1) if near & level)
         path |= cell
-    while others := sum(between) & ~path:
-        free &= ~_any_of(draw, others)
-        between = cells_between(shape, free, start, goal)
     question = _grid(shape, free, ((start, START), (goal, GOAL)))
     answer = _grid(shape, free, ((path, PATH), (start, START), (goal, GOAL)))
     return Example(question=question, answer=answer, rating=len(between) - 1)

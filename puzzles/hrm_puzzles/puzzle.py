@@ -7,7 +7,7 @@ Shapes: B batch, N examples, T tokens (cells), G partitions of the positions.
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -231,16 +231,22 @@ class CsvForm(Protocol):
         ...
 
 
+class Hints(NamedTuple):
+    """What each position can know on the way to the answer, where news moves on by one position in a cycle."""
+
+    kinds_BT: NDArray[np.int32]  # a further thing to learn, below `num_hints`; -1 where there is nothing
+    after_BT: NDArray[np.int32]  # cycles until it can be known; until then the kind is 0
+    answer_after_BT: NDArray[np.int32]  # cycles until the label can be known; until then it is the question's token
+
+
 @runtime_checkable
 class Hinted(Protocol):
-    """What each position can know before the answer is: a further thing to learn, which is never served."""
+    """A way to the answer that training shows; it is never served."""
 
     @property
     def num_hints(self) -> int: ...
 
-    def hints_BT(self, inputs_BT: IntArray) -> NDArray[np.int32]:
-        """Below `num_hints`, and -1 where there is nothing to know."""
-        ...
+    def hints(self, inputs_BT: IntArray, labels_BT: IntArray) -> Hints: ...
 
 
 @runtime_checkable

@@ -2,22 +2,30 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from hrm_benchmarks.accuracy import generated, measure, puzzles_from_file
+from hrm_benchmarks.accuracy import KnownPuzzle, generated, measure, puzzles_from_file
 from hrm_benchmarks.cli import app
 from hrm_edge_runtime.bundle import SHIPPED_BUNDLES
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.solvers import Reply
 from hrm_puzzles import registry
+from hrm_puzzles.maze import Maze
 
 PUZZLE = registry.get("sudoku-4x4")
 SOLUTION = "1234341221434321"
 QUESTIONS = ["123434122143432.", "12343412214343..", "1234341221434..."]
 ANOTHER = "1234341243212143"  # a right board, but no solution of these questions
+
+
+def answered(**fields: Any) -> SolveAnswer:
+    usual = {"how": "plain", "segments": 1, "halted_by": "proven", "margin": 0.0, "queue_ms": 0.0, "compute_ms": 0.0}
+    return SolveAnswer(**{**usual, "model": "m", "votes": None, "vote_share": None, **fields})
 
 
 def solve_all(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
@@ -26,22 +34,13 @@ def solve_all(requests: Iterable[SolveRequest]) -> Iterator[tuple[int, Reply]]:
         solved = position == 2 or (request.attempts or 1) > 3 * position
         yield (
             position,
-            SolveAnswer(
+            answered(
                 solution=ANOTHER if position == 2 else SOLUTION,
                 status="proven" if solved else "unfinished",
-                how="plain",
                 solved=solved,
                 verified=solved,
-                segments=1,
-                halted_by="proven",
-                margin=0.0,
-                queue_ms=0.0,
-                compute_ms=0.0,
-                model="m",
                 attempts=request.attempts or 1,
                 total_segments=10 * (request.attempts or 1),
-                votes=None,
-                vote_share=None,
             ),
         )
 
@@ -59,6 +58,28 @@ def test_proofs_wrong_answers_and_compute_are_counted(tmp_path: Path) -> None:
     assert [four[name] for name in counts] == [3, 1, 3, 40]
     assert one["cpu_s_per_puzzle"] == pytest.approx(10 * one["segment_ms"] / 1e3)
     assert one["within_1000_ms"] == pytest.approx(200 / 3)  # the answers cost nothing
+
+
+@pytest.mark.parametrize(
+    ("answer", "wrong", "over_least"),
+    [("Soo.\n..G.\n....", 0, 1), ("S...\nooG.\n....", 0, 1), ("S...\no.G.\nooo.", 1, 5 / 3)],
+)
+def test_another_way_of_the_same_cost_is_as_good(answer: str, wrong: int, over_least: float) -> None:
+    maze, asked, known = Maze(name="maze-4x4", rows=4, cols=4), "S...\n..G.\n....\n####", "Soo.\n..G.\n....\n####"
+    solution = f"{answer}\n####"
+    route = maze.route(maze.board_of(asked), maze.board_of(solution))
+    reply = answered(
+        solution=solution,
+        status="proven",
+        solved=True,
+        verified=True,
+        attempts=1,
+        total_segments=1,
+        route=asdict(route),
+    )
+    puzzles = [KnownPuzzle(puzzle=asked, solution=maze.board_of(known))]
+    found = measure(lambda requests: enumerate([reply for _ in requests]), maze, puzzles, 1)
+    assert (found["wrong"], found["ways"], found["cost_over_least"]) == (wrong, 1, pytest.approx(over_least))
 
 
 def test_models_of_different_puzzles_are_not_compared() -> None:

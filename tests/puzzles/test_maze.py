@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm_puzzles import registry
-from hrm_puzzles.maze import Maze
+from hrm_puzzles.maze import PATH_TOKEN, WALL_TOKEN, Maze
 from hrm_puzzles.puzzle import RIGHT, WRONG, Grid
 
 MAZE = registry.get("maze-10x10")
@@ -175,14 +175,41 @@ def test_heads_look_at_the_four_neighbours() -> None:
 @quick
 def test_hints_name_the_first_way_that_is_nearer_and_the_moves_left(seed: int) -> None:
     maze = MAZES[seed % 3]
-    question = maze.generate(np.random.default_rng(seed), "easy").question
-    hints = maze.hints_BT(maze.encode(question)[None])[0].reshape(question.shape)
-    moves_left = all_moves_left(question)
+    example = maze.generate(np.random.default_rng(seed), "easy")
+    question, answer = maze.encode(example.question)[None], maze.encode(example.answer)[None]
+    hints, after, _ = (known[0].reshape(maze.rows, maze.cols) for known in maze.hints(question, answer))
+    moves_left = all_moves_left(maze.decode(question[0]))
     for (row, col), moves in moves_left.items():
         near = [moves_left.get((row + down, col + right)) for down, right in NEIGHBOURS]
-        assert hints[row, col] == (1 + 3 * near.index(moves - 1) + moves % 3 if moves else 0)
-    assert (hints >= 0).sum() == len(moves_left)
+        assert hints[row, col] == (2 + 3 * near.index(moves - 1) + moves % 3 if moves else 1)
+        assert after[row, col] == moves
+    assert (hints > 0).sum() == len(moves_left)
+    assert ((hints == -1) == (question[0].reshape(hints.shape) == WALL_TOKEN)).all()
     assert hints.max() < maze.num_hints
+
+
+@given(seed=seeds)
+@quick
+def test_the_answer_is_known_along_the_path_once_the_start_knows_its_way(seed: int) -> None:
+    maze = MAZES[seed % 3]
+    example = maze.generate(np.random.default_rng(seed), "easy")
+    question, answer = maze.encode(example.question)[None], maze.encode(example.answer)[None]
+    after_BT = maze.hints(question, answer).answer_after_BT
+    num_marked = example.rating - 1
+    assert sorted(after_BT[answer == PATH_TOKEN].tolist()) == [example.rating + 1 + k for k in range(num_marked)]
+    assert (after_BT[answer != PATH_TOKEN] == 0).all()
+
+
+@given(seed=seeds)
+@quick
+def test_a_turned_maze_marks_the_first_of_its_shortest_paths(seed: int) -> None:
+    maze, rng = MAZES[1], np.random.default_rng(seed)
+    example = maze.generate(rng, "medium")
+    inputs_BT, labels_BT = (maze.encode(grid)[None].repeat(8, 0) for grid in (example.question, example.answer))
+    turned_BT, marked_BT = maze.augment_BT(rng, inputs_BT, labels_BT)
+    assert (marked_BT == maze.first_path_BT(turned_BT)).all()
+    assert (maze.check_BT(turned_BT, marked_BT) == RIGHT).all()
+    assert (maze.first_path_BT(inputs_BT) == labels_BT).all()
 
 
 def test_rendered_answer_shows_the_path_and_crosses_out_what_is_broken() -> None:

@@ -1,4 +1,4 @@
-"""Generated mazes have exactly one shortest path, of the stated length; an independent search says so."""
+"""Generated mazes are labelled with the first of their shortest paths; an independent search says so."""
 
 from collections import deque
 
@@ -13,39 +13,39 @@ MAZES = [Maze(name=f"maze-{rows}x{cols}", rows=rows, cols=cols) for rows, cols i
 WALL, START, GOAL, PATH = 1, 2, 3, 4
 
 
-def shortest(question: Grid) -> tuple[int, int]:
-    """Moves of a shortest path and the number of such paths; plain breadth-first search over a dictionary of cells."""
+def first_path(question: Grid) -> tuple[list[tuple[int, int]], bool]:
+    """From the start, always to the first neighbour one move nearer; and whether there is another shortest path."""
     cells = {(row, col): int(question[row, col]) for row in range(len(question)) for col in range(len(question[0]))}
-    start = next(cell for cell, value in cells.items() if value == START)
-    moves, ways, waiting = {start: 0}, {start: 1}, deque([start])
+    goal = next(cell for cell, value in cells.items() if value == GOAL)
+    moves, waiting = {goal: 0}, deque([goal])
     while waiting:
-        row, col = waiting.popleft()
-        if cells[row, col] == GOAL:
-            return moves[row, col], ways[row, col]
-        for near in ((row + 1, col), (row - 1, col), (row, col + 1), (row, col - 1)):
-            if cells.get(near, WALL) == WALL:
-                continue
-            if near not in moves:
-                moves[near], ways[near] = moves[row, col] + 1, 0
+        cell = waiting.popleft()
+        for near in neighbours(cell):
+            if cells.get(near, WALL) != WALL and near not in moves:
+                moves[near] = moves[cell] + 1
                 waiting.append(near)
-            if moves[near] == moves[row, col] + 1:
-                ways[near] += ways[row, col]
-    return 0, 0
+    path, has_ties = [next(cell for cell, value in cells.items() if value == START)], False
+    while path[-1] != goal:
+        nearer = [near for near in neighbours(path[-1]) if moves.get(near, -1) == moves[path[-1]] - 1]
+        has_ties |= len(nearer) > 1
+        path.append(nearer[0])
+    return path, has_ties
+
+
+def neighbours(cell: tuple[int, int]) -> list[tuple[int, int]]:
+    return [(cell[0] + down, cell[1] + right) for down, right in ((-1, 0), (1, 0), (0, -1), (0, 1))]
 
 
 def faults(example: Example) -> list[str]:
-    """What is wrong with a generated maze: its rating, ties, or a label that is not a walk of that many moves."""
-    found = [] if shortest(example.question) == (example.rating, 1) else ["rating or ties"]
-    is_marked = example.answer == PATH
-    if (np.where(is_marked, 0, example.answer) != example.question).any():
-        found.append("cells changed")
-    on_path = {tuple(cell) for cell in np.argwhere(np.isin(example.answer, (START, GOAL, PATH))).tolist()}
-    cell = tuple(np.argwhere(example.answer == START)[0].tolist())
-    for _ in range(example.rating):
-        on_path.discard(cell)
-        near = {(cell[0] + down, cell[1] + right) for down, right in ((1, 0), (-1, 0), (0, 1), (0, -1))} & on_path
-        cell = near.pop() if near else cell
-    return found if example.answer[cell] == GOAL and on_path == {cell} else [*found, "no walk"]
+    """What is wrong with a generated maze: its rating, cells that changed, or marks beside the first shortest path."""
+    path, _ = first_path(example.question)
+    marked = {tuple(cell) for cell in np.argwhere(example.answer == PATH).tolist()}
+    found = {
+        "rating": example.rating != len(path) - 1,
+        "cells changed": (np.where(example.answer == PATH, 0, example.answer) != example.question).any(),
+        "marks": marked != {*path[1:-1]},
+    }
+    return [name for name, is_wrong in found.items() if is_wrong]
 
 
 def check_many(maze: Maze, difficulty: str, count: int, seed: int) -> None:
@@ -60,7 +60,7 @@ def check_many(maze: Maze, difficulty: str, count: int, seed: int) -> None:
 
 @pytest.mark.parametrize("maze", MAZES, ids=lambda maze: maze.name)
 @pytest.mark.parametrize("difficulty", ["easy", "medium", "hard"])
-def test_label_is_the_only_shortest_path(maze: Maze, difficulty: str) -> None:
+def test_label_is_the_first_shortest_path(maze: Maze, difficulty: str) -> None:
     check_many(maze, difficulty, count=20 if maze.rows < 30 else 5, seed=1)
 
 
@@ -68,7 +68,7 @@ def test_label_is_the_only_shortest_path(maze: Maze, difficulty: str) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("difficulty", ["easy", "medium", "hard"])
 @pytest.mark.parametrize("maze", MAZES[2:], ids=lambda maze: maze.name)
-def test_ten_thousand_labels_are_the_only_shortest_path(maze: Maze, difficulty: str) -> None:
+def test_ten_thousand_labels_are_the_first_shortest_path(maze: Maze, difficulty: str) -> None:
     check_many(maze, difficulty, count=3334, seed=2)
 
 
@@ -83,6 +83,12 @@ def test_hard_mazes_of_30x30_are_not_trees_alone() -> None:
     boards = [MAZES[3].generate(rng, "hard").question != WALL for _ in range(12)]
     has_squares = [(board[:-1, :-1] & board[1:, :-1] & board[:-1, 1:] & board[1:, 1:]).any() for board in boards]
     assert len(set(has_squares)) == 2  # corridors of trees are one cell wide, between random walls there are squares
+
+
+def test_mazes_of_random_walls_have_several_shortest_paths_and_trees_one() -> None:
+    rng = np.random.default_rng(4)
+    ties = [first_path(MAZES[2].generate(rng, "medium").question)[1] for _ in range(30)]
+    assert 0 < sum(ties) < 30
 
 
 def test_what_lies_beyond_an_edge_is_no_neighbour() -> None:

@@ -21,7 +21,7 @@ from hrm_train.hardware import Hardware, Say
 from hrm_train.meter import PhaseTimer
 from hrm_train.optim import OPTIMISERS, Average, clip_, step_puzzle_table
 from hrm_train.recipe import Recipe
-from hrm_train.window import Slots, recompute_blocks, window_loss
+from hrm_train.window import Hints, Slots, recompute_blocks, window_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +134,9 @@ class Trainer:
     def _learn_part(self, slots: Slots) -> tuple[StepSums, Tensor]:
         recipe, model = self.recipe, self.model
         with self.meter.phase("forward"):
-            hints_BT = self._hints_BT(slots)
+            hints = self._hints(slots)
             puzzle_vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
-            found = window_loss(model, slots, puzzle_vector_BE, recipe, self.max_segments, hints_BT)
+            found = window_loss(model, slots, puzzle_vector_BE, recipe, self.max_segments, hints)
             num_segments = recipe.batch_size * recipe.window
             total = found.loss / num_segments
         with self.meter.phase("backward"):
@@ -154,13 +154,14 @@ class Trainer:
         gradient_BE = puzzle_vector_BE.grad
         return sums, torch.zeros_like(puzzle_vector_BE) if gradient_BE is None else gradient_BE
 
-    def _hints_BT(self, slots: Slots) -> Tensor | None:
-        """What the positions may know before the answer, where the model learns that too."""
+    def _hints(self, slots: Slots) -> Hints | None:
+        """The way to the answers, where the model learns that too."""
         puzzle = self.feed.puzzle
         if not (self.model.config.num_hints and isinstance(puzzle, Hinted)):
             return None
-        hints_BT = torch.from_numpy(puzzle.hints_BT(slots.tokens_BT.cpu().numpy()))
-        return hints_BT.masked_fill(hints_BT < 0, IGNORE).to(self.device)
+        found = puzzle.hints(slots.tokens_BT.cpu().numpy(), slots.labels_BT.cpu().numpy())
+        hints = Hints(*(torch.from_numpy(known_BT).to(self.device) for known_BT in found))
+        return hints._replace(kinds_BT=hints.kinds_BT.masked_fill(hints.kinds_BT < 0, IGNORE))
 
     def rehearse(self) -> None:
         """Learns from the first micro-batch as if all its rows were fresh, which costs the most; trains nothing."""

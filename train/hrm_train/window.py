@@ -19,6 +19,14 @@ from hrm_train.batches import Offer
 from hrm_train.recipe import LossKind, Recipe
 
 
+class Hints(NamedTuple):
+    """`hrm_puzzles.puzzle.Hints` of the slots, IGNORE where there is nothing to know."""
+
+    kinds_BT: Tensor
+    after_BT: Tensor
+    answer_after_BT: Tensor
+
+
 class WindowLoss(NamedTuple):
     """Losses are summed over rows and segments; the rest is of the last segment."""
 
@@ -35,9 +43,12 @@ def window_loss(
     puzzle_vector_BE: Tensor,
     recipe: Recipe,
     max_segments: int,
-    hints_BT: Tensor | None = None,
+    hints: Hints | None = None,
 ) -> WindowLoss:
-    """Moves the slots on by the recipe's window of segments; gradients pass through all of it."""
+    """Moves the slots on by the recipe's window of segments; gradients pass through all of it.
+
+    With hints a position learns what it can know by then: nothing, its kind, and its label last of all.
+    """
     learnt: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     open_BT = (slots.tokens_BT != slots.labels_BT) & (slots.labels_BT != IGNORE)
     for _ in range(recipe.window):
@@ -47,9 +58,14 @@ def window_loss(
             q_halt_B, q_continue_B = model.halting(output.carry, slots.tokens_BT, puzzle_vector_BE)
             best_B = torch.maximum(q_halt_B, q_continue_B)
             target_B = torch.where(slots.segments_B + 1 >= max_segments, q_halt_B, best_B).sigmoid()
-        loss, answer_loss, right_BT = segment_loss(output, slots.labels_BT, target_B, recipe)
-        if hints_BT is not None and model.hint_head is not None:
-            loss = loss + answer_loss_B(model.hint_head(output.carry.z_low_BND), hints_BT, "softmax").sum()
+        shown_BT, hint_loss = slots.labels_BT, torch.zeros((), device=output.q_halt_B.device)
+        if hints is not None and model.hint_head is not None:
+            cycles_B1 = (slots.segments_B[:, None] + 1) * model.config.high_cycles
+            kinds_BT = hints.kinds_BT.where(hints.after_BT <= cycles_B1, 0)
+            hint_loss = answer_loss_B(model.hint_head(output.carry.z_low_BND), kinds_BT, "softmax").sum()
+            shown_BT = shown_BT.where(hints.answer_after_BT <= cycles_B1, slots.tokens_BT)
+        loss, answer_loss, right_BT = segment_loss(output, slots.labels_BT, target_B, recipe, shown_BT)
+        loss = loss + hint_loss
         learnt.append((loss, answer_loss.detach(), right_BT, model.margin(output)))
         slots.carry, slots.segments_B = output.carry, slots.segments_B + 1
     losses, answer_losses, _, _ = zip(*learnt, strict=True)
@@ -64,16 +80,23 @@ def window_loss(
 
 
 def segment_loss(
-    output: SegmentOutput, labels_BT: Tensor, target_continue_B: Tensor | None, recipe: Recipe
+    output: SegmentOutput,
+    labels_BT: Tensor,
+    target_continue_B: Tensor | None,
+    recipe: Recipe,
+    shown_BT: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Answer loss plus a share of the halting losses, summed over rows (the trainer divides by the batch).
 
-    q_halt learns whether the answer is exact now; q_continue learns `target_continue_B`, the value of going on.
+    The answer learns `shown_BT`, where given: what can be known of the labels by now. q_halt learns whether it is exact
+    now, and q_continue `target_continue_B`, the value of going on.
     Also returns the answer loss alone, and which cells are right or not counted.
     """
     q_halt_B, right_BT = output.q_halt_B, (output.logits_BTV.argmax(-1) == labels_BT) | (labels_BT == IGNORE)
     exact_B = right_BT.all(-1)
-    answer = answer_loss_B(output.logits_BTV, labels_BT, recipe.loss, recipe.label_smoothing).sum()
+    answer = answer_loss_B(
+        output.logits_BTV, labels_BT if shown_BT is None else shown_BT, recipe.loss, recipe.label_smoothing
+    ).sum()
     halt = F.binary_cross_entropy_with_logits(q_halt_B, exact_B.to(q_halt_B.dtype), reduction="sum")
     if target_continue_B is not None:
         halt = halt + F.binary_cross_entropy_with_logits(output.q_continue_B, target_continue_B, reduction="sum")

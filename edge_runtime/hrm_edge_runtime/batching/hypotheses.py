@@ -10,8 +10,8 @@ import numpy as np
 
 from hrm_edge_runtime.engines.engine import Float32, Int32
 
-START = 32  # segments that an attempt runs plain first
-PERIOD = 16  # segments that a hypothesis lasts
+START = 16  # segments that an attempt runs plain first
+PERIOD = 8  # segments that a hypothesis lasts
 NUM_CELLS = 3  # drawn from: those that waver most between two symbols
 
 
