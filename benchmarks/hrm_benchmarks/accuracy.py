@@ -128,7 +128,7 @@ def measure(solve_all: SolveAll, puzzle: Puzzle, puzzles: Sequence[KnownPuzzle],
         for known, answer in zip(puzzles, answers, strict=True)
         if answer.verified is True and known.solution is not None
     ]
-    routes = [answer.route for answer in answers if answer.route and answer.route.cost]
+    over_least = [way.cost / way.optimum for answer in answers if (way := answer.route) and way.cost]
     is_solved = np.array([answer.verified is True for answer in answers])
     segments = np.array([answer.total_segments for answer in answers])
     segment_ms = 1e3 * cpu_s / segments.sum()
@@ -141,8 +141,8 @@ def measure(solve_all: SolveAll, puzzle: Puzzle, puzzles: Sequence[KnownPuzzle],
         "compared": len(is_right),
         "segments_per_puzzle": segments.mean(),
         "segment_ms": segment_ms,
-        "ways": len(routes),
-        "cost_over_least": np.mean([route.cost / route.optimum for route in routes]) if routes else None,
+        "ways": len(over_least),
+        "cost_over_least": np.mean(over_least) if over_least else None,
         "cpu_s_per_puzzle": cpu_s / len(answers),
         "cpu_s_per_solve": cpu_s / is_solved.sum() if is_solved.any() else None,
         **within,
