@@ -278,3 +278,23 @@ def test_tuning_without_room_for_a_row_is_refused(data: Path) -> None:
     trainer = rank_program.trainer_on(data)
     with pytest.raises(ValueError, match="not even one row fits into 90% of 1 MiB"):
         fastest(trainer, 4, print, limit=2**20)
+
+
+@pytest.mark.process
+def test_a_checkpoint_with_other_hints_trains_on_and_its_run_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    maze = registry.get("maze-8x8")
+    older = dataclasses.replace(config_for("relational", maze, 1), num_hints=13)
+    checkpoint.save(tmp_path / "step_1", HRM(older), {})
+    small = {"puzzle": "maze-8x8", "preset": "relational", "data": {"num_train": 40, "num_test": 20}}
+    monkeypatch.setitem(NAMED, "tiny", {**small, "precision": "fp32", "compile": "false"})
+    plan = open_plan(PlanOptions(recipe="tiny", hw="cpu", init=tmp_path / "step_1"), [].append)
+    trainer = trainer_from(plan)
+    assert torch.isfinite(trainer.step().loss)
+    assert plan.config.num_hints == config_for("relational", maze, 1).num_hints
+    with pytest.raises(
+        ValueError, match=r"learns 13 kinds of hints where maze-8x8 has 14; start another --run with --init"
+    ):
+        trainer_from(dataclasses.replace(plan, config=older))

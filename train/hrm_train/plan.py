@@ -27,7 +27,7 @@ from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, most_bytes
 from hrm_puzzles.cli import main as hrm_data
 from hrm_puzzles.data.build import usual_counts
-from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.puzzle import Hinted, Puzzle
 from hrm_train import batches, distributed, memory, status
 from hrm_train.hardware import Hardware, Say, hardware_from_name, prepare
 from hrm_train.loop import Trainer
@@ -160,6 +160,8 @@ def draft(options: PlanOptions, machine: Hardware) -> RunPlan:
         of_model = {"max_segments": "1", **of_model}
     sizes = checkpoint.load_config(checkpoint.resolve(init)) if init else config_for(preset, kind, 1)
     sizes = geometry.config_on(sizes, kind) if sizes.blocks == "relational" else sizes
+    if sizes.num_hints:
+        sizes = replace(sizes, num_hints=kind.num_hints if isinstance(kind, Hinted) else 0)
     distributed.ranks().slots(recipe.batch_size)  # refuse before any work
     return RunPlan(
         run=options.run_path,
@@ -205,15 +207,22 @@ def read_plan(run: Path, hw: str | None = None) -> RunPlan:
 def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
     """The trainer at its first step; `Trainer.restore` takes it further."""
     puzzle, recipe = registry.get(plan.recipe.puzzle), plan.recipe
+    if isinstance(puzzle, Hinted) and plan.config.num_hints not in (0, puzzle.num_hints):
+        kinds = f"{plan.config.num_hints} kinds of hints where {puzzle.name} has {puzzle.num_hints}"
+        raise ValueError(f"the run of {plan.run} learns {kinds}; start another --run with --init {plan.run}/latest")
     source = batches.open_source(plan.data, "train", puzzle)
     feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
     torch.manual_seed(recipe.seed)
     model = HRM(plan.config)
     if plan.init and not (plan.run / "latest").exists():  # a checkpoint of the run itself replaces the start anyway
         source = checkpoint.resolve(plan.init)
-        state = geometry.on_board(checkpoint.load(source)[0], puzzle).state_dict()
+        start = geometry.on_board(checkpoint.load(source)[0], puzzle)
+        state = start.state_dict()
         if len(state["puzzle_table"]) != plan.config.num_puzzle_ids:  # other puzzles: all begin as the mean of the old
             state["puzzle_table"] = state["puzzle_table"].mean(0).expand_as(model.puzzle_table)
+        if start.config.num_hints != plan.config.num_hints:  # other hints are learnt anew
+            state = {name: value for name, value in state.items() if "hint_head" not in name}
+            state |= {name: value for name, value in model.state_dict().items() if "hint_head" in name}
         checkpoint.load_state(model, state, source)
     elif recipe.geometric_start:
         geometry.start_from_geometry(model, puzzle.geometry)
