@@ -9,7 +9,7 @@ from hrm_edge_runtime.http.schema import SolveRequest
 
 SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 MAZE = "#...#.#.\n#.###.#S\n#.....G.\n#.###.##\n#.#...#.\n#.#####.\n#.......\n########"
-SERVED = "sudoku, arc-7x7, logistics-6x6, logistics, maze-14x14, maze-8x8, sudoku-6x6"
+SERVED = "sudoku, arc-7x7, logistics-6x6, logistics, maze-14x14, maze-8x8, maze, sudoku-6x6"
 GENERAL = f"this is no puzzle of any kind served here ({SERVED})"
 
 
