@@ -12,8 +12,11 @@ from hrm_model import checkpoint
 from hrm_model.checkpoint import CheckpointError
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
+from hrm_puzzles import registry
 
 SIZES = HRMConfig(vocab_size=6, seq_len=16, hidden_size=16, num_heads=2, puzzle_vector_size=16, max_segments=4)
+
+IN_REPOSITORY = sorted((Path(__file__).parents[2] / "model" / "checkpoints").iterdir())
 
 
 @pytest.fixture
@@ -71,10 +74,12 @@ def test_damage_is_refused_in_one_sentence(saved: Path, file: str, content: str 
     assert "\n" not in str(refusal.value)
 
 
-def test_the_weights_in_the_repository_open() -> None:
-    model, meta = checkpoint.load(Path(__file__).parents[2] / "model" / "checkpoints" / "sudoku")
-    assert meta["puzzle"] == "sudoku"
-    assert model.config.seq_len == 81
+@pytest.mark.parametrize("path", IN_REPOSITORY, ids=lambda path: path.name)
+def test_the_weights_in_the_repository_open(path: Path) -> None:
+    model, meta = checkpoint.load(path)
+    assert meta["puzzle"].startswith(path.name)
+    assert (path / checkpoint.WEIGHTS).stat().st_size < 1_000_000
+    assert model.config.seq_len == registry.get(meta["puzzle"]).seq_len
 
 
 def test_a_flipped_bit_is_refused_and_the_latest_whole_checkpoint_is_named(saved: Path) -> None:

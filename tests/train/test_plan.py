@@ -77,7 +77,7 @@ def test_presets_have_the_sizes_they_state() -> None:
         "log": 5_970_434,
         "small": pytest.approx(0.34e6, rel=0.5),
         "trm": 6_829_058,
-        "relational": 23_762,
+        "relational": 41_922,
     }
 
 
