@@ -10,7 +10,7 @@ from web_tools import Page, choose, digits, expect, screen, verdict
 
 pytestmark = pytest.mark.process
 
-HARD = "Few givens"
+HARD = "Extreme"
 
 
 def set_how(page: Page, *, attempts: int = 1, policy: str = "") -> None:
