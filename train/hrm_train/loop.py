@@ -21,7 +21,7 @@ from hrm_train.hardware import Hardware, Say
 from hrm_train.meter import PhaseTimer
 from hrm_train.optim import OPTIMISERS, Average, clip_, step_puzzle_table
 from hrm_train.recipe import Recipe
-from hrm_train.window import Hints, Slots, recompute_blocks, window_loss
+from hrm_train.window import HintTensors, Slots, recompute_blocks, window_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,13 +154,13 @@ class Trainer:
         gradient_BE = puzzle_vector_BE.grad
         return sums, torch.zeros_like(puzzle_vector_BE) if gradient_BE is None else gradient_BE
 
-    def _hints(self, slots: Slots) -> Hints | None:
+    def _hints(self, slots: Slots) -> HintTensors | None:
         """The way to the answers, where the model learns that too."""
         puzzle = self.feed.puzzle
         if not (self.model.config.num_hints and isinstance(puzzle, Hinted)):
             return None
         found = puzzle.hints(slots.tokens_BT.cpu().numpy(), slots.labels_BT.cpu().numpy())
-        hints = Hints(*(torch.from_numpy(known_BT).to(self.device) for known_BT in found))
+        hints = HintTensors(*(torch.from_numpy(known_BT).to(self.device) for known_BT in found))
         return hints._replace(kinds_BT=hints.kinds_BT.masked_fill(hints.kinds_BT < 0, IGNORE))
 
     def rehearse(self) -> None:

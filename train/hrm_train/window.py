@@ -19,7 +19,7 @@ from hrm_train.batches import Offer
 from hrm_train.recipe import LossKind, Recipe
 
 
-class Hints(NamedTuple):
+class HintTensors(NamedTuple):
     """`hrm_puzzles.puzzle.Hints` of the slots, IGNORE where there is nothing to know."""
 
     kinds_BT: Tensor
@@ -43,7 +43,7 @@ def window_loss(
     puzzle_vector_BE: Tensor,
     recipe: Recipe,
     max_segments: int,
-    hints: Hints | None = None,
+    hints: HintTensors | None = None,
 ) -> WindowLoss:
     """Moves the slots on by the recipe's window of segments; gradients pass through all of it.
 
