@@ -1,4 +1,4 @@
-"""HintTensors are learnt when their news can have come, and until then the model learns that it knows nothing."""
+"""Hints are learnt when their news can have come, and until then the model learns that it knows nothing."""
 
 import numpy as np
 import torch
