@@ -22,14 +22,14 @@ def set_how(page: Page, *, attempts: int = 1, policy: str = "") -> None:
 
 def test_stream_is_watched_segment_by_segment(page: Page) -> None:
     choose(page, "sudoku", HARD)
-    set_how(page, attempts=4)
+    set_how(page, attempts=4, policy="fixed")  # which thinks on after a proof
     before = digits(page)
     page.click("#solve")
     expect(page.locator("#segment")).to_have_value(re.compile(r"^([89]|\d\d+)$"))
     assert page.inner_text("#verdict-title") == "Thinking …"
     assert digits(page) != before
     assert page.locator(".attempt").count() == 4
-    assert "margin" in page.inner_text(".attempt >> nth=1")
+    assert re.search(r"margin|proven at \d+", page.inner_text(".attempt >> nth=1"))
     screen(page, "stream")
     page.click("#stop")
     assert digits(page) == before
