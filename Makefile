@@ -6,6 +6,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 DEV := .venv/bin
 SERVE := .venv-serve/bin
 ROOMS := host puzzles model train export calibration edge_runtime benchmarks
+# Where tests marked gpu are: the others need a browser and more, which a machine with a card may lack.
+GPU_TESTS := tests/train tests/export tests/calibration tests/edge_runtime/engines
+SOAK_MINUTES ?= 5
 
 .PHONY: help demo test test-quick test-slow lint audit format screens check-gpu check-jetson check-rtx clean
 
@@ -40,9 +43,10 @@ format: .venv/ready  ## Format the code
 	$(DEV)/ruff format .
 
 check-gpu: .venv/ready  ## On a CUDA device: training beside the CPU, engines beside PyTorch; writes acceptance-gpu.json
-	-$(DEV)/python -m pytest -m gpu --junitxml gpu-tests.xml \
+	-$(DEV)/python -m pytest $(GPU_TESTS) -m gpu --junitxml gpu-tests.xml \
 		--override-ini addopts="--import-mode=importlib --strict-markers -rA"
-	$(DEV)/python -m hrm_edge_runtime.acceptance --full --tests gpu-tests.xml --soak-minutes 5 --out acceptance-gpu.json
+	$(DEV)/python -m hrm_edge_runtime.acceptance --full --tests gpu-tests.xml --soak-minutes $(SOAK_MINUTES) \
+		--out acceptance-gpu.json
 
 check-jetson:  ## On a Jetson: device, parity of every model, bench, half an hour of soak; writes acceptance.json
 	$(PYTHON) -m hrm_edge_runtime.acceptance --engine tensorrt --full --soak-minutes 30 --out acceptance.json

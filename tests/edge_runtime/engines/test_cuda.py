@@ -1,0 +1,77 @@
+"""The CUDA driver on a card, without TensorRT: what an engine asks of it (`Gpu`), over cuda-bindings."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from hrm_edge_runtime.engines.engine import EngineUnavailableError
+from hrm_edge_runtime.engines.factory import num_gpus
+from hrm_edge_runtime.engines.trt.cuda import CaptureError, Gpu
+from hrm_edge_runtime.engines.trt.drivers import is_installed
+
+NUM_NUMBERS = 1024
+SHAPE, NUM_BYTES = (NUM_NUMBERS,), 4 * NUM_NUMBERS
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(num_gpus() == 0, reason="no CUDA device on this machine"),
+    pytest.mark.skipif(not is_installed("cuda.bindings"), reason="cuda-bindings is not installed"),
+]
+
+
+@pytest.fixture
+def gpu() -> Iterator[Gpu]:
+    with closing(Gpu()) as opened:
+        yield opened
+
+
+def test_recorded_copies_carry_what_the_host_wrote_since(gpu: Gpu) -> None:
+    told, heard = (gpu.share({"numbers": (SHAPE, np.float32), "flags": (SHAPE, np.bool_)}) for _ in range(2))
+    between, event = gpu.allocate(told.memory.nbytes), gpu.event()
+
+    def work() -> None:
+        gpu.upload(told)
+        gpu.copy(told.address, between, told.memory.nbytes)
+        gpu.copy(between, heard.address, told.memory.nbytes)
+        gpu.download(heard)
+
+    launch = gpu.capture(work)
+    for turn in range(3):
+        told.arrays["numbers"][:] = np.arange(NUM_NUMBERS) + turn
+        told.arrays["flags"][:] = np.arange(NUM_NUMBERS) % 3 == turn
+        launch()
+        gpu.record(event)
+        gpu.wait_for(event)
+        for name, array in told.arrays.items():
+            np.testing.assert_array_equal(heard.arrays[name], array)
+            np.testing.assert_array_equal(
+                gpu.read(between + told.addresses[name] - told.address, SHAPE, array.dtype), array
+            )
+
+
+def test_new_memory_is_zero_also_where_other_numbers_stood() -> None:
+    for _ in range(2):
+        with closing(Gpu()) as other:
+            shared, address = other.share({"numbers": (SHAPE, np.float32)}), other.allocate(NUM_BYTES)
+            assert not shared.arrays["numbers"].any()
+            assert not other.read(address, SHAPE, np.float32).any()
+            shared.arrays["numbers"][:] = 1
+            other.upload(shared)
+            other.copy(shared.address, address, NUM_BYTES)
+            assert other.read(address, SHAPE, np.float32).all()
+
+
+def test_what_cannot_be_recorded_is_told_and_the_stream_works_on(gpu: Gpu) -> None:
+    with pytest.raises(CaptureError, match="cuStreamSynchronize gives CUDA_ERROR_STREAM_CAPTURE"):
+        gpu.capture(gpu.wait)
+    shared = gpu.share({"numbers": (SHAPE, np.float32)})
+    shared.arrays["numbers"][:] = np.arange(NUM_NUMBERS)
+    gpu.capture(lambda: gpu.upload(shared))()
+    np.testing.assert_array_equal(gpu.read(shared.address, SHAPE, np.float32), shared.arrays["numbers"])
+
+
+def test_more_memory_than_the_card_has_is_one_sentence(gpu: Gpu) -> None:
+    with pytest.raises(EngineUnavailableError, match=r"gives no .* MB \(cuMemAlloc gives CUDA_ERROR_OUT_OF_MEMORY\)"):
+        gpu.allocate(2 * gpu.info.memory_bytes)
