@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -69,6 +70,8 @@ class Hardware:
         if lacking:
             say(f"training without torch.compile, since {lacking}; --set compile=false says so from the start")
             return
+        # TensorFloat-32 is off by choice (`tf32`), and the compiler would advise it
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
         model.think, model.halting = torch.compile(model.think), torch.compile(model.halting)
 
 
