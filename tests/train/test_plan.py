@@ -32,6 +32,7 @@ ALL_ARC_TASKS = 876_000  # published puzzle ids: 960 tasks in 1,000 variants, le
         ("NVIDIA GeForce RTX 4090 Laptop GPU", 17.2, "rtx4090-laptop"),
         ("NVIDIA GeForce RTX 3070 Ti", 8.6, "rtx3070ti"),
         ("NVIDIA H200", 150.0, "h200"),
+        ("NVIDIA H100 80GB HBM3", 85.0, "h100"),
         ("Orin", 8.0, "jetson-orin"),
         ("NVIDIA A100-SXM4-40GB", 42.4, "rtx5090"),
     ],
