@@ -2,7 +2,7 @@
 
     python3 -m hrm_edge_runtime.acceptance model.bundle --soak-minutes 30 --out acceptance.json
 
-Made for a Jetson (`make check-jetson`) and a card (`make check-gpu`), where it has not been run yet; it runs on any
+Made for a Jetson (`make check-jetson`), where it has not been run yet, and a card (`make check-gpu`); it runs on any
 engine. It fails where parity breaks, a puzzle gets no answer, or the process grows; the other parts go on.
 """
 

@@ -1,7 +1,7 @@
 """What is measured of training: where a step's time goes, samples per second, a profile, what the GPU reports.
 
 On CUDA a phase is the time between two events on the device's timeline, read once they have passed and never waited
-for; so "data" is the time in which the device waits for rows. On a CPU it is the wall clock. CUDA was not run on a GPU.
+for; so "data" is the time in which the device waits for rows. On a CPU it is the wall clock.
 """
 
 import time
@@ -161,7 +161,7 @@ THROTTLE_BITS = {"power": 0x04, "hardware": 0x08, "thermal": 0x20 | 0x40, "brake
 
 
 class NvmlGpu:
-    """One card, as NVIDIA's management library reports it; `library` is the module pynvml, opened. Not run on a GPU."""
+    """One card, as NVIDIA's management library reports it; `library` is the module pynvml, opened."""
 
     def __init__(self, library: Any, handle: Any) -> None:
         self._library, self._handle = library, handle

@@ -4,7 +4,7 @@ Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V 
 of `num_slots` rows, the carry on the provider's device. A step over n slots binds the first n rows of one carry as
 inputs and of the other as outputs, by their address: on the CPU nothing is copied and nothing allocated. Bindings are
 made once for each n; on a device the small inputs are bound at each step, because that is what copies them there. A
-provider that lacks a library falls back to the CPU in silence. The CUDA provider has not been run on a GPU yet.
+provider that lacks a library falls back to the CPU in silence. The CUDA provider ran on an H100 and on nothing else.
 """
 
 from dataclasses import dataclass, field

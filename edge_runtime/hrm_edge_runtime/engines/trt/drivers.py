@@ -1,7 +1,7 @@
 """The CUDA driver's calls, said alike by two: NVIDIA's cuda-bindings, or PyCUDA where only that is installed.
 
 cuda-bindings has wheels for aarch64, so nothing is compiled on a board. PyCUDA (2026.1) is built on the machine and has
-no graphs: six functions of the driver's C library are called by name for it. Not run on a GPU.
+no graphs: six functions of the driver's C library are called by name for it. Only cuda-bindings ran on a GPU (an H100).
 """
 
 from __future__ import annotations
