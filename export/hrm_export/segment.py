@@ -96,6 +96,12 @@ class _Segment:
                 vector = graph.node("embed/padded", "Pad", vector, graph.ints(0, 0, 0, padding))
             shape = graph.ints(0, config.prefix_len, config.hidden_size)
             x = graph.node("embed/input", "Concat", graph.node("embed/prefix", "Reshape", vector, shape), x, axis=1)
+        elif config.puzzle_vector_size:
+            parts = graph.ints(0, config.num_symbols, config.puzzle_vector_size // config.num_symbols)
+            parts = graph.node("embed/parts", "Reshape", "puzzle_vector_BE", parts)
+            told = self.linear("embed/vectors", "vector_proj", parts)
+            told = graph.node("embed/told", "Reshape", told, graph.ints(0, 1, config.hidden_size))
+            x = graph.node("embed/input", "Add", x, told)
         if config.positions == "learned":
             x = graph.node("embed/positioned", "Add", x, self.weight("embed_positions"))
         scale = math.sqrt(config.num_channels * (0.5 if config.positions == "learned" else 1.0))
@@ -105,7 +111,9 @@ class _Segment:
         for layer in range(num_layers):
             inner, module = f"{scope}/layer_{layer}", f"{weights}.layers.{layer}"
             if self.config.blocks == "relational":
-                x = self.units(inner, module, x) if len(self.config.board) == 4 else self.near(inner, module, x)
+                is_plain = len(self.config.board) == 2
+                block = self.units if not is_plain else self.cells if self.config.num_symbols == 1 else self.colours
+                x = block(inner, module, x)
                 continue
             if self.config.blocks == "mixer":
                 x = self.mixed(f"{inner}/mixer", f"{module}.mlp_t", x)
@@ -200,20 +208,40 @@ class _Segment:
         h = self.residual(scope, h, change)
         return graph.node(f"{scope}/positions", "Reshape", h, graph.ints(0, config.num_positions, config.hidden_size))
 
-    def near(self, scope: str, module: str, x: str) -> str:
-        """`GridBlock.forward`; a product over the nine cells side by side, which every precision knows."""
+    def cells(self, scope: str, module: str, x: str) -> str:
+        """`GridBlock.forward`."""
         graph, config = self.graph, self.config
-        rows, cols = config.board
-        cells = graph.node(f"{scope}/cells", "Reshape", x, graph.ints(0, rows, cols, config.hidden_size))
-        padded = graph.node(f"{scope}/padded", "Pad", cells, graph.ints(0, 1, 1, 0, 0, 1, 1, 0))
+        cells = graph.node(f"{scope}/cells", "Reshape", x, graph.ints(0, *config.board, config.hidden_size))
+        around = self.around(scope, cells, last=(config.hidden_size,))
+        around = graph.node(f"{scope}/flat", "Reshape", around, graph.ints(0, config.seq_len, 9 * config.hidden_size))
+        kept = graph.node(f"{scope}/kept", "Relu", self.biased(f"{scope}/near", f"{module}.near", around))
+        return self.residual(scope, x, self.linear(f"{scope}/out", f"{module}.out_proj", kept))
+
+    def colours(self, scope: str, module: str, x: str) -> str:
+        """`ColourBlock.forward`, over colours of cells [B, r, c, S, C]."""
+        graph, config = self.graph, self.config
+        last = (config.num_symbols, config.num_channels)
+        h = graph.node(f"{scope}/colours", "Reshape", x, graph.ints(0, *config.board, *last))
+        m = graph.node(f"{scope}/message", "Relu", self.biased(f"{scope}/message", f"{module}.message", h))
+        near = self.biased(f"{scope}/near", f"{module}.near", self.around(f"{scope}/near", h, last))
+        cell = self.around(f"{scope}/cell", self.total(f"{scope}/cell", m, 3), (1, config.num_channels))
+        row, column = self.mean(f"{scope}/row", m, 2), self.mean(f"{scope}/column", m, 1)
+        board = self.mean(f"{scope}/board", row, 1)
+        heard = {"board": board, "all": self.mean(f"{scope}/all", board, 3), "column": column, "cell": cell, "row": row}
+        said = [self.linear(f"{scope}/{name}_said", f"{module}.{name}_proj", value) for name, value in heard.items()]
+        kept = graph.node(f"{scope}/kept", "Relu", self.sum(f"{scope}/known", near, self.sum(f"{scope}/said", *said)))
+        h = self.residual(scope, h, self.linear(f"{scope}/out", f"{module}.out_proj", kept))
+        return graph.node(f"{scope}/positions", "Reshape", h, graph.ints(0, config.seq_len, config.hidden_size))
+
+    def around(self, scope: str, cells: str, last: tuple[int, ...]) -> str:
+        """The nine cells side by side, [B, r, c, ..., 9 C]: a product follows, which every precision knows."""
+        graph, (rows, cols), rest = self.graph, self.config.board, [0] * len(last)
+        padded = graph.node(f"{scope}/padded", "Pad", cells, graph.ints(0, 1, 1, *rest, 0, 1, 1, *rest))
         nine: list[str] = []
         for down, right in product(range(3), range(3)):
             bounds = graph.ints(down, right), graph.ints(down + rows, right + cols), graph.ints(1, 2)
             nine.append(graph.node(f"{scope}/cells_{down}_{right}", "Slice", padded, *bounds))
-        around = graph.node(f"{scope}/around", "Concat", *nine, axis=3)
-        around = graph.node(f"{scope}/flat", "Reshape", around, graph.ints(0, rows * cols, 9 * config.hidden_size))
-        kept = graph.node(f"{scope}/kept", "Relu", self.biased(f"{scope}/near", f"{module}.near", around))
-        return self.residual(scope, x, self.linear(f"{scope}/out", f"{module}.out_proj", kept))
+        return graph.node(f"{scope}/around", "Concat", *nine, axis=2 + len(last))
 
     def biased(self, name: str, module: str, x: str) -> str:
         weighed = self.linear(f"{name}_weighed", f"{module}_proj", x)
@@ -221,6 +249,9 @@ class _Segment:
 
     def total(self, name: str, x: str, axis: int) -> str:
         return self.graph.node(name, "ReduceSum", x, self.graph.ints(axis), keepdims=1)
+
+    def mean(self, name: str, x: str, axis: int) -> str:
+        return self.graph.node(name, "ReduceMean", x, self.graph.ints(axis), keepdims=1)
 
     def sum(self, name: str, *values: str) -> str:
         total = values[0]

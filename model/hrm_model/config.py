@@ -32,6 +32,7 @@ class HRMConfig:
     blocks: Blocks = "attention"
     board: tuple[int, ...] = ()  # of relational blocks: (rows, columns), or (bands, rows, stacks, columns)
     num_symbols: int = 1  # a position holds a vector for each of so many last tokens
+    num_fixed: int = 0  # of them, the first, that are not exchanged with the others
     num_hints: int = 0  # kinds that the low level also learns in training
     random_start: bool = False
     num_puzzle_ids: int = 1
@@ -100,14 +101,24 @@ class HRMConfig:
             "columns; take the puzzle's own geometry",
         )
         _require(
-            self.hidden_size % symbols == 0 and symbols <= self.vocab_size and (symbols == 1 or len(board) == 4),
-            f"hidden_size {self.hidden_size} does not share out among {symbols} symbols of a board {board}; choose a "
-            "multiple, and one symbol where the board has no units",
+            self.hidden_size % symbols == 0 and symbols <= self.vocab_size and 0 <= self.num_fixed < symbols,
+            f"hidden_size {self.hidden_size} does not share out among {symbols} symbols, {self.num_fixed} of them fixed, "
+            f"of a board {board}; choose a multiple",
         )
         _require(
-            self.arch == "hrm" and self.positions == "rope" and self.puzzle_vector_size == 0,
-            "relational blocks know no puzzle vector, learned positions, TRM or transformer; set puzzle_vector_size=0 "
-            "and leave arch and positions as they are",
+            len(board) == 4 or symbols in (1, self.vocab_size),
+            f"{symbols} symbols of {self.vocab_size} tokens do not go with a plain board {board}; choose 1 or all",
+        )
+        _require(
+            self.arch == "hrm" and self.positions == "rope" and self.puzzle_positions == 0,
+            "relational blocks know no prefix, learned positions, TRM or transformer; leave arch and positions as they "
+            "are and set puzzle_positions=0",
+        )
+        size = self.puzzle_vector_size
+        _require(
+            size == 0 or (len(board) == 2 and symbols > 1 and size % symbols == 0),
+            f"a puzzle vector of {size} values does not share out among {symbols} symbols of a board {board}; set "
+            "puzzle_vector_size=0, or a multiple where the cells of a plain board hold symbols",
         )
 
     @property
@@ -129,7 +140,12 @@ class HRMConfig:
 
     @property
     def prefix_len(self) -> int:
-        """Positions in front of the puzzle's tokens that carry its embedding row (zero-padded to whole positions)."""
+        """Positions in front of the puzzle's tokens that carry its embedding row (zero-padded to whole positions).
+
+        None of relational blocks, which add it to every position.
+        """
+        if self.blocks == "relational":
+            return 0
         return self.puzzle_positions or -(-self.puzzle_vector_size // self.hidden_size)
 
     @property

@@ -60,6 +60,7 @@ def config_on(config: HRMConfig, puzzle: Puzzle) -> HRMConfig:
         seq_len=puzzle.seq_len,
         board=geometry.board,
         num_symbols=geometry.num_symbols,
+        num_fixed=geometry.num_fixed,
         hidden_size=config.num_channels * geometry.num_symbols,
     )
 

@@ -53,8 +53,10 @@ class HRM(nn.Module):
         super().__init__()
         self.config = config
         width, has_symbols = config.num_channels, config.num_symbols > 1
-        num_parts = 3 if has_symbols else config.vocab_size
+        num_parts = 3 + config.num_fixed if has_symbols else config.vocab_size
         self.embed_tokens = nn.Parameter(truncated_normal_(torch.empty(num_parts, width), 1 / math.sqrt(width)))
+        if config.blocks == "relational" and config.puzzle_vector_size:
+            self.vector_proj = Linear(config.puzzle_vector_size // config.num_symbols, width)
         if config.positions == "learned":
             self.embed_positions = nn.Parameter(
                 truncated_normal_(torch.empty(config.num_positions, width), 1 / math.sqrt(width))
@@ -148,13 +150,19 @@ class HRM(nn.Module):
         return output.q_halt_B if self.config.halt_rule == "q_halt" else output.q_halt_B - output.q_continue_B
 
     def embed(self, tokens_BT: Tensor, puzzle_vector_BE: Tensor) -> Tensor:
-        """Puzzle prefix, then tokens, plus learned positions where configured; scaled by sqrt(D) last."""
+        """Puzzle prefix, then tokens, plus learned positions where configured; scaled by sqrt(D) last.
+
+        In place of a prefix each symbol of every cell of relational blocks is told its part of the puzzle's vector.
+        """
         config = self.config
         x_BND = F.embedding(tokens_BT, self.token_table())
         if config.prefix_len:
             padding = config.prefix_len * config.hidden_size - config.puzzle_vector_size
             prefix = F.pad(puzzle_vector_BE, (0, padding)).view(-1, config.prefix_len, config.hidden_size)
             x_BND = torch.cat((prefix.to(x_BND.dtype), x_BND), dim=1)
+        elif config.puzzle_vector_size:
+            parts_BSE = puzzle_vector_BE.unflatten(1, (config.num_symbols, -1))
+            x_BND = x_BND + self.vector_proj(parts_BSE).flatten(1)[:, None]
         if config.positions == "learned":
             x_BND = math.sqrt(0.5) * (x_BND + self.embed_positions)
         return math.sqrt(config.num_channels) * x_BND

@@ -3,7 +3,8 @@
 Every weight is shared by all places that the puzzle cannot tell apart, so no symmetry has to be learnt. A board of
 units (Sudoku) has one vector for each candidate, a symbol in a cell: relabelling, exchanging rows, columns, bands or
 stacks, and transposition move the state and change nothing else. A plain grid has one vector for each cell, and weights
-for its eight neighbours that do not know the board's size.
+for its eight neighbours that do not know the board's size; where its cells hold colours that can be exchanged (ARC), one
+for each colour and cell. What tells colours apart there is the task's vector, a part of it for each.
 
 Shapes: B batch, N positions (cells), S symbols, C channels of a vector, D = S * C hidden, F inner width, V vocabulary;
 a board of units is bands b, rows of a band r, stacks s, columns of a stack c.
@@ -66,12 +67,51 @@ class GridBlock(nn.Module):
         self.out_proj = Linear(config.inner_size, config.hidden_size)
 
     def forward(self, x_BND: Tensor, *_: Rotation | int | None) -> Tensor:
-        """Cells beyond the edge are zeros."""
-        x, weight = self.near_proj.operands(x_BND)
-        x_BDrc = x.unflatten(1, self.board).permute(0, 3, 1, 2)
-        weight_FDrc = weight.unflatten(1, (3, 3, -1)).permute(0, 3, 1, 2)
-        near_BNF = F.conv2d(x_BDrc, weight_FDrc, self.near_bias.to(x.dtype), padding=1).flatten(2).transpose(1, 2)
-        return residual_norm(x_BND, self.out_proj(near_BNF.relu()), self.eps)
+        near_BrcF = _near(self.near_proj, x_BND.unflatten(1, self.board), self.near_bias)
+        return residual_norm(x_BND, self.out_proj(near_BrcF.flatten(1, 2).relu()), self.eps)
+
+
+class ColourBlock(nn.Module):
+    """h = rms(h + out(relu(what a colour of a cell and its neighbours know, and what the others say))).
+
+    Messages m of all colours are summed over each of the nine cells; those of one colour are averaged over its row, its
+    column and the board, and those of all colours over the board.
+    """
+
+    def __init__(self, config: HRMConfig) -> None:
+        super().__init__()
+        channels, width = config.num_channels, config.inner_size
+        self.eps, self.shape = config.rms_norm_eps, (*config.board, config.num_symbols, channels)
+        self.message_proj = Linear(channels, channels)
+        self.message_bias = nn.Parameter(torch.zeros(channels))
+        self.near_proj = Linear(9 * channels, width)
+        self.near_bias = nn.Parameter(torch.zeros(width))
+        self.cell_proj = Linear(9 * channels, width)
+        self.row_proj = Linear(channels, width)
+        self.column_proj = Linear(channels, width)
+        self.board_proj = Linear(channels, width)
+        self.all_proj = Linear(channels, width)
+        self.out_proj = Linear(width, channels)
+
+    def forward(self, x_BND: Tensor, *_: Rotation | int | None) -> Tensor:
+        h = x_BND.view(-1, *self.shape)
+        m = _biased(self.message_proj, h, self.message_bias).relu()
+        by_colour = h.movedim(3, 1).flatten(0, 1)
+        near = _near(self.near_proj, by_colour, self.near_bias).unflatten(0, (-1, self.shape[2])).movedim(1, 3)
+        of_row, of_column = m.mean(2, keepdim=True), m.mean(1, keepdim=True)
+        of_board = of_row.mean(1, keepdim=True)
+        said = self.board_proj(of_board) + self.all_proj(of_board.mean(3, keepdim=True))
+        said = self.column_proj(of_column) + said
+        said = _near(self.cell_proj, m.sum(3))[:, :, :, None] + self.row_proj(of_row) + said
+        return residual_norm(h, self.out_proj((near + said).relu()), self.eps).view_as(x_BND)
+
+
+def _near(linear: Linear, x_ArcC: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Of each cell and its eight neighbours [A, r, c, F]; cells beyond the edge are zeros."""
+    x, weight = linear.operands(x_ArcC)
+    weight_FCrc = weight.unflatten(1, (3, 3, -1)).permute(0, 3, 1, 2)
+    told = None if bias is None else bias.to(x.dtype)
+    return F.conv2d(x.permute(0, 3, 1, 2), weight_FCrc, told, padding=1).permute(0, 2, 3, 1)
 
 
 def _biased(linear: Linear, x: Tensor, bias: Tensor) -> Tensor:
@@ -81,14 +121,18 @@ def _biased(linear: Linear, x: Tensor, bias: Tensor) -> Tensor:
 def block_of(config: HRMConfig) -> type[nn.Module]:
     if config.blocks != "relational":
         return Block if config.blocks == "attention" else MixerBlock
-    return UnitBlock if len(config.board) == 4 else GridBlock
+    return UnitBlock if len(config.board) == 4 else GridBlock if config.num_symbols == 1 else ColourBlock
 
 
-def table_of_symbols(parts_3C: Tensor, config: HRMConfig) -> Tensor:
-    """Token embeddings [V, D]: each candidate of an open cell is open, of a given one it is the given or ruled out."""
-    part_VS = torch.zeros(config.vocab_size, config.num_symbols, dtype=torch.int64, device=parts_3C.device)
-    part_VS[-config.num_symbols :] = 2 - torch.eye(config.num_symbols, dtype=torch.int64, device=parts_3C.device)
-    return (F.one_hot(part_VS, 3).to(parts_3C.dtype) @ parts_3C).flatten(1)
+def table_of_symbols(parts_PC: Tensor, config: HRMConfig) -> Tensor:
+    """Token embeddings [V, D]: each candidate of an open cell is open, of a given one it is the given or ruled out.
+
+    Fixed symbols add a vector of their own (the fourth and on), so that they are no candidates like the others.
+    """
+    part_VS = torch.zeros(config.vocab_size, config.num_symbols, dtype=torch.int64, device=parts_PC.device)
+    part_VS[-config.num_symbols :] = 2 - torch.eye(config.num_symbols, dtype=torch.int64, device=parts_PC.device)
+    own_SC = F.pad(parts_PC[3:], (0, 0, 0, config.num_symbols - config.num_fixed))
+    return (F.one_hot(part_VS, 3).to(parts_PC.dtype) @ parts_PC[:3] + own_SC).flatten(1)
 
 
 def matrix_of_symbols(weight_1C: Tensor, config: HRMConfig) -> Tensor:

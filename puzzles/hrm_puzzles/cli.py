@@ -64,6 +64,9 @@ class BuildOptions:
     hold_out_all: Annotated[
         bool, typer.Option("--hold-out-all", help="Never train on test pairs, of training tasks neither.")
     ] = False
+    keep_colours: Annotated[
+        bool, typer.Option("--keep-colours", help="Variants are turned alone: relational models exchange colours.")
+    ] = False
     as_json: AsJson = False
 
     def recipe(self, kind: type[Recipe], **changed: object) -> Recipe:
@@ -84,7 +87,7 @@ class BuildOptions:
     groups={
         "Generated puzzles": "train test difficulty",
         "Rows of a CSV file": "source csv_train csv_test csv_sample",
-        "ARC": "dataset tasks augment hold_out_all",
+        "ARC": "dataset tasks augment hold_out_all keep_colours",
     }
 )
 @taking(BuildOptions)

@@ -25,6 +25,7 @@ _BUILT_IN: dict[str, Puzzle] = {
     "logistics": Logistics(name="logistics", rows=10, cols=10),
     "logistics-6x6": Logistics(name="logistics-6x6", rows=6, cols=6),
     "arc": Arc(name="arc", side=30),
+    "arc-15x15": Arc(name="arc-15x15", side=15),
     "arc-10x10": Arc(name="arc-10x10", side=10),
     "arc-7x7": Arc(name="arc-7x7", side=7),
 }

@@ -100,6 +100,44 @@ def test_a_block_of_a_grid_weighs_each_cell_and_its_eight_neighbours() -> None:
     assert computed.detach().numpy()[0] == pytest.approx(expected, abs=EXACT)
 
 
+def test_a_block_of_colours_hears_neighbours_lines_and_the_other_colours() -> None:
+    """Against the formula in float64; cells beyond the edge are zeros."""
+    block = fresh_model("arc-7x7").high_level.layers[0]
+    w, h_RCSD = as_float64(block), np.random.default_rng(0).standard_normal((7, 7, 12, 16))
+    m_RCSD = np.maximum(h_RCSD @ w["message_proj.weight"].T + w["message_bias"], 0)
+    heard = np.zeros((7, 7, 12, 32))
+    for values, matrix in ((h_RCSD, "near_proj.weight"), (m_RCSD.sum(2, keepdims=True), "cell_proj.weight")):
+        padded = np.pad(values, ((1, 1), (1, 1), (0, 0), (0, 0)))
+        for place, (down, right) in enumerate(np.ndindex(3, 3)):
+            weight = w[matrix][:, 16 * place : 16 * place + 16]
+            heard += padded[down : down + 7, right : right + 7] @ weight.T
+    heard += w["near_bias"] + m_RCSD.mean(1, keepdims=True) @ w["row_proj.weight"].T
+    heard += m_RCSD.mean(0, keepdims=True) @ w["column_proj.weight"].T
+    heard += m_RCSD.mean((0, 1)) @ w["board_proj.weight"].T + m_RCSD.mean((0, 1, 2)) @ w["all_proj.weight"].T
+    wide = h_RCSD + np.maximum(heard, 0) @ w["out_proj.weight"].T
+    expected = (wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5)).reshape(1, 49, 192)
+    computed = block(torch.from_numpy(h_RCSD.reshape(1, 49, 192)).float())
+    assert computed.detach().numpy() == pytest.approx(expected, abs=EXACT)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_task_in_other_colours_is_the_same_task(seed: int) -> None:
+    """With its vector's parts exchanged alike; pad and end are no colours."""
+    rng = np.random.default_rng(seed)
+    model = fresh_model("arc-7x7", num_puzzle_ids=2)
+    order_V = np.concatenate([[0, 1], 2 + rng.permutation(10)])
+    vector_SE = rng.standard_normal((12, 4)).astype(np.float32)
+    moved_SE = np.empty_like(vector_SE)
+    moved_SE[order_V] = vector_SE
+    model.puzzle_table.copy_(torch.from_numpy(np.stack([vector_SE.ravel(), moved_SE.ravel()])))
+    tokens_BT = rng.integers(0, 12, (1, 49))
+    both_BT, ids_B = torch.from_numpy(np.concatenate([tokens_BT, order_V[tokens_BT]])), torch.arange(2)
+    with torch.no_grad():
+        plain_TV, moved_TV = model.segment(model.start(2), both_BT, ids_B).logits_BTV
+    assert torch.allclose(moved_TV[:, order_V], plain_TV, atol=EXACT)
+    assert plain_TV.std(1).min() > 0.001
+
+
 def as_float64(block: torch.nn.Module) -> dict[str, np.ndarray]:
     return {name: weight.detach().double().numpy() for name, weight in block.named_parameters()}
 
@@ -131,6 +169,8 @@ def test_gradients_pass_every_cycle() -> None:
         ({"hidden_size": 90}, "does not share out among 4 symbols"),
         ({"positions": "learned"}, "leave arch and positions as they are"),
         ({"puzzle_vector_size": 16}, "set puzzle_vector_size=0"),
+        ({"num_fixed": 4}, "4 of them fixed"),
+        ({"board": (4, 4)}, "choose 1 or all"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(change: dict[str, object], sentence: str) -> None:

@@ -19,6 +19,7 @@ from hrm_edge_runtime.parity.report import ParityReport
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
+from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.data.sources import Questions, questions_made
 from hrm_puzzles.puzzle import Puzzle
 
@@ -58,10 +59,11 @@ def relational_sizes(puzzle: str, channels: int = 16) -> dict[str, Any]:
         "blocks": "relational",
         "board": geometry.board,
         "num_symbols": geometry.num_symbols,
+        "num_fixed": geometry.num_fixed,
         "hidden_size": channels * geometry.num_symbols,
         "num_heads": 1,
         "expansion": 2.0,
-        "puzzle_vector_size": 0,
+        "puzzle_vector_size": 4 * geometry.num_symbols if isinstance(kind, Arc) else 0,
         "vocab_size": kind.vocab_size,
         "seq_len": kind.seq_len,
         "halt_rule": "q_halt",

@@ -231,7 +231,7 @@ def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
 
 def _settings_by_record(settings: Sequence[str]) -> list[dict[str, str]]:
     """The key=value settings of the model, the recipe and the machine; refuses a key that none of them has."""
-    by_data = {"vocab_size", "seq_len", "num_puzzle_ids", "puzzle", "board", "num_symbols"}
+    by_data = {"vocab_size", "seq_len", "num_puzzle_ids", "puzzle", "board", "num_symbols", "num_fixed"}
     by_machine = {"name", "device", "gpu", "memory_gb", "preset", "target_batch", "refusal"}
     decided = by_data | by_machine
     known = [{field.name for field in fields(record)} - decided for record in (HRMConfig, Recipe, Hardware)]

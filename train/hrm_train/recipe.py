@@ -128,10 +128,11 @@ NAMED: dict[str, Values] = TABLES["named"]
 def config_for(preset: str, puzzle: Puzzle, num_puzzle_ids: int) -> HRMConfig:
     sizes: Values = dict(named(SIZES, "preset", preset))
     if preset == "relational":
-        symbols, hints = puzzle.geometry.num_symbols, puzzle.num_hints if isinstance(puzzle, Hinted) else 0
-        sizes |= {"board": puzzle.geometry.board, "num_symbols": symbols, "num_hints": hints}
-        of_kind = TABLES["vectors"]["candidates" if symbols > 1 else "cells"]
-        sizes |= {**of_kind, "hidden_size": symbols * of_kind["hidden_size"]}
+        geometry, hints = puzzle.geometry, puzzle.num_hints if isinstance(puzzle, Hinted) else 0
+        symbols = geometry.num_symbols
+        sizes |= {"board": geometry.board, "num_symbols": symbols, "num_fixed": geometry.num_fixed, "num_hints": hints}
+        kind = "candidates" if len(geometry.board) == 4 else "cells" if symbols == 1 else "colours"
+        sizes |= {key: value * symbols if key.endswith("_size") else value for key, value in TABLES["vectors"][kind].items()}
     return HRMConfig(vocab_size=puzzle.vocab_size, seq_len=puzzle.seq_len, num_puzzle_ids=num_puzzle_ids, **sizes)
 
 

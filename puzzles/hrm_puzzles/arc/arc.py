@@ -6,7 +6,7 @@ Shapes: B batch, N answers, S side of the canvas, T = S * S, G = 2 partitions (r
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -41,7 +41,8 @@ class Arc:
 
     @property
     def geometry(self) -> Geometry:
-        return GridShape(rows=self.side, cols=self.side).geometry
+        geometry = GridShape(rows=self.side, cols=self.side).geometry
+        return replace(geometry, num_symbols=arc_canvas.VOCAB, num_fixed=arc_canvas.FIRST_COLOUR)
 
     def parse(self, notation: object) -> Parsed:
         """Read a question with its task's name; refuses grids that are not rectangular or do not fit the canvas."""

@@ -42,10 +42,12 @@ class ArcRecipe:
     tasks: str | None = None
     augment: int = 1000
     hold_out_all: bool = False  # the test pairs of training tasks as well
+    keep_colours: bool = False  # variants are turned alone
     seed: int = 0
 
     def variants(self, task: ArcTask) -> list[Variant]:
-        return variants_of(task.pairs, self.augment, self.generator(task, "variants"))
+        generator = self.generator(task, "variants")
+        return variants_of(task.pairs, self.augment, generator, keep_colours=self.keep_colours)
 
     def generator(self, task: ArcTask, purpose: str) -> np.random.Generator:
         """A generator of its own for each task, so that a task looks the same whichever others are chosen."""

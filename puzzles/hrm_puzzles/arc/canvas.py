@@ -138,9 +138,16 @@ def random_variant(rng: np.random.Generator) -> Variant:
     return Variant(turn=int(turns_V[0]), colours=tuple(colours_VC[0].tolist()))
 
 
-def variants_of(pairs: Sequence[Pair], count: int, rng: np.random.Generator) -> list[Variant]:
-    """The task as it is, and up to `count` random variants of it that differ from it and from each other."""
+def variants_of(
+    pairs: Sequence[Pair], count: int, rng: np.random.Generator, *, keep_colours: bool = False
+) -> list[Variant]:
+    """The task as it is, and up to `count` random variants of it that differ from it and from each other.
+
+    Where they keep their colours, they are the other turns in order, as far as they differ.
+    """
     turns_V, colours_VC = _drawn(rng, TRIES * count)
+    if keep_colours:
+        turns_V, colours_VC = np.arange(1, NUM_TURNS), np.tile(np.arange(NUM_COLOURS), (NUM_TURNS - 1, 1))
     turns_V = np.concatenate([[0], turns_V])
     colours_VC = np.concatenate([np.arange(NUM_COLOURS)[None], colours_VC])
     side = max(length for pair in pairs for grid in pair for length in grid.shape)
