@@ -81,6 +81,13 @@ def test_test_pairs_of_training_tasks_can_be_held_out_too(folder: Path, tmp_path
     assert of_test == {"aaa": 21, "bbb": 42, "ccc": 42}
 
 
+def test_variants_that_keep_their_colours_are_the_other_turns(folder: Path, tmp_path: Path) -> None:
+    build_arc(recipe(folder, augment=9, keep_colours=True), SMALL, tmp_path / "data")
+    names = json.loads((tmp_path / "data" / "identifiers.json").read_text())
+    assert names[1:9] == ["aaa", *(f"aaa_t{turn}_0123456789" for turn in range(1, 8))]
+    assert len(names) == 1 + 3 * 8
+
+
 def test_every_field_is_that_of_the_published_layout(folder: Path, tmp_path: Path) -> None:
     build_arc(recipe(folder), SMALL, tmp_path / "data")
     assert json.loads((tmp_path / "data" / "test" / "dataset.json").read_text()) == {
