@@ -102,8 +102,8 @@ class HRMConfig:
         )
         _require(
             self.hidden_size % symbols == 0 and symbols <= self.vocab_size and 0 <= self.num_fixed < symbols,
-            f"hidden_size {self.hidden_size} does not share out among {symbols} symbols, {self.num_fixed} of them fixed, "
-            f"of a board {board}; choose a multiple",
+            f"hidden_size {self.hidden_size} does not share out among {symbols} symbols, {self.num_fixed} of them "
+            "fixed; choose a multiple",
         )
         _require(
             len(board) == 4 or symbols in (1, self.vocab_size),

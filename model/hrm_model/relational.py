@@ -3,7 +3,7 @@
 Every weight is shared by all places that the puzzle cannot tell apart, so no symmetry has to be learnt. A board of
 units (Sudoku) has one vector for each candidate, a symbol in a cell: relabelling, exchanging rows, columns, bands or
 stacks, and transposition move the state and change nothing else. A plain grid has one vector for each cell, and weights
-for its eight neighbours that do not know the board's size; where its cells hold colours that can be exchanged (ARC), one
+for its eight neighbours that do not know the board's size; where cells hold colours that can be exchanged (ARC), one
 for each colour and cell. What tells colours apart there is the task's vector, a part of it for each.
 
 Shapes: B batch, N positions (cells), S symbols, C channels of a vector, D = S * C hidden, F inner width, V vocabulary;

@@ -69,8 +69,8 @@ class Geometry:
     A head is a tuple of (partition, shift): from a position in group g it looks at those of group g + shift in
     every partition it names. ((0, 0),) is the own row where partition 0 numbers rows; ((0, 1), (1, 0)) the cell below.
     `board` are the lengths of the axes that the positions lie along: (rows, columns) of a grid, or (bands, rows,
-    stacks, columns) of a board in boxes. The last `num_symbols` tokens can be exchanged for one another, all but the first
-    `num_fixed` of them.
+    stacks, columns) of a board in boxes. The last `num_symbols` tokens can be exchanged for one another, but for the
+    first `num_fixed` of them.
     """
 
     groups_GT: NDArray[np.int32]

@@ -41,7 +41,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "trm-mixer": TRM_MIXER,
     "other-sizes": {"vocab_size": 11, "seq_len": 81, "hidden_size": 48, "num_heads": 3, "expansion": 2.0},
 }
-MODELS |= {name: {**relational_sizes(name), "low_cycles": 1} for name in ("sudoku-4x4", "sudoku-6x6", "maze-8x8", "arc-7x7")}
+MODELS |= {
+    name: {**relational_sizes(name), "low_cycles": 1} for name in ("sudoku-4x4", "sudoku-6x6", "maze-8x8", "arc-7x7")
+}
 ADDED_LATER = {"QuantizeLinear", "DequantizeLinear", "And", "Greater", "Not"}  # by quantising and unrolling
 WEIGHT = "lm_head.weight"
 LOGIT_TOLERANCE = 1e-4  # float32 sums in another order, carried through 16 segments

@@ -255,7 +255,8 @@ def _build_usual_data(kind: Puzzle, path: Path, examples: Values, say: Say, *, y
         return
     names = {key: f"--{key.removeprefix('num_').replace('_', '-')}" for key in examples}
     command = ["build", kind.name, "--out", str(path)]
-    command += [part for key, value in examples.items() for part in (names[key], str(value))[: 1 if value is True else 2]]
+    for key, value in examples.items():
+        command += [names[key]] if value is True else [names[key], str(value)]
     say(f"{path} is absent: building it as 'hrm-data {' '.join(command)}' does")
     if isinstance(kind, Arc):
         size = most_bytes(ArcRecipe(puzzle=kind.name, **examples), kind)

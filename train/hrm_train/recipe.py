@@ -132,7 +132,8 @@ def config_for(preset: str, puzzle: Puzzle, num_puzzle_ids: int) -> HRMConfig:
         symbols = geometry.num_symbols
         sizes |= {"board": geometry.board, "num_symbols": symbols, "num_fixed": geometry.num_fixed, "num_hints": hints}
         kind = "candidates" if len(geometry.board) == 4 else "cells" if symbols == 1 else "colours"
-        sizes |= {key: value * symbols if key.endswith("_size") else value for key, value in TABLES["vectors"][kind].items()}
+        of_kind = TABLES["vectors"][kind]
+        sizes |= {key: value * symbols if key.endswith("_size") else value for key, value in of_kind.items()}
     return HRMConfig(vocab_size=puzzle.vocab_size, seq_len=puzzle.seq_len, num_puzzle_ids=num_puzzle_ids, **sizes)
 
 
