@@ -42,7 +42,7 @@ class Arc:
     @property
     def geometry(self) -> Geometry:
         geometry = GridShape(rows=self.side, cols=self.side).geometry
-        return replace(geometry, num_symbols=arc_canvas.VOCAB, num_fixed=arc_canvas.FIRST_COLOUR)
+        return replace(geometry, num_symbols=arc_canvas.VOCAB, num_fixed=arc_canvas.FIRST_COLOUR + 1)
 
     def parse(self, notation: object) -> Parsed:
         """Read a question with its task's name; refuses grids that are not rectangular or do not fit the canvas."""
