@@ -18,7 +18,7 @@ from hrm_export.onnx_graph import GraphWriter, check_graph
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_model.layers import rotary_table
-from hrm_model.relational import BAND, COLUMN, ROW, STACK, SYMBOL
+from hrm_model.relational import BAND, COLUMN, ROW, STACK, SYMBOL, board_rotation
 
 UNUSED = ("puzzle_table", "hint_head.weight")
 """The table is an input, hints are for training."""
@@ -51,11 +51,15 @@ class _Segment:
         }
         self.tables: dict[str, NDArray[np.float32]] = {}
         if self.config.blocks == "attention" and self.config.positions == "rope":
-            # [N, K]; the first half's sines are negative: `rotated` only swaps halves
             tables = rotary_table(self.config.num_positions, self.config.head_size, self.config.rope_theta)
-            cos, sin = (table.numpy() for table in tables)
-            sign_K = np.repeat(np.array([-1, 1], np.float32), self.config.head_size // 2)
-            self.tables = {"rotary_cos": cos, "rotary_sin": sin * sign_K}
+        elif self.config.blocks == "relational" and len(self.config.board) == 2 and self.config.num_symbols > 1:
+            tables = board_rotation(self.config)
+        else:
+            return
+        # [N, K]; the first half's sines are negative: `rotated` only swaps halves
+        cos, sin = (table.numpy() for table in tables)
+        sign_K = np.repeat(np.array([-1, 1], np.float32), cos.shape[1] // 2)
+        self.tables = {"rotary_cos": cos, "rotary_sin": sin * sign_K}
 
     def think(self) -> None:
         config, x = self.config, self.embed()
@@ -133,17 +137,20 @@ class _Segment:
         return graph.node(f"{scope}/norm", "Div", total, graph.node(f"{scope}/rms", "Sqrt", steady))
 
     def attention(self, scope: str, module: str, x: str) -> str:
-        """MatMul, Softmax, MatMul with the scale on the queries: the form that TensorRT fuses."""
         graph, config = self.graph, self.config
-        q, k, v = self.queries_keys_values(scope, module, x)
-        q = graph.node(f"{scope}/q_scaled", "Mul", q, graph.number(1 / math.sqrt(config.head_size)))
-        k = graph.node(f"{scope}/k_turned", "Transpose", k, perm=(0, 1, 3, 2))
-        scores = graph.node(f"{scope}/scores", "MatMul", q, k)
-        mixed = graph.node(f"{scope}/mixed", "MatMul", graph.node(f"{scope}/shares", "Softmax", scores, axis=-1), v)
+        mixed = self.attended(scope, *self.queries_keys_values(scope, module, x), config.head_size)
         mixed = graph.node(f"{scope}/mixed_back", "Transpose", mixed, perm=(0, 2, 1, 3))
         shape = graph.ints(0, config.num_positions, config.hidden_size)
         mixed = graph.node(f"{scope}/mixed_flat", "Reshape", mixed, shape)
         return self.linear(f"{scope}/o", f"{module}.o_proj", mixed)
+
+    def attended(self, scope: str, q: str, k: str, v: str, head_size: int) -> str:
+        """MatMul, Softmax, MatMul with the scale on the queries: the form that TensorRT fuses."""
+        graph = self.graph
+        q = graph.node(f"{scope}/q_scaled", "Mul", q, graph.number(1 / math.sqrt(head_size)))
+        k = graph.node(f"{scope}/k_turned", "Transpose", k, perm=(0, 1, 3, 2))
+        scores = graph.node(f"{scope}/scores", "MatMul", q, k)
+        return graph.node(f"{scope}/mixed", "MatMul", graph.node(f"{scope}/shares", "Softmax", scores, axis=-1), v)
 
     def queries_keys_values(self, scope: str, module: str, x: str) -> list[str]:
         """Each [B, H, N, K]; rotated together where positions are rotary."""
@@ -160,7 +167,7 @@ class _Segment:
         """x cos + (-second, first) sin, with the sign folded into the table of sines."""
         graph = self.graph
         cos, sin = (graph.tensor(name, table) for name, table in self.tables.items())
-        half = self.config.head_size // 2
+        half = self.tables["rotary_cos"].shape[1] // 2
         first, second = graph.split(f"{scope}/halves", x, (half, half), axis=3)
         turned = graph.node(f"{scope}/halves_swapped", "Concat", second, first, axis=3)
         straight = graph.node(f"{scope}/rotary_cos", "Mul", x, cos)
@@ -224,14 +231,34 @@ class _Segment:
         h = graph.node(f"{scope}/colours", "Reshape", x, graph.ints(0, *config.board, *last))
         m = graph.node(f"{scope}/message", "Relu", self.biased(f"{scope}/message", f"{module}.message", h))
         near = self.biased(f"{scope}/near", f"{module}.near", self.around(f"{scope}/near", h, last))
-        cell = self.around(f"{scope}/cell", self.total(f"{scope}/cell", m, 3), (1, config.num_channels))
-        row, column = self.mean(f"{scope}/row", m, 2), self.mean(f"{scope}/column", m, 1)
-        board = self.mean(f"{scope}/board", row, 1)
-        heard = {"board": board, "all": self.mean(f"{scope}/all", board, 3), "column": column, "cell": cell, "row": row}
+        cell, board = self.total(f"{scope}/cell", m, 3), self.mean(f"{scope}/board", m, 1, 2)
+        heard = {
+            "board": board,
+            "all": self.mean(f"{scope}/all", board, 3),
+            "seen": self.seen(scope, module, cell, m),
+            "cell": self.around(f"{scope}/cell", cell, (1, config.num_channels)),
+        }
         said = [self.linear(f"{scope}/{name}_said", f"{module}.{name}_proj", value) for name, value in heard.items()]
         kept = graph.node(f"{scope}/kept", "Relu", self.sum(f"{scope}/known", near, self.sum(f"{scope}/said", *said)))
         h = self.residual(scope, h, self.linear(f"{scope}/out", f"{module}.out_proj", kept))
         return graph.node(f"{scope}/positions", "Reshape", h, graph.ints(0, config.seq_len, config.hidden_size))
+
+    def seen(self, scope: str, module: str, cell: str, m: str) -> str:
+        """Of each colour what the cells hold that a cell looks at, [B, r, c, S, C]."""
+        graph, config, heads = self.graph, self.config, self.config.num_heads
+        shape = graph.ints(0, config.seq_len, 2 * heads, config.num_channels)
+        looks = graph.node(f"{scope}/looks", "Reshape", self.linear(f"{scope}/look", f"{module}.look_proj", cell), shape)
+        looks = graph.node(f"{scope}/heads_first", "Transpose", looks, perm=(0, 2, 1, 3))
+        q, k = graph.split(f"{scope}/q_k", self.rotated(scope, looks), (heads, heads), axis=1)
+        parts = (config.num_symbols, config.num_channels // heads)
+        values = graph.node(f"{scope}/values", "Reshape", m, graph.ints(0, config.seq_len, parts[0], heads, parts[1]))
+        values = graph.node(f"{scope}/values_by_head", "Transpose", values, perm=(0, 3, 1, 2, 4))
+        values = graph.node(f"{scope}/v", "Reshape", values, graph.ints(0, heads, config.seq_len, math.prod(parts)))
+        seen = self.attended(scope, q, k, values, config.num_channels)
+        seen = graph.node(f"{scope}/seen_parts", "Reshape", seen, graph.ints(0, heads, config.seq_len, *parts))
+        seen = graph.node(f"{scope}/seen_first", "Transpose", seen, perm=(0, 2, 3, 1, 4))
+        shape = graph.ints(0, *config.board, config.num_symbols, config.num_channels)
+        return graph.node(f"{scope}/seen", "Reshape", seen, shape)
 
     def around(self, scope: str, cells: str, last: tuple[int, ...]) -> str:
         """The nine cells side by side, [B, r, c, ..., 9 C]: a product follows, which every precision knows."""
@@ -250,8 +277,8 @@ class _Segment:
     def total(self, name: str, x: str, axis: int) -> str:
         return self.graph.node(name, "ReduceSum", x, self.graph.ints(axis), keepdims=1)
 
-    def mean(self, name: str, x: str, axis: int) -> str:
-        return self.graph.node(name, "ReduceMean", x, self.graph.ints(axis), keepdims=1)
+    def mean(self, name: str, x: str, *axes: int) -> str:
+        return self.graph.node(name, "ReduceMean", x, self.graph.ints(*axes), keepdims=1)
 
     def sum(self, name: str, *values: str) -> str:
         total = values[0]

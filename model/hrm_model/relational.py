@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from hrm_model.config import HRMConfig
-from hrm_model.layers import Block, Linear, MixerBlock, Rotation
+from hrm_model.layers import Block, Linear, MixerBlock, Rotation, rotate
 from hrm_model.ops import residual_norm
 
 BAND, ROW, STACK, COLUMN, SYMBOL = 1, 2, 3, 4, 5
@@ -78,6 +78,9 @@ class ColourBlock(nn.Module):
     column and the board, and those of all colours over the board.
     """
 
+    _cos: Tensor
+    _sin: Tensor
+
     def __init__(self, config: HRMConfig) -> None:
         super().__init__()
         channels, width = config.num_channels, config.inner_size
@@ -87,8 +90,12 @@ class ColourBlock(nn.Module):
         self.near_proj = Linear(9 * channels, width)
         self.near_bias = nn.Parameter(torch.zeros(width))
         self.cell_proj = Linear(9 * channels, width)
-        self.row_proj = Linear(channels, width)
-        self.column_proj = Linear(channels, width)
+        self.look_proj = Linear(channels, 2 * config.num_heads * channels)
+        self.seen_proj = Linear(channels, width)
+        self.num_heads = config.num_heads
+        cos, sin = board_rotation(config)
+        self.register_buffer("_cos", cos, persistent=False)
+        self.register_buffer("_sin", sin, persistent=False)
         self.board_proj = Linear(channels, width)
         self.all_proj = Linear(channels, width)
         self.out_proj = Linear(width, channels)
@@ -98,12 +105,25 @@ class ColourBlock(nn.Module):
         m = _biased(self.message_proj, h, self.message_bias).relu()
         by_colour = h.movedim(3, 1).flatten(0, 1)
         near = _near(self.near_proj, by_colour, self.near_bias).unflatten(0, (-1, self.shape[2])).movedim(1, 3)
-        of_row, of_column = m.mean(2, keepdim=True), m.mean(1, keepdim=True)
-        of_board = of_row.mean(1, keepdim=True)
+        cell, of_board = m.sum(3), m.mean((1, 2), keepdim=True)
         said = self.board_proj(of_board) + self.all_proj(of_board.mean(3, keepdim=True))
-        said = self.column_proj(of_column) + said
-        said = _near(self.cell_proj, m.sum(3))[:, :, :, None] + self.row_proj(of_row) + said
+        looks = self.look_proj(cell.flatten(1, 2)).unflatten(2, (2 * self.num_heads, -1)).transpose(1, 2)
+        q, k = rotate(looks, (self._cos, self._sin)).chunk(2, dim=1)
+        values = m.flatten(1, 2).unflatten(3, (self.num_heads, -1)).movedim(3, 1)  # [B, H, N, S, C / H]
+        seen = F.scaled_dot_product_attention(q, k, values.flatten(3)).unflatten(3, values.shape[3:])
+        seen = self.seen_proj(seen.movedim(1, 3).flatten(3)).view(*h.shape[:4], -1)
+        said = _near(self.cell_proj, cell)[:, :, :, None] + seen + said
         return residual_norm(h, self.out_proj((near + said).relu()), self.eps).view_as(x_BND)
+
+
+def board_rotation(config: HRMConfig) -> Rotation:
+    """Cosines and sines [N, C] by which two cells see how far apart they are, in rows (even) and columns (odd)."""
+    quarter = config.num_channels // 4
+    frequencies = 30.0 ** -(torch.arange(quarter) / quarter)
+    rows, columns = torch.meshgrid(*(torch.arange(length) for length in config.board), indexing="ij")
+    angles = torch.cat([place.reshape(-1, 1) * frequencies for place in (rows, columns)], dim=1)
+    angles = torch.cat((angles, angles), dim=1)
+    return angles.cos(), angles.sin()
 
 
 def _near(linear: Linear, x_ArcC: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -61,7 +61,7 @@ def relational_sizes(puzzle: str, channels: int = 16) -> dict[str, Any]:
         "num_symbols": geometry.num_symbols,
         "num_fixed": geometry.num_fixed,
         "hidden_size": channels * geometry.num_symbols,
-        "num_heads": 1,
+        "num_heads": 2 if isinstance(kind, Arc) else 1,
         "expansion": 2.0,
         "puzzle_vector_size": 4 * geometry.num_symbols if isinstance(kind, Arc) else 0,
         "vocab_size": kind.vocab_size,
