@@ -18,7 +18,7 @@ from hrm_export.onnx_graph import GraphWriter, check_graph
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_model.layers import rotary_table
-from hrm_model.relational import BAND, COLUMN, ROW, STACK, SYMBOL, board_rotation
+from hrm_model.relational import BAND, COLUMN, ROW, STACK, SYMBOL
 
 UNUSED = ("puzzle_table", "hint_head.weight")
 """The table is an input, hints are for training."""
@@ -50,16 +50,11 @@ class _Segment:
             name: tensor.detach().float().cpu().numpy() for name, tensor in tensors.items() if name not in UNUSED
         }
         self.tables: dict[str, NDArray[np.float32]] = {}
-        if self.config.blocks == "attention" and self.config.positions == "rope":
-            tables = rotary_table(self.config.num_positions, self.config.head_size, self.config.rope_theta)
-        elif self.config.blocks == "relational" and len(self.config.board) == 2 and self.config.num_symbols > 1:
-            tables = board_rotation(self.config)
-        else:
-            return
-        # [N, K]; the first half's sines are negative: `rotated` only swaps halves
-        cos, sin = (table.numpy() for table in tables)
-        sign_K = np.repeat(np.array([-1, 1], np.float32), cos.shape[1] // 2)
-        self.tables = {"rotary_cos": cos, "rotary_sin": sin * sign_K}
+        if self.config.is_rotary:
+            # [N, K]; the first half's sines are negative: `rotated` only swaps halves
+            cos, sin = (table.numpy() for table in rotary_table(self.config))
+            sign_K = np.repeat(np.array([-1, 1], np.float32), cos.shape[1] // 2)
+            self.tables = {"rotary_cos": cos, "rotary_sin": sin * sign_K}
 
     def think(self) -> None:
         config, x = self.config, self.embed()
@@ -115,8 +110,8 @@ class _Segment:
         for layer in range(num_layers):
             inner, module = f"{scope}/layer_{layer}", f"{weights}.layers.{layer}"
             if self.config.blocks == "relational":
-                is_plain = len(self.config.board) == 2
-                block = self.units if not is_plain else self.cells if self.config.num_symbols == 1 else self.colours
+                has_units = len(self.config.board) == 4
+                block = self.colours if self.config.has_colours else self.units if has_units else self.cells
                 x = block(inner, module, x)
                 continue
             if self.config.blocks == "mixer":
@@ -246,8 +241,9 @@ class _Segment:
     def seen(self, scope: str, module: str, cell: str, m: str) -> str:
         """Of each colour what the cells hold that a cell looks at, [B, r, c, S, C]."""
         graph, config, heads = self.graph, self.config, self.config.num_heads
+        looks = self.linear(f"{scope}/look", f"{module}.look_proj", cell)
         shape = graph.ints(0, config.seq_len, 2 * heads, config.num_channels)
-        looks = graph.node(f"{scope}/looks", "Reshape", self.linear(f"{scope}/look", f"{module}.look_proj", cell), shape)
+        looks = graph.node(f"{scope}/looks", "Reshape", looks, shape)
         looks = graph.node(f"{scope}/heads_first", "Transpose", looks, perm=(0, 2, 1, 3))
         q, k = graph.split(f"{scope}/q_k", self.rotated(scope, looks), (heads, heads), axis=1)
         parts = (config.num_symbols, config.num_channels // heads)

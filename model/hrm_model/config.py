@@ -106,8 +106,9 @@ class HRMConfig:
             "fixed; choose a multiple",
         )
         _require(
-            len(board) == 4 or symbols in (1, self.vocab_size),
-            f"{symbols} symbols of {self.vocab_size} tokens do not go with a plain board {board}; choose 1 or all",
+            not self.has_colours or (symbols == self.vocab_size and self.num_channels % (4 * self.num_heads) == 0),
+            f"{symbols} symbols of {self.vocab_size} tokens, {self.num_channels} channels and {self.num_heads} heads do "
+            "not go with a plain board; choose 1 symbol or all, and channels a multiple of four times num_heads",
         )
         _require(
             self.arch == "hrm" and self.positions == "rope" and self.puzzle_positions == 0,
@@ -116,7 +117,7 @@ class HRMConfig:
         )
         size = self.puzzle_vector_size
         _require(
-            size == 0 or (len(board) == 2 and symbols > 1 and size % symbols == 0),
+            size == 0 or (self.has_colours and size % symbols == 0),
             f"a puzzle vector of {size} values does not share out among {symbols} symbols of a board {board}; set "
             "puzzle_vector_size=0, or a multiple where the cells of a plain board hold symbols",
         )
@@ -127,6 +128,15 @@ class HRMConfig:
         of_layers = (self.high_layers + self.low_layers) * (4 + 3 * self.expansion) * self.hidden_size**2
         of_positions = (self.vocab_size + 2 * self.num_positions) * self.hidden_size
         return of_layers + of_positions + self.num_puzzle_ids * self.puzzle_vector_size
+
+    @property
+    def has_colours(self) -> bool:
+        """Whether cells of a plain board hold symbols (ARC)."""
+        return self.blocks == "relational" and len(self.board) == 2 and self.num_symbols > 1
+
+    @property
+    def is_rotary(self) -> bool:
+        return self.has_colours or (self.positions == "rope" and self.blocks == "attention")
 
     @property
     def num_channels(self) -> int:

@@ -73,7 +73,7 @@ class HRM(nn.Module):
         self.register_buffer("high_init", truncated_normal_(torch.empty(start), 1.0))
         self.register_buffer("low_init", truncated_normal_(torch.empty(start), 1.0))
         self.register_buffer("puzzle_table", torch.zeros(config.num_puzzle_ids, config.puzzle_vector_size))
-        cos, sin = rotary_table(config.num_positions, config.head_size, config.rope_theta)
+        cos, sin = rotary_table(config)
         self.register_buffer("_cos", cos, persistent=False)
         self.register_buffer("_sin", sin, persistent=False)
 
@@ -177,5 +177,4 @@ class HRM(nn.Module):
         return matrix_of_symbols(weight, self.config) if self.config.num_symbols > 1 else weight
 
     def _rotation(self) -> Rotation | None:
-        is_rotary = self.config.positions == "rope" and self.config.blocks == "attention"
-        return (self._cos, self._sin) if is_rotary else None
+        return (self._cos, self._sin) if self.config.is_rotary else None

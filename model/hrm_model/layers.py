@@ -16,6 +16,7 @@ from hrm_model.ops import fake_int8, fake_int8_weight, gated, residual_norm
 
 _TRUNCATED_STD = 0.8796256610342398  # of a unit normal cut at two sigma: dividing by it restores the spread
 
+BOARD_THETA = 30.0  # no board is longer
 Rotation = tuple[Tensor, Tensor]
 
 
@@ -49,10 +50,17 @@ class Linear(nn.Module):
         return fake_int8(x), fake_int8_weight(self.weight).to(x.dtype)
 
 
-def rotary_table(num_positions: int, head_size: int, theta: float) -> Rotation:
-    """Cosines and sines [positions, head_size] of the rotate-half form; the prefix counts as positions."""
-    frequencies = theta ** -(torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
-    angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
+def rotary_table(config: HRMConfig) -> Rotation:
+    """Cosines and sines [positions, K] of the rotate-half form; the prefix counts as positions.
+
+    Where cells hold colours a place is its row and its column, which share out the width.
+    """
+    axes, width, theta = [torch.arange(config.num_positions)], config.head_size, config.rope_theta
+    if config.has_colours:
+        axes = torch.meshgrid(*map(torch.arange, config.board), indexing="ij")
+        width, theta = config.num_channels // 2, BOARD_THETA
+    frequencies = theta ** -(torch.arange(0, width, 2, dtype=torch.float32) / width)
+    angles = torch.cat([torch.outer(axis.flatten().float(), frequencies) for axis in axes], dim=-1)
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos(), angles.sin()
 

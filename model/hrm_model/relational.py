@@ -74,17 +74,15 @@ class GridBlock(nn.Module):
 class ColourBlock(nn.Module):
     """h = rms(h + out(relu(what a colour of a cell and its neighbours know, and what the others say))).
 
-    Messages m of all colours are summed over each of the nine cells; those of one colour are averaged over its row, its
-    column and the board, and those of all colours over the board.
+    Messages m of all colours are summed over each of the nine cells; those of one colour are averaged over the board
+    and over the cells that this one looks at (attention: what they hold, how far they are), those of all over all.
     """
-
-    _cos: Tensor
-    _sin: Tensor
 
     def __init__(self, config: HRMConfig) -> None:
         super().__init__()
         channels, width = config.num_channels, config.inner_size
-        self.eps, self.shape = config.rms_norm_eps, (*config.board, config.num_symbols, channels)
+        self.eps, self.num_heads = config.rms_norm_eps, config.num_heads
+        self.shape = (*config.board, config.num_symbols, channels)
         self.message_proj = Linear(channels, channels)
         self.message_bias = nn.Parameter(torch.zeros(channels))
         self.near_proj = Linear(9 * channels, width)
@@ -92,15 +90,11 @@ class ColourBlock(nn.Module):
         self.cell_proj = Linear(9 * channels, width)
         self.look_proj = Linear(channels, 2 * config.num_heads * channels)
         self.seen_proj = Linear(channels, width)
-        self.num_heads = config.num_heads
-        cos, sin = board_rotation(config)
-        self.register_buffer("_cos", cos, persistent=False)
-        self.register_buffer("_sin", sin, persistent=False)
         self.board_proj = Linear(channels, width)
         self.all_proj = Linear(channels, width)
         self.out_proj = Linear(width, channels)
 
-    def forward(self, x_BND: Tensor, *_: Rotation | int | None) -> Tensor:
+    def forward(self, x_BND: Tensor, rotation: Rotation, *_: int | None) -> Tensor:
         h = x_BND.view(-1, *self.shape)
         m = _biased(self.message_proj, h, self.message_bias).relu()
         by_colour = h.movedim(3, 1).flatten(0, 1)
@@ -108,22 +102,12 @@ class ColourBlock(nn.Module):
         cell, of_board = m.sum(3), m.mean((1, 2), keepdim=True)
         said = self.board_proj(of_board) + self.all_proj(of_board.mean(3, keepdim=True))
         looks = self.look_proj(cell.flatten(1, 2)).unflatten(2, (2 * self.num_heads, -1)).transpose(1, 2)
-        q, k = rotate(looks, (self._cos, self._sin)).chunk(2, dim=1)
+        q, k = rotate(looks, rotation).chunk(2, dim=1)
         values = m.flatten(1, 2).unflatten(3, (self.num_heads, -1)).movedim(3, 1)  # [B, H, N, S, C / H]
         seen = F.scaled_dot_product_attention(q, k, values.flatten(3)).unflatten(3, values.shape[3:])
         seen = self.seen_proj(seen.movedim(1, 3).flatten(3)).view(*h.shape[:4], -1)
         said = _near(self.cell_proj, cell)[:, :, :, None] + seen + said
         return residual_norm(h, self.out_proj((near + said).relu()), self.eps).view_as(x_BND)
-
-
-def board_rotation(config: HRMConfig) -> Rotation:
-    """Cosines and sines [N, C] by which two cells see how far apart they are, in rows (even) and columns (odd)."""
-    quarter = config.num_channels // 4
-    frequencies = 30.0 ** -(torch.arange(quarter) / quarter)
-    rows, columns = torch.meshgrid(*(torch.arange(length) for length in config.board), indexing="ij")
-    angles = torch.cat([place.reshape(-1, 1) * frequencies for place in (rows, columns)], dim=1)
-    angles = torch.cat((angles, angles), dim=1)
-    return angles.cos(), angles.sin()
 
 
 def _near(linear: Linear, x_ArcC: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -141,7 +125,7 @@ def _biased(linear: Linear, x: Tensor, bias: Tensor) -> Tensor:
 def block_of(config: HRMConfig) -> type[nn.Module]:
     if config.blocks != "relational":
         return Block if config.blocks == "attention" else MixerBlock
-    return UnitBlock if len(config.board) == 4 else GridBlock if config.num_symbols == 1 else ColourBlock
+    return ColourBlock if config.has_colours else UnitBlock if len(config.board) == 4 else GridBlock
 
 
 def table_of_symbols(parts_PC: Tensor, config: HRMConfig) -> Tensor:

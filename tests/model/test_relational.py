@@ -11,6 +11,7 @@ from export_tools import relational_sizes
 from hrm_model.config import HRMConfig
 from hrm_model.geometry import on_board
 from hrm_model.hrm import HRM, SegmentOutput
+from hrm_model.layers import rotary_table
 from hrm_puzzles import registry
 from hrm_puzzles.grid.board import GridSymmetry
 
@@ -100,9 +101,10 @@ def test_a_block_of_a_grid_weighs_each_cell_and_its_eight_neighbours() -> None:
     assert computed.detach().numpy()[0] == pytest.approx(expected, abs=EXACT)
 
 
-def test_a_block_of_colours_hears_neighbours_lines_and_the_other_colours() -> None:
+def test_a_block_of_colours_hears_neighbours_the_cells_it_looks_at_and_the_board() -> None:
     """Against the formula in float64; cells beyond the edge are zeros."""
-    block = fresh_model("arc-7x7").high_level.layers[0]
+    model = fresh_model("arc-7x7")
+    block = model.high_level.layers[0]
     w, h_RCSD = as_float64(block), np.random.default_rng(0).standard_normal((7, 7, 12, 16))
     m_RCSD = np.maximum(h_RCSD @ w["message_proj.weight"].T + w["message_bias"], 0)
     heard = np.zeros((7, 7, 12, 32))
@@ -111,21 +113,33 @@ def test_a_block_of_colours_hears_neighbours_lines_and_the_other_colours() -> No
         for place, (down, right) in enumerate(np.ndindex(3, 3)):
             weight = w[matrix][:, 16 * place : 16 * place + 16]
             heard += padded[down : down + 7, right : right + 7] @ weight.T
-    heard += w["near_bias"] + m_RCSD.mean(1, keepdims=True) @ w["row_proj.weight"].T
-    heard += m_RCSD.mean(0, keepdims=True) @ w["column_proj.weight"].T
+    looks_NHD = (m_RCSD.sum(2) @ w["look_proj.weight"].T).reshape(49, 4, 16)
+    frequencies = 30.0 ** -(np.arange(4) / 4)
+    angles_ND = np.stack(
+        [np.tile(np.concatenate([row * frequencies, col * frequencies]), 2) for row, col in np.ndindex(7, 7)]
+    )
+    turned_NHD = np.concatenate([-looks_NHD[..., 8:], looks_NHD[..., :8]], axis=-1)
+    looks_NHD = looks_NHD * np.cos(angles_ND)[:, None] + turned_NHD * np.sin(angles_ND)[:, None]
+    seen_NSD = np.empty((49, 12, 16))
+    for head in range(2):
+        shares_NN = np.exp(looks_NHD[:, head] @ looks_NHD[:, 2 + head].T / 4)
+        shares_NN /= shares_NN.sum(1, keepdims=True)
+        part = slice(8 * head, 8 * head + 8)
+        seen_NSD[..., part] = np.einsum("nm,msd->nsd", shares_NN, m_RCSD.reshape(49, 12, 16)[..., part])
+    heard += w["near_bias"] + seen_NSD.reshape(7, 7, 12, 16) @ w["seen_proj.weight"].T
     heard += m_RCSD.mean((0, 1)) @ w["board_proj.weight"].T + m_RCSD.mean((0, 1, 2)) @ w["all_proj.weight"].T
     wide = h_RCSD + np.maximum(heard, 0) @ w["out_proj.weight"].T
     expected = (wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5)).reshape(1, 49, 192)
-    computed = block(torch.from_numpy(h_RCSD.reshape(1, 49, 192)).float())
+    computed = block(torch.from_numpy(h_RCSD.reshape(1, 49, 192)).float(), rotary_table(model.config))
     assert computed.detach().numpy() == pytest.approx(expected, abs=EXACT)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_task_in_other_colours_is_the_same_task(seed: int) -> None:
-    """With its vector's parts exchanged alike; pad and end are no colours."""
+    """With its vector's parts exchanged alike; pad and end are no colours, and black is one of its own."""
     rng = np.random.default_rng(seed)
     model = fresh_model("arc-7x7", num_puzzle_ids=2)
-    order_V = np.concatenate([[0, 1], 2 + rng.permutation(10)])
+    order_V = np.concatenate([[0, 1, 2], 3 + rng.permutation(9)])
     vector_SE = rng.standard_normal((12, 4)).astype(np.float32)
     moved_SE = np.empty_like(vector_SE)
     moved_SE[order_V] = vector_SE
@@ -170,7 +184,7 @@ def test_gradients_pass_every_cycle() -> None:
         ({"positions": "learned"}, "leave arch and positions as they are"),
         ({"puzzle_vector_size": 16}, "set puzzle_vector_size=0"),
         ({"num_fixed": 4}, "4 of them fixed"),
-        ({"board": (4, 4)}, "choose 1 or all"),
+        ({"board": (4, 4)}, "choose 1 symbol or all"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(change: dict[str, object], sentence: str) -> None:

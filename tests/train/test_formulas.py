@@ -10,7 +10,7 @@ from torch import nn
 from hrm_model.hrm import Carry, SegmentOutput
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_train.batches import Progress
-from hrm_train.optim import OPTIMISERS, AdamATan2, AdamW, Average, Lion, step_puzzle_table
+from hrm_train.optim import OPTIMISERS, AdamATan2, AdamW, Average, step_puzzle_table
 from hrm_train.recipe import Recipe
 from hrm_train.window import answer_loss_B, log_stablemax, segment_loss
 
@@ -40,18 +40,6 @@ def test_adamw_is_pytorchs_own() -> None:
         optimiser.step()
         reference.step()
     assert torch.allclose(ours, theirs, atol=1e-6)
-
-
-def test_lion_follows_its_formula() -> None:
-    weight = nn.Parameter(torch.tensor([1.0, -2.0]))
-    optimiser = Lion([weight], lr=0.1, betas=(0.9, 0.99), weight_decay=0.5)
-    w, m = np.array([1.0, -2.0]), np.zeros(2)
-    for gradient in GRADIENTS:
-        weight.grad = torch.tensor(gradient)
-        optimiser.step()
-        g = np.array(gradient)
-        w, m = w * (1 - 0.1 * 0.5) - 0.1 * np.sign(0.9 * m + 0.1 * g), 0.99 * m + 0.01 * g
-    assert np.allclose(weight.detach().numpy(), w, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", OPTIMISERS.values())

@@ -225,7 +225,7 @@ class Trainer:
         """Raw weights and moments, by their names in a checkpoint."""
         names, optimiser = [name for name, _ in self.model.named_parameters()], self.optimiser
         kinds = {"weights": optimiser.params, "exp_avg": optimiser.exp_avg, "exp_avg_sq": optimiser.exp_avg_sq}
-        return {f"{kind}.{name}": one for kind, of in kinds.items() if of for name, one in zip(names, of, strict=True)}
+        return {f"{kind}.{name}": one for kind, of in kinds.items() for name, one in zip(names, of, strict=True)}
 
     def save(self, path: Path, meta: dict[str, Any]) -> None:
         """Writes a whole checkpoint of this instant, or nothing; every rank must call it, and the first one writes."""

@@ -13,7 +13,6 @@ import torch
 from hrm_host import memory
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
-from hrm_train.optim import OPTIMISERS
 from hrm_train.recipe import Recipe
 from hrm_train.window import Slots, window_loss
 
@@ -81,7 +80,7 @@ def estimate(
     return Estimate(
         weights=weights + model.puzzle_table.numel() * 4,
         gradients=weights * (2 if world > 1 else 1),  # the sum over ranks is taken of a flat copy
-        optimiser=(1 + OPTIMISERS[recipe.optimiser].has_squares) * weights,
+        optimiser=2 * weights,
         average=weights,
         slots=2 * slots * slot_bytes,  # of this step, and before it, should it have to be repeated
         activations=kept + constant + working,

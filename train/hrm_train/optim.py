@@ -1,8 +1,8 @@
 """The published optimisers, in plain PyTorch: AdamATan2 for the network, sign descent for the puzzle table.
 
 The torch._foreach calls, one for all parameters, are what PyTorch's own optimisers are made of.
-Sources: AdamATan2 (Everett et al., 2024; adam-atan2 0.0.3), the sparse embedding optimiser of the published HRM, AdamW
-(Loshchilov and Hutter, 2019) and Lion (Chen et al., 2023).
+Sources: AdamATan2 (Everett et al., 2024; adam-atan2 0.0.3), the sparse embedding optimiser of the published HRM, and
+AdamW (Loshchilov and Hutter, 2019).
 """
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
@@ -19,8 +19,6 @@ class AdamATan2:
     w *= 1 - lr * wd;  w -= lr / (1 - b1^t) * atan2(m, sqrt(v) / sqrt(1 - b2^t)).
     """
 
-    has_squares = True
-
     def __init__(
         self,
         params: Iterable[nn.Parameter],
@@ -33,7 +31,7 @@ class AdamATan2:
         self.lr, self.betas, self.weight_decay, self.num_steps = lr, betas, weight_decay, 0
         self.params: list[Tensor] = list(params)
         self.exp_avg = [torch.zeros_like(p, requires_grad=False) for p in self.params]
-        self.exp_avg_sq = [torch.zeros_like(p, requires_grad=False) for p in self.params if self.has_squares]
+        self.exp_avg_sq = [torch.zeros_like(p, requires_grad=False) for p in self.params]
 
     @torch.no_grad()
     def step(self, rate: float = 1.0, keep: Tensor | None = None) -> None:
@@ -87,26 +85,7 @@ class AdamW(AdamATan2):
         )
 
 
-class Lion(AdamATan2):
-    """The sign of a moving average; no second moment.
-
-    w *= 1 - lr * wd;  w -= lr * sign(lerp(m, g, 1 - b1));  m = lerp(m, g, 1 - b2).
-    """
-
-    has_squares = False
-
-    def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
-        beta1, beta2 = self.betas
-        signs = torch._foreach_lerp(self.exp_avg, gradients, 1 - beta1)
-        torch._foreach_sign_(signs)
-        torch._foreach_mul_(signs, lr * keep)
-        torch._foreach_mul_(self.params, 1 - lr * self.weight_decay * keep)
-        torch._foreach_sub_(self.params, signs)
-        torch._foreach_mul_(self.exp_avg, 1 - (1 - beta2) * keep)
-        torch._foreach_add_(self.exp_avg, gradients, alpha=1 - beta2)
-
-
-OPTIMISERS = {"adam_atan2": AdamATan2, "adamw": AdamW, "lion": Lion}
+OPTIMISERS = {"adam_atan2": AdamATan2, "adamw": AdamW}
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from hrm_model.config import HRMConfig
 from hrm_puzzles.puzzle import Hinted, Puzzle
 
 LossKind = Literal["softmax", "stablemax"]
-Optimiser = Literal["adam_atan2", "adamw", "lion"]
+Optimiser = Literal["adam_atan2", "adamw"]
 Values = dict[str, Any]
 
 
