@@ -107,7 +107,7 @@ class HRMConfig:
         )
         _require(
             not self.has_colours or (symbols == self.vocab_size and self.num_channels % (4 * self.num_heads) == 0),
-            f"{symbols} symbols of {self.vocab_size} tokens, {self.num_channels} channels and {self.num_heads} heads do "
+            f"{symbols} of {self.vocab_size} tokens, {self.num_channels} channels and {self.num_heads} heads do "
             "not go with a plain board; choose 1 symbol or all, and channels a multiple of four times num_heads",
         )
         _require(
