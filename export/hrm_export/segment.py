@@ -133,7 +133,8 @@ class _Segment:
 
     def attention(self, scope: str, module: str, x: str) -> str:
         graph, config = self.graph, self.config
-        mixed = self.attended(scope, *self.queries_keys_values(scope, module, x), config.head_size)
+        q, k, v = self.queries_keys_values(scope, module, x)
+        mixed = self.attended(scope, q, k, v, config.head_size)
         mixed = graph.node(f"{scope}/mixed_back", "Transpose", mixed, perm=(0, 2, 1, 3))
         shape = graph.ints(0, config.num_positions, config.hidden_size)
         mixed = graph.node(f"{scope}/mixed_flat", "Reshape", mixed, shape)
