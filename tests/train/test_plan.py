@@ -78,15 +78,15 @@ def test_presets_have_the_sizes_they_state() -> None:
         "log": 5_970_434,
         "small": pytest.approx(0.34e6, rel=0.5),
         "trm": 6_829_058,
-        "relational": 25_394,
+        "relational": 25_458,
     }
 
 
 def test_a_relational_model_of_arc_has_a_part_of_the_tasks_vector_for_each_colour() -> None:
     config = config_for("relational", registry.get("arc-7x7"), 9)
     assert (config.num_symbols, config.num_fixed, config.prefix_len) == (12, 3, 0)
-    assert (config.hidden_size, config.puzzle_vector_size) == (12 * 16, 12 * 4)
-    assert HRM(config).vector_proj.weight.shape == (16, 4)
+    assert (config.hidden_size, config.puzzle_vector_size) == (12 * 16, 12 * 8)
+    assert HRM(config).vector_proj.weight.shape == (16, 8)
 
 
 def test_the_learning_rate_grows_with_the_real_batch() -> None:
