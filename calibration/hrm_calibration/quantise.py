@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-HEADS = frozenset({"logits_BTV", "halting/product"})
-"""Products that stay in float: a handful of outputs saves nothing, and they decide the answer and the halt."""
+IN_FLOAT = frozenset({"logits_BTV", "halting/product", "embed/vectors"})
+"""Products so small that INT8 saves nothing: they decide the answer and the halt, or let a NaN of a vector be seen."""
 LIMITS = {7: 64, 8: 127}
 """The largest quantised weight by `weight_bits`: 8 for TensorRT, 7 for the form for CPUs.
 
@@ -59,7 +59,7 @@ def call_sites(graph: ModelProto) -> list[Site]:
     sites = [
         Site(name=node.name, tensor=node.input[0], weight=node.input[1])
         for node in graph.graph.node
-        if node.op_type == "MatMul" and node.input[1] in stored and node.name not in HEADS
+        if node.op_type == "MatMul" and node.input[1] in stored and node.name not in IN_FLOAT
     ]
     if not sites:
         raise ValueError("the graph has no product with a stored float matrix; give a step graph in float32.")

@@ -227,10 +227,10 @@ class _Segment:
         h = graph.node(f"{scope}/colours", "Reshape", x, graph.ints(0, *config.board, *last))
         m = graph.node(f"{scope}/message", "Relu", self.biased(f"{scope}/message", f"{module}.message", h))
         near = self.biased(f"{scope}/near", f"{module}.near", self.around(f"{scope}/near", h, last))
-        cell, board = self.total(f"{scope}/cell", m, 3), self.mean(f"{scope}/board", m, 1, 2)
+        cell, share = self.total(f"{scope}/cell", m, 3), graph.number(1 / config.num_symbols)
         heard = {
-            "board": board,
-            "all": self.mean(f"{scope}/all", board, 3),
+            "board": self.over_board(f"{scope}/board", m),
+            "all": graph.node(f"{scope}/all", "Mul", self.over_board(f"{scope}/whole", cell), share),
             "seen": self.seen(scope, module, cell, m),
             "cell": self.around(f"{scope}/cell", cell, (1, config.num_channels)),
         }
@@ -274,8 +274,11 @@ class _Segment:
     def total(self, name: str, x: str, axis: int) -> str:
         return self.graph.node(name, "ReduceSum", x, self.graph.ints(axis), keepdims=1)
 
-    def mean(self, name: str, x: str, *axes: int) -> str:
-        return self.graph.node(name, "ReduceMean", x, self.graph.ints(*axes), keepdims=1)
+    def over_board(self, name: str, x: str) -> str:
+        """Mean of [B, r, c, S, C]; over its last axes, where a CPU adds up alike for every number of rows."""
+        last = self.graph.node(f"{name}_last", "Transpose", x, perm=(0, 3, 4, 1, 2))
+        mean = self.graph.node(f"{name}_mean", "ReduceMean", last, self.graph.ints(3, 4), keepdims=1)
+        return self.graph.node(name, "Transpose", mean, perm=(0, 3, 4, 1, 2))
 
     def sum(self, name: str, *values: str) -> str:
         total = values[0]
