@@ -55,6 +55,8 @@ class _Segment:
             cos, sin = (table.numpy() for table in rotary_table(self.config))
             sign_K = np.repeat(np.array([-1, 1], np.float32), cos.shape[1] // 2)
             self.tables = {"rotary_cos": cos, "rotary_sin": sin * sign_K}
+        if self.config.has_colours:
+            self.tables["board_shares"] = np.full((1, self.config.seq_len), 1 / self.config.seq_len, np.float32)
 
     def think(self) -> None:
         config, x = self.config, self.embed()
@@ -162,7 +164,7 @@ class _Segment:
     def rotated(self, scope: str, x: str) -> str:
         """x cos + (-second, first) sin, with the sign folded into the table of sines."""
         graph = self.graph
-        cos, sin = (graph.tensor(name, table) for name, table in self.tables.items())
+        cos, sin = (graph.tensor(name, self.tables[name]) for name in ("rotary_cos", "rotary_sin"))
         half = self.tables["rotary_cos"].shape[1] // 2
         first, second = graph.split(f"{scope}/halves", x, (half, half), axis=3)
         turned = graph.node(f"{scope}/halves_swapped", "Concat", second, first, axis=3)
@@ -229,8 +231,8 @@ class _Segment:
         near = self.biased(f"{scope}/near", f"{module}.near", self.around(f"{scope}/near", h, last))
         cell, share = self.total(f"{scope}/cell", m, 3), graph.number(1 / config.num_symbols)
         heard = {
-            "board": self.over_board(f"{scope}/board", m),
-            "all": graph.node(f"{scope}/all", "Mul", self.over_board(f"{scope}/whole", cell), share),
+            "board": self.over_board(f"{scope}/board", m, config.num_symbols),
+            "all": graph.node(f"{scope}/all", "Mul", self.over_board(f"{scope}/whole", cell, 1), share),
             "seen": self.seen(scope, module, cell, m),
             "cell": self.around(f"{scope}/cell", cell, (1, config.num_channels)),
         }
@@ -274,11 +276,13 @@ class _Segment:
     def total(self, name: str, x: str, axis: int) -> str:
         return self.graph.node(name, "ReduceSum", x, self.graph.ints(axis), keepdims=1)
 
-    def over_board(self, name: str, x: str) -> str:
-        """Mean of [B, r, c, S, C]; over its last axes, where a CPU adds up alike for every number of rows."""
-        last = self.graph.node(f"{name}_last", "Transpose", x, perm=(0, 3, 4, 1, 2))
-        mean = self.graph.node(f"{name}_mean", "ReduceMean", last, self.graph.ints(3, 4), keepdims=1)
-        return self.graph.node(name, "Transpose", mean, perm=(0, 3, 4, 1, 2))
+    def over_board(self, name: str, x: str, num_symbols: int) -> str:
+        """Mean of [B, r, c, S, C] over the board; a product, since ReduceMean adds up otherwise for B = 1."""
+        cells, channels = self.config.seq_len, self.config.num_channels
+        flat = self.graph.node(f"{name}_flat", "Reshape", x, self.graph.ints(0, cells, num_symbols * channels))
+        shares = self.graph.tensor("board_shares", self.tables["board_shares"])
+        mean = self.graph.node(f"{name}_mean", "MatMul", shares, flat)
+        return self.graph.node(name, "Reshape", mean, self.graph.ints(0, 1, 1, num_symbols, channels))
 
     def sum(self, name: str, *values: str) -> str:
         total = values[0]
