@@ -155,6 +155,8 @@ def run_server(lanes: Library | MakeLanes, models: Sequence[ServedModel], option
     config = uvicorn.Config(app, http=protocol, **address, **tls, **OF_UVICORN)
     DrainingServer(config, engine_client, options).run()
     if engine_client.process.refusal is not None:
+        for handler in logging.root.handlers:  # so that the reason is the last line
+            handler.flush()
         raise EngineUnavailableError(engine_client.process.refusal)
 
 
