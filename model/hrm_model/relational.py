@@ -74,8 +74,8 @@ class GridBlock(nn.Module):
 class ColourBlock(nn.Module):
     """h = rms(h + out(relu(what a colour of a cell and its neighbours know, and what the others say))).
 
-    Messages m of all colours are summed over each of the nine cells; those of one colour are averaged over the board
-    and over the cells that this one looks at (attention: what they hold, how far they are), those of all over all.
+    Messages m of all colours are summed over each of the nine cells, and averaged over the board. Those of one colour
+    are averaged over the board, and by attention over the cells that this one looks at (what they hold, how far off).
     """
 
     def __init__(self, config: HRMConfig) -> None:

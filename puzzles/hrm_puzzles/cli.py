@@ -65,7 +65,7 @@ class BuildOptions:
         bool, typer.Option("--hold-out-all", help="Never train on test pairs, of training tasks neither.")
     ] = False
     keep_colours: Annotated[
-        bool, typer.Option("--keep-colours", help="Variants are turned alone: relational models exchange colours.")
+        bool, typer.Option("--keep-colours", help="Variants only turn the grids: relational models exchange colours.")
     ] = False
     as_json: AsJson = False
 

@@ -42,7 +42,7 @@ class ArcRecipe:
     tasks: str | None = None
     augment: int = 1000
     hold_out_all: bool = False  # the test pairs of training tasks as well
-    keep_colours: bool = False  # variants are turned alone
+    keep_colours: bool = False  # variants only turn the grids
     seed: int = 0
 
     def variants(self, task: ArcTask) -> list[Variant]:
