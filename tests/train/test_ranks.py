@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import rank_program
 import torch
+import torch.distributed
 from train_tools import weights_of
 
 from hrm_train.distributed import Ranks
@@ -85,9 +87,38 @@ def test_a_batch_that_ranks_cannot_share_is_refused() -> None:
     assert Ranks(rank=1, world=2).slots(8) == range(4, 8)
 
 
+JOINS = """
+import os, sys, time
+from hrm_train.distributed import joined
+time.sleep(float(sys.argv[1]))
+with joined() as ranks:
+    ranks.wait()
+    os._exit(0)  # as if killed: nothing is taken back
+"""
+
+
+@pytest.mark.process
+def test_ranks_that_are_started_again_meet_each_other_and_not_those_before() -> None:
+    """They meet in a store that torchrun keeps for all starts; the second rank comes a second later."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    agent = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    shared = {**os.environ, **agent, "WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1"}
+    for restarts in "01":
+        with ExitStack() as stack:
+            ranks = []
+            for rank in "01":
+                variables = {**shared, "RANK": rank, "LOCAL_RANK": rank, "TORCHELASTIC_RESTART_COUNT": restarts}
+                command = [sys.executable, "-c", JOINS, rank]
+                process = subprocess.Popen(command, env=variables, text=True, stderr=subprocess.PIPE)
+                ranks.append(stack.enter_context(process))
+                stack.callback(process.kill)
+            said = [process.communicate(timeout=60)[1] for process in ranks]
+            assert [process.returncode for process in ranks] == [0, 0], said
+
+
 def torchrun(data: Path, run: Path) -> subprocess.Popen[str]:
     sizes = ("hidden_size=32", "puzzle_vector_size=32", "max_segments=4", "batch_size=8", "total_samples=4800")
-    settings = [part for size in sizes for part in ("--set", size)]
+    settings = ["--preset", "small", *(part for size in sizes for part in ("--set", size))]
     options = ["--run", str(run), "--data", str(data), "--puzzle", "sudoku-4x4", "--hw", "cpu", *settings]
     ranks = ["--nproc-per-node", "2", "--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     program = ["-m", "--", "hrm_train", *options, "--checkpoint-steps", "20"]
@@ -104,7 +135,9 @@ def test_a_rank_that_is_killed_is_restarted_and_the_weights_are_those_of_a_quiet
     with torchrun(data, tmp_path / "quiet") as quiet:
         _, said = quiet.communicate(timeout=280)
     assert quiet.returncode == 0, said
-    with torchrun(data, tmp_path / "disturbed") as disturbed:
+    with ExitStack() as stack:
+        disturbed = stack.enter_context(torchrun(data, tmp_path / "disturbed"))
+        stack.callback(disturbed.kill)  # where the test fails; its ranks end with it
         while not (tmp_path / "disturbed" / "latest").exists():
             time.sleep(0.05)
         children = Path(f"/proc/{disturbed.pid}/task/{disturbed.pid}/children").read_text().split()

@@ -78,7 +78,12 @@ def joined() -> Generator[Ranks]:
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo")
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    store, rank, world = next(iter(dist.rendezvous("env://")))
+    if os.environ.get("GROUP_WORLD_SIZE") == "1":  # several machines do not count restarts alike
+        # torchrun keeps one store for all starts, and gloo would find the addresses of ranks that are gone
+        store = dist.PrefixStore(f"start_{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
     try:
         yield ranks()
     finally:
