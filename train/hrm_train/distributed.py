@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +81,10 @@ def joined() -> Generator[Ranks]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-    store, rank, world = next(iter(dist.rendezvous("env://")))
+    store, rank, world = next(iter(rendezvous("env://")))
     if os.environ.get("GROUP_WORLD_SIZE") == "1":  # several machines do not count restarts alike
         # torchrun keeps one store for all starts, and gloo would find the addresses of ranks that are gone
-        store = dist.PrefixStore(f"start_{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+        store = PrefixStore(f"start_{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world)
     try:
         yield ranks()
