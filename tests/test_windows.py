@@ -84,7 +84,7 @@ def data(drive: Path) -> Path:
 def next_command(drive: Path, data: Path) -> list[str]:
     """What training names in its last line; it was stopped by Ctrl-C after its first checkpoint, and resumed."""
     run, often = drive / "run", ("--checkpoint-steps", 20, "--validate-steps", 100, "--keep", 1)
-    settings = [part for setting in (*TINY, "compile=false") for part in ("--set", setting)]
+    settings = ["--preset", "small", *(part for setting in (*TINY, "compile=false") for part in ("--set", setting))]
     start = begin_command(
         drive, "train", "--puzzle", "sudoku-4x4", "--data", data.name, "--run", "run", "--hw", "cpu", *often, *settings
     )

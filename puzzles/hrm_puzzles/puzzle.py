@@ -62,19 +62,15 @@ class Parsed:
     identifier: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """Which positions belong together: G partitions `groups_GT`, and what each attention head starts by looking at.
+    """How positions lie and which tokens are alike: all that relational blocks know of a puzzle.
 
-    A head is a tuple of (partition, shift): from a position in group g it looks at those of group g + shift in
-    every partition it names. ((0, 0),) is the own row where partition 0 numbers rows; ((0, 1), (1, 0)) the cell below.
     `board` are the lengths of the axes that the positions lie along: (rows, columns) of a grid, or (bands, rows,
     stacks, columns) of a board in boxes. The last `num_symbols` tokens can be exchanged for one another, but for the
     first `num_fixed` of them.
     """
 
-    groups_GT: NDArray[np.int32]
-    heads: tuple[tuple[tuple[int, int], ...], ...]
     board: tuple[int, ...]
     num_symbols: int = 1
     num_fixed: int = 0

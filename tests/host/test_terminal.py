@@ -73,7 +73,7 @@ def test_parity_prints_its_figures(tmp_path: Path) -> None:
 def test_training_and_evaluating_draw_bars_and_keep_what_they_have_to_say(tmp_path: Path) -> None:
     data, run, answers = tmp_path / "data", tmp_path / "run", tmp_path / "answers.json"
     build(DataRecipe(puzzle="sudoku-4x4", num_train=16, num_test=8), data)
-    sizes = ("hidden_size=32", "puzzle_vector_size=32", "max_segments=4", "batch_size=8", "total_samples=800")
+    sizes = ("max_segments=4", "batch_size=8", "total_samples=800", "warmup_samples=80")
     options = [f"--set={size}" for size in sizes]
     seen = shown([*command("train", "--puzzle", "sudoku-4x4", "--data", data, "--run", run, "--hw", "cpu"), *options])
     assert "━━━" in seen, seen

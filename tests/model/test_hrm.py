@@ -5,10 +5,8 @@ import pytest
 import torch
 
 from hrm_model.config import HRMConfig
-from hrm_model.geometry import start_from_geometry
 from hrm_model.hrm import HRM, Carry
 from hrm_puzzles import registry
-from hrm_puzzles.puzzle import Geometry
 
 PUZZLE = registry.get("sudoku-4x4")
 SIZES = HRMConfig(
@@ -81,51 +79,8 @@ def test_a_trm_that_cannot_be_is_refused(change: dict[str, object], sentence: st
         fresh_model(**{**TRM, **change})
 
 
-def test_a_geometric_start_attends_within_each_partition() -> None:
-    model = fresh_model()
-    start_from_geometry(model, PUZZLE.geometry)
-    weights = (first_scores(model) / 12**0.5).softmax(-1)[:, 1:, 1:]
-    for head, group_T in enumerate(PUZZLE.geometry.groups_GT):
-        inside = torch.as_tensor(group_T[:, None] == group_T[None])
-        assert float((weights[head] * inside).sum(-1).mean()) > 0.75  # by chance: 4 of 17
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"positions": "rope"}, "choose positions='learned'"),
-        ({"num_heads": 2}, "choose 3 heads"),
-        (TRM, "set geometric_start=false"),
-    ],
-)
-def test_a_geometric_start_needs_room(change: dict[str, object], sentence: str) -> None:
-    model = fresh_model(**change)
-    with pytest.raises(ValueError, match=sentence):
-        start_from_geometry(model, PUZZLE.geometry)
-
-
-def test_a_geometric_start_looks_at_the_neighbour_a_head_names() -> None:
-    rows, cols = np.divmod(np.arange(16, dtype=np.int32), 4)
-    heads = (((0, 1), (1, 0)), ((0, 0), (1, -1)))  # below, left
-    geometry = Geometry(groups_GT=np.stack([rows, cols]), heads=heads, board=(4, 4))
-    model = fresh_model()
-    start_from_geometry(model, geometry)
-    looked_at = first_scores(model)[:2, 1:, 1:].argmax(-1)
-    assert looked_at[0, :12].tolist() == list(range(4, 16))
-    assert looked_at[1, 5].item() == 4
-
-
 def transformer(**changes: object) -> HRM:
     return fresh_model(**{"arch": "transformer", "max_segments": 1, **changes})
-
-
-def first_scores(model: HRM) -> torch.Tensor:
-    """What attention of the first low block scores among the tokens [heads, T, T]."""
-    with torch.no_grad():
-        x_BND = model.start(1).z_low_BND + model.start(1).z_high_BND + model.embed(tokens(1), torch.zeros(1, 48))
-        projected = model.low_level.blocks[0].self_attn.qkv_proj(x_BND)
-        q, k, _ = projected.view(1, 17, 12, 12).transpose(1, 2).chunk(3, dim=1)
-    return (q @ k.transpose(-1, -2))[0]
 
 
 def test_the_transformer_has_the_parameters_of_the_hrm() -> None:

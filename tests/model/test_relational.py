@@ -73,7 +73,7 @@ def test_a_block_of_units_sums_what_the_candidates_of_each_unit_say() -> None:
     block, w = model.high_level.layers[0], as_float64(model.high_level.layers[0])
     h_NSC = np.random.default_rng(0).standard_normal((36, 6, 16))
     m_NSC = np.maximum(h_NSC @ w["message_proj.weight"].T + w["message_bias"], 0)
-    row_N, column_N, box_N = puzzle.geometry.groups_GT
+    row_N, column_N, box_N = puzzle.groups_GT
     heard_NSF = h_NSC @ w["state_proj.weight"].T + w["state_bias"] + m_NSC @ w["own_proj.weight"].T
     heard_NSF += m_NSC.sum(1, keepdims=True) @ w["cell_proj.weight"].T
     for cell in range(36):

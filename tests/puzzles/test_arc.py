@@ -246,4 +246,4 @@ def test_the_registered_canvases_have_the_published_sizes() -> None:
     large, small = registry.get("arc"), registry.get("arc-10x10")
     assert (large.seq_len, large.vocab_size) == (900, 12)
     assert (small.seq_len, small.vocab_size) == (100, 12)
-    assert large.geometry.groups_GT.shape == (2, 900)
+    assert large.geometry.board == (30, 30)

@@ -161,16 +161,6 @@ def test_a_maze_walked_backwards_is_equivalent() -> None:
     assert (hash_B == MAZE.equivalence_hash_B(backwards_BT, labels_BT)).all()
 
 
-def test_heads_look_at_the_four_neighbours() -> None:
-    geometry = MAZES[1].geometry
-    row_T, col_T = geometry.groups_GT
-    seen = []
-    for head in geometry.heads:
-        wanted = {partition: geometry.groups_GT[partition][14] + shift for partition, shift in head}
-        seen.append(np.flatnonzero((row_T == wanted[0]) & (col_T == wanted[1])).tolist())
-    assert seen == [[5], [23], [13], [15]]
-
-
 @given(seed=seeds)
 @quick
 def test_hints_name_the_first_way_that_is_nearer_and_the_moves_left(seed: int) -> None:

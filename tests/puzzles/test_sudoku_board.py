@@ -28,12 +28,12 @@ def test_tokens_that_stand_for_no_digit_decode_to_blanks(puzzle: Puzzle) -> None
 @each
 def test_the_geometry_has_three_partitions_into_equal_parts(puzzle: Puzzle) -> None:
     side = puzzle.vocab_size - 2
-    for group_T in puzzle.geometry.groups_GT:
+    for group_T in puzzle.groups_GT:
         assert np.bincount(group_T).tolist() == [side] * side
 
 
 def test_boxes_of_6x6_are_two_rows_by_three_columns() -> None:
-    box_T = registry.get("sudoku-6x6").geometry.groups_GT[2]
+    box_T = registry.get("sudoku-6x6").groups_GT[2]
     assert box_T.reshape(6, 6)[:3].tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1], [2, 2, 2, 3, 3, 3]]
 
 

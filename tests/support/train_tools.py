@@ -10,7 +10,6 @@ import torch
 
 from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
-from hrm_model.geometry import start_from_geometry
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_train.batches import Feed, open_source
@@ -37,13 +36,13 @@ FORK = multiprocessing.get_context("forkserver")
 FORK.set_forkserver_preload(["hrm_train.session", "torch._dynamo", "torch.utils.tensorboard", "matplotlib.figure"])
 
 
-def small_trainer(data: Path, hardware: Hardware = PRESETS["cpu"], **settings: object) -> Trainer:
+def small_trainer(
+    data: Path, hardware: Hardware = PRESETS["cpu"], config: HRMConfig = SIZES, **settings: object
+) -> Trainer:
     sizes = {"batch_size": 8, "warmup_samples": 64, **settings}
     recipe = Recipe(puzzle=PUZZLE.name, **sizes)  # type: ignore[arg-type]
     torch.manual_seed(recipe.seed)
-    model = HRM(SIZES)
-    if recipe.geometric_start:
-        start_from_geometry(model, PUZZLE.geometry)
+    model = HRM(config)
     feed = Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=recipe.seed, augment=recipe.augment)
     return Trainer(model, feed, recipe, hardware)
 
@@ -54,7 +53,7 @@ def fresh(data: Path, steps: int) -> list[str]:
     recipe = ("batch_size=8", "window=2", f"total_samples={16 * steps}")
     alike = ("precision=fp32", "compile=false")  # --hw cpu chooses others where the processor multiplies bfloat16
     settings = [part for setting in (*sizes, *recipe, *alike) for part in ("--set", setting)]
-    return ["--data", str(data), "--puzzle", "sudoku-4x4", "--hw", "cpu", *settings]
+    return ["--data", str(data), "--puzzle", "sudoku-4x4", "--hw", "cpu", "--preset", "small", *settings]
 
 
 def train(run: Path, *options: str, largest_file: int | None = None) -> ForkServerProcess:

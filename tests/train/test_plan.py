@@ -1,6 +1,7 @@
 """Machines, recipes and plans: what a run is decided to be, and that the table of machines keeps its word."""
 
 import dataclasses
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,8 +99,42 @@ def test_the_learning_rate_grows_with_the_real_batch() -> None:
 def plan_of(data: Path, run: Path, *settings: str, **options: Any) -> RunPlan:
     sizes = ("hidden_size=32", "puzzle_vector_size=32", "max_segments=4", "batch_size=8")
     settings = ("precision=fp32", "compile=false", *settings)  # --hw cpu chooses others where the processor has AMX
-    chosen = PlanOptions(run=run, puzzle="sudoku-4x4", hw="cpu", data=data, settings=[*sizes, *settings])
+    chosen = PlanOptions(
+        run=run, puzzle="sudoku-4x4", hw="cpu", preset="small", data=data, settings=[*sizes, *settings]
+    )
     return open_plan(chosen, lambda _: None, **options)
+
+
+@pytest.mark.parametrize(
+    ("machine", "options", "blocks", "arch"),
+    [
+        ("cpu", {}, "relational", "hrm"),
+        ("rtx4090", {}, "attention", "hrm"),
+        ("cpu", {"arch": "transformer"}, "attention", "transformer"),
+        ("cpu", {"preset": "small"}, "attention", "hrm"),
+    ],
+)
+def test_a_cpu_trains_relational_blocks_unless_another_network_is_asked_for(
+    machine: str, options: dict[str, Any], blocks: str, arch: str
+) -> None:
+    config = draft(PlanOptions(puzzle="sudoku", **options), PRESETS[machine]).config
+    assert (config.blocks, config.arch) == (blocks, arch)
+
+
+def test_a_run_that_began_from_the_former_start_goes_on(data: Path, tmp_path: Path) -> None:
+    """`geometric_start` is gone; it changed the weights before the first step and nothing afterwards."""
+    run = tmp_path / "run"
+    plan = plan_of(data, run)
+    trainer = trainer_from(plan)
+    trainer.save(run / "step_0", {})
+    for file in (run / "run.json", run / "step_0" / "trainer.json"):
+        values = json.loads(file.read_text())
+        values["recipe"]["geometric_start"] = True
+        file.write_text(json.dumps(values))
+    hashes = json.loads((run / "step_0" / "meta.json").read_text())
+    (run / "step_0" / "meta.json").write_text(json.dumps({**hashes, "sha256": {}}))
+    assert read_plan(run).recipe == plan.recipe
+    trainer_from(read_plan(run)).restore(run / "step_0")
 
 
 def test_a_dry_run_plans_for_any_machine_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +143,8 @@ def test_a_dry_run_plans_for_any_machine_and_writes_nothing(tmp_path: Path, monk
         if not machine.refusal:
             told = CliRunner().invoke(app, ["--dry-run", "--puzzle", "sudoku-4x4", "--hw", machine.name])
             assert told.exit_code == 0, told.output
-            assert f"{machine.target_batch} puzzles" in told.stdout
+            batch = 16 if machine.device == "cpu" else machine.target_batch
+            assert f"{batch} puzzles" in told.stdout
     assert list(tmp_path.iterdir()) == []
 
 

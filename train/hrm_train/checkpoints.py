@@ -94,14 +94,14 @@ def read_trainer(
     values, file = checkpoint.read_json(directory / VALUES), directory / TENSORS
     try:
         tensors, progress = safetensors.torch.load_file(file), Progress(**values["progress"])
-        saved = {**asdict(Recipe()), **values["recipe"]}  # a setting it does not know had no effect then
+        saved = asdict(Recipe.from_mapping(values["recipe"]))  # a setting that it does not name had no effect then
     except (OSError, safetensors.SafetensorError, KeyError, TypeError) as error:
         raise checkpoint.CheckpointError(f"the trainer's state in {directory} cannot be read ({error})") from error
-    different = sorted(key for key in {*saved, *mine} if saved.get(key) != mine.get(key))
+    different = sorted(key for key in mine if saved[key] != mine[key])
     if different:
         key = different[0]
         raise checkpoint.CheckpointError(
-            f"{directory} was trained with {key}={saved.get(key)!r}, not {mine.get(key)!r}; resume with the run's own "
+            f"{directory} was trained with {key}={saved[key]!r}, not {mine[key]!r}; resume with the run's own "
             "settings, or start a new run from its weights with --init"
         )
     for name, target in targets.items():

@@ -35,7 +35,7 @@ class PlanOptions:
     puzzle: Annotated[str | None, typer.Option(help="Which puzzle. [default: arc, or the recipe's]")] = None
     hw: Annotated[str | None, typer.Option(help=f"Machine: auto (default) or {', '.join(TABLES['machines'])}.")] = None
     preset: Annotated[
-        str | None, typer.Option(help=f"Model: {', '.join(SIZES)}. [default: published on a GPU, small on a CPU]")
+        str | None, typer.Option(help=f"Model: {', '.join(SIZES)}. [default: published on a GPU, relational on a CPU]")
     ] = None
     settings: Annotated[list[str] | None, typer.Option("--set", help="key=value of model, recipe or machine.")] = None
     arch: Annotated[str | None, typer.Option(help="hrm, or transformer for the plain one. [default: hrm]")] = None

@@ -151,7 +151,8 @@ def draft(options: PlanOptions, machine: Hardware) -> RunPlan:
     arch = [f"arch={options.arch}"] if options.arch else []
     settings = [f"{key}={value}" for key, value in given.items() if key not in ("puzzle", "preset", "data")]
     of_model, of_recipe, of_machine = _settings_by_record([*settings, *(options.settings or []), *arch])
-    preset = options.preset or given.get("preset") or machine.preset
+    usual_preset = "small" if options.arch and machine.preset == "relational" else machine.preset
+    preset = options.preset or given.get("preset") or usual_preset
     data = options.data or Path("data") / str(options.recipe if "data" in given else kind.name)
     usual = recipe_for(preset, kind, machine.target_batch)
     samples_a_pass = partial(_samples_a_pass, data, kind, given.get("data", {}))
@@ -195,7 +196,7 @@ def read_plan(run: Path, hw: str | None = None) -> RunPlan:
             data=Path(values["data"]),
             hardware=hardware_from_name(hw) if hw else Hardware(**values["hardware"]),
             config=HRMConfig.from_mapping(values["model"]),
-            recipe=Recipe(**values["recipe"]),
+            recipe=Recipe.from_mapping(values["recipe"]),
             init=Path(values["init"]) if values["init"] else None,
         )
     except (KeyError, TypeError, AttributeError) as error:
@@ -224,8 +225,6 @@ def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
             state = {name: value for name, value in state.items() if "hint_head" not in name}
             state |= {name: value for name, value in model.state_dict().items() if "hint_head" in name}
         checkpoint.load_state(model, state, source)
-    elif recipe.geometric_start:
-        geometry.start_from_geometry(model, puzzle.geometry)
     return Trainer(model, feed, recipe, plan.hardware, micro_batch=plan.micro_batch_for(model), say=say)
 
 

@@ -49,7 +49,6 @@ class Recipe:
     curriculum: int = 0  # so many cells of each puzzle are revealed at first, fewer while puzzles are being solved
     curriculum_target: float = 0.5
     deepening_samples: int = 0  # a puzzle's limit of segments grows from `window` to the model's until then
-    geometric_start: bool = False
     quantisation_aware: bool = False  # learns as INT8 will compute; what is validated and saved stays in float
 
     def __post_init__(self) -> None:
@@ -62,6 +61,11 @@ class Recipe:
         for name, kinds in (("loss", LossKind), ("optimiser", Optimiser)):
             if getattr(self, name) not in get_args(kinds):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(get_args(kinds))}")
+
+    @staticmethod
+    def from_mapping(values: Mapping[str, Any]) -> "Recipe":
+        """As a run has written it; `geometric_start` is gone, and acted before the first step alone."""
+        return Recipe(**{key: value for key, value in values.items() if key != "geometric_start"})
 
     def scaled(self, lr: float) -> float:
         """A learning rate of this recipe at its real batch."""
@@ -138,14 +142,11 @@ def config_for(preset: str, puzzle: Puzzle, num_puzzle_ids: int) -> HRMConfig:
 
 
 def recipe_for(preset: str, puzzle: Puzzle, batch_size: int) -> Recipe:
-    """The preset's recipe at that batch; the small model starts from the puzzle's geometry where it can hold it."""
+    """The preset's recipe at that batch."""
     family = puzzle.name.partition("-")[0]
     values: Values = {"puzzle": puzzle.name, "batch_size": batch_size, **named(RECIPES, "preset", preset)}
     if preset == "small":
-        from hrm_model.geometry import misfit  # brings PyTorch, which `--help` does without
-
-        fits = misfit(config_for(preset, puzzle, 1), puzzle.geometry) is None
-        return Recipe(**{**values, **TABLES["starts"].get(family, {})}, geometric_start=fits)
+        return Recipe(**values, **TABLES["starts"].get(family, {}))
     if preset == "relational":
         return Recipe(**values)
     return Recipe(**values, **TABLES["published"]["arc" if family == "arc" else "others"])

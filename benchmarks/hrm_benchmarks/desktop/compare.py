@@ -1,8 +1,7 @@
 """HRM, TRM, a plain transformer and relational blocks beside each other: the same puzzles, seeds and CPU seconds.
 
 Their widths are chosen for about as many parameters. Each learns on one thread by the recipe of its preset, but for a
-rate that stays constant after the warm-up, and starts from the puzzle's geometry where its preset does and it can: a
-TRM cannot.
+rate that stays constant after the warm-up.
 """
 
 import json
@@ -16,7 +15,6 @@ import torch
 from matplotlib.figure import Figure
 
 from hrm_benchmarks.report import Row
-from hrm_model import geometry
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
@@ -48,9 +46,8 @@ def measure(arch: str, data: Path, seeds: Sequence[int], *, cpu_s: float, num_pa
     """Train once for each seed, and evaluate the averaged weights on the test split."""
     puzzle, preset = registry.get(data.name), ARCHS[arch][0]
     config, usual = config_of(arch, puzzle, num_parameters), recipe_for(preset, puzzle, batch_size=32)
-    starts = usual.geometric_start and geometry.misfit(config, puzzle.geometry) is None
     revealed = min(usual.curriculum, puzzle.seq_len // 3)  # the preset's are for 81 cells
-    usual = replace(usual, lr_min_ratio=1.0, warmup_samples=WARMUP, geometric_start=starts, curriculum=revealed)
+    usual = replace(usual, lr_min_ratio=1.0, warmup_samples=WARMUP, curriculum=revealed)
     found = [_trained(config, replace(usual, seed=seed), puzzle, data, cpu_s) for seed in seeds]
     return {
         "puzzle": puzzle.name,
@@ -81,8 +78,6 @@ def _trained(config: HRMConfig, recipe: Recipe, puzzle: Puzzle, data: Path, cpu_
     training, held_out = (batches.open_source(data, split, puzzle) for split in ("train", "test"))
     feed = batches.Feed(training, puzzle, seed=recipe.seed, augment=recipe.augment)
     model = HRM(config)
-    if recipe.geometric_start:
-        geometry.start_from_geometry(model, puzzle.geometry)
     trainer = loop.Trainer(model, feed, recipe, hardware.PRESETS["cpu"])
     end_s = time.process_time() + cpu_s
     while time.process_time() < end_s:

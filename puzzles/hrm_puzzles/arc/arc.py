@@ -6,14 +6,14 @@ Shapes: B batch, N answers, S side of the canvas, T = S * S, G = 2 partitions (r
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
 from hrm_puzzles.arc import canvas as arc_canvas
 from hrm_puzzles.arc import notation as arc_notation
-from hrm_puzzles.grid.board import BoolArray, GridShape, Int32Array, UInt64Array
+from hrm_puzzles.grid.board import BoolArray, Int32Array, UInt64Array
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, UNKNOWN, Ballot, Geometry, Grid, IntArray, Parsed, PuzzleError
 
 TRIALS = (1, 2, 10, 100, 1000)  # the published values of k; ARC itself allows two attempts
@@ -41,8 +41,8 @@ class Arc:
 
     @property
     def geometry(self) -> Geometry:
-        geometry = GridShape(rows=self.side, cols=self.side).geometry
-        return replace(geometry, num_symbols=arc_canvas.VOCAB, num_fixed=arc_canvas.FIRST_COLOUR + 1)
+        fixed = arc_canvas.FIRST_COLOUR + 1
+        return Geometry(board=(self.side, self.side), num_symbols=arc_canvas.VOCAB, num_fixed=fixed)
 
     def parse(self, notation: object) -> Parsed:
         """Read a question with its task's name; refuses grids that are not rectangular or do not fit the canvas."""

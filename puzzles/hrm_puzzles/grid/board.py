@@ -8,18 +8,17 @@ Positions are cells in reading order. Shapes: B boards, R rows, C columns, T = R
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_puzzles.puzzle import Geometry, IntArray
+from hrm_puzzles.puzzle import IntArray
 
 BoolArray = NDArray[np.bool_]
 Int32Array = NDArray[np.int32]
 UInt64Array = NDArray[np.uint64]
 
-ROW, COLUMN = 0, 1
 NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left, right
 
 
@@ -33,14 +32,6 @@ class GridShape:
     @property
     def num_cells(self) -> int:
         return self.rows * self.cols
-
-    @cached_property
-    def geometry(self) -> Geometry:
-        """Partitions into rows and columns; four heads that start by looking one cell up, down, left and right."""
-        row_T, col_T = np.divmod(np.arange(self.num_cells, dtype=np.int32), np.int32(self.cols))
-        heads = tuple(((ROW, down), (COLUMN, right)) for down, right in NEIGHBOURS)
-        groups_GT = np.stack([row_T, col_T]).astype(np.int32)
-        return Geometry(groups_GT=groups_GT, heads=heads, board=(self.rows, self.cols))
 
     def cell_name(self, cell: int) -> tuple[int, int]:
         """(row, column), counted from 1, of a cell index."""

@@ -100,7 +100,7 @@ class GridPuzzle(ABC):
 
     @property
     def geometry(self) -> Geometry:
-        return self.shape.geometry
+        return Geometry(board=(self.rows, self.cols))
 
     @cached_property
     def read(self) -> Callable[[object], Parsed]:

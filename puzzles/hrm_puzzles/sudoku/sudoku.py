@@ -43,12 +43,7 @@ class Sudoku(sudoku_board.SudokuBoard):
     @property
     def geometry(self) -> Geometry:
         side, rows, cols = self.side, self.box_rows, self.box_cols
-        return Geometry(
-            groups_GT=self.groups_GT,
-            heads=(((0, 0),), ((1, 0),), ((2, 0),)),
-            board=(side // rows, rows, side // cols, cols),
-            num_symbols=side,
-        )
+        return Geometry(board=(side // rows, rows, side // cols, cols), num_symbols=side)
 
     @property
     def difficulties(self) -> tuple[str, ...]:
