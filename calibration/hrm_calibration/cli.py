@@ -17,14 +17,14 @@ def commands() -> None:
     """Measure on held-out puzzles what a bundle's settings cost and save."""
 
 
-@main.command(epilog="Example: hrm-calibrate int8 sudoku-6x6 --calib sudoku --out sudoku-int8 --budget 0.5")
+@main.command(epilog="Example: hrm-calibrate int8 sudoku-6x6 --calib sudoku --out sudoku-int8 --int8-budget 0.5")
 def int8(
     bundle_name: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle directory, or a shipped one's name.")],
     calib: Annotated[str, typer.Option(help="sudoku, maze, arc or logistics for fresh puzzles, or a data set or CSV.")],
     out: Annotated[Path, typer.Option(help="Directory for the graphs, the report and its pictures.")],
     data: Annotated[Path | None, typer.Option(help="Data set that a name stands for; else puzzles are made.")] = None,
     puzzles: Annotated[int, typer.Option(min=4, help="Puzzles to record, choose and judge by.")] = 3000,
-    budget: Annotated[float, typer.Option(min=0, max=100, help="Points of exact solves to lose.")] = 100 * INT8_BUDGET,
+    int8_budget: Annotated[float, typer.Option(min=0, max=100, help="Points it may lose.")] = 100 * INT8_BUDGET,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the engine.")] = 1,
 ) -> None:
     """The INT8 forms of a bundle's float32 graph, and what they lose."""
@@ -40,7 +40,7 @@ def int8(
 
     atomic.require_free(out)
     bundle = Bundle.open(find_bundle(bundle_name))
-    settings = Int8Settings(budget=budget / 100)
+    settings = Int8Settings(budget=int8_budget / 100)
     with stages_on() as stages:
         progress = partial(stages.show, "making puzzles")
         questions = find_questions(calib, bundle.puzzle, count=puzzles, data=data, progress=progress)
