@@ -190,7 +190,9 @@ class _Segment:
         graph, config = self.graph, self.config
         shape = (0, *config.board, config.num_symbols, config.num_channels)
         h = graph.node(f"{scope}/candidates", "Reshape", x, graph.ints(*shape))
-        m = graph.node(f"{scope}/message", "Relu", self.biased(f"{scope}/message", f"{module}.message", h))
+        flat = self.flat(f"{scope}/flat", x, config.num_channels)
+        m = graph.node(f"{scope}/message", "Relu", self.biased(f"{scope}/message", f"{module}.message", flat))
+        m = graph.node(f"{scope}/messages", "Reshape", m, graph.ints(-1, *shape[1:]))
         across, down = self.total(f"{scope}/across", m, COLUMN), self.total(f"{scope}/down", m, ROW)
         heard = {
             "own": (m, "own"),
@@ -207,7 +209,8 @@ class _Segment:
         }
         rows = self.sum(f"{scope}/rows", said["across"], said["row"], said["box"])
         columns = self.sum(f"{scope}/columns", said["down"], said["column"])
-        state = self.biased(f"{scope}/state", f"{module}.state", h)
+        state = self.biased(f"{scope}/state", f"{module}.state", flat)
+        state = graph.node(f"{scope}/states", "Reshape", state, graph.ints(-1, *shape[1:-1], config.inner_size))
         known = self.sum(f"{scope}/known", state, said["own"], said["cell"], rows, columns)
         change = self.linear(f"{scope}/out", f"{module}.out_proj", graph.node(f"{scope}/kept", "Relu", known))
         h = self.residual(scope, h, change)
@@ -218,17 +221,24 @@ class _Segment:
         graph, config = self.graph, self.config
         cells = graph.node(f"{scope}/cells", "Reshape", x, graph.ints(0, *config.board, config.hidden_size))
         around = self.around(scope, cells, last=(config.hidden_size,))
-        around = graph.node(f"{scope}/flat", "Reshape", around, graph.ints(0, config.seq_len, 9 * config.hidden_size))
+        around = self.flat(f"{scope}/flat", around, 9 * config.hidden_size)
         kept = graph.node(f"{scope}/kept", "Relu", self.biased(f"{scope}/near", f"{module}.near", around))
-        return self.residual(scope, x, self.linear(f"{scope}/out", f"{module}.out_proj", kept))
+        change = self.linear(f"{scope}/out", f"{module}.out_proj", kept)
+        shape = graph.ints(-1, config.seq_len, config.hidden_size)
+        return self.residual(scope, x, graph.node(f"{scope}/changes", "Reshape", change, shape))
 
     def colours(self, scope: str, module: str, x: str) -> str:
         """`ColourBlock.forward`, over colours of cells [B, r, c, S, C]."""
         graph, config = self.graph, self.config
         last = (config.num_symbols, config.num_channels)
         h = graph.node(f"{scope}/colours", "Reshape", x, graph.ints(0, *config.board, *last))
-        m = graph.node(f"{scope}/message", "Relu", self.biased(f"{scope}/message", f"{module}.message", h))
-        near = self.biased(f"{scope}/near", f"{module}.near", self.around(f"{scope}/near", h, last))
+        flat = self.flat(f"{scope}/flat", x, config.num_channels)
+        m = graph.node(f"{scope}/message", "Relu", self.biased(f"{scope}/message", f"{module}.message", flat))
+        m = graph.node(f"{scope}/messages", "Reshape", m, graph.ints(-1, *config.board, *last))
+        near = self.flat(f"{scope}/near_flat", self.around(f"{scope}/near", h, last), 9 * config.num_channels)
+        near = self.biased(f"{scope}/near", f"{module}.near", near)
+        shape = graph.ints(-1, *config.board, config.num_symbols, config.inner_size)
+        near = graph.node(f"{scope}/nears", "Reshape", near, shape)
         cell, share = self.total(f"{scope}/cell", m, 3), graph.number(1 / config.num_symbols)
         heard = {
             "board": self.over_board(f"{scope}/board", m, config.num_symbols),
@@ -269,7 +279,12 @@ class _Segment:
             nine.append(graph.node(f"{scope}/cells_{down}_{right}", "Slice", padded, *bounds))
         return graph.node(f"{scope}/around", "Concat", *nine, axis=2 + len(last))
 
+    def flat(self, name: str, x: str, width: int) -> str:
+        """[rows, width], for `biased`."""
+        return self.graph.node(name, "Reshape", x, self.graph.ints(-1, width))
+
     def biased(self, name: str, module: str, x: str) -> str:
+        """Product and bias of a matrix: of two dimensions, since ONNX Runtime only then makes one Gemm of both."""
         weighed = self.linear(f"{name}_weighed", f"{module}_proj", x)
         return self.graph.node(f"{name}_biased", "Add", weighed, self.weight(f"{module}_bias"))
 
