@@ -1,8 +1,13 @@
-"""A relational model on another board: its weights know the puzzle's relations and not how large a board is."""
+"""A relational model on another board or with more channels.
 
+Its weights know the puzzle's relations and not how large a board is.
+"""
+
+import math
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
@@ -42,3 +47,32 @@ def on_board(model: HRM, puzzle: Puzzle) -> HRM:
             raise ValueError(f"weights of a board {config.board} have no {name} for {puzzle.name}; choose its own kind")
     other.load_state_dict(weights)
     return other.train(model.training)
+
+
+NOISE = 0.01  # share of a fresh weight that a new channel begins with: none would learn from zero
+
+
+def widened(model: HRM, wide: HRM) -> dict[str, Tensor]:
+    """The state of `wide`, fresh and of more channels a cell, that makes it compute what `model` does, but for noise.
+
+    Normalisation divides by the root of the mean over all channels, so the old ones are written larger and read
+    smaller. After Net2WiderNet (arXiv:1511.05641). Refuses fewer channels, and vectors of symbols.
+    """
+    before, after = model.config.hidden_size, wide.config.hidden_size
+    if model.config.blocks != "relational" or model.config.num_symbols > 1 or after < before:
+        raise ValueError(
+            f"weights of {before} channels cannot be widened to {after}; only those of a grid can, to more"
+        )
+    scale, state = math.sqrt(after / before), wide.state_dict()
+    for name, old in model.state_dict().items():
+        new = state[name]
+        if name.endswith("near_proj.weight"):  # [F, 9 D]; what it reads of new channels is small already
+            old, new = old.unflatten(1, (9, -1)), new.unflatten(1, (9, -1))
+        elif old.shape != new.shape:
+            new *= NOISE
+        is_read, is_written = (
+            name.endswith(("near_proj.weight", "head.weight")),
+            name.endswith(("out_proj.weight", "_init")),
+        )
+        new[tuple(map(slice, old.shape))] = old / scale if is_read else old * scale if is_written else old
+    return state

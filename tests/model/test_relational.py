@@ -9,7 +9,7 @@ import torch
 from export_tools import relational_sizes
 
 from hrm_model.config import HRMConfig
-from hrm_model.geometry import on_board
+from hrm_model.geometry import on_board, widened
 from hrm_model.hrm import HRM, SegmentOutput
 from hrm_model.layers import rotary_table
 from hrm_puzzles import registry
@@ -64,6 +64,26 @@ def test_weights_of_a_grid_do_not_know_its_size() -> None:
     inside = 8 - 2 * NUM_SEGMENTS
     assert torch.allclose(wide[:, :inside, :inside], narrow[:, :inside, :inside], atol=EXACT)
     assert not torch.allclose(wide[:, 7, 7], narrow[:, 7, 7], atol=0.01)
+
+
+def test_a_wider_model_of_a_grid_begins_with_the_same_answers_and_every_new_channel_learns() -> None:
+    narrow, wide = fresh_model("maze-8x8"), fresh_model("maze-8x8", hidden_size=48)
+    wide.load_state_dict(widened(narrow, wide))
+    tokens_BT = torch.randint(1, 6, (2, 64), generator=torch.Generator().manual_seed(0))
+    expected, found = (thought(model, tokens_BT) for model in (narrow, wide))
+    gap, spread = (found.logits_BTV - expected.logits_BTV).std(), expected.logits_BTV.std()
+    assert 0 < gap < 0.05 * spread
+    assert torch.allclose(found.q_halt_B, expected.q_halt_B, atol=0.2)
+    wide.segment(wide.start(2), tokens_BT, torch.zeros(2, dtype=torch.int64)).logits_BTV.square().sum().backward()
+    for weights in (block.out_proj.weight.grad for block in wide.high_level.layers):
+        assert weights is not None
+        assert (weights.abs().sum(1) > 0).all()
+
+
+@pytest.mark.parametrize(("puzzle", "sizes"), [("maze-8x8", {"hidden_size": 8}), ("sudoku-4x4", {"hidden_size": 96})])
+def test_weights_that_cannot_be_widened_are_refused(puzzle: str, sizes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="only those of a grid can, to more"):
+        widened(fresh_model(puzzle), fresh_model(puzzle, **sizes))
 
 
 def test_a_block_of_units_sums_what_the_candidates_of_each_unit_say() -> None:

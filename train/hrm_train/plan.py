@@ -218,7 +218,8 @@ def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
     if plan.init and not (plan.run / "latest").exists():  # a checkpoint of the run itself replaces the start anyway
         source = checkpoint.resolve(plan.init)
         start = geometry.on_board(checkpoint.load(source)[0], puzzle)
-        state = start.state_dict()
+        is_wider = start.config.hidden_size != plan.config.hidden_size
+        state = geometry.widened(start, model) if is_wider else start.state_dict()
         if len(state["puzzle_table"]) != plan.config.num_puzzle_ids:  # other puzzles: all begin as the mean of the old
             state["puzzle_table"] = state["puzzle_table"].mean(0).expand_as(model.puzzle_table)
         if start.config.num_hints != plan.config.num_hints:  # other hints are learnt anew
