@@ -184,6 +184,7 @@ def slots_for(graph: ModelProto, most: int = MAX_SLOTS) -> int:
 def session_of(graph: ModelProto, num_threads: int = 0, provider: Provider = CPU) -> ort.InferenceSession:
     """A graph on all cores unless a number of threads is given, in no more memory than a step takes."""
     options = ort.SessionOptions()
+    options.log_severity_level = 3  # errors; its optimiser warns of each fusion that it leaves undone
     options.intra_op_num_threads = num_threads
     options.enable_cpu_mem_arena = False  # an arena would keep the largest step's tensors for good
     # as written: by default what is shown comes last, and every tensor of a step is held until then

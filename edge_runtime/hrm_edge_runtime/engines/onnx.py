@@ -202,6 +202,7 @@ def open_session(path: Path, provider: Provider, num_threads: int | None) -> ort
     if provider is not CPU and hasattr(ort, "preload_dlls"):
         ort.preload_dlls()  # CUDA and cuDNN where pip put them; since 1.21
     options = ort.SessionOptions()
+    options.log_severity_level = 3  # errors; its optimiser warns of each fusion that it leaves undone
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.intra_op_num_threads = num_threads or num_cores()
     options.inter_op_num_threads = 1
