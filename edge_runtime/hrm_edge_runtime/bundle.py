@@ -193,8 +193,10 @@ DEFAULT_NAME = "sudoku"
 
 
 def shipped_bundles() -> dict[str, Path]:
-    """The bundles in the package by name, the default first."""
-    paths = sorted(SHIPPED_BUNDLES.glob("*.bundle"), key=lambda path: (path.stem != DEFAULT_NAME, path))
+    """The bundles in the package by name: the default first, 7x7 before 15x15."""
+    found = SHIPPED_BUNDLES.glob("*.bundle")
+    by_size = {path: re.sub(r"\d+", lambda digits: digits[0].zfill(3), path.name) for path in found}
+    paths = sorted(by_size, key=lambda path: (path.stem != DEFAULT_NAME, by_size[path]))
     return {path.stem: path for path in paths}
 
 

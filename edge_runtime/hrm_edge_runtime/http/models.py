@@ -115,7 +115,10 @@ class ParsedRequest:
 
 
 def candidate_models(models: Iterable[ServedModel], request: SolveRequest) -> list[ServedModel]:
-    """The named model, those of its kind, or one of each kind, the likeliest first; refuses with 404 or 422."""
+    """The named model, those of its kind, or one of each kind; refuses with 404 or 422.
+
+    The likeliest first: those that have learned the task that is asked, then in the order in which they are served.
+    """
     kinds: set[str] = set()
     candidates: dict[str, ServedModel] = {}
     for model in models:
@@ -132,7 +135,10 @@ def candidate_models(models: Iterable[ServedModel], request: SolveRequest) -> li
         solved = ", ".join(sorted(map(repr, kinds)))
         message = f"no model here solves {request.kind!r}"
         raise invalid("unknown-kind", message, f"use {solved}, {leave_out}", field="kind")
-    return list(candidates.values())
+    task = request.puzzle.get("task") if isinstance(request.puzzle, dict) else None
+    return sorted(
+        candidates.values(), key=lambda model: not isinstance(task, str) or model.identifiers.row_of(task) is None
+    )
 
 
 def parse_request(
@@ -179,6 +185,7 @@ def _refusal(notation: object, errors: Sequence[tuple[ServedModel, PuzzleError]]
     """Why no model reads a puzzle, in the words of those kinds that fit it best."""
     fits = [_fit(notation, model.puzzle, error) for model, error in errors]
     best = [said for said, fit in zip(errors, fits, strict=True) if fit and fit > max(fits) - NEARLY]
+    best = list({error.problem: (model, error) for model, error in reversed(best)}.values())[::-1]  # each reason once
     if len(errors) == 1 or len(best) == 1:
         return bad_puzzle((best or errors)[0][1])
     if not best:

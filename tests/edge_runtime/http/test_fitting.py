@@ -9,7 +9,7 @@ from hrm_edge_runtime.http.schema import SolveRequest
 
 SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 MAZE = "#...#.#.\n#.###.#S\n#.....G.\n#.###.##\n#.#...#.\n#.#####.\n#.......\n########"
-SERVED = "sudoku, arc-7x7, logistics-6x6, logistics, maze-14x14, maze-8x8, maze, sudoku-6x6"
+SERVED = "sudoku, arc-7x7, arc-15x15, logistics-6x6, logistics, maze-8x8, maze-14x14, maze, sudoku-6x6"
 GENERAL = f"this is no puzzle of any kind served here ({SERVED})"
 
 
@@ -49,6 +49,15 @@ def test_a_refusal_speaks_of_the_kinds_that_fit_best(models: list[ServedModel], 
         parse_request(candidate_models(models, request), request, task_id=1, arrival_s=0.0)
     assert sorted(refused.value.detail.message.split("; ")) == sorted(message.split("; "))
     assert refused.value.status == 422
+
+
+@pytest.mark.parametrize(("task", "name"), [("0520fde7", "arc-7x7"), ("017c7c7b", "arc-15x15")])
+def test_a_task_is_answered_by_the_smallest_board_of_those_that_learned_it(
+    models: list[ServedModel], task: str, name: str
+) -> None:
+    """Also where the grid of the question fits a smaller one."""
+    request = SolveRequest(puzzle={"task": task, "input": [[0, 3], [3, 0]]})
+    assert parse_request(candidate_models(models, request), request, task_id=1, arrival_s=0.0).model.name == name
 
 
 def test_an_unknown_task_is_refused_with_tasks_that_the_model_has(models: list[ServedModel]) -> None:
