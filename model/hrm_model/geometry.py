@@ -70,9 +70,7 @@ def widened(model: HRM, wide: HRM) -> dict[str, Tensor]:
             old, new = old.unflatten(1, (9, -1)), new.unflatten(1, (9, -1))
         elif old.shape != new.shape:
             new *= NOISE
-        is_read, is_written = (
-            name.endswith(("near_proj.weight", "head.weight")),
-            name.endswith(("out_proj.weight", "_init")),
-        )
+        is_read = name.endswith(("near_proj.weight", "head.weight"))
+        is_written = name.endswith(("out_proj.weight", "_init"))
         new[tuple(map(slice, old.shape))] = old / scale if is_read else old * scale if is_written else old
     return state
