@@ -66,7 +66,7 @@ class Identifiers:
         return bool((sorted_N[1:] != sorted_N[:-1]).all())
 
     def row_of(self, name: str) -> int | None:
-        rows = self._order_N[self._place(name.encode(errors="surrogatepass")) :][:1].tolist()
+        rows = self._order_N[self._place(name.encode()) :][:1].tolist()
         return rows[0] if rows and self[rows[0]] == name else None
 
     def rows_beginning(self, start: str) -> list[int]:

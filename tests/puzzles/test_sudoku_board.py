@@ -26,7 +26,7 @@ def test_tokens_that_stand_for_no_digit_decode_to_blanks(puzzle: Puzzle) -> None
 
 
 @each
-def test_the_geometry_has_three_partitions_into_equal_parts(puzzle: Puzzle) -> None:
+def test_a_board_has_three_partitions_into_equal_parts(puzzle: Puzzle) -> None:
     side = puzzle.vocab_size - 2
     for group_T in puzzle.groups_GT:
         assert np.bincount(group_T).tolist() == [side] * side

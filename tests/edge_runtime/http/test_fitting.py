@@ -60,10 +60,9 @@ def test_a_task_is_answered_by_the_smallest_board_of_those_that_learned_it(
     assert parse_request(candidate_models(models, request), request, task_id=1, arrival_s=0.0).model.name == name
 
 
-@pytest.mark.parametrize("task", ["nowhere", "no\ud800where"])  # a half of a pair is no text, and JSON can hold it
-def test_an_unknown_task_is_refused_with_tasks_that_the_model_has(models: list[ServedModel], task: str) -> None:
-    request = SolveRequest(puzzle={"task": task, "input": [[0]]})
-    with pytest.raises(ServiceError, match="has not learned the task 'no") as refused:
+def test_an_unknown_task_is_refused_with_tasks_that_the_model_has(models: list[ServedModel]) -> None:
+    request = SolveRequest(puzzle={"task": "nowhere", "input": [[0]]})
+    with pytest.raises(ServiceError, match="has not learned the task 'nowhere'") as refused:
         parse_request(candidate_models(models, request), request, task_id=1, arrival_s=0.0)
     learned = "use one of its 76, as 0520fde7, 05269061, 0d3d703e, or train on its demonstrations"
     assert refused.value.detail.remedy == learned
