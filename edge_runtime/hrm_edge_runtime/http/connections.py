@@ -9,8 +9,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
+import httptools
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -21,7 +22,8 @@ HEADER_BYTES = 16 * 1024
 READ_BYTES = 4096  # at most in one turn of the event loop: no client may have more than some hundred events of it
 MANY_PIECES = 1000  # of a body, from where on they must have LEAST_PIECE bytes on average: each is a call of Python
 LEAST_PIECE = 16
-MAX_AHEAD = 128  # requests sent before the answer to the first
+MAX_AHEAD_BYTES = 16 * 1024  # of requests that are sent before the answer to the first
+OF_UPGRADE = (b"upgrade", b"http2-settings")  # headers, and words of the header Connection
 HALF_CLOSED_SECONDS = 0.2  # for an answer to a client that sends no more; one that has left looks the same
 HEADER_SECONDS = 10.0  # from the first byte, or the connection, to the end of the header
 UNREAD_SECONDS = 10.0  # for the rest of a body that was refused: long enough for its client to see why
@@ -72,7 +74,11 @@ class SmallReads(asyncio.BufferedProtocol):
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """Uvicorn's HTTP/1.1 over one connection, with a bound on headers and a deadline for the client's next step."""
+    """Uvicorn's HTTP/1.1 over one connection, with a bound on headers and a deadline for the client's next step.
+
+    Uvicorn's `cycle` is the request that arrived last. `_answering` is the one whose answer is being written: they
+    differ if a client sends its next request before it has the answer to the last one.
+    """
 
     def __init__(self, *, limits: ConnectionLimits, **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
@@ -80,9 +86,14 @@ class GuardedProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._expected: Reason | None = None
         self._fetching: asyncio.TimerHandle | None = None
-        self._header_bytes = self._num_pieces = self._body_bytes = self._fault = 0
+        self._answering: RequestResponseCycle | None = None
+        self._header_bytes = 0  # since the last header or piece of a body: of headers, chunk sizes and trailers
+        self._ahead_bytes = 0
+        self._num_pieces = 0
+        self._body_bytes = 0
+        self._fault = 0
         self._is_body_due = False
-        self._is_ignored = False  # whatever still comes from this client
+        self._is_ignored = False  # all further bytes of this client
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -100,6 +111,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._limits.num_open -= 1
         self._leave()
+        if self._answering is not None:
+            self._cut_off(self._answering)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -107,39 +120,81 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         if not self._is_answering and self._expected not in ("slow-header", "unread-body"):
             self._expect("slow-header", self._limits.header_s)
-        if not self._is_body_due:
-            self._header_bytes += len(data)
-        super().data_received(data)
+        self._header_bytes += len(data)
+        self._parse(data)
         if self._header_bytes > HEADER_BYTES:
             self._refuse(_bad_http(431))
         if self._is_answering:
             self._limits.idle.pop(self, None)
             self._expect_nothing()
+            self._count_ahead(len(data))
         elif self._expected == "unread-body" and not self._is_body_due:
             self._expect("slow-header", self._limits.header_s)
+
+    def _parse(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        assert self.parser is not None  # as long as the connection lasts
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._parse(self._without_upgrade() + data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse(_bad_http(self._fault or 400))
+
+    def _without_upgrade(self) -> bytes:
+        """Begin to parse the last header again, as if its client had not offered another protocol.
+
+        A parser that has seen such an offer skips the body, and would read it as the next request.
+        """
+        assert self.parser is not None
+        method = self.parser.get_method()
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (method, self.url, version)]
+        for name, value in self.headers:
+            if name == b"connection":
+                value = b",".join(word for word in value.split(b",") if word.strip().lower() not in OF_UPGRADE)
+            if name not in OF_UPGRADE:
+                lines.append(b"%s: %s" % (name, value))
+        self.parser = httptools.HttpRequestParser(self)
+        return b"\r\n".join([*lines, b"", b""])
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._is_body_due:  # what comes behind a body is a trailer
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._fault = self._fault_of_header()
         if self._fault:
-            raise ValueError(self._fault)  # ends the parsing: uvicorn calls send_400_response
+            raise ValueError(self._fault)  # ends the parsing
+        assert self.parser is not None
+        if self.parser.should_upgrade():
+            return  # `_parse` goes on
+        super().on_headers_complete()
         self._header_bytes = self._num_pieces = self._body_bytes = 0
         self._is_body_due = True
-        super().on_headers_complete()
+        if self._is_answering:
+            self.flow.resume_reading()  # uvicorn stops it, and would not see the client leave
+        else:
+            self._answering = self.cycle
 
     def on_body(self, body: bytes) -> None:
         self._num_pieces += 1
         self._body_bytes += len(body)
+        self._header_bytes = 0
         if self._num_pieces > MANY_PIECES and self._body_bytes < LEAST_PIECE * self._num_pieces:
-            raise ValueError("a body in crumbs")  # as above
+            raise ValueError("a body in crumbs")  # ends the parsing
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._is_body_due = False
-        super().on_message_complete()
+        if self._is_body_due:  # not so behind a header that offers another protocol
+            self._is_body_due = False
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._answering = self.pipeline[-1][0] if self.pipeline else None
+        self._ahead_bytes = 0
         super().on_response_complete()
-        if self._is_answering:  # the next one was sent ahead, and has begun by now
+        if self._is_answering:
             return
         self._limits.idle[self] = None
         if self._is_body_due:
@@ -173,11 +228,6 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._fetching is not None:
             self._fetching.cancel()
 
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what the parser does not take, in the shape of every refusal and without repeating it."""
-        del msg
-        self._refuse(_bad_http(self._fault or 400))
-
     def drop(self, reason: Reason) -> None:
         self._leave()
         self._limits.dropped[reason] += 1
@@ -191,8 +241,31 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @property
     def _is_answering(self) -> bool:
-        cycle = cast("RequestResponseCycle | None", self.cycle)  # which uvicorn declares without the None
-        return cycle is not None and not cycle.response_complete
+        return self._answering is not None and not self._answering.response_complete
+
+    @property
+    def _is_ahead(self) -> bool:
+        """Whether what comes now stands behind the request that is being answered."""
+        return self._is_answering and (self.cycle is not self._answering or not self._is_body_due)
+
+    def _count_ahead(self, num_bytes: int) -> None:
+        self._ahead_bytes += num_bytes if self._is_ahead else 0
+        if self._ahead_bytes > MAX_AHEAD_BYTES:
+            self._answer_no_more()
+
+    def _answer_no_more(self) -> None:
+        """Make the answer in progress the last one of this connection; what came behind its request is dropped."""
+        assert self._answering is not None
+        self._is_ignored = True
+        self.pipeline.clear()
+        self.cycle = self._answering
+        self.cycle.keep_alive = False
+
+    @staticmethod
+    def _cut_off(cycle: RequestResponseCycle) -> None:
+        """Tell the application that the client of a request has left."""
+        cycle.disconnected = True
+        cycle.message_event.set()
 
     def _fault_of_header(self) -> int:
         """The status that refuses what llhttp lets pass, or 0."""
@@ -202,24 +275,38 @@ class GuardedProtocol(HttpToolsProtocol):
             num_hosts += name == b"host"
             if name == b"transfer-encoding" and value.lower() != b"chunked":
                 return 501
-        if len(self.pipeline) >= MAX_AHEAD:
-            return 400
         if size > HEADER_BYTES:
             return 431
-        assert self.parser is not None  # as long as the connection lasts
+        assert self.parser is not None
+        if self.parser.get_method() == b"CONNECT":
+            return 501
         version = self.parser.get_http_version()
         is_fit = (version == "1.1" and num_hosts == 1) or (version == "1.0" and num_hosts < 2)
         return 0 if is_fit else 400
 
     def _refuse(self, refusal: ServiceError) -> None:
+        """Answer bytes that are no request: at once, or by silence if another answer is being written or fetched."""
         if self._is_ignored:
             return
         self._is_ignored = True
-        if self._is_body_due and not self._is_answering:  # it was answered, and that must still be fetched
+        if self._is_ahead:
+            self._answer_no_more()
             return
-        if self._is_answering and self.cycle.response_started:
+        if self._is_answering:
+            self._refuse_body(refusal)
+        elif not self._is_body_due:  # else it was answered, and that must still be fetched
+            self._write_refusal(refusal)
+
+    def _refuse_body(self, refusal: ServiceError) -> None:
+        """Refuse the rest of a body that is being read."""
+        assert self._answering is not None
+        self._cut_off(self._answering)
+        if self._answering.response_started:
             self.transport.abort()
-            return
+        else:
+            self._write_refusal(refusal)
+
+    def _write_refusal(self, refusal: ServiceError) -> None:
         body = as_json(refusal.body()).encode()
         own = {"content-type": JSON, "content-length": len(body), "connection": "close"}
         lines = [f"{name}: {value}\r\n".encode() for name, value in {**own, **refusal.headers}.items()]

@@ -20,7 +20,13 @@ from scripted_server import examples
 from service_tools import PATIENCE_S, running, wait_for
 from uvicorn.server import ServerState
 
-from hrm_edge_runtime.http.connections import MAX_AHEAD, READ_BYTES, ConnectionLimits, GuardedProtocol
+from hrm_edge_runtime.http.connections import (
+    HEADER_BYTES,
+    MAX_AHEAD_BYTES,
+    READ_BYTES,
+    ConnectionLimits,
+    GuardedProtocol,
+)
 from hrm_edge_runtime.http.server import DrainingServer, ServerOptions
 from hrm_edge_runtime.worker.client import EngineClient
 
@@ -33,13 +39,20 @@ CHUNKED = GET.replace(b"\r\n\r\n", b"\r\ntransfer-encoding: chunked\r\n\r\n")
 CRUMBS = b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class House:
-    """A server with nothing but connection limits: `/` answers, `/large` says much, `/busy` waits for `leave`."""
+    """A server with nothing but connection limits.
+
+    `/` answers, `/large` says much, `/busy` waits for `leave`, `/slow` as well in the middle of its answer, `/told`
+    until its client leaves, and `/echo` answers with the body.
+    """
 
     limits: ConnectionLimits
-    port: int
-    leave: asyncio.Event
+    port: int = 0
+    leave: asyncio.Event = field(default_factory=asyncio.Event)
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    waiting: int = 0
+    departures: int = 0
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def connect(self, first: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -57,27 +70,37 @@ class House:
 
 @contextlib.asynccontextmanager
 async def house(**limits: Any) -> AsyncIterator[House]:
-    leave = asyncio.Event()
+    enforced = {"max_connections": 100, "header_s": AGES_S, "unread_s": AGES_S, "fetch_s": AGES_S, **limits}
+    there = House(limits=ConnectionLimits(**enforced))
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        del receive
-        if scope["path"] == "/busy":
-            await leave.wait()
-        body = b"." * (LARGE if scope["path"] == "/large" else 2)
+        there.headers += scope["headers"]
+        path = scope["path"]
+        if path == "/busy":
+            await there.leave.wait()
+        if path == "/told":
+            there.waiting += 1
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            there.waiting -= 1
+            there.departures += 1
+            return
+        body = b"." * (LARGE if path == "/large" else 2)
+        if path == "/echo":
+            body = await whole_body(receive)
         length = [(b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": length})
         await send({"type": "http.response.body", "body": body[:1], "more_body": True})
+        if path == "/slow":
+            await there.leave.wait()
         await send({"type": "http.response.body", "body": body[1:]})
 
-    enforced = ConnectionLimits(
-        **{"max_connections": 100, "header_s": AGES_S, "unread_s": AGES_S, "fetch_s": AGES_S, **limits}
-    )
     state = ServerState()
     config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", timeout_keep_alive=int(AGES_S))
-    make = functools.partial(GuardedProtocol, limits=enforced, config=config, server_state=state, app_state={})
+    make = functools.partial(GuardedProtocol, limits=there.limits, config=config, server_state=state, app_state={})
     server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
     async with server:
-        there = House(limits=enforced, port=server.sockets[0].getsockname()[1], leave=leave)
+        there.port = server.sockets[0].getsockname()[1]
         try:
             with anyio.fail_after(AGES_S):
                 yield there
@@ -85,6 +108,15 @@ async def house(**limits: Any) -> AsyncIterator[House]:
             await there.close()
             while state.connections:
                 await asyncio.sleep(0.01)
+
+
+async def whole_body(receive: Any) -> bytes:
+    body = b""
+    while (message := await receive())["type"] == "http.request":
+        body += message["body"]
+        if not message["more_body"]:
+            break
+    return body
 
 
 async def ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dribble: bytes = b"") -> bytes:
@@ -208,10 +240,81 @@ async def test_body_in_small_lines_is_read() -> None:
         writer.close()
 
 
-async def test_requests_sent_far_ahead_are_not_kept() -> None:
+async def test_requests_sent_far_ahead_are_not_kept_and_the_first_is_answered() -> None:
     async with house() as there:
-        said = await ended(*await there.connect(GET.replace(b"/ ", b"/busy ") + GET * 20 * MAX_AHEAD))
-        assert said.startswith(b"HTTP/1.1 400")
+        reader, writer = await there.connect(GET.replace(b"/ ", b"/busy ") + GET * (MAX_AHEAD_BYTES // len(GET)))
+        writer.write(GET * 1000)
+        await asyncio.sleep(SHORT_S)
+        there.leave.set()
+        said = await ended(reader, writer)
+        assert said.count(b"HTTP/1.1 200") == 1
+        assert b"connection: close" in said
+
+
+@pytest.mark.parametrize("behind", [b"", GET, GET * 3, b"GET / HT"])
+async def test_client_that_leaves_is_seen_whatever_it_sent_behind_its_request(behind: bytes) -> None:
+    async with house() as there:
+        _, writer = await there.connect(GET.replace(b"/ ", b"/told ") + behind)
+        while not there.waiting:
+            await asyncio.sleep(0.01)
+        writer.transport.abort()
+        while there.waiting:
+            await asyncio.sleep(0.01)
+        assert there.departures == 1
+
+
+@pytest.mark.parametrize("behind", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"x" * 2 * HEADER_BYTES])
+@pytest.mark.parametrize("path", [b"/busy ", b"/slow "])
+async def test_nonsense_behind_a_request_never_shows_in_its_answer(path: bytes, behind: bytes) -> None:
+    async with house() as there:
+        reader, writer = await there.connect(GET.replace(b"/ ", path) + behind)
+        await asyncio.sleep(SHORT_S / 3)
+        there.leave.set()
+        said = await ended(reader, writer)
+        assert said.startswith(b"HTTP/1.1 200")
+        assert said.count(b"HTTP/1.1") == 1
+        assert said.endswith(b"..")
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        b"0\r\n" + b"x: y\r\n" * HEADER_BYTES,
+        b"0\r\nx: " + b"y" * 2 * HEADER_BYTES,
+        b"1;" + b"y" * 2 * HEADER_BYTES,
+    ],
+)
+async def test_trailers_are_bounded_as_headers_are(behind: bytes) -> None:
+    async with house() as there:
+        said = await ended(*await there.connect(CHUNKED.replace(b"/ ", b"/busy ") + b"1\r\nx\r\n" + behind))
+        assert said.startswith(b"HTTP/1.1 431")
+
+
+async def test_trailers_are_no_headers() -> None:
+    async with house() as there:
+        trailers = b"1\r\nx\r\n0\r\norigin: http://elsewhere\r\nhost: two\r\n\r\n"
+        reader, _ = await there.connect(CHUNKED + trailers + GET)
+        for _ in range(2):
+            assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
+        assert [name for name, _ in there.headers] == [b"host", b"transfer-encoding", b"host"]
+
+
+@pytest.mark.parametrize("is_in_one_piece", [True, False])
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket", b"x"])
+@pytest.mark.parametrize(
+    "body", [b"content-length: 4\r\n\r\nbody", b"transfer-encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n"]
+)
+async def test_offer_of_another_protocol_is_passed_over(body: bytes, protocol: bytes, is_in_one_piece: bool) -> None:
+    head, end, rest = body.partition(b"\r\n\r\n")
+    offer = b"POST /echo HTTP/1.1\r\nhost: a\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: " + protocol + b"\r\n"
+    async with house() as there:
+        reader, writer = await there.connect(offer + head + end + (rest if is_in_one_piece else b""))
+        if not is_in_one_piece:
+            await asyncio.sleep(SHORT_S / 3)
+            writer.write(rest)
+        assert (await reader.readuntil(b"body")).startswith(b"HTTP/1.1 200")
+        writer.write(GET)
+        assert (await reader.readuntil(b"..")).startswith(b"HTTP/1.1 200")
 
 
 async def test_some_requests_sent_ahead_are_answered_in_their_turn() -> None:
@@ -289,6 +392,8 @@ async def test_one_connection_too_many_is_told_so() -> None:
         (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nhost : a\r\n\r\n", 400),
         (b"GET / HTTP/2.0\r\nhost: a\r\n\r\n", 400),
+        (b"CONNECT a:443 HTTP/1.1\r\nhost: a\r\n\r\n", 501),
+        (b"GET http://a HTTP/1.1\r\nhost: a\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 20_000, 431),
         (b"GET /" + b"y" * 20_000, 431),
         (b"GET / HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 60_000 + b"\r\n\r\n", 431),
