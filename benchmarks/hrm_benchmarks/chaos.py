@@ -1,44 +1,35 @@
 """A server in trouble: its engine is killed and stopped, its model reloaded, and clients flood, stall, crumble and go.
 
 Others ask as usual beside them. Each of their requests must get the answer that the quiet server gave, once, or a
-refusal that says why; and `/livez` must answer soon. `attacked` is one attack alone, from a process of its own.
+refusal that says why; and `/livez` must answer soon.
 """
 
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
 
-import aiohttp
 import httpx
 import numpy as np
 
+from hrm_benchmarks import attacks
 from hrm_benchmarks import server as serving
 from hrm_benchmarks.processes import Soak
 from hrm_benchmarks.report import Row, tell
 from hrm_benchmarks.server import RunningServer, Target
 from hrm_edge_runtime.bundle import Bundle
 from hrm_edge_runtime.http import auth
-from hrm_host import system
 from hrm_puzzles.data.sources import Questions
 
 STALL_S = 2  # an engine without a step for so long is killed
 SINGLES, STREAMS, LINES = 8, 2, 100
 FLOOD, CRUMBLING, LEAVING = 500, 8, 20
 DWELL_S = 3.0  # how long slow readers and floods stay
-PROBE_EVERY_S, PATIENCE_S = 0.02, 5.0
 CRUMBS = b"transfer-encoding: chunked\r\n\r\n", b"1\r\n\n\r\n" * 20_000
-WORTHLESS = b"content-length: 99999999999\r\n\r\n", b"x\n" * 20_000
-
-Attack = Literal["crumbs", "lines", "connections"]
 
 
 def measure(bundle: Bundle, asked: Questions, *, seconds: float, every_s: float, seed: int) -> Row:
@@ -50,71 +41,6 @@ def measure(bundle: Bundle, asked: Questions, *, seconds: float, every_s: float,
         named = f"--bundle-dir={bundle.path.parent}", f"--keys={folder}/keys", f"--stall-seconds={STALL_S}"
         with serving.running([*target.command, *named], {"x-api-key": key}) as server:
             return asyncio.run(_Chaos(server, target, bundle, key, rng).run(seconds, every_s))
-
-
-def attacked(bundle: Bundle, asked: Questions, attack: Attack, *, senders: int, seconds: float) -> Row:
-    """`/livez` beside so many senders without a key: chunks of a byte, worthless lines of a batch (to a server without
-    keys), or connections that come at once and say nothing.
-    """
-    key, target = auth.new_secret(), serving.bundle_target(bundle, asked, "cpu", threads=1, num_slots=4, queue_limit=16)
-    with tempfile.TemporaryDirectory() as folder:
-        keys = Path(folder) / "keys"
-        auth.write_keys(keys, [auth.Key(label="chaos", sha256=auth.hash_of(key))])
-        named = [f"--keys={keys}"] if attack != "lines" else []
-        with serving.running([*target.command, *named], {"x-api-key": key}) as server:
-            arguments = httpx.URL(server.url).port, attack, senders, seconds
-            attackers = multiprocessing.get_context("spawn").Process(target=_attack, args=arguments)
-            attackers.start()
-            times_s = asyncio.run(_probe(server.url, time.monotonic() + seconds))
-            attackers.join()
-    return {"livez": _livez(times_s), "faults": []}
-
-
-async def _probe(url: str, end_s: float) -> list[float]:
-    """How long `/livez` took, over a connection that is kept."""
-    times_s: list[float] = []
-    async with serving.client(url) as http:
-        while (began_s := time.monotonic()) < end_s:
-            with contextlib.suppress(aiohttp.ClientError, asyncio.TimeoutError):  # longer counts as PATIENCE_S
-                async with http.get("/livez", timeout=aiohttp.ClientTimeout(PATIENCE_S)) as response:
-                    await response.read()
-            times_s.append(time.monotonic() - began_s)
-            await asyncio.sleep(PROBE_EVERY_S)
-    return times_s
-
-
-def _livez(times_s: list[float]) -> Row:
-    p50_ms, p99_ms, worst_ms = (1e3 * np.percentile(times_s, [50, 99, 100])).tolist()
-    return {"probes": len(times_s), "p50_ms": p50_ms, "p99_ms": p99_ms, "worst_ms": worst_ms}
-
-
-def _attack(port: int, attack: Attack, senders: int, seconds: float) -> None:
-    end_s, address = time.monotonic() + seconds, ("127.0.0.1", port)
-    head, body = CRUMBS if attack == "crumbs" else WORTHLESS
-
-    def send() -> None:
-        while time.monotonic() < end_s:
-            with contextlib.suppress(OSError), socket.create_connection(address, 1.0) as one:
-                one.sendall(b"POST /solve/batch HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n" + head)
-                while time.monotonic() < end_s:
-                    one.sendall(body)
-                    with contextlib.suppress(BlockingIOError):  # an answer that nobody reads would hold it up
-                        while one.recv(1 << 20, socket.MSG_DONTWAIT):
-                            pass
-
-    if attack == "connections":
-        system.most_open_files(senders + 100)
-        while time.monotonic() < end_s:
-            with contextlib.ExitStack() as held:
-                for _ in range(senders):
-                    one = held.enter_context(socket.socket())
-                    one.setblocking(False)
-                    one.connect_ex(address)
-                time.sleep(DWELL_S)
-        return
-    with ThreadPoolExecutor(senders) as threads:
-        for _ in range(senders):
-            threads.submit(send)
 
 
 class _Chaos(Soak):
@@ -132,7 +58,7 @@ class _Chaos(Soak):
             self.solutions = [(await serving.post(self._http, body))[0]["solution"] for body in self.bodies]
             self._end_s = time.monotonic() + seconds
             singles = (batch[0] for batch in self._numbers(1))
-            probe = asyncio.ensure_future(_probe(self.server.url, self._end_s))
+            probe = asyncio.ensure_future(attacks.probe(self.server.url, self._end_s))
             await asyncio.gather(
                 self._make_trouble(every_s),
                 *(self.ask_all(self._http, singles) for _ in range(SINGLES)),
@@ -145,7 +71,7 @@ class _Chaos(Soak):
         bad |= {"waiting": slots["waiting"], "places held": sum(one["requests"] for one in slots["lanes"])}
         return {
             "counts": dict(sorted(self.counts.items())),
-            "livez": _livez(times_s),
+            "livez": attacks.livez_row(times_s),
             "engines_lost": slots["engine"]["losses"],
             "faults": [f"{count} {what}" for what, count in bad.items() if count],
         }

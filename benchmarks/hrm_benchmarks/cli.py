@@ -312,19 +312,23 @@ def chaos(
     puzzles: Annotated[int, typer.Option(min=1, help="How many different ones.")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="Of puzzles and troubles.")] = 0,
     attack: Annotated[
-        Literal["crumbs", "lines", "connections"] | None,
-        typer.Option(help="This one alone, and how soon /livez answers beside it."),
+        str | None,
+        typer.Option(help="This attack alone (all: one after another), and how soon /livez answers beside it."),
     ] = None,
     senders: Annotated[int, typer.Option(min=1, help="Of the attack: how many at once.")] = 8,
 ) -> Found:
     """Kill, stop, reload, flood and stall a server: others are answered once and right, or told why not."""
-    from hrm_benchmarks import chaos, policies
+    from hrm_benchmarks import attacks, chaos, policies, server
 
     opened = _opened(bundle)
-    asked = policies.questions_for(opened, None, None, puzzles, seed)
-    if attack:
-        found = chaos.attacked(opened, asked, attack, senders=senders, seconds=60 * minutes)
+    if attack is not None:
+        command = server.serve_command(str(opened.path), "--engine=cpu", "--threads=1", "--slots=4", "--queue-limit=16")
+        names = attacks.NAMES if attack == "all" else [attack]
+        if unknown := set(names) - set(attacks.NAMES):
+            raise typer.BadParameter(f"{unknown} is no attack: use all or one of {', '.join(attacks.NAMES)}")
+        found = {name: attacks.attacked(command, name, senders=senders, seconds=60 * minutes) for name in names}
     else:
+        asked = policies.questions_for(opened, None, None, puzzles, seed)
         found = chaos.measure(opened, asked, seconds=60 * minutes, every_s=every_s, seed=seed)
     lines = [f"{name}: {shown}" for name, shown in found.items()]
     return Found(found, partial(paper().print, *lines, sep="\n", highlight=False))

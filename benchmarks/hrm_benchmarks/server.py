@@ -149,6 +149,10 @@ class RunningServer:
         totals = {"at_s": at_s, "ended": sum(lane["completed"].values()), **{name: lane[name] for name in TOTALS}}
         return {name: value - (since or {}).get(name, 0) for name, value in totals.items()}
 
+    def resident_mb(self) -> float:
+        """What the HTTP process holds now."""
+        return _usage_of(self._pid)["resident_mb"]
+
     def usage(self) -> dict[str, dict[str, float]]:
         """What both processes hold now, from /proc; `cpu_s` is all they have ever used."""
         pids = {"http": self._pid, "engine": self.slots()["engine"]["pid"]}

@@ -128,14 +128,6 @@ class Bundle:
             raise BundleError(f"{file} is no object with a key for each task: export the bundle again.")
         return list(tasks)
 
-    @property
-    def engine_dir(self) -> Path:
-        """Where figures measured here are kept: in the bundle, or in the user's cache where it is read-only."""
-        beside = self.path / "engines"
-        if os.access(beside if beside.exists() else self.path, os.W_OK):
-            return beside
-        return user_cache() / "engines" / re.sub(r"\W", "-", self.manifest.name)
-
     def graph_path(self, precision: str, *, device: Literal["any", "cpu"] = "any") -> Path:
         """The step graph of a precision, in its CPU form where asked for; raises BundleError for one not held."""
         if precision not in self.manifest.precisions:
@@ -184,7 +176,10 @@ class Bundle:
 
 
 def user_cache() -> Path:
-    """What this user's programs made on this machine; plans lie here alone, since a bundle may come from a stranger."""
+    """What this user's programs made or measured on this machine.
+
+    Plans and step times are kept here and never in a bundle, which may come from a stranger.
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hrm-edge"
 
 

@@ -21,6 +21,7 @@ TOUR = 5  # added to the token of a road
 VOCAB_SIZE = 10
 COST_OF_TOKEN = np.array([0, 0, 1, 2, 4, 1, 1, 1, 2, 4, 0], dtype=np.int32)  # 0: cannot be entered
 
+CLOSED_TOGETHER = 64  # copies of a city with one road closed, which bounds the memory
 FAR = 10**6  # the distance where there is no way; sums of a few fit into 32 bits
 
 Leg = tuple[int, int]  # from one stop to another
@@ -138,12 +139,20 @@ class CheapestTours:
 
 def is_minimal_B(shape: grid_board.GridShape, answers_BT: IntArray, best_B: IntArray) -> grid_board.BoolArray:
     """Where closing any one of the marked roads makes every tour on the others dearer than `best_B`."""
-    rows_K, cells_K = np.nonzero(_corridor_heads_BT(shape, answers_BT))
-    closed_KT = marked_costs_BT(answers_BT)[rows_K]
-    closed_KT[np.arange(len(rows_K)), cells_K] = 0
-    is_spare_K = optimum_B(shape, closed_KT, answers_BT[rows_K]) <= best_B[rows_K]
-    is_minimal_B = np.ones(len(answers_BT), dtype=np.bool_)
-    is_minimal_B[rows_K[is_spare_K]] = False
+    is_stop_BT = (answers_BT == DEPOT_TOKEN) | (answers_BT == CUSTOMER_TOKEN)
+    is_marked_BT = answers_BT > CUSTOMER_TOKEN
+    num_entered_B = (is_stop_BT | is_marked_BT).sum(axis=1)
+    is_minimal_B = num_entered_B <= best_B  # a tour enters every stop and every marked road, for 1 or more
+    heads_BT = _corridor_heads_BT(shape, answers_BT)
+    heads_BT[~is_minimal_B] = False
+    all_rows_N, all_cells_N = np.nonzero(heads_BT)
+    for start in range(0, len(all_rows_N), CLOSED_TOGETHER):
+        rows_K = all_rows_N[start : start + CLOSED_TOGETHER]
+        cells_K = all_cells_N[start : start + CLOSED_TOGETHER]
+        closed_KT = marked_costs_BT(answers_BT[rows_K])
+        closed_KT[np.arange(len(rows_K)), cells_K] = 0
+        is_spare_K = optimum_B(shape, closed_KT, answers_BT[rows_K]) <= best_B[rows_K]
+        is_minimal_B[rows_K[is_spare_K]] = False
     return is_minimal_B
 
 

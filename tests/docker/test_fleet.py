@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import json
 import os
 import random
 import re
@@ -135,3 +136,18 @@ def test_operators_routes_of_a_board_are_not_to_be_had_through_the_fleet(tmp_pat
         answer = http.post("/solve/batch", content=batch, headers={"content-type": "application/x-ndjson"})
         assert answer.text.count('"solved":true') == len(PUZZLES)
         assert http.get("/models", headers={"x-api-key": "wrong"}).status_code == 401
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["h2c", "websocket", "x"])
+def test_an_offer_of_another_protocol_loses_no_body_on_its_way_through_the_fleet(tmp_path: Path, protocol: str) -> None:
+    offer = {"connection": "Upgrade", "upgrade": protocol}
+    lines = "\n".join(json.dumps({"puzzle": puzzle}) for puzzle in PUZZLES)
+    with fleet(tmp_path) as there, httpx.Client(base_url=there.url, headers={"x-api-key": SECRET, **offer}) as http:
+        for puzzle, solution in PUZZLES.items():
+            assert http.post("/solve", json={"puzzle": puzzle}).json()["solution"] == solution
+        batch = http.post("/solve/batch", content=lines, headers={"content-type": "application/x-ndjson"})
+        assert len(batch.text.splitlines()) == len(PUZZLES)
+        assert '"error"' not in batch.text
+    for board in there.boards:
+        assert "not-json" not in board.log

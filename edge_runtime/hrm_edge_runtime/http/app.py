@@ -164,7 +164,7 @@ class WebFiles(StaticFiles):
 async def solve(request: Request) -> Response:
     """Solve one puzzle. An answer is the model's own, proven or not; it is never replaced by another solver's."""
     arrival_s = time.monotonic()
-    asked = intake.validated(schema.SolveRequest, await intake.body_of(request))
+    asked = await decoded(schema.SolveRequest, request)
     answer = await intake.unless_client_leaves(request.receive, service_of(request).solve(asked, arrival_s=arrival_s))
     return Response(as_json(answer.model_dump(mode="json")), media_type=JSON)
 
@@ -180,7 +180,7 @@ async def solve(request: Request) -> Response:
 async def solve_stream(request: Request) -> Response:
     """Solve one puzzle and tell the model's answer after every segment; closing the connection cancels it."""
     arrival_s = time.monotonic()
-    asked = intake.validated(schema.SolveRequest, await intake.body_of(request))
+    asked = await decoded(schema.SolveRequest, request)
     return streams.EventStream(service_of(request).stream(asked, arrival_s=arrival_s))
 
 
@@ -224,21 +224,21 @@ async def kinds() -> schema.KindsAnswer:
     return schema.KindsAnswer(kinds=list(boards.kinds()))
 
 
-@router.get("/puzzle", responses=error_answers(422, 429))
+@router.get("/puzzle", responses=error_answers(422, 429, 503))
 async def puzzle(request: Request, asked: Annotated[schema.FreshRequest, fastapi.Query()]) -> schema.FreshPuzzle:
     """A fresh puzzle from the generator with its proven answer; no model is asked."""
-    return await to_thread.run_sync(boards.fresh_puzzle, asked, limiter=service_of(request).makers)
+    return await service_of(request).made(request.receive, boards.fresh_puzzle, asked)
 
 
 @router.post(
     "/puzzle",
-    responses=error_answers(408, 413, 415, 422, 429),
+    responses=error_answers(408, 413, 415, 422, 429, 503),
     openapi_extra=openapi.request_body("application/json", schema.LabelRequest.model_json_schema()),
 )
 async def label(request: Request) -> schema.LabelAnswer:
     """Whether an answer that somebody drew solves its puzzle; no model is asked."""
-    asked = intake.validated(schema.LabelRequest, await intake.body_of(request))
-    return await to_thread.run_sync(boards.judged, asked, limiter=service_of(request).makers)
+    asked = await decoded(schema.LabelRequest, request)
+    return await service_of(request).made(request.receive, boards.judged, asked)
 
 
 @router.get("/slots", responses=error_answers())
@@ -306,7 +306,7 @@ async def put_model(request: Request, name: ModelName) -> Response:
     What was admitted to the old one is finished by it. A bundle that does not open leaves the old one serving.
     """
     manager = _model_manager(request)
-    asked = intake.validated(schema.BundleRequest, await intake.body_of(request))
+    asked = await decoded(schema.BundleRequest, request)
     change = await manager.put(name, asked.bundle)
     return Response(as_json(change.model_dump(mode="json")), 200 if change.replaced else 201, media_type=JSON)
 
@@ -320,6 +320,12 @@ async def remove_model(request: Request, name: ModelName) -> schema.RemovedAnswe
 
 def service_of(request: Request) -> SolveService:
     return cast(SolveService, request.app.state.service)
+
+
+async def decoded(fields: type[intake.Fields], request: Request) -> intake.Fields:
+    """The request's body; refuses with 408, 413, 415 or 422."""
+    body = await intake.body_of(request)
+    return await service_of(request).turnstile.decoded(fields, body)
 
 
 def _model_manager(request: Request) -> ModelManager:

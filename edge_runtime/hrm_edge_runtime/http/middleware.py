@@ -160,7 +160,7 @@ class RequestMiddleware:
 def public_name_in(host: bytes) -> bytes | None:
     """The name in a Host header, if anybody could have registered it; None for addresses and private names."""
     name = re.sub(rb":\d*$", b"", host.lower())
-    is_address = name.startswith(b"[") or re.fullmatch(rb"[0-9.]*", name) is not None
+    is_address = re.fullmatch(rb"\[[^\]]*\]|[0-9.]*", name) is not None
     is_private = b"." not in name or name.decode("latin-1").endswith(PRIVATE_ENDINGS)
     return None if is_address or is_private else name
 

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,10 @@ from hrm_edge_runtime.worker import client, lane_manager, lanes, trial
 if TYPE_CHECKING:
     from hrm_edge_runtime.engines.trt.build import Build
 
+MAX_TRIALS = 4  # processes at once, each bounded in time and memory
 OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread
 
+Shortage = lane_manager.LaneNotOpenedError  # with `lacking_bytes`
 Opened = tuple[ServedModel, lanes.LaneOptions]
 
 _log = logging.getLogger("hrm_edge_runtime.models")
@@ -61,9 +63,21 @@ class Library:
         """Build what the models of the start need, which can take minutes; each as it is then served."""
         while self._unbuilt:
             bundle = self._unbuilt[0]
-            model, self.lanes[bundle.manifest.name] = self.open(bundle, bundle.manifest.name)
+            name = bundle.manifest.name
+            model, self.lanes[name] = self.open(bundle, name)
+            if bundle.path.resolve().parent != SHIPPED_BUNDLES:
+                self._try_at_start(self.lanes[name])
             yield model
             del self._unbuilt[0]
+
+    def _try_at_start(self, lane: lanes.LaneOptions) -> None:
+        """Try a lane in a thread without an event loop; raises BundleError."""
+        if lane.choice.engine == OPENED_WHERE_USED:  # it was tried when it was built
+            return
+        try:
+            asyncio.run(trial.try_lane(lane, is_closing=lambda: self._is_closed))
+        except lane_manager.LaneNotOpenedError as error:
+            raise BundleError(f"the bundle {lane.key!r} is not served: {error}") from None
 
     def progress(self) -> dict[str, str | float] | None:
         """What is being built, and for how long; for any thread."""
@@ -118,15 +132,18 @@ class ModelManager:
         self._engine_client = engine_client
         self.library = library
         self._one_at_a_time = asyncio.Lock()
+        self._trials = asyncio.Semaphore(MAX_TRIALS)
         self._numbers = itertools.count(2)
         self._retirements: set[asyncio.Task[None]] = set()
 
     async def put(self, name: str, bundle: str) -> ChangeAnswer:
         """Serve a bundle under its name; refuses with 422 what does not open, with 507 what does not fit."""
+        self._check_ready()
+        model, lane = await asyncio.to_thread(self._read, name, bundle)
+        shortage = await self._try(lane)  # beside other changes: a graph that never ends takes a minute
         async with self._one_at_a_time:
             self._check_ready()
-            model, lane = await asyncio.to_thread(self._read, name, bundle)
-            evicted = await self._open_with_room(model, lane)
+            evicted = await self._open_with_room(model, lane, shortage)
             before = self._models.get(name)
             self._models[name] = model  # in the place of the old one, or at the end
             self.library.lanes[lane.key] = lane
@@ -169,37 +186,44 @@ class ModelManager:
         except (BundleError, engine.EngineUnavailableError) as error:
             raise _refusal(422, "bad-bundle", error) from None
 
-    async def _open_with_room(self, model: ServedModel, lane: lanes.LaneOptions) -> list[str]:
+    async def _open_with_room(
+        self, model: ServedModel, lane: lanes.LaneOptions, shortage: Shortage | None
+    ) -> list[str]:
         """Open the lane; returns the names of the models that made room for it."""
-        try:
-            await self._open(model, lane)
+        if shortage is None:
+            shortage = await self._load(model, lane)
+        if shortage is None:
             return []
-        except lane_manager.LaneNotOpenedError as error:
-            if error.lacking_bytes is None:
-                raise _refusal(422, "bad-bundle", error) from None
-            victims = [] if model.name in self._models else self._victims(error.lacking_bytes)
-            if not victims:
-                raise _refusal(507, "over-budget", error) from None
+        victims = [] if model.name in self._models else self._victims(shortage)
+        if not victims:
+            raise _refusal(507, "over-budget", shortage)
         for victim in victims:
             _log.warning("removing %s, which nobody uses, to make room for %s", victim.name, model.name)
             del self._models[victim.name]
             self.library.lanes.pop(victim.lane, None)
             await self._engine_client.lane_manager.retire(victim.lane)
-        try:
-            await self._open(model, lane)
-        except lane_manager.LaneNotOpenedError as error:
-            raise _refusal(507, "over-budget", error) from None
+        shortage = await self._try(lane) or await self._load(model, lane)
+        if shortage is not None:
+            raise _refusal(507, "over-budget", shortage)
         return [victim.name for victim in victims]
 
-    async def _open(self, model: ServedModel, lane: lanes.LaneOptions) -> None:
-        """Open a lane beside those that run; a TensorRT engine was tried when it was built."""
-        if beside := lane.choice.engine != OPENED_WHERE_USED:
-            await trial.try_lane(lane)
-        make_lane = functools.partial(lanes.open_lane, lane, keeps_figures=False)
-        await self._engine_client.lane_manager.load(lane.key, model.name, make_lane, beside=beside)
+    async def _try(self, lane: lanes.LaneOptions) -> Shortage | None:
+        """Try a lane; returns what it lacks memory for, and refuses with 422 what fails otherwise."""
+        if lane.choice.engine == OPENED_WHERE_USED:  # it was tried when it was built
+            return None
+        async with self._trials:
+            return await _shortage_of(trial.try_lane(lane))
 
-    def _victims(self, lacking_bytes: int) -> list[ServedModel]:
+    async def _load(self, model: ServedModel, lane: lanes.LaneOptions) -> Shortage | None:
+        """Open a lane in the engine beside those that run; returns and refuses as `_try`."""
+        is_beside = lane.choice.engine != OPENED_WHERE_USED
+        make_lane = functools.partial(lanes.open_lane, lane, keeps_figures=False)
+        load = self._engine_client.lane_manager.load(lane.key, model.name, make_lane, beside=is_beside)
+        return await _shortage_of(load)
+
+    def _victims(self, shortage: Shortage) -> list[ServedModel]:
         """The idle models to remove, the longest unused first; none where all of them would not be enough."""
+        lacking_bytes = shortage.lacking_bytes or 0
         by_lane = {model.lane: model for model in self._models.values()}
         chosen: list[ServedModel] = []
         for lane in self._engine_client.limits.idle():
@@ -219,6 +243,17 @@ class ModelManager:
         task = asyncio.ensure_future(retire())
         self._retirements.add(task)
         task.add_done_callback(self._retirements.discard)
+
+
+async def _shortage_of(opening: Awaitable[None]) -> Shortage | None:
+    """What an opening lacks memory for; refuses with 422 what fails otherwise."""
+    try:
+        await opening
+        return None
+    except lane_manager.LaneNotOpenedError as error:
+        if error.lacking_bytes is None:
+            raise _refusal(422, "bad-bundle", error) from None
+        return error
 
 
 def _refusal(status: int, reason: str, error: Exception) -> ServiceError:

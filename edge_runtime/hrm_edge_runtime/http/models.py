@@ -141,6 +141,12 @@ def candidate_models(models: Iterable[ServedModel], request: SolveRequest) -> li
     )
 
 
+def outline_of(request: SolveRequest) -> SolveRequest:
+    """A request with all that says which model takes it, but without its board, which may be large."""
+    task = request.puzzle.get("task") if isinstance(request.puzzle, dict) else None
+    return request.model_copy(update={"puzzle": {"task": task}})
+
+
 def parse_request(
     models: Sequence[ServedModel],
     request: SolveRequest,

@@ -48,7 +48,10 @@ _log = logging.getLogger("hrm_edge_runtime.server")
 
 
 class DrainingServer(uvicorn.Server):
-    """SIGTERM or Ctrl-C drains: 503 until all admitted work is answered; a second one exits. SIGHUP reads the keys."""
+    """SIGTERM or Ctrl-C drains: 503 until all admitted work is answered. A second one answers that with 503 at once.
+
+    SIGHUP reads the keys again.
+    """
 
     def __init__(self, config: uvicorn.Config, engine_client: EngineClient, options: ServerOptions) -> None:
         super().__init__(config)
@@ -107,10 +110,13 @@ class DrainingServer(uvicorn.Server):
         if self._draining is None:
             self._draining = asyncio.ensure_future(self._drain())
         else:
-            self.force_exit = self.should_exit = True
+            self._draining.cancel()
 
     async def _drain(self) -> None:
-        await self._engine_client.drain(self._options.drain_s)
+        try:
+            await self._engine_client.drain(self._options.drain_s)
+        except asyncio.CancelledError:  # by a second signal
+            await self._engine_client.drain(0.0)
         self.should_exit = True
 
 
@@ -169,9 +175,7 @@ def _require_free(host: str, port: int) -> None:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        raise OSError(
-            f"{host}:{port} cannot be listened on ({error.strerror}): give another --port or --host."
-        ) from error
+        raise OSError(f"cannot listen on {host}:{port} ({error.strerror}): give another --port or --host.") from error
 
 
 def _with_descriptors_for(max_connections: int) -> int:

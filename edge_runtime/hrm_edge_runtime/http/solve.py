@@ -6,14 +6,17 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
-from anyio import CapacityLimiter
+from anyio import CapacityLimiter, to_thread
+from starlette.types import Receive
 
 from hrm_edge_runtime import logs
 from hrm_edge_runtime.batching import task
 from hrm_edge_runtime.http import schema
-from hrm_edge_runtime.http.errors import without_folders
+from hrm_edge_runtime.http.body import Turnstile, unless_client_leaves
+from hrm_edge_runtime.http.errors import no_answer, without_folders
 from hrm_edge_runtime.http.metrics import Metrics
 from hrm_edge_runtime.http.model_manager import Library, ModelManager
 from hrm_edge_runtime.http.models import ParsedRequest, ServedModel, answer_from, candidate_models, parse_request
@@ -23,8 +26,11 @@ from hrm_puzzles.puzzle import Grid
 
 NUM_PARSERS = 2  # a parser holds the interpreter most of its time: more threads would only starve the event loop
 PARSED_TOGETHER = 8
+MAX_MAKING = 16  # fresh puzzles and labels that wait for their turn, of up to half a second each
 BUFFER_SIZE = 256  # segments that a reader may fall behind
 
+Asked = TypeVar("Asked")
+Made = TypeVar("Made")
 Parse = Callable[[], ParsedRequest]
 Parsing = asyncio.Future[ParsedRequest]
 
@@ -38,7 +44,8 @@ class SolveService:
         self.engine_client = engine_client
         self.metrics = Metrics(engine_client)
         self._parsers = ParserThreads()
-        self.makers = CapacityLimiter(1)  # fresh puzzles are made one at a time, behind all else
+        self.turnstile = Turnstile()
+        self._makers = CapacityLimiter(1)  # fresh puzzles are made one at a time, behind all else
 
     def view(self, model: ServedModel) -> schema.ModelView:
         return model.view(self.engine_client.lane_manager.reports.get(model.lane))
@@ -48,30 +55,33 @@ class SolveService:
         if self.model_manager is not None:
             self.model_manager.close()
 
+    async def made(self, receive: Receive, make: Callable[[Asked], Made], asked: Asked) -> Made:
+        """What `make` returns, run in a thread in its turn; dropped if its client leaves before that.
+
+        Raises ServiceError if too many wait for their turn.
+        """
+        if self._makers.statistics().tasks_waiting >= MAX_MAKING:
+            raise no_answer("queue-full")
+        return await unless_client_leaves(receive, to_thread.run_sync(make, asked, limiter=self._makers))
+
     async def admit(self, request: SolveRequest, *, wait_s: float | None = None) -> Admission[ServedModel]:
         return await self.engine_client.admit(partial(candidate_models, self.models.values(), request), wait_s=wait_s)
 
     async def solve(self, request: SolveRequest, *, arrival_s: float) -> SolveAnswer:
         """Admit and answer a request; raises ServiceError or NoAnswerError."""
         with contextlib.closing(await self.admit(request)) as admission:
-            return await self.solve_admitted(admission, request, arrival_s=arrival_s)
-
-    async def solve_admitted(
-        self, admission: Admission[ServedModel], request: SolveRequest, *, arrival_s: float, priority_penalty: int = 0
-    ) -> SolveAnswer:
-        """Answer an admitted request; the caller holds and releases the admission."""
-        parsed = await self._parsed(admission, request, arrival_s, priority_penalty)
-        return await self._answer(parsed, admission.lane)
+            parsed = await self.parsed(admission, request, arrival_s=arrival_s)
+            return await self.answer(parsed)
 
     async def stream(
         self, request: SolveRequest, *, arrival_s: float
     ) -> AsyncGenerator[SegmentView | SolveAnswer | None]:
         """Answer a request in steps: None once it is admitted, every segment of every attempt, and the answer."""
         with contextlib.closing(await self.admit(request)) as admission:
-            parsed = await self._parsed(admission, request, arrival_s, streamed=True)
+            parsed = await self.parsed(admission, request, arrival_s=arrival_s, streamed=True)
             yield None
             events, shown = EventBuffer(BUFFER_SIZE + 1), dict[int, Grid]()
-            work = asyncio.ensure_future(self._answer(parsed, admission.lane, events.push))
+            work = asyncio.ensure_future(self.answer(parsed, events.push))
             work.add_done_callback(lambda _: events.push(None))
             try:
                 async for event in events:
@@ -99,31 +109,33 @@ class SolveService:
         age_ms = 1000 * (time.monotonic() - snapshot.taken_s) if snapshot else None
         return SlotsAnswer(engine=engine, waiting=client.num_waiting, snapshot_age_ms=age_ms, lanes=views)
 
-    async def _parsed(
+    async def parsed(
         self,
         admission: Admission[ServedModel],
         request: SolveRequest,
+        *,
         arrival_s: float,
         priority_penalty: int = 0,
-        *,
         streamed: bool = False,
     ) -> ParsedRequest:
         """Parse in a thread, so that the event loop goes on, and settle on the model that reads the puzzle."""
-        parse = partial(
-            parse_request,
-            admission.candidates,
-            request,
-            task_id=next(self.engine_client.task_ids),
-            arrival_s=arrival_s,
-            priority_penalty=priority_penalty,
-            streamed=streamed,
-        )
-        parsed = await self._parsers.run(parse)
-        admission.settle(parsed.model.lane, parsed.task)
-        return parsed
+        while True:
+            parse = partial(
+                parse_request,
+                admission.candidates,
+                request,
+                task_id=next(self.engine_client.task_ids),
+                arrival_s=arrival_s,
+                priority_penalty=priority_penalty,
+                streamed=streamed,
+            )
+            parsed = await self._parsers.run(parse)
+            if await admission.settle(parsed.model.lane, parsed.task):
+                return parsed
 
-    async def _answer(self, parsed: ParsedRequest, lane: str, on_event: OnEvent | None = None) -> SolveAnswer:
-        result = await self.engine_client.solve(lane, parsed.task, on_event)
+    async def answer(self, parsed: ParsedRequest, on_event: OnEvent | None = None) -> SolveAnswer:
+        """Have a parsed request solved; the caller holds and releases its admission."""
+        result = await self.engine_client.solve(parsed.model.lane, parsed.task, on_event)
         model = parsed.model.name
         self.metrics.note_solved(model, result)
         if (context := logs.request.get()) is not None:

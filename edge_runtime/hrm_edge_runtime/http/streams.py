@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from hrm_edge_runtime.http import auth, models, solve
-from hrm_edge_runtime.http.body import MAX_BODY_BYTES, ClientGoneError, unless_client_leaves, validated
+from hrm_edge_runtime.http.body import MAX_BODY_BYTES, ClientGoneError, unless_client_leaves
 from hrm_edge_runtime.http.errors import ServiceError, as_json, no_answer, refusal_from
 from hrm_edge_runtime.http.middleware import BAD_KEY
 from hrm_edge_runtime.http.schema import SegmentView, SolveAnswer, SolveRequest
@@ -34,6 +34,7 @@ PRIORITY_PENALTY = 1  # lines rank behind single requests of the same priority
 IDLE_SECONDS = 60.0  # how long a client may neither send nor take anything
 ADMISSION_WAIT_S = 60.0  # how long a line waits to be admitted, for instance while an engine is restarted
 PREFETCH_BYTES = 64 * 1024
+SMALL_LINE_BYTES = 2048  # as objects such a line takes less than a large one as bytes
 
 Numbered = tuple[int, "bytes | ServiceError"]
 
@@ -142,23 +143,29 @@ class BatchStream(GrowingAnswer):
                 if (now := self._keys.in_force(self._key)) is None:  # it has been removed meanwhile
                     raise BAD_KEY
                 self._key = now
-            request = validated(SolveRequest, line)
-            admission = await self._admitted(request, arrival_s)
+            request = await self._service.turnstile.decoded(SolveRequest, line)
+            outline = models.outline_of(request)
+            asked = request if len(line) <= SMALL_LINE_BYTES else line
+            del request  # a large line waits as bytes: as objects it can take ten times the memory
+            admission = await self._admitted(outline, arrival_s)
         except (ServiceError, NoAnswerError) as error:
             refused: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
             refused.set_result(_refusal(number, error))
             return refused
-        answer = asyncio.ensure_future(self._answer(number, admission, request, arrival_s))
+        answer = asyncio.ensure_future(self._answer(number, admission, asked, arrival_s))
         answer.add_done_callback(lambda _: admission.close())  # even where it is cancelled before it began
         return answer
 
     async def _answer(
-        self, number: int, admission: Admission[models.ServedModel], request: SolveRequest, arrival_s: float
+        self, number: int, admission: Admission[models.ServedModel], asked: SolveRequest | bytes, arrival_s: float
     ) -> bytes:
+        service = self._service
         try:
-            answer = await self._service.solve_admitted(
-                admission, request, arrival_s=arrival_s, priority_penalty=PRIORITY_PENALTY
-            )
+            if isinstance(asked, bytes):
+                asked = await service.turnstile.decoded(SolveRequest, asked)
+            parsed = await service.parsed(admission, asked, arrival_s=arrival_s, priority_penalty=PRIORITY_PENALTY)
+            del asked  # its objects are not needed while it waits for a slot
+            answer = await service.answer(parsed)
         except (ServiceError, NoAnswerError) as error:
             return _refusal(number, error)
         return _line({"line": number, "answer": answer.model_dump(mode="json")})

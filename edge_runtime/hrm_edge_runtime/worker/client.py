@@ -44,26 +44,72 @@ class HasLane(Protocol):
 Model = TypeVar("Model", bound=HasLane)
 
 
-@dataclass(kw_only=True, eq=False)
 class Admission(Generic[Model]):
-    """A request's place in a lane, held until it is closed: that of the first candidate, until one is chosen."""
+    """A request's place in a lane, held until it is closed: that of the first candidate, until one is chosen.
 
-    client: "EngineClient"
-    candidates: Sequence[Model]
-    lane: str
+    With `wait_s`, which batches have, it waits so long in all where no place is free.
+    """
+
+    def __init__(
+        self, client: "EngineClient", choose: Callable[[], Sequence[Model]], *, wait_s: float | None = None
+    ) -> None:
+        self._client = client
+        self._choose = choose
+        self._for_batch = wait_s is not None
+        self._give_up_s = time.monotonic() + (wait_s or 0.0)
+        self._lane: str | None = None
+        self.candidates: Sequence[Model] = ()
+
+    async def enter(self) -> None:
+        """Take a place in the first candidate's lane, in the same turn that names it."""
+        while True:
+            self.candidates = self._choose()
+            if await self._takes(self.candidates[0].lane):
+                return
+
+    async def settle(self, lane: str, task: Task) -> bool:
+        """Move the place to the lane that reads the task; refuses what cannot begin before its deadline.
+
+        False where that lane has been closed meanwhile: the request is with its candidates again. It holds no place
+        while it waits for another, so that two lanes never wait for each other.
+        """
+        if lane != self._lane:
+            self.close()
+            if not await self._moves_to(lane, task):
+                return False
+        if task.deadline_s is not None:
+            self._client.check_deadline(lane, task)
+        return True
 
     def close(self) -> None:
-        self.client.limits.leave(self.lane)
+        if self._lane is not None:
+            self._client.limits.leave(self._lane)
+            self._lane = None
 
-    def settle(self, lane: str, task: Task) -> None:
-        """Move the place to the lane that reads it; refuses a full one, and what cannot begin before its deadline."""
-        if lane != self.lane:
-            self.client.check_room(lane)
-            self.client.limits.take(lane)
-            self.client.limits.leave(self.lane)
-            self.lane = lane
-        if task.deadline_s is not None:
-            self.client.check_deadline(lane, task)
+    async def _moves_to(self, lane: str, task: Task) -> bool:
+        try:
+            while self._client.limits.is_open(lane):
+                if await self._takes(lane):
+                    return True
+            await self.enter()
+            return False
+        except NoAnswerError:
+            if task.deadline_s is not None and time.monotonic() >= task.deadline_s:
+                raise NoAnswerError("deadline-missed") from None
+            raise
+
+    async def _takes(self, lane: str) -> bool:
+        """Take a place, or wait a moment for one; raises NoAnswerError once it has waited for long enough."""
+        try:
+            self._client.check_room(lane, for_batch=self._for_batch)
+        except NoAnswerError:
+            if self._client.state == "draining" or time.monotonic() >= self._give_up_s:
+                raise
+            await self._client.limits.freed(LOOK_AGAIN_S)
+            return False
+        self._client.limits.take(lane)
+        self._lane = lane
+        return True
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,6 +127,8 @@ class EngineClient:
         self, start_engine: Callable[[], process.EngineHandle], limits: Mapping[str, int], *, stall_s: float = 60.0
     ) -> None:
         self._stall_s = stall_s
+        self._tick_s = min(1.0, stall_s / 4)
+        self._ticked_s = 0.0
         self._pending: dict[int, _Pending] = {}
         self._progress_s = 0.0
         self._is_draining = self._is_drained = False
@@ -92,6 +140,7 @@ class EngineClient:
 
     async def __aenter__(self) -> "EngineClient":
         self.process.start()
+        self._ticked_s = time.monotonic()
         self._watchdog = asyncio.create_task(self._kill_when_stalled(), name="engine-watchdog")
         return self
 
@@ -115,8 +164,14 @@ class EngineClient:
 
     @property
     def step_age_s(self) -> float:
-        """Seconds since the last sign of a step while a request or a change of lanes waits; 0 where none waits."""
-        return time.monotonic() - self._progress_s if self._pending or self.lane_manager.changes else 0.0
+        """Seconds since the last sign of a step while a request or a change of lanes waits; 0 where none waits.
+
+        Seconds in which this process could not run either do not count: a paused container, a stopped machine.
+        """
+        if not self._pending and not self.lane_manager.changes:
+            return 0.0
+        awake_s = min(time.monotonic(), self._ticked_s + 2 * self._tick_s)
+        return max(0.0, awake_s - self._progress_s)
 
     @property
     def stalled(self) -> bool:
@@ -125,19 +180,10 @@ class EngineClient:
     async def admit(
         self, candidates: Callable[[], Sequence[Model]], *, wait_s: float | None = None
     ) -> Admission[Model]:
-        """Take a place in the first candidate's lane in the turn that names it; with `wait_s` wait for a batch's."""
-        give_up_s = 0.0 if wait_s is None else time.monotonic() + wait_s
-        while True:
-            models = candidates()
-            lane = models[0].lane
-            try:
-                self.check_room(lane, for_batch=wait_s is not None)
-                self.limits.take(lane)
-                return Admission(client=self, candidates=models, lane=lane)
-            except NoAnswerError:
-                if self._is_draining or time.monotonic() > give_up_s:
-                    raise
-            await self.limits.freed(LOOK_AGAIN_S)
+        """Take a place in the first candidate's lane; with `wait_s` wait for one of those that batches may take."""
+        admission = Admission(self, candidates, wait_s=wait_s)
+        await admission.enter()
+        return admission
 
     def check_room(self, lane: str, *, for_batch: bool = False) -> None:
         if self._is_draining or self.process.link is None:
@@ -206,8 +252,10 @@ class EngineClient:
 
     async def _kill_when_stalled(self) -> None:
         while True:
-            await asyncio.sleep(min(1.0, self._stall_s / 4))
-            if not self.step_age_s:
+            self._ticked_s = time.monotonic()
+            await asyncio.sleep(self._tick_s)
+            is_late = time.monotonic() > self._ticked_s + 2 * self._tick_s
+            if is_late or not self.step_age_s:
                 self._progress_s = time.monotonic()
             if self.stalled:
                 _log.error("the engine made no step for %.0f s while work waits, so it is killed", self.step_age_s)

@@ -49,6 +49,9 @@ class AdmissionLimits:
         for by_lane in (self._limits, self._taken, self._used_s):
             by_lane.pop(lane, None)
 
+    def is_open(self, lane: str) -> bool:
+        return lane in self._limits
+
     def num_taken(self, lane: str) -> int:
         return self._taken.get(lane, 0)
 

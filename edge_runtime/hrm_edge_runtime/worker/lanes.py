@@ -118,7 +118,7 @@ def open_lane(options: LaneOptions, *, keeps_figures: bool = True) -> OpenedLane
     bundle = Bundle.open(options.bundle_path)
     name, figures = bundle.manifest.name, StepTimesFile(bundle, options.choice, defaults.num_threads)
     defaults.budget.check(name, figures.graph.stat().st_size)
-    step_s = figures.step_times()
+    step_s = figures.step_times(options.max_slots)
     if not step_s and not defaults.num_slots:
         step_s = _measured(bundle, options)
         if keeps_figures:

@@ -18,6 +18,7 @@ from hrm_edge_runtime.worker import lanes, loop, messages
 from hrm_host import system
 
 START_S = 600.0  # to open and warm all models, after what had to be built: large engines on an SD card take minutes
+START_PIECES = 100
 STOP_S = 5.0  # how long an engine may take to leave when asked, before it is killed
 FIRST_BACKOFF_S = 0.1
 BACKOFF_CAP_S = 30.0
@@ -217,7 +218,7 @@ class EngineProcess:
         if self._closing.is_set():
             handle.kill()
         self._link = EngineLink(handle, on_message=self._deliver, on_lost=lost.set)
-        self._hang = asyncio.get_running_loop().call_later(START_S, self._give_up_start)
+        self._hang = asyncio.create_task(self._give_up_start())
         await lost.wait()
         self._hang.cancel()
         ready_s = 0.0 if self._ready_at_s is None else time.monotonic() - self._ready_at_s
@@ -229,7 +230,10 @@ class EngineProcess:
             await asyncio.to_thread(handle.join, STOP_S)
         return ready_s
 
-    def _give_up_start(self) -> None:
+    async def _give_up_start(self) -> None:
+        """Waits in pieces: of a pause of this process (docker pause, a stopped machine) only one counts."""
+        for _ in range(START_PIECES):
+            await asyncio.sleep(START_S / START_PIECES)
         self.last_error = f"it did not open its models within {START_S:g} s, so it was killed"
         _log.error("engine: %s", self.last_error)
         self.kill()

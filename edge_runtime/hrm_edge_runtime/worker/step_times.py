@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter
 
 from hrm_edge_runtime.batching.attempts import Attempts
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.bundle import Bundle, user_cache
 from hrm_edge_runtime.engines.engine import Engine, Float32, load_blanks, step_seconds
 from hrm_edge_runtime.engines.factory import Choice
 from hrm_host import atomic, board, system
 
 MEASURING_S = 1.0
 MAX_ROUNDS = 8
-FILE_NAME = "steps.json"
+FOLDER = "steps"  # of the user's cache, with a file for each graph
+MAX_FILE_BYTES = 64 * 1024
 NEARLY = 0.9
 NOISE = 0.05  # a lane with slots is never slower than one puzzle at a time by more than this
 FAIR_SLOTS = 4
@@ -77,18 +78,20 @@ _ENTRIES = TypeAdapter(dict[str, _Figures])
 
 
 class StepTimesFile:
-    """Kept figures of one bundle; what does not read is measured again, what cannot be written is not kept."""
+    """Kept figures of one graph; what does not read is measured again, what cannot be written is not kept."""
 
     def __init__(self, bundle: Bundle, choice: Choice, num_threads: int | None) -> None:
-        self._file, host, cores = bundle.engine_dir / FILE_NAME, board.Host(), board.num_cores()
+        host = board.Host()
+        cores = board.num_cores()
         self.graph = bundle.graph_path(choice.precision, device="cpu" if choice.engine == "cpu" else "any")
         machine = f"{platform.machine()} {host.cpu_model or ''}, {cores} cores, power mode {host.power_mode()}"
         sha256 = bundle.manifest.files[self.graph.name].sha256
-        self._key = f"{sha256[:16]} {choice}, {num_threads or cores} threads, {machine}"
+        self._file = user_cache() / FOLDER / f"{sha256}.json"
+        self._key = f"{choice}, {num_threads or cores} threads, {machine}"
 
-    def step_times(self) -> StepTimes:
-        step_s = self._kept().step_s
-        return dict(step_s) if 1 in step_s else {}
+    def step_times(self, max_slots: int) -> StepTimes:
+        step_s = {size: seconds for size, seconds in self._kept().step_s.items() if size <= max_slots}
+        return step_s if 1 in step_s else {}
 
     def memory_bytes(self, num_slots: int) -> int:
         """What a lane of so many slots was last seen to take; 0 where none was seen."""
@@ -117,5 +120,6 @@ class StepTimesFile:
 
     def _entries(self) -> dict[str, _Figures]:
         with contextlib.suppress(OSError, ValueError):
-            return _ENTRIES.validate_json(self._file.read_bytes())
+            if self._file.stat().st_size <= MAX_FILE_BYTES:
+                return _ENTRIES.validate_json(self._file.read_bytes())
         return {}

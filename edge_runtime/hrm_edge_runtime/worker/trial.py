@@ -1,8 +1,9 @@
-"""A bundle is tried in a process of its own before a running server opens it: its graph may never end, or give NaN."""
+"""A bundle is tried in a process of its own before a server opens it: its graph may never end, or give NaN."""
 
 import asyncio
 import multiprocessing
 import time
+from collections.abc import Callable
 from contextlib import closing
 from multiprocessing.connection import Connection
 
@@ -22,7 +23,7 @@ LOOK_EVERY_S = 0.05
 NUM_SLOTS = 4
 
 
-async def try_lane(options: LaneOptions, *, limit_s: float = TRIAL_S) -> None:
+async def try_lane(options: LaneOptions, *, limit_s: float = TRIAL_S, is_closing: Callable[[], bool] = bool) -> None:
     """Replay the golden traces of a lane to be, in bounded time and memory; raises LaneNotOpenedError."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
@@ -32,6 +33,8 @@ async def try_lane(options: LaneOptions, *, limit_s: float = TRIAL_S) -> None:
     room_bytes, give_up_s = options.defaults.budget.room_bytes(), time.monotonic() + limit_s
     try:
         while process.is_alive():
+            if is_closing():
+                raise LaneNotOpenedError("the server stops.", None)
             if time.monotonic() > give_up_s:
                 raise LaneNotOpenedError(f"its trial took more than {limit_s:g} s: export the bundle again.", None)
             if (held := resident_bytes(process.pid)) > room_bytes:

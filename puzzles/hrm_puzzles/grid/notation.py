@@ -72,12 +72,16 @@ def size_of(shape: GridShape) -> BoardSize:
 def parsed(size: BoardSize, legend: Legend, from_text: FromText, notation: object) -> Parsed:
     """Read text or lists; raises PuzzleError with the rule `not-a-puzzle`, that of `size`, or `bad-character`."""
     if isinstance(notation, str):
-        if len(notation) > MAX_TEXT:
-            raise size.error(f"the text has {len(notation)} characters, more than any form of a board")
+        _check_length(size, notation)
         return from_text(notation)
     if isinstance(notation, list):
         return _from_list(size, legend, cast("list[object]", notation), from_text)
     raise PuzzleError(f"{shown(notation)} is not a puzzle", "not-a-puzzle", size.forms)
+
+
+def _check_length(size: BoardSize, text: str) -> None:
+    if len(text) > MAX_TEXT:
+        raise size.error(f"the text has {len(text)} characters, more than any form of a board")
 
 
 def written(legend: Legend, grid: Grid, notation: Notation) -> object:
@@ -132,7 +136,9 @@ def _from_list(size: BoardSize, legend: Legend, values: list[object], from_text:
     """A list of lines, of rows, or of the cells one after the other."""
     if values and all(isinstance(value, str) for value in values):
         size.require(values, size.shape.rows, "the list", "rows")
-        read = from_text("\n".join(cast("list[str]", values)))
+        text = "\n".join(cast("list[str]", values))
+        _check_length(size, text)
+        read = from_text(text)
         return replace(read, notation=replace(read.notation, kind="lines"))
     is_flat = not any(isinstance(value, list) for value in values[: size.shape.rows])
     if is_flat:

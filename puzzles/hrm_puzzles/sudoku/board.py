@@ -145,10 +145,15 @@ def _lines(board: SudokuBoard, text: str) -> list[list[int]]:
             cells = [offset for offset, character in enumerate(line, start) if character not in BETWEEN_CELLS]
             lines += [cells] if cells else []
         start += len(line)
-    dashes = [line for line in lines if text[line[0]] == "-" and not "".join(map(text.__getitem__, line)).strip("-")]
-    usual = [line for line in lines if line not in dashes or len(lines) == 1]
-    for found in (usual, [line for line in lines if line not in dashes or len(line) == board.side]):
+    usual = [line for line in lines if len(lines) == 1 or not _is_dashes(text, line)]
+    with_rows_of_dashes = [line for line in lines if len(line) == board.side or not _is_dashes(text, line)]
+    for found in (usual, with_rows_of_dashes):
         if sum(map(len, found)) == board.num_cells:
             return found
     spaces_are_blanks = len(text) == board.num_cells and not text.strip(" 123456789")
     return [list(range(len(text)))] if spaces_are_blanks else usual
+
+
+def _is_dashes(text: str, line: list[int]) -> bool:
+    """Whether a line is a part of a frame, or a row of blanks."""
+    return all(text[offset] == "-" for offset in line)

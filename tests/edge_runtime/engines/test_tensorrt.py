@@ -11,7 +11,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 from types import ModuleType, SimpleNamespace
@@ -462,16 +461,6 @@ def test_a_changed_plan_is_refused(bundle: Bundle, device: SetUp) -> None:
     plan.write_bytes(plan.read_bytes() + b" ")
     with pytest.raises(EngineUnavailableError, match="is not what was built"):
         opened(bundle)
-
-
-def test_a_bundle_that_cannot_be_written_keeps_its_figures_in_the_cache(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # noqa: ARG005
-    for name, folder in (("tiny", "tiny"), ("../../tiny", "------tiny")):
-        named = replace(bundle, manifest=bundle.manifest.model_copy(update={"name": name}))
-        assert named.engine_dir == tmp_path / "cache" / "hrm-edge" / "engines" / folder
 
 
 def with_precisions(bundle: Bundle, **graphs: onnx.ModelProto) -> Bundle:

@@ -53,7 +53,7 @@ DEFAULTS = LaneDefaults(engine="cpu:fp32", num_slots=2, num_threads=1, queue_lim
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial takes a second; test_trial.py has its laws, and the server process of one test here makes them."""
 
-    async def passed(_: object) -> None:
+    async def passed(_: object, **__: object) -> None:
         pass
 
     monkeypatch.setattr("hrm_edge_runtime.worker.trial.try_lane", passed)
@@ -292,7 +292,7 @@ def test_a_served_change_outlives_the_engine_process_and_a_budget_is_kept(tmp_pa
         model = server.http.get("/models").json()["models"][0]
         assert model["slots_rule"] in ("compute-bound", "knee")
         assert model["step_ms"]["1"] > 0
-        assert json.loads((folder / "first.bundle" / "engines" / "steps.json").read_text())
+        assert not (folder / "first.bundle" / "engines").exists()  # what was measured is in the user's cache
         assert server.http.put("/models/second", json={"bundle": "second"}).status_code == 201
         assert server.http.delete("/models/first").status_code == 200
         os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)

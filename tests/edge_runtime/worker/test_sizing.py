@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
-from hrm_edge_runtime.worker.step_times import FAIR_SLOTS, FILE_NAME, NOISE, StepTimesFile, measure, sizing_from
+from hrm_edge_runtime.worker.step_times import FAIR_SLOTS, FOLDER, NOISE, StepTimesFile, measure, sizing_from
 
 VECTOR_E = np.zeros(4, np.float32)
 
@@ -65,29 +66,29 @@ def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("os.access", lambda *_: False)  # as for an installed package: the user's cache is taken
     bundle, choice = Bundle.open(find_bundle("sudoku-6x6")), Choice(engine="cpu", precision="fp32")
     monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
     StepTimesFile(bundle, choice, 1).keep_step_times({1: 0.02, 2: 0.09})
     StepTimesFile(bundle, choice, 1).keep_memory(2, 1000)
-    assert StepTimesFile(bundle, choice, 1).step_times() == {}  # measured on a busy machine
+    assert StepTimesFile(bundle, choice, 1).step_times(4) == {}  # measured on a busy machine
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     StepTimesFile(bundle, choice, 1).keep_step_times({1: 0.01, 2: 0.02})
     StepTimesFile(bundle, choice, 1).keep_memory(4, 2000)
     kept = StepTimesFile(bundle, choice, 1)
-    assert kept.step_times() == {1: 0.01, 2: 0.02}
+    assert kept.step_times(4) == {1: 0.01, 2: 0.02}
     assert (kept.memory_bytes(2), kept.memory_bytes(4), kept.memory_bytes(8)) == (1000, 2000, 0)
     for other in (
         StepTimesFile(bundle, choice, 2),
         StepTimesFile(bundle, Choice(engine="cpu", precision="int8"), 1),
         StepTimesFile(Bundle.open(find_bundle("maze-8x8")), choice, 1),
     ):
-        assert (other.step_times(), other.memory_bytes(2)) == ({}, 0)
-    file = next(tmp_path.rglob(FILE_NAME))
+        assert (other.step_times(4), other.memory_bytes(2)) == ({}, 0)
+    assert kept.step_times(1) == {1: 0.01}  # of a command line with fewer slots
+    (file,) = (tmp_path / "hrm-edge" / FOLDER).iterdir()
     file.write_text("no json")
-    assert StepTimesFile(bundle, choice, 1).step_times() == {}
+    assert StepTimesFile(bundle, choice, 1).step_times(4) == {}
     StepTimesFile(bundle, choice, 1).keep_step_times({1: 0.5})
-    assert StepTimesFile(bundle, choice, 1).step_times() == {1: 0.5}
+    assert StepTimesFile(bundle, choice, 1).step_times(4) == {1: 0.5}
 
 
 @pytest.mark.parametrize(
@@ -95,11 +96,33 @@ def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(
     ["[]", "{", "null", '{"KEY": 3}', '{"KEY": {"step_s": [1]}}', '{"KEY": {"step_s": {"a": 1}}}',
      '{"KEY": {"step_s": {"2": 0.1}}}', '{"KEY": {"step_s": {"1": NaN}}}', '{"KEY": {"memory_bytes": {"4": "much"}}}'],
 )  # fmt: skip
-def test_kept_figures_of_a_wrong_shape_are_measured_again(tiny_bundle: Path, tmp_path: Path, content: str) -> None:
-    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "tiny.bundle"))
+def test_kept_figures_of_a_wrong_shape_are_measured_again(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    bundle = Bundle.open(tiny_bundle)
     file = StepTimesFile(bundle, Choice(engine="cpu", precision="fp32"), 1)
     file.keep_memory(4, 2000)
-    (kept,) = (bundle.engine_dir / FILE_NAME,)
+    (kept,) = (tmp_path / "hrm-edge" / FOLDER).iterdir()
     (key,) = json.loads(kept.read_text())
     kept.write_text(content.replace("KEY", key))
-    assert (file.step_times(), file.memory_bytes(4)) == ({}, 0)
+    assert (file.step_times(4), file.memory_bytes(4)) == ({}, 0)
+
+
+def test_figures_in_a_bundle_are_not_believed(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bundle may come from a stranger: a million slots would take all memory, a pipe would be read for ever."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "tiny.bundle"))
+    choice = Choice(engine="cpu", precision="fp32")
+    (bundle.path / "engines").mkdir()
+    os.mkfifo(bundle.path / "engines" / "steps.json")
+    assert StepTimesFile(bundle, choice, 1).step_times(4) == {}
+    StepTimesFile(bundle, choice, 1).keep_step_times({1: 0.01, 1_000_000: 0.01})
+    assert StepTimesFile(bundle, choice, 1).step_times(4) == {1: 0.01}
+    (kept,) = (tmp_path / "cache" / "hrm-edge" / FOLDER).iterdir()
+    with kept.open("ab") as file:
+        file.truncate(1 << 30)
+    assert StepTimesFile(bundle, choice, 1).step_times(4) == {}
