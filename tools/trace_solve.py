@@ -1,7 +1,7 @@
 """How much of our own code one warm `POST /solve` crosses: files, functions and calls, in both processes together.
 
-python tests/contracts/trace_solve.py --root .
-python tests/contracts/trace_solve.py --root . --list
+python tools/trace_solve.py --root .
+python tools/trace_solve.py --root . --list
 
 A real `hrm-serve` is started with a real engine process, and asked over a real socket for a 6x6 Sudoku of 5 segments.
 Both processes find a `sitecustomize` that counts call events while the client says so: from before the request is sent

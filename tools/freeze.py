@@ -1,8 +1,8 @@
 """What a user of this product can see, as one JSON file, so that a refactoring can be compared with what was before it.
 
-python tests/contracts/freeze.py --root . --out before.json
-python tests/contracts/freeze.py --root . --out after.json --only help,served
-python tests/contracts/freeze.py --diff before.json after.json --only help,served
+python tools/freeze.py --root . --out before.json
+python tools/freeze.py --root . --out after.json --only help,served
+python tools/freeze.py --diff before.json after.json --only help,served
 
 Everything comes from commands, HTTP and files of the checkout at --root; no module of ours is imported here, so modules
 may move freely. Paths and times are normalised: the same checkout on the same machine gives the same file. Digests of
