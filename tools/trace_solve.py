@@ -1,17 +1,18 @@
-"""How much of our own code one warm `POST /solve` crosses: files, functions and calls, in both processes together.
+"""Count the files, functions and calls of our own code that one warm `POST /solve` crosses.
 
 python tools/trace_solve.py --root .
 python tools/trace_solve.py --root . --list
 
-A real `hrm-serve` is started with a real engine process, and asked over a real socket for a 6x6 Sudoku of 5 segments.
-Both processes find a `sitecustomize` that counts call events while the client says so: from before the request is sent
-until the answer is there and the server has noted it. No module of ours is named here, so modules may move freely.
+The script starts a real `hrm-serve` with a real engine process and asks it over a real socket for
+a 6x6 Sudoku of 5 segments. Both processes load a `sitecustomize` that counts call events while
+the client asks it to: from before the request is sent until the answer is there and the server
+has recorded it. No module of the checkout is imported here, so modules may move freely.
 
-A call is a "call" event of `sys.setprofile` in a package `hrm_*`: a function, method, property, lambda or coroutine
-that starts, and also a generator or coroutine that goes on after `yield` or `await`. A comprehension is a function of
-its own, as Python 3.10 and 3.11 have it (later ones run most of them in place, so compare figures of one version of
-Python only). What dataclasses generate lies in no file of ours. Of several requests the one with the fewest calls is
-shown: in the others a timer of the server went off.
+A call is a "call" event of `sys.setprofile` in a package `hrm_*`: a function, method, property,
+lambda or coroutine starts, or a generator or coroutine goes on after `yield` or `await`. Python
+3.10 and 3.11 count a comprehension as a function, later versions do not, so compare figures of
+one version only. Code that dataclasses generate is in no file and does not count. The result is
+the request with the fewest calls: during the others a timer of the server ran.
 """
 
 from __future__ import annotations
@@ -20,17 +21,13 @@ import argparse
 import json
 import mmap
 import os
-import re
-import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from pathlib import Path
+
+from checkout import Checkout
 
 PUZZLE = "...5...6...2.2..3.5...4.2.....3....."
 NUM_SEGMENTS = 5
@@ -39,7 +36,9 @@ AFTER_S = 0.03  # for what the server does once the answer has been sent: metric
 BETWEEN_S = 0.4  # long enough for the engine to publish its figures and to fall asleep
 PATIENCE_S = 60.0
 
-IDLE, DONE = 0, 255  # of the byte that both processes watch; in between stands the number of the request
+# Both processes watch one byte. It is IDLE, DONE or the number of the request.
+IDLE = 0
+DONE = 255
 
 COUNTING = """
 import atexit, json, mmap, os, sys, threading, time
@@ -76,40 +75,36 @@ if "TRACE_SOLVE_STATE" in os.environ:
 """
 
 Calls = Counter[tuple[str, str]]  # by file and function
+Report = list[tuple[int, str, str, int]]  # request, file, function, number of calls
 
 
 def calls_of_solve(root: Path) -> Calls:
-    """The calls of the quietest of several requests."""
+    """The calls of the request with the fewest calls."""
     with tempfile.TemporaryDirectory() as directory:
-        work = Path(directory)
-        (work / "sitecustomize.py").write_text(COUNTING)
-        state_path = work / "state"
-        state_path.write_bytes(bytes([IDLE]))
-        text = (root / "pyproject.toml").read_text(encoding="utf-8")
-        rooms = [str(root / room) for room in re.findall(r'^ +"(\w+)/hrm_\w+",$', text, re.M)]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([directory, *rooms]),
-            "TRACE_SOLVE_STATE": str(state_path),
-        }
-        found = re.search(r'^hrm-serve = "(.+):(.+)"$', text, re.M)
-        assert found, "pyproject.toml has no hrm-serve"
-        port = _free_port()
-        options = ["sudoku-6x6", "--engine", "cpu:fp32", "--slots", "4", "--threads", "1", "--port", str(port)]
-        program = f"import sys; from {found[1]} import {found[2]} as main; sys.argv[0] = 'hrm-serve'; main()"
-        with (work / "log").open("w") as log:
-            server = subprocess.Popen([sys.executable, "-c", program, *options], cwd=work, env=environment, stderr=log)
-        try:
-            _wait_until_ready(port, server, work / "log")
-            with state_path.open("r+b") as file, mmap.mmap(file.fileno(), 1) as state:
-                for request in range(NUM_REQUESTS + 1):
-                    _ask(port, state, request)
-                state[0] = DONE
-            _wait_for_two_reports(work)
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait(PATIENCE_S)
-        return _quietest([json.loads(path.read_text()) for path in work.glob("state.*.json")], root)
+        checkout = Checkout(root, Path(directory))
+        reports = _reports(checkout)
+        return _quietest(reports, checkout.root)
+
+
+def _reports(checkout: Checkout) -> list[Report]:
+    """What the two processes of the server counted."""
+    work = checkout.work
+    (work / "sitecustomize.py").write_text(COUNTING)
+    state_path = work / "state"
+    state_path.write_bytes(bytes([IDLE]))
+    variables = {
+        "PYTHONPATH": os.pathsep.join([str(work), checkout.environment["PYTHONPATH"]]),
+        "TRACE_SOLVE_STATE": str(state_path),
+    }
+    with checkout.served(["sudoku-6x6"], **variables) as http:
+        port = http.base_url.port
+        assert port
+        with state_path.open("r+b") as file, mmap.mmap(file.fileno(), 1) as state:
+            for request in range(NUM_REQUESTS + 1):
+                _ask(port, state, request)
+            state[0] = DONE
+        _wait_for_two_reports(work)
+    return [json.loads(path.read_text()) for path in work.glob("state.*.json")]
 
 
 def _ask(port: int, state: mmap.mmap, request: int) -> None:
@@ -133,29 +128,26 @@ def _ask(port: int, state: mmap.mmap, request: int) -> None:
         state[0] = IDLE
     segments = json.loads(answer.partition(b"\r\n\r\n")[2])["segments"]
     if segments != NUM_SEGMENTS:
-        raise SystemExit(f"the puzzle took {segments} segments where {NUM_SEGMENTS} are due; choose another one here")
+        raise SystemExit(f"the puzzle took {segments} segments, not {NUM_SEGMENTS}; choose another")
 
 
-def _quietest(reports: list[list[tuple[int, str, str, int]]], root: Path) -> Calls:
+def _quietest(reports: list[Report], root: Path) -> Calls:
     requests: dict[int, Calls] = {}
     for report in reports:
         for request, file, name, count in report:
-            path = Path(file)
-            if path.is_relative_to(root) and path.relative_to(root).parts[1].startswith("hrm_"):
-                relative = str(Path(*path.relative_to(root).parts[1:]))
-                requests.setdefault(request, Counter())[relative, name] += count
+            path = _path_in_rooms(Path(file), root)
+            if path is not None:
+                calls = requests.setdefault(request, Counter())
+                calls[str(path), name] += count
     return min(requests.values(), key=Counter[tuple[str, str]].total)
 
 
-def _wait_until_ready(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
-    give_up_s = time.monotonic() + PATIENCE_S
-    while server.poll() is None and time.monotonic() < give_up_s:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=PATIENCE_S):
-                return
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(0.1)
-    raise SystemExit(f"hrm-serve does not become ready:\n{log.read_text()[-3000:]}")
+def _path_in_rooms(file: Path, root: Path) -> Path | None:
+    """`hrm_package/module.py` for a file of ours."""
+    if not file.is_relative_to(root):
+        return None
+    path = Path(*file.relative_to(root).parts[1:])
+    return path if path.parts and path.parts[0].startswith("hrm_") else None
 
 
 def _wait_for_two_reports(work: Path) -> None:
@@ -167,32 +159,33 @@ def _wait_for_two_reports(work: Path) -> None:
     time.sleep(0.2)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def show(calls: Calls) -> None:
+    num_files = len({file for file, _ in calls})
+    print(f"{num_files} files, {len(calls)} functions, {calls.total()} calls")
 
 
-def show(calls: Calls, *, as_list: bool) -> None:
+def show_list(calls: Calls) -> None:
+    """Files and their functions, those with the most calls first."""
     files: Counter[str] = Counter()
     for (file, _), count in calls.items():
         files[file] += count
-    print(f"{len(files)} files, {len(calls)} functions, {calls.total()} calls")
-    if not as_list:
-        return
     for file, total in sorted(files.items(), key=lambda item: (-item[1], item[0])):
-        functions = sorted((-count, name) for (where, name), count in calls.items() if where == file)
+        functions = [(-count, name) for (where, name), count in calls.items() if where == file]
         print(f"\n{total:5} {file} ({len(functions)} functions)")
-        for count, name in functions:
+        for count, name in sorted(functions):
             print(f"{-count:10} {name}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=Path(), help="checkout to look at")
-    parser.add_argument("--list", action="store_true", help="each file with its functions and their calls")
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
+    parser.add_argument("--root", type=Path, default=Path(), help="checkout to trace")
+    parser.add_argument("--list", action="store_true", help="list the functions of each file")
     given = parser.parse_args()
-    show(calls_of_solve(given.root.resolve()), as_list=given.list)
+    calls = calls_of_solve(given.root)
+    show(calls)
+    if given.list:
+        show_list(calls)
 
 
 if __name__ == "__main__":

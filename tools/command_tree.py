@@ -1,0 +1,159 @@
+"""Print the commands of a checkout as JSON: subcommands, arguments, options, defaults, choices.
+
+python tools/command_tree.py hrm-solve=hrm_edge_runtime.solve.cli:main
+
+Each entry point is called as for `--help`, with click's `main` replaced: it hands over the
+command and does not run it. So this works for every click or Typer application, wherever and
+whenever it builds its commands. Help texts and the layout of the page are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import Enum
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+MODULES = ("click.core", "typer.core", "typer._click.core")  # newer releases of Typer bring a click
+
+
+class Reached(BaseException):
+    """The entry point has reached this command, with these arguments."""
+
+    def __init__(self, command: Any, arguments: list[str]) -> None:
+        super().__init__()
+        self.command = command
+        self.arguments = arguments
+
+
+def hand_over(command: Any, args: Any = None, *_: Any, **__: Any) -> NoReturn:
+    """Stands in for `Command.main`."""
+    arguments = sys.argv[1:] if args is None else args
+    raise Reached(command, list(arguments))
+
+
+def replace_main() -> None:
+    for name in MODULES:
+        try:
+            module = import_module(name)
+        except ModuleNotFoundError:
+            continue
+        for value in vars(module).values():
+            if isinstance(value, type) and "main" in vars(value):
+                value.main = hand_over  # type: ignore[attr-defined]
+
+
+def reach(program: str, entry: str, names: list[str]) -> tuple[Any, Any]:
+    """The command that `program NAMES --help` shows, and its context."""
+    module, _, function = entry.partition(":")
+    call = getattr(import_module(module), function)
+    sys.argv = [program, *names, "--help"]
+    try:
+        call()
+    except Reached as reached:
+        return descend(reached.command, program, reached.arguments)
+    raise SystemExit(f"{program} {' '.join(names)} does not reach a click command")
+
+
+def descend(command: Any, program: str, arguments: list[str]) -> tuple[Any, Any]:
+    """Follow the names of subcommands up to `--help`."""
+    context = command.make_context(program, [], resilient_parsing=True)
+    for name in arguments[: arguments.index("--help")]:
+        command = command.get_command(context, name)
+        context = command.make_context(name, [], parent=context, resilient_parsing=True)
+    return command, context
+
+
+def subcommands_of(command: Any, context: Any) -> list[str]:
+    if not hasattr(command, "list_commands"):
+        return []
+    shown: list[str] = []
+    for name in command.list_commands(context):
+        if not command.get_command(context, name).hidden:
+            shown.append(name)
+    return sorted(shown)
+
+
+def tree_of(program: str, entry: str) -> dict[str, Any]:
+    """Every command of one entry point under its full name."""
+    found: dict[str, Any] = {}
+    waiting: list[list[str]] = [[]]
+    while waiting:
+        names = waiting.pop(0)
+        command, context = reach(program, entry, names)
+        subcommands = subcommands_of(command, context)
+        found[" ".join([program, *names])] = {
+            **parameters_of(command, context),
+            "subcommands": subcommands,
+        }
+        waiting.extend([*names, name] for name in subcommands)
+    return found
+
+
+def parameters_of(command: Any, context: Any) -> dict[str, Any]:
+    """Arguments in their order, options by name."""
+    arguments: list[Any] = []
+    options: dict[str, Any] = {}
+    for parameter in command.get_params(context):
+        record = parameter_record(parameter, context)
+        if parameter.param_type_name == "argument":
+            arguments.append(record)
+        else:
+            options[min(parameter.opts, key=lambda name: (-len(name), name))] = record
+    return {"arguments": arguments, "options": dict(sorted(options.items()))}
+
+
+def parameter_record(parameter: Any, context: Any) -> dict[str, Any]:
+    """What the parameter takes; values that are not set are left out."""
+    page = parameter.get_help_record(context)  # None if it is hidden
+    record = {
+        "usage": page[0] if page else "hidden",  # the names and the metavar
+        "names": sorted([*parameter.opts, *parameter.secondary_opts]),
+        "required": parameter.required,
+        "repeated": parameter.nargs != 1 or getattr(parameter, "multiple", False),
+        "default": plain(parameter.get_default(context, call=False)),
+        **values_of(parameter),
+    }
+    return {key: value for key, value in record.items() if value is not None}
+
+
+def values_of(parameter: Any) -> dict[str, Any]:
+    """Choices and bounds; Typer keeps them in its own place."""
+    described = getattr(parameter, "type_descriptor", None) or parameter.type
+    bounds = parameter if hasattr(parameter, "type_descriptor") else described
+    return {
+        "choices": plain(getattr(described, "choices", None)),
+        "min": plain(getattr(bounds, "min", None)),
+        "max": plain(getattr(bounds, "max", None)),
+    }
+
+
+def plain(value: Any) -> Any:
+    """As JSON; absolute paths belong to one machine."""
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if type(value) is object:  # click marks a default that is not set
+        return None
+    if callable(value):
+        return "dynamic"
+    text = str(value)
+    return "PATH" if Path(text).is_absolute() else text
+
+
+def main() -> None:
+    replace_main()
+    found: dict[str, Any] = {}
+    for argument in sys.argv[1:]:
+        program, _, entry = argument.partition("=")
+        found.update(tree_of(program, entry))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
