@@ -21,7 +21,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hrm_edge_runtime.http import boards, openapi, schema, streams
 from hrm_edge_runtime.http import body as intake
 from hrm_edge_runtime.http.auth import key_of
-from hrm_edge_runtime.http.errors import JSON, ServiceError, as_json, invalid, no_answer, refusal_from, without_folders
+from hrm_edge_runtime.http.errors import (
+    JSON,
+    ServiceError,
+    as_json,
+    invalid,
+    needing_a_thread,
+    no_answer,
+    refusal_from,
+    without_folders,
+)
 from hrm_edge_runtime.http.middleware import INTERNAL, Access, RequestMiddleware
 from hrm_edge_runtime.http.model_manager import Library, ModelManager
 from hrm_edge_runtime.http.models import ServedModel
@@ -215,7 +224,9 @@ async def tasks(request: Request, name: ModelName) -> Response:
     model = service_of(request).models.get(name)
     if model is None or model.tasks_file is None:
         raise ServiceError(404, "no-tasks", f"no model {name!r} with tasks is served here", "see tasks in /models")
-    return Response(await to_thread.run_sync(model.tasks_file.read_bytes), media_type=JSON)
+    with needing_a_thread():
+        content = await to_thread.run_sync(model.tasks_file.read_bytes)
+    return Response(content, media_type=JSON)
 
 
 @router.get("/kinds", responses=error_answers())

@@ -4,9 +4,11 @@
 `remedy` are for people. A 503 always carries Retry-After and a reason, so a balancer can tell overload from breakage.
 """
 
+import contextlib
 import json
 import math
 import re
+from collections.abc import Generator
 from typing import Literal
 
 from starlette.responses import Response
@@ -98,6 +100,18 @@ def no_answer(reason: NoAnswerReason | Literal["too-many-connections"], retry_af
     field = "deadline_ms" if status == 504 else None
     headers = {"Retry-After": str(max(1, math.ceil(retry_after_s)))} if status == 503 else None
     return ServiceError(status, reason, message, remedy, field=field, headers=headers)
+
+
+@contextlib.contextmanager
+def needing_a_thread() -> Generator[None]:
+    """Refuse with 503 what needs another thread on a machine that starts no more."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "start new thread" not in str(error):
+            raise
+        message = "this machine starts no more threads"
+        raise ServiceError(503, "out-of-threads", message, AGAIN, headers={"Retry-After": "1"}) from None
 
 
 def invalid(rule: str, message: str, remedy: str, *, field: str | None = None) -> ServiceError:

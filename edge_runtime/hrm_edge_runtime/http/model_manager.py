@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
 from hrm_edge_runtime.engines import engine, factory
-from hrm_edge_runtime.http.errors import ServiceError, invalid, no_answer, without_folders
+from hrm_edge_runtime.http.errors import ServiceError, invalid, needing_a_thread, no_answer, without_folders
 from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.http.schema import ChangeAnswer
 from hrm_edge_runtime.manifest import BundleError
@@ -139,7 +139,8 @@ class ModelManager:
     async def put(self, name: str, bundle: str) -> ChangeAnswer:
         """Serve a bundle under its name; refuses with 422 what does not open, with 507 what does not fit."""
         self._check_ready()
-        model, lane = await asyncio.to_thread(self._read, name, bundle)
+        with needing_a_thread():
+            model, lane = await asyncio.to_thread(self._read, name, bundle)
         shortage = await self._try(lane)  # beside other changes: a graph that never ends takes a minute
         async with self._one_at_a_time:
             self._check_ready()

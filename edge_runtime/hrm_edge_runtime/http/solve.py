@@ -16,7 +16,7 @@ from hrm_edge_runtime import logs
 from hrm_edge_runtime.batching import task
 from hrm_edge_runtime.http import schema
 from hrm_edge_runtime.http.body import Turnstile, unless_client_leaves
-from hrm_edge_runtime.http.errors import no_answer, without_folders
+from hrm_edge_runtime.http.errors import ServiceError, needing_a_thread, no_answer, without_folders
 from hrm_edge_runtime.http.metrics import Metrics
 from hrm_edge_runtime.http.model_manager import Library, ModelManager
 from hrm_edge_runtime.http.models import ParsedRequest, ServedModel, answer_from, candidate_models, parse_request
@@ -62,7 +62,8 @@ class SolveService:
         """
         if self._makers.statistics().tasks_waiting >= MAX_MAKING:
             raise no_answer("queue-full")
-        return await unless_client_leaves(receive, to_thread.run_sync(make, asked, limiter=self._makers))
+        with needing_a_thread():
+            return await unless_client_leaves(receive, to_thread.run_sync(make, asked, limiter=self._makers))
 
     async def admit(self, request: SolveRequest, *, wait_s: float | None = None) -> Admission[ServedModel]:
         return await self.engine_client.admit(partial(candidate_models, self.models.values(), request), wait_s=wait_s)
@@ -169,7 +170,12 @@ class ParserThreads:
     def _hand_out(self, loop: asyncio.AbstractEventLoop) -> None:
         unparsed, self._unparsed = self._unparsed, []
         for start in range(0, len(unparsed), PARSED_TOGETHER):
-            self._threads.submit(_parse_all, unparsed[start : start + PARSED_TOGETHER], loop)
+            together = unparsed[start : start + PARSED_TOGETHER]
+            try:
+                with needing_a_thread():
+                    self._threads.submit(_parse_all, together, loop)
+            except ServiceError as refusal:
+                _set_outcomes([(future, refusal) for future, _ in together])
 
 
 def _parse_all(unparsed: list[tuple[Parsing, Parse]], loop: asyncio.AbstractEventLoop) -> None:

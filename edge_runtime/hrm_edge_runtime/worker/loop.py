@@ -141,7 +141,7 @@ class EngineLoop:
         elif isinstance(message, messages.Load):
             self._num_loading += 1
             if message.beside:
-                threading.Thread(target=self._open, args=(message,), name="lane-loader", daemon=True).start()
+                self._open_beside(message)
             else:  # its engine must be opened in the thread that uses it
                 self._open(message)
         else:  # the HTTP process has waited for the last of its requests
@@ -150,6 +150,14 @@ class EngineLoop:
             memory.give_back_freed_memory()
             self._connection.send(messages.LaneChanged(lane=message.lane))
             self._is_stale = True
+
+    def _open_beside(self, message: messages.Load) -> None:
+        loader = threading.Thread(target=self._open, args=(message,), name="lane-loader", daemon=True)
+        try:
+            loader.start()
+        except RuntimeError as error:  # the machine starts no more threads
+            change = messages.LaneChanged(lane=message.lane, refusal=f"it needs a thread ({error}): send it again.")
+            self._loaded.put((change, None))
 
     def _open(self, message: messages.Load) -> None:
         key, lane = message.lane, None

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -161,3 +162,35 @@ def test_fresh_puzzles_wait_in_a_bounded_line_and_leave_it_with_their_clients(se
         refused = [connection for connection in connections if connection.recv(12).endswith(b"503")]
         assert refused
     wait_for(lambda: server.http.get("/puzzle?kind=sudoku-4x4").status_code == 200)
+
+
+async def test_requests_are_refused_while_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app, engine_client = app_of_two()
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with client_of(app, engine_client) as http:
+        batch = {"content": json.dumps({"puzzle": GOOD}), "headers": {"content-type": "application/x-ndjson"}}
+        with monkeypatch.context() as broken:
+            broken.setattr("threading.Thread.start", fail)
+            answers = [
+                await http.post("/solve", json={"puzzle": GOOD}),
+                await http.get("/puzzle?kind=sudoku-4x4"),
+                await http.post("/solve/batch", **batch),
+            ]
+        assert [answer.status_code for answer in answers] == [503, 503, 200]
+        assert [answer.json()["error"]["reason"] for answer in answers] == ["out-of-threads"] * 3
+        assert (await http.post("/solve", json={"puzzle": GOOD})).status_code == 200
+        assert (await http.get("/puzzle?kind=sudoku-4x4")).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["[::1].evil.com", "[::1]evil.com:80", "evil.com", "a.[::1].com"])
+async def test_a_public_name_is_none_of_this_servers_however_it_begins(host: str) -> None:
+    app, _ = app_of_two()
+    async with client_of(app) as http:
+        assert (await http.get("/models", headers={"host": host})).json()["error"]["reason"] == "foreign-host"
+        for own in ("[::1]", "[::1]:8000", "127.0.0.1:8000", "jetson.local"):
+            assert (await http.get("/models", headers={"host": own})).status_code == 200
