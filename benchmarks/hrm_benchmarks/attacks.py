@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
+import select
 import socket
 import tempfile
 import time
@@ -170,16 +171,17 @@ def _send(port: int, attack: Attack, end_s: float) -> None:
             connection.sendall(attack.first)
             if not attack.rest:
                 connection.recv(1 << 20)
-            while attack.rest and time.monotonic() < end_s:
+            connection.settimeout(PATIENCE_S)
+            while attack.rest and time.monotonic() < end_s and _takes_what_is_there(connection):
                 connection.sendall(attack.rest)
-                _take_what_is_there(connection)
 
 
-def _take_what_is_there(connection: socket.socket) -> None:
-    """An answer that nobody reads would hold the sender up."""
-    with contextlib.suppress(BlockingIOError):
-        while connection.recv(1 << 20, socket.MSG_DONTWAIT):
-            pass
+def _takes_what_is_there(connection: socket.socket) -> bool:
+    """Whether the connection still stands; an answer that nobody reads would hold the sender up."""
+    while select.select([connection], [], [], 0)[0]:
+        if not connection.recv(1 << 20):
+            return False
+    return True
 
 
 def _connect_all(port: int, senders: int, end_s: float) -> None:
