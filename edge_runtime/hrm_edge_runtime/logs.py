@@ -17,12 +17,12 @@ from datetime import datetime, timezone
 from typing import Any, Literal
 
 from hrm_edge_runtime.batching.task import Result
+from hrm_host.text import printable
 
 LogForm = Literal["text", "json"]
 
 MAX_LINES = 10_000  # that wait for the log's reader
 LAST_LINES_S = 1.0  # for them at the end
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # what would begin a line, or speak to a terminal
 SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -131,7 +131,7 @@ class TextLines(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         request: str = getattr(record, "request", "")
         line = super().formatMessage(record) + (f" [{request}]" if request else "")
-        return CONTROL.sub(lambda found: repr(found[0])[1:-1], line)
+        return printable(line)
 
 
 class JsonLines(logging.Formatter):

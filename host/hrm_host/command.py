@@ -1,7 +1,7 @@
 """What commands share: UTF-8 in pipes, `--version`, options that are stated once, and five ways to end.
 
 0: done. 1: a puzzle is not solved, or a gate is broken. 2: wrong use. 3: cannot begin or go on here. 130: Ctrl-C.
-Every refusal is one sentence on standard error.
+Every refusal is one sentence on standard error; what a terminal would obey in it is escaped.
 """
 
 import errno
@@ -16,6 +16,8 @@ from typing import Any, NoReturn, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from hrm_host.text import printable
 
 T = TypeVar("T")
 Groups = Mapping[str, str]
@@ -104,7 +106,7 @@ class Command(typer.Typer):
         return guarded
 
     def _end(self, status: int, sentence: str) -> NoReturn:
-        sys.stderr.write(f"{self._name}: {sentence}\n")
+        sys.stderr.write(f"{self._name}: {printable(sentence)}\n")
         raise typer.Exit(status)
 
 

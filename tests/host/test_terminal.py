@@ -1,10 +1,7 @@
 """On a terminal, beside its bars, a command still prints what it has to say."""
 
 import json
-import os
-import pty
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ from echo_bundle import write_echo_bundle
 from export_tools import small_model
 from service_tools import command
 from solving_tools import OPEN, SOLVED
+from terminal_tools import shown
 
 from hrm_model import checkpoint
 from hrm_puzzles.data.build import DataRecipe, build
@@ -22,25 +20,6 @@ CLEARED, STYLED = (
 )  # what rich writes to take a line away, and all it writes
 
 pytestmark = pytest.mark.process
-
-
-def shown(arguments: list[str], answers: Path | None = None) -> str:
-    """What a person sees who runs the command on a terminal; its standard output goes to `answers` if that is given."""
-    master, slave = pty.openpty()
-    out = slave if answers is None else os.open(answers, os.O_WRONLY | os.O_CREAT)
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
-    with subprocess.Popen(arguments, stdout=out, stderr=slave, stdin=slave, env=environment) as process:
-        os.close(slave)
-        seen = b""
-        try:
-            while piece := os.read(master, 65536):
-                seen += piece
-        except OSError:  # Linux's word for the end
-            pass
-        finally:
-            os.close(master)
-        process.wait(60)
-    return seen.decode()
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from hrm_edge_runtime.solve import solvers
 from hrm_edge_runtime.solve.solvers import Entry, Options, OutOfReachError, Reply, Solver, SolvingError, solve_in_order
 from hrm_host import system
 from hrm_host.progress import stages_on
+from hrm_host.text import printable, printable_lines
 from hrm_puzzles.puzzle import Coloured, Grid, Puzzle, PuzzleError
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
@@ -84,7 +85,7 @@ def _print(solver: Solver, entry: Entry, reply: Reply, *, as_json: bool, as_boar
         said = reply.model_dump(mode="json")
         line = json.dumps({"error": said} if isinstance(reply, ErrorDetail) else said)
     elif isinstance(reply, ErrorDetail):
-        line = f"# refused: {reply.message}; {reply.remedy}."
+        line = printable(f"# refused: {reply.message}; {reply.remedy}.")
     elif (
         as_board
         and reply.model in solver.puzzles
@@ -96,7 +97,8 @@ def _print(solver: Solver, entry: Entry, reply: Reply, *, as_json: bool, as_boar
     elif reply.status == "unfinished" and not reply.solved:
         line = f"# {summary(reply)}"
     else:
-        line = reply.solution if isinstance(reply.solution, str) else json.dumps(reply.solution)
+        solution = reply.solution
+        line = printable_lines(solution) if isinstance(solution, str) else json.dumps(solution)
     print(line, flush=True)
 
 
@@ -118,7 +120,7 @@ def summary(answer: SolveAnswer) -> str:
         cost = f"with hypotheses, {cost}"
     if answer.attempts > 1:
         cost = f"{answer.attempts} attempts with {answer.total_segments} segments, {cost}"
-    return f"{verdict}: {cost}, {answer.model}"
+    return printable(f"{verdict}: {cost}, {answer.model}")
 
 
 @dataclass(kw_only=True)
@@ -158,7 +160,7 @@ class Tally:
         if self.refused:
             reasons = ", ".join(f"{count} {reason}" for reason, count in self.refused.most_common())
             said.append(f"{self.refused.total()} refused ({reasons})")
-        return f"{self.num_puzzles} puzzles: {', '.join(said)}; {self.mean_segments:.1f} segments on average"
+        return printable(f"{self.num_puzzles} puzzles: {', '.join(said)}; {self.mean_segments:.1f} segments on average")
 
     def as_json(self) -> str:
         sums = {"puzzles": self.num_puzzles, **self.counts, "refused": self.refused}

@@ -1,0 +1,100 @@
+"""A real HTTP server that says to /models and /solve/batch whatever a test wants."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Generator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from solving_tools import answer
+
+Reply = Callable[[BaseHTTPRequestHandler], None]
+
+MODEL: dict[str, Any] = {
+    "name": "m",
+    "kind": "sudoku-4x4",
+    "proof_exists": True,
+    "seq_len": 16,
+    "vocab_size": 6,
+    "hidden_size": 8,
+    "max_segments": 4,
+    "halting": {"policy": "verified", "threshold": 0.0},
+    "precision": "fp32",
+    "slots": 1,
+    "slots_rule": None,
+    "step_ms": {},
+    "memory_bytes": None,
+    "max_attempts": 1,
+    "attempts": "symmetries",
+    "rows": 4,
+    "cols": 4,
+    "identifiers": 1,
+    "tasks": 0,
+    "sample": "1234341221434321",
+    "provenance": {},
+}
+
+
+def body(content: bytes | str, status: int = 200, **headers: str) -> Reply:
+    """A whole answer with its length."""
+    raw = content.encode() if isinstance(content, str) else content
+
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        for name, value in {"Content-Length": str(len(raw)), **headers}.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.end_headers()
+        handler.wfile.write(raw)
+
+    return reply
+
+
+def lines(*values: object) -> Reply:
+    """A whole answer of lines of JSON."""
+    return body("".join(f"{json.dumps(value)}\n" for value in values))
+
+
+def solved(line: object, solution: object, **changed: object) -> dict[str, object]:
+    """A line of /solve/batch."""
+    return {"line": line, "answer": {**answer(solution).model_dump(mode="json"), **changed}}
+
+
+def refused(line: int, **changed: object) -> dict[str, object]:
+    detail = {"reason": "bad-puzzle", "field": None, "rule": None, "cell": None, "message": "no", "remedy": "mend it"}
+    return {"line": line, "error": {**detail, **changed}}
+
+
+@contextlib.contextmanager
+def odd_server(batch: Reply, models: Reply | None = None) -> Generator[str]:
+    """The address of a server that answers so; it ends with the block."""
+    models = models or body(json.dumps({"models": [MODEL]}))
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._say(models)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self._say(batch)
+
+        def _say(self, reply: Reply) -> None:
+            self.close_connection = True
+            with contextlib.suppress(ConnectionError):  # the client has seen enough
+                reply(self)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
