@@ -82,8 +82,11 @@ def odd_server(batch: Reply, models: Reply | None = None) -> Generator[str]:
             self.rfile.read(int(self.headers["content-length"]))
             self._say(batch)
 
+        def end_headers(self) -> None:
+            self.send_header("Connection", "close")
+            super().end_headers()
+
         def _say(self, reply: Reply) -> None:
-            self.close_connection = True
             with contextlib.suppress(ConnectionError):  # the client has seen enough
                 reply(self)
 

@@ -12,6 +12,9 @@ from hrm_host.command import Command
 KEY_VARIABLE = "HRM_API_KEY"
 STATED = ("kind", "model", "policy", "max_segments", "attempts", "how", "deadline_ms", "best_so_far", "priority")
 
+MAX_PATIENCE_S = 86_400.0  # a day; no longer is slept at once either
+MAX_KEY_FILE = 4096  # characters
+
 main = Command("hrm-solve")
 
 
@@ -65,7 +68,10 @@ def solve(
         Path | None, typer.Option(help=f"File whose first line is the server's key; else {KEY_VARIABLE} is looked at.")
     ] = None,
     patience: Annotated[
-        float, typer.Option(min=0, help="Seconds without an answer after which a server that refuses is given up.")
+        float,
+        typer.Option(
+            min=0, max=MAX_PATIENCE_S, help="Seconds without an answer after which a server that refuses is given up."
+        ),
     ] = 60.0,
     out: Annotated[
         Path | None,
@@ -104,7 +110,8 @@ def read_key(path: Path | None) -> str | None:
     if path is None:
         return os.environ.get(KEY_VARIABLE) or None
     try:
-        lines = path.read_text(encoding="utf-8").split()
+        with path.open(encoding="utf-8-sig") as stream:
+            lines = stream.read(MAX_KEY_FILE).split()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"the key file {path} cannot be read ({error}): write the server's key into it.") from error
     if not lines:

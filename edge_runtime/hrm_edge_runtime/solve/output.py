@@ -3,13 +3,14 @@
 import contextlib
 import json
 import os
+import stat
 import sys
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from rich.console import Console, RenderableType
@@ -74,7 +75,8 @@ def judged(solver: Solver, entry: Entry, reply: Reply) -> Reply:
     """The reply, solved where the answer is what the caller's own label says."""
     if isinstance(reply, SolveAnswer) and entry.known is not None and (puzzle := solver.puzzles.get(reply.model)):
         with contextlib.suppress(PuzzleError):  # a label that is no board says nothing
-            found, known = (_answered(puzzle, entry.puzzle, one) for one in (reply.solution, entry.known))
+            found = solvers.answered(puzzle, entry.puzzle, reply.solution)
+            known = solvers.answered(puzzle, entry.puzzle, entry.known)
             return reply.model_copy(update={"solved": reply.solved or np.array_equal(found, known)})
     return reply
 
@@ -177,6 +179,8 @@ def continued(path: Path) -> Generator["OutputFile"]:
     try:
         if not system.try_lock(descriptor):
             raise OutOfReachError(f"{path} is being written by another run: wait for it, or name another file.")
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # reading /dev/full, for one, never ends
+            raise OutOfReachError(f"{path} is a device or a pipe, which cannot be continued: name a plain file.")
         file = OutputFile(path, descriptor)
         yield file
         file.sync()
@@ -245,20 +249,15 @@ class OutputFile:
 def board(puzzle: Puzzle, question: object, solution: object) -> RenderableType | None:
     """A picture for a terminal, what was found unlike what was given; None for an answer that is no board."""
     try:
-        asked, answered = puzzle.parse(question).grid, _answered(puzzle, question, solution)
+        asked = puzzle.parse(question).grid
+        found = solvers.answered(puzzle, question, solution)
     except PuzzleError:
         return None
     if isinstance(puzzle, Sudoku):
-        return _sudoku_board(puzzle, asked, answered)
+        return _sudoku_board(puzzle, asked, found)
     if isinstance(puzzle, Coloured):
-        return _coloured_board(puzzle, puzzle.palette, asked, answered)
-    return Text(puzzle.render(answered, asked))
-
-
-def _answered(puzzle: Puzzle, question: object, solution: object) -> Grid:
-    if isinstance(question, dict):  # an ARC question names its task; its solution is a grid alone
-        solution = {**cast("dict[str, object]", question), "input": solution}
-    return puzzle.parse(solution).grid
+        return _coloured_board(puzzle, puzzle.palette, asked, found)
+    return Text(puzzle.render(found, asked))
 
 
 def _sudoku_board(puzzle: Sudoku, asked: Grid, answered: Grid) -> Text:

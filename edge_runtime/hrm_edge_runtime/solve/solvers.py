@@ -27,8 +27,9 @@ from hrm_edge_runtime.http.errors import ServiceError
 from hrm_edge_runtime.http.schema import ErrorDetail, SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.client import NOT_NOW, Client, ServerError, UnreachableError
 from hrm_host.command import CANNOT_BEGIN
+from hrm_host.reading import json_from, lines_of
 from hrm_puzzles import registry
-from hrm_puzzles.puzzle import Puzzle, PuzzleError
+from hrm_puzzles.puzzle import RIGHT, Grid, Puzzle, PuzzleError
 
 Reply = SolveAnswer | ErrorDetail
 SolveAll = Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Reply]]]
@@ -38,6 +39,8 @@ MAX_ATTEMPTS = 1024  # nothing else waits for this engine
 FILE_NAME = re.compile(r"[^\n]+\.[A-Za-z]{3,6}")  # no board ends so
 MAX_FILE_NAME = 250  # longer is a board, and no file system would take it as a name
 HEAD_LINES = 100  # a board over several lines ends before this
+MAX_LINE = 1 << 24  # characters; a list of all requests can be one line
+BYTE_ORDER_MARK = "\ufeff"  # what some editors of Windows write before a text
 
 
 class SolvingError(ValueError):
@@ -76,15 +79,20 @@ def require_file(argument: str) -> None:
 @contextlib.contextmanager
 def opened(argument: str, shortest: int) -> Generator[Iterator[Entry]]:
     """The puzzles that an argument names, read lazily; lines below `shortest`, a puzzle's length, are one board."""
+    with contextlib.closing(_entries_of(argument, shortest)) as entries:
+        yield entries
+
+
+def _entries_of(argument: str, shortest: int) -> Generator[Entry]:
     try:
         if argument == "-":
-            yield entries(sys.stdin, shortest)
+            yield from entries(lines_of(sys.stdin, MAX_LINE), shortest)
         elif is_many(argument):
             with Path(argument).open(encoding="utf-8", newline="") as stream:
-                yield entries(stream, shortest)
+                yield from entries(lines_of(stream, MAX_LINE), shortest)
         else:
-            yield entries([argument], 0)
-    except (OSError, UnicodeDecodeError) as error:
+            yield from entries([argument], 0)
+    except (OSError, ValueError, csv.Error) as error:
         raise SolvingError(f"{argument!r} cannot be read ({error}): give a text file of puzzles.") from error
 
 
@@ -92,6 +100,8 @@ def entries(lines: Iterable[str], shortest: int) -> Iterator[Entry]:
     """The puzzles of some lines; the first lines show the form."""
     rest = iter(lines)
     head = list(itertools.islice(rest, HEAD_LINES))
+    if head:
+        head[0] = head[0].removeprefix(BYTE_ORDER_MARK)
     first = next((line for line in head if not _is_idle(line)), "")
     if "question" in first.strip().split(","):
         rows = csv.DictReader(line for line in itertools.chain(head, rest) if line.strip())
@@ -122,7 +132,7 @@ def _values(text: str) -> list[object]:
     """What a text says: rows, flat lists and objects are written as JSON, and a list of requests is all of them."""
     text = text.rstrip("\r\n")
     try:
-        value: object = json.loads(text) if text.lstrip().startswith(("[", "{")) else text
+        value: object = json_from(text) if text.lstrip().startswith(("[", "{")) else text
     except ValueError:
         return [text]
     if isinstance(value, list) and value and all(isinstance(one, dict) for one in cast("list[object]", value)):
@@ -157,7 +167,7 @@ def from_server(
             if not puzzles:
                 remedy = f"ask it with curl {url}/models"
                 raise OutOfReachError(f"{url} serves no such model of a puzzle known here: {remedy}.")
-            yield Solver(puzzles=puzzles, solve_all=client.solve_many)
+            yield Solver(puzzles=puzzles, solve_all=functools.partial(_checked, client, puzzles))
     except (ServerError, UnreachableError) as error:
         if not isinstance(error, ServerError) or error.status != 401:
             raise OutOfReachError(str(error)) from error
@@ -165,6 +175,43 @@ def from_server(
         raise OutOfReachError(
             f"this server asks for a key and {given}: set HRM_API_KEY, or give --key-file a file that holds it."
         ) from error
+
+
+def _checked(
+    client: Client, puzzles: Mapping[str, Puzzle], requests: Iterable[SolveRequest]
+) -> Iterator[tuple[int, Reply]]:
+    """A server's replies; refuses one that it calls right when the puzzle's own check does not."""
+    questions: dict[int, object] = {}
+
+    def noted() -> Iterator[SolveRequest]:
+        for position, request in enumerate(requests):
+            questions[position] = request.puzzle
+            yield request
+
+    for position, reply in client.solve_many(noted()):
+        question = questions.pop(position)
+        if isinstance(reply, SolveAnswer) and reply.solved and reply.model in puzzles:
+            puzzle = puzzles[reply.model]
+            if not _is_right(puzzle, question, reply.solution):
+                problem = f"the server calls an answer solved that is no answer to its {puzzle.name} puzzle"
+                raise OutOfReachError(f"{problem}: run hrm-parity on its bundle, or ask another server.")
+        yield position, reply
+
+
+def _is_right(puzzle: Puzzle, question: object, solution: object) -> bool:
+    try:
+        asked_T = puzzle.encode(puzzle.parse(question).grid)
+        answered_T = puzzle.encode(answered(puzzle, question, solution))
+    except PuzzleError:
+        return False
+    return bool(puzzle.check_BT(asked_T[None], answered_T[None])[0] == RIGHT)
+
+
+def answered(puzzle: Puzzle, question: object, solution: object) -> Grid:
+    """The grid of a solution; that of an ARC question, which names its task, may be a grid alone."""
+    if isinstance(question, dict) and not isinstance(solution, dict):
+        solution = {**cast("dict[str, object]", question), "input": solution}
+    return puzzle.parse(solution).grid
 
 
 def from_bundle(bundle: Bundle, choice: Choice, *, num_slots: int = 4, num_threads: int | None = None) -> Solver:

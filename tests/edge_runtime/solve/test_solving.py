@@ -22,7 +22,7 @@ from solving_tools import OPEN, PUZZLE, SOLVED, answer, solver_of
 from hrm_edge_runtime.http.schema import ErrorDetail, SolveRequest
 from hrm_edge_runtime.solve.client import Client, RetryPolicy, UnavailableError
 from hrm_edge_runtime.solve.output import Tally, continued, record_of
-from hrm_edge_runtime.solve.solvers import Entry, Reply, SolvingError, entries, options_of, solve_in_order
+from hrm_edge_runtime.solve.solvers import Entry, Reply, SolvingError, entries, opened, options_of, solve_in_order
 
 # --- what is read
 
@@ -57,6 +57,41 @@ def test_a_long_file_is_read_while_it_is_solved() -> None:
     lines = iter([f"{SOLVED}\n"] * 10_000)
     next(entries(lines, 16))
     assert len(list(lines)) > 9_800
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (f"source,question,answer,rating\na,{'1' * 140_000},1,0\n".encode(), "field larger than field limit"),
+        (f'source,question,answer,rating\na,"{"1" * 140_000}\n'.encode(), "field larger than field limit"),
+        (b"1" * (1 << 24) + b"1\n", "line 1 has more than 16777216 characters"),
+        (SOLVED.encode("utf-16"), "invalid start byte"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_sentence(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "puzzles").write_bytes(content)
+    with (
+        opened(str(tmp_path / "puzzles"), PUZZLE.seq_len) as found,
+        pytest.raises(SolvingError, match=f"cannot be read .*{said}.*: give a text file of puzzles"),
+    ):
+        list(found)
+
+
+@pytest.mark.parametrize("form", [f"{SOLVED}\n", f'{{"puzzle": "{SOLVED}"}}\n', f"source,question\na,{SOLVED}\n"])
+def test_a_byte_order_mark_is_no_part_of_a_puzzle(form: str, tmp_path: Path) -> None:
+    (tmp_path / "puzzles").write_text(form, encoding="utf-8-sig")
+    with opened(str(tmp_path / "puzzles"), PUZZLE.seq_len) as found:
+        assert [entry.puzzle for entry in found] == [SOLVED]
+    (by_pipe,) = entries(io.StringIO(f"\ufeff{form}"), PUZZLE.seq_len)
+    assert by_pipe.puzzle == SOLVED
+
+
+@pytest.mark.parametrize("depth", [60, 900, 100_000])
+def test_a_line_that_is_nested_without_end_costs_only_itself(depth: int) -> None:
+    deep = f'{{"puzzle": {"[" * depth}{"]" * depth}}}\n'
+    given = list(entries([f"{SOLVED}\n", deep, f"{SOLVED}\n"], PUZZLE.seq_len))
+    assert [entry.puzzle for entry in given] == [SOLVED, deep.rstrip(), SOLVED]
+    assert json.dumps(record_of(given[1], answer(given[1].puzzle)))
 
 
 # --- the run
@@ -159,6 +194,11 @@ def test_a_run_killed_at_any_moment_is_finished_by_the_same_command(tmp_path: Pa
 
 
 # --- a server that is not always there
+
+
+def test_pauses_are_drawn_however_long_a_server_stays_away() -> None:
+    policy = RetryPolicy(limit_s=1e9, rng=random.Random(0))
+    assert all(0 <= (policy.pause_s() or 0) <= 30 for _ in range(3000))
 
 
 @pytest.mark.process
