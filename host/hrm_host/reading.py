@@ -1,10 +1,24 @@
-"""What people's files are read with: lines of bounded length, and JSON that is not nested without end."""
+"""What people's files are read with: texts and lines of bounded length, and JSON that is not nested without end.
+
+Texts are UTF-8, and the byte order mark that some editors write before one is no part of it.
+"""
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 MAX_DEPTH = 50  # levels of JSON; a puzzle has three, and what writes or compares values may recurse
+MAX_FILE_BYTES = 1 << 28  # 256 MiB: the names of ARC's million variants take a tenth of it
+
+
+def text_of(path: Path) -> str:
+    """All of a file; raises ValueError for one of more than MAX_FILE_BYTES or that is not UTF-8."""
+    with path.open("rb") as stream:
+        content = stream.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise ValueError(f"it has more than {MAX_FILE_BYTES} bytes")
+    return content.decode("utf-8-sig")
 
 
 def lines_of(stream: TextIO, longest: int) -> Iterator[str]:

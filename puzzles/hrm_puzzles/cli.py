@@ -31,6 +31,8 @@ PuzzleName = Annotated[str, typer.Argument(help=f"Name of the puzzle: {', '.join
 Out = Annotated[Path, typer.Option(help="Directory to make; it must not exist.")]
 
 MOST_SHOWN = 20  # faults of an import that are listed one by one
+MOST_MADE = 10**8  # puzzles, of which Sudokus take 16 GB
+MOST_WORKERS = 1024
 OF_ALL = ("puzzle", "out", "seed", "workers", "as_json")  # options that say something about any puzzle
 
 Recipe = TypeVar("Recipe", ArcRecipe, data_build.DataRecipe)
@@ -44,16 +46,18 @@ class BuildOptions:
     puzzle: PuzzleName
     out: Out
     train: Annotated[
-        int | None, typer.Option(min=0, help="Generated training puzzles; 1000 if absent, logistics 960.")
+        int | None,
+        typer.Option(min=0, max=MOST_MADE, help="Generated training puzzles; 1000 if absent, logistics 960."),
     ] = None
     test: Annotated[
-        int | None, typer.Option(min=0, help="Generated test puzzles; 200 if absent, maze 1000, logistics 400.")
+        int | None,
+        typer.Option(min=0, max=MOST_MADE, help="Generated test puzzles; 200 if absent, maze 1000, logistics 400."),
     ] = None
     difficulty: Annotated[str, typer.Option(help="One, several with commas, or mixed (all but extreme).")] = (
         sources.MIXED
     )
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same data set.")] = 0
-    workers: Annotated[int, typer.Option(min=1, help="Processes that generate.")] = 1
+    workers: Annotated[int, typer.Option(min=1, max=MOST_WORKERS, help="Processes that generate.")] = 1
     source: Annotated[str | None, typer.Option(help="hub:ORG/NAME, as hub:sapientinc/sudoku-extreme.")] = None
     csv_train: Annotated[Path | None, typer.Option(help="CSV (source,question,answer,rating) to train on.")] = None
     csv_test: Annotated[Path | None, typer.Option(help="The same for the test split.")] = None

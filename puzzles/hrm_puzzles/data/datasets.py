@@ -24,6 +24,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from hrm_host.reading import json_from, text_of
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, IntArray, Puzzle
 
 IGNORE = -100  # the label that the loss skips
@@ -189,7 +190,7 @@ def write_recipe(path: Path, puzzle: Puzzle, values: Mapping[str, object]) -> No
 def named_in_recipe(path: Path) -> str:
     """The name of the puzzle in a data set's recipe; empty without one, since other builders write none."""
     try:
-        recipe: object = json.loads((path / RECIPE).read_text(encoding="utf-8"))
+        recipe: object = json_from(text_of(path / RECIPE))
     except (OSError, ValueError):
         return ""
     return str(cast("dict[str, object]", recipe).get("puzzle", "")) if isinstance(recipe, dict) else ""
@@ -229,8 +230,10 @@ def read_meta(directory: Path) -> DatasetMeta:
     """dataset.json of one split directory; unknown keys are ignored."""
     path = directory / "dataset.json"
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json_from(text_of(path))
         meta = DatasetMeta(**{one.name: values[one.name] for one in fields(DatasetMeta) if one.name in values})
+        if not (isinstance(values["num_puzzle_identifiers"], int) and isinstance(values["sets"], list)):
+            raise ValueError("num_puzzle_identifiers is no number, or sets is no list")
     except (OSError, ValueError, TypeError) as error:
         raise DatasetError(f"{path} is not a data set description ({error}); give the directory above it.") from error
     if len(meta.sets) != 1:

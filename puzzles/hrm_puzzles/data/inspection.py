@@ -4,13 +4,14 @@ Everything is read block by block, so that sets larger than memory can be inspec
 Shapes: N examples, T tokens, B a block of examples.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from hrm_host.reading import json_from, text_of
+from hrm_host.text import printable
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError, DatasetMeta, Split, named_in_recipe, open_split
 from hrm_puzzles.grid.board import UInt64Array, mixed
@@ -171,23 +172,29 @@ def report_text(report: DatasetReport) -> str:
     return "\n".join([*lines, *([f"FAULT: {fault}" for fault in report.faults] or ["no faults"])])
 
 
+def _names_at(path: Path) -> list[object]:
+    """The names of the puzzle ids; none where they cannot be read, and titles then give the number."""
+    try:
+        names: object = json_from(text_of(path / "identifiers.json"))
+    except (OSError, ValueError):
+        return []
+    return cast("list[object]", names) if isinstance(names, list) else []
+
+
 def read_examples(path: Path, split: str, first: int, count: int, puzzle_name: str | None) -> list[str]:
     """Examples as text: that at `first`, then the first ones of later groups; refuses an index beyond the end."""
     examples = open_split(path, split)
     if first >= len(examples):
         raise DatasetError(f"{split} has {len(examples)} examples, so there is no index {first}; give a smaller one.")
     puzzle = puzzle_at(path, examples.meta, puzzle_name)
-    try:
-        names = list(json.loads((path / "identifiers.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        names = []  # titles then give the number
+    names = _names_at(path)
     starts = examples.puzzle_offsets[examples.group_offsets[:-1]]
     found: list[str] = []
     for index in [first, *starts[starts > first].tolist()[: count - 1]]:
         known = [f"{split} {index}"]
         number = int(examples.puzzle_ids_N[index])
         if number:
-            known.append(names[number] if number < len(names) else f"puzzle id {number}")
+            known.append(printable(str(names[number])) if number < len(names) else f"puzzle id {number}")
         if examples.ratings_N is not None:
             known.append(f"rating {examples.ratings_N[index]}")
         question, answer = (puzzle.decode(tokens_NT[index]) for tokens_NT in (examples.inputs_NT, examples.labels_NT))

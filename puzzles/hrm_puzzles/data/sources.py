@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_host import atomic, workers
 from hrm_host.progress import OnProgress, unheard
+from hrm_host.reading import lines_of
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError, named_in_recipe, open_split
 from hrm_puzzles.puzzle import RIGHT, CsvForm, Example, IntArray, Puzzle, PuzzleError
@@ -28,6 +30,7 @@ CHUNK = 64  # puzzles: seconds of work, so that little is lost and progress is s
 HELD_OUT = 4  # one equivalence class in so many belongs to test splits, whatever the seed
 MIXED = "mixed"
 COLUMNS = ["source", "question", "answer", "rating"]
+MAX_CSV_LINE = 1 << 20  # characters; a row of the largest maze has 2,000
 HUB = "hub:"
 BY_HAND = "download train.csv and test.csv by hand and give them with --csv-train and --csv-test"
 
@@ -112,27 +115,40 @@ def read_csv(path: Path, puzzle: Puzzle) -> Examples:
     if not isinstance(puzzle, CsvForm):
         raise DatasetError(f"{path}: {puzzle.name} has no CSV form; generate, build or import its data sets instead.")
     content, lines = bytearray(), array("q")
-    with path.open(newline="", encoding="utf-8") as stream:
-        reader = csv.reader(stream)
-        header = next(reader, [])
+    with path.open(newline="", encoding="utf-8-sig") as stream:
+        numbered = _rows_of(path, stream)
+        _, header = next(numbered, (1, []))
         if header != COLUMNS:
-            raise _csv_error(path, 1, f"the columns are {header}", f"begin the file with {','.join(COLUMNS)}")
-        for row in filter(None, reader):
-            rating = _rating(path, reader.line_num, row)
+            raise _csv_error(path, 1, f"the columns are {header}"[:200], f"begin the file with {','.join(COLUMNS)}")
+        for number, row in numbered:
+            rating = _rating(path, number, row)
             for column, text in (("question", row[1]), ("answer", row[2])):
                 try:
                     content += puzzle.encode(puzzle.board_of(text)).astype(np.uint8).tobytes()
                 except PuzzleError as error:
                     problem = f"in the {column} {error.problem}"
-                    raise _csv_error(path, reader.line_num, problem, error.remedy) from None
+                    raise _csv_error(path, number, problem, error.remedy) from None
             content += rating.to_bytes(4, "little")
-            lines.append(reader.line_num)
+            lines.append(number)
     rows = np.frombuffer(content, dtype=example_type(puzzle))
     wrong = np.flatnonzero(puzzle.check_BT(rows["inputs"], rows["labels"]) != RIGHT)
     if len(wrong):
         problem = "the answer does not solve the question"
         raise _csv_error(path, lines[int(wrong[0])], problem, "correct or remove the row")
     return rows
+
+
+def _rows_of(path: Path, stream: TextIO) -> Iterator[tuple[int, list[str]]]:
+    """The rows that are not empty, with the number of the line on which each ends."""
+    reader = csv.reader(lines_of(stream, MAX_CSV_LINE))
+    try:
+        for row in reader:
+            if row:
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise _csv_error(path, reader.line_num, str(error), "write one puzzle in each line") from error
+    except ValueError as error:  # before the reader has counted the line
+        raise _csv_error(path, reader.line_num + 1, str(error), "write one puzzle in each line, in UTF-8") from error
 
 
 def _rating(path: Path, line: int, row: list[str]) -> int:
@@ -159,7 +175,7 @@ def downloaded(source: str, *files: str, repo_type: str = "dataset", by_hand: st
         raise DatasetError(f"{source} needs the package huggingface_hub, which is missing; {remedy}.") from error
     try:
         return [Path(hf_hub_download(name, file, repo_type=repo_type)) for file in files or ("train.csv", "test.csv")]
-    except (OSError, ValueError) as error:  # the client's own errors are kinds of these
+    except Exception as error:  # its HTTP library has errors of its own, as for redirects without end
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         remedy = f"check the name and the network, or {by_hand}"
         raise DatasetError(f"{source} cannot be fetched ({reason}); {remedy}.") from error
