@@ -12,12 +12,12 @@ MAX_DEPTH = 50  # levels of JSON; a puzzle has three, and what writes or compare
 MAX_FILE_BYTES = 1 << 28  # 256 MiB: the names of ARC's million variants take a tenth of it
 
 
-def text_of(path: Path) -> str:
-    """All of a file; raises ValueError for one of more than MAX_FILE_BYTES or that is not UTF-8."""
+def text_of(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
+    """All of a file; raises ValueError for one of more than `most_bytes` or that is not UTF-8."""
     with path.open("rb") as stream:
-        content = stream.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise ValueError(f"it has more than {MAX_FILE_BYTES} bytes")
+        content = stream.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes} bytes")
     return content.decode("utf-8-sig")
 
 

@@ -9,6 +9,7 @@ A trainer adds its own files beside these (`trainer.safetensors`, `trainer.json`
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,15 @@ import safetensors.torch
 
 from hrm_host import atomic
 from hrm_host.atomic import sha256_of
+from hrm_host.reading import json_from, text_of
+from hrm_host.text import printable
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 
 WEIGHTS, CONFIG, META = "model.safetensors", "config.json", "meta.json"
+STEP = re.compile(r"step_([0-9]{1,18})")  # the name of a run's checkpoint
+POINTERS = ("latest", "best")
+MAX_POINTER_BYTES = 100
 
 
 class CheckpointError(ValueError):
@@ -42,14 +48,13 @@ def save(path: Path, model: HRM, meta: Mapping[str, Any], write_more: Callable[[
 
 def load(path: Path) -> tuple[HRM, dict[str, Any]]:
     """The model (in evaluation mode, float32, on the CPU) and its meta data; refuses what does not fit together."""
-    config = load_config(path)
-    if damaged := _damaged(path):
-        whole = [other for other in path.parent.glob("step_*") if other != path and not _damaged(other)]
-        latest = max(whole, key=lambda other: int(other.name[5:]), default=None)
-        raise CheckpointError(
-            f"{path / damaged} is not as it was written (its hash says so); "
-            + (f"{latest} is whole" if latest else "copy or train the checkpoint again")
-        )
+    try:
+        config = load_config(path)
+        damaged = _damaged(path)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; {_advice(path)}") from error
+    if damaged:
+        raise CheckpointError(f"{path / damaged} is not as it was written (its hash says so); {_advice(path)}")
     model = HRM(config)
     try:
         state = safetensors.torch.load_file(path / WEIGHTS)
@@ -89,11 +94,11 @@ def load_state(model: HRM, state: Mapping[str, Any], source: Path) -> None:
 
 def read_json(file: Path) -> dict[str, Any]:
     try:
-        values = json.loads(file.read_text())
+        values = json_from(text_of(file))
         if not isinstance(values, dict):
             raise ValueError("it holds no JSON object")
         return values
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{file} cannot be read ({error}); the checkpoint is incomplete, use another") from error
 
 
@@ -103,5 +108,47 @@ def point(pointer: Path, target: Path) -> None:
 
 
 def resolve(path: Path) -> Path:
-    """A checkpoint from its directory, or from the pointer file (`latest`, `best`) of a run."""
-    return path.parent / path.read_text().strip() if path.is_file() else path
+    """A checkpoint from its directory, or from the pointer (`latest`, `best`) of a run, which names one of the run."""
+    if path.name not in POINTERS:
+        return path
+    run = path.parent
+    try:
+        name = path.resolve().name if path.is_dir() else text_of(path, MAX_POINTER_BYTES).strip()
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); {_advice(path)}") from error
+    is_of_run = STEP.fullmatch(name) and (run / name).resolve() == run.resolve() / name and (run / name).is_dir()
+    if not is_of_run or (path.is_dir() and path.resolve().parent != run.resolve()):
+        raise CheckpointError(f"{path} names no checkpoint of the run ({printable(name)!r}); {_advice(path)}")
+    return run / name
+
+
+def steps_of(run: Path) -> list[Path]:
+    """The checkpoints of a run in the order of their steps; other files and links are passed over."""
+    found: dict[int, Path] = {}
+    for path in run.glob("step_*"):
+        named = STEP.fullmatch(path.name)
+        if named and path.is_dir() and not path.is_symlink():
+            found[int(named[1])] = path
+    return [found[step] for step in sorted(found)]
+
+
+def last_whole(run: Path) -> Path | None:
+    """The last checkpoint of a run whose files are as they were written."""
+    return next(filter(_is_whole, reversed(steps_of(run))), None)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        load_config(path)
+        return not _damaged(path)
+    except CheckpointError:
+        return False
+
+
+def _advice(path: Path) -> str:
+    """What to do without the checkpoint or the pointer at `path`."""
+    whole = last_whole(path.parent)
+    if whole is None:
+        return "copy or train the checkpoint again"
+    pointer = path if path.name in POINTERS else path.parent / POINTERS[0]
+    return f"{whole.name} is whole: write {whole.name} into {pointer} to continue from it"

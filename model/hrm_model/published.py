@@ -16,6 +16,7 @@ import torch
 import yaml
 from torch import Tensor
 
+from hrm_host.reading import text_of
 from hrm_model.checkpoint import CheckpointError, load_state
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
@@ -32,6 +33,7 @@ ARCHITECTURES = {"hrm_act_v1": "hrm", "trm": "trm"}
 LEVELS = {"H_level": "high_level", "L_level": "low_level"}
 NAMES = re.compile(r"(H_init|L_init|embed_tokens|embed_pos|puzzle_emb|lm_head|q_head|H_level|L_level)(\.|$)")
 SETTINGS = "all_config.yaml"
+MAX_SETTINGS_BYTES = 1 << 18  # the published ones have 2,000
 
 
 def model_from_published(source: Path, seq_len: int, weights_name: str | None = None) -> HRM:
@@ -100,7 +102,7 @@ def _our_name(name: str) -> str:
 
 def _arch_of(file: Path) -> Any:
     try:
-        return yaml.safe_load(file.read_text(encoding="utf-8"))["arch"]
+        return yaml.safe_load(text_of(file, MAX_SETTINGS_BYTES))["arch"]
     except (OSError, ValueError, RecursionError, yaml.YAMLError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{file} cannot be read ({reason}); it must stand beside the weights") from error

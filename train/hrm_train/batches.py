@@ -4,7 +4,6 @@ What slot b is offered at step s is a function of (seed, s, b) alone, so that no
 numbers of ranks and threads do not matter. Only slots whose puzzle has halted take it. Shapes: B slots, T tokens.
 """
 
-import json
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hrm_host.reading import json_from, text_of
 from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Puzzle
 
@@ -58,7 +58,11 @@ class SplitSource:
         return self._split.meta.num_puzzle_identifiers
 
     def identifiers(self) -> tuple[str, ...]:
-        return tuple(json.loads((self.path / "identifiers.json").read_text(encoding="utf-8")))
+        file = self.path / "identifiers.json"
+        try:
+            return tuple(json_from(text_of(file)))
+        except (OSError, ValueError, TypeError) as error:
+            raise datasets.DatasetError(f"{file} cannot be read ({error}); build the data set again.") from error
 
     def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:
         """An example of each group: chances in [0, 1) choose the variant, then its example."""

@@ -63,13 +63,26 @@ class Checkpoints:
 
     def named(self, pointer: str) -> Path | None:
         file = self.run / pointer
-        return checkpoint.resolve(file) if file.exists() else None
+        return checkpoint.resolve(file) if os.path.lexists(file) else None
 
     def _prune(self) -> None:
         kept = {self.named("latest"), self.named("best")}
-        for path in sorted(self.run.glob("step_*"), key=lambda path: int(path.name[5:]))[: -self._keep]:
+        for path in checkpoint.steps_of(self.run)[: -self._keep]:
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def start_of(run: Path) -> Path | None:
+    """The checkpoint to continue from; None for a run that has none.
+
+    A process that was killed between its first checkpoint and `latest` left a whole one that nothing names.
+    """
+    if os.path.lexists(run / "latest"):
+        return checkpoint.resolve(run / "latest")
+    whole = checkpoint.last_whole(run)
+    if whole is None and checkpoint.steps_of(run):
+        raise checkpoint.CheckpointError(f"{run} has no latest and no whole checkpoint; start another --run")
+    return whole
 
 
 def _reason(error: Exception) -> str:

@@ -215,7 +215,7 @@ def trainer_from(plan: RunPlan, say: Say = print) -> Trainer:
     feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
     torch.manual_seed(recipe.seed)
     model = HRM(plan.config)
-    if plan.init and not (plan.run / "latest").exists():  # a checkpoint of the run itself replaces the start anyway
+    if plan.init and not checkpoint.steps_of(plan.run):  # a checkpoint of the run itself replaces the start anyway
         source = checkpoint.resolve(plan.init)
         start = geometry.on_board(checkpoint.load(source)[0], puzzle)
         is_wider = start.config.hidden_size != plan.config.hidden_size

@@ -8,7 +8,6 @@ import typer
 from rich.console import Console
 
 from hrm_host import command, memory, progress
-from hrm_model import checkpoint
 from hrm_train import checkpoints, distributed, meter, telemetry
 from hrm_train.forecast import show_dry_run
 from hrm_train.options import TrainOptions
@@ -36,8 +35,9 @@ def train(options: TrainOptions) -> None:
         if plan.hardware.device == "cpu":
             memory.keep_freed_memory()
         trainer = trainer_from(plan, _say)
-        if (path / "latest").exists():
-            trainer.restore(checkpoint.resolve(path / "latest"))
+        start = checkpoints.start_of(path)
+        if start is not None:
+            trainer.restore(start)
         if options.profile:
             _say(meter.profile_steps(trainer.step, trainer.device, path, options.profile_window))
             _say(f"written: {path / meter.TABLE}, {path / meter.TRACE}; train with hrm-train --run {path} --resume")

@@ -5,23 +5,27 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, cast, get_args
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from hrm_host.progress import duration
+from hrm_host.reading import json_from, text_of
+from hrm_model import checkpoint
 from hrm_train import checkpoints, evaluate
 
 SETTINGS, METRICS, VALIDATIONS = "run.json", "metrics.ndjson", "validation.ndjson"
 PICTURE = "curve.png"
 TAIL_BYTES, WATCH_S = 1 << 16, 2.0
+NUMBER = int | float
 Row = dict[str, Any]
 
 
 def read_lines(file: Path, last_bytes: int = 1 << 62) -> list[Row]:
-    """The JSON lines in the last bytes of a file, which may be growing or missing; a torn line is passed over."""
+    """The JSON objects in the last bytes of a file, which may be growing or missing; other lines are passed over."""
     if not file.exists():
         return []
     with file.open("rb") as stream:
@@ -30,8 +34,24 @@ def read_lines(file: Path, last_bytes: int = 1 << 62) -> list[Row]:
     found: list[Row] = []
     for line in lines:
         with suppress(ValueError):
-            found.append(json.loads(line))
+            row = json_from(line)
+            if isinstance(row, dict):
+                found.append(cast("Row", row))
     return found
+
+
+def _holds(row: Row, **kinds: type | UnionType) -> bool:
+    return all(isinstance(row.get(name), kind) for name, kind in kinds.items())
+
+
+def _is_validation(row: Row) -> bool:
+    has_figures = _holds(row, step=int, samples=int, num_puzzles=int, proof_exists=bool, score=NUMBER, loss=NUMBER)
+    has_curves = _holds(row, exact=list, proven=list, cells=list) and row["exact"] and row["proven"] and row["cells"]
+    return bool(row.get("kind") in get_args(evaluate.Kind) and has_figures and has_curves)
+
+
+def _is_moment(row: Row) -> bool:
+    return _holds(row, time=NUMBER, step=int, samples=int, phase_ms=dict, train=dict, system=dict)
 
 
 def append_line(file: Path, row: Mapping[str, Any]) -> None:
@@ -56,7 +76,7 @@ class History:
 
     def rows(self, kind: evaluate.Kind | None = None, until_step: float = float("inf")) -> list[Row]:
         """In the order of their steps, the latest of each step and kind."""
-        found = {(row["step"], row["kind"]): row for row in read_lines(self._file)}
+        found = {(row["step"], row["kind"]): row for row in read_lines(self._file) if _is_validation(row)}
         return [row for (step, of), row in sorted(found.items()) if step <= until_step and (kind is None or of == kind)]
 
     def best(
@@ -68,10 +88,12 @@ class History:
 def read_status(run: Path) -> Row:
     """What `hrm-train status --json` prints; None where the run has not come so far. Refuses what holds no run."""
     try:
-        recipe = json.loads((run / SETTINGS).read_text(encoding="utf-8"))["recipe"]
-    except (OSError, ValueError) as error:
+        recipe = json_from(text_of(run / SETTINGS))["recipe"]
+        puzzle, total_samples = str(recipe["puzzle"]), max(1, int(recipe["total_samples"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{run} holds no run ({error}); give the directory that hrm-train --run has made") from error
-    rows, history = read_lines(run / METRICS, TAIL_BYTES), History(run)
+    rows = [row for row in read_lines(run / METRICS, TAIL_BYTES) if _is_moment(row)]
+    history = History(run)
     row, validations, best = rows[-1] if rows else {}, history.rows(), history.best("whole", float("inf"))
     speed, samples, step_ms = row.get("samples_per_s"), row.get("samples", 0), row.get("step_ms")
     shares = {phase: ms / step_ms for phase, ms in row["phase_ms"].items()} if step_ms else {}
@@ -80,23 +102,30 @@ def read_status(run: Path) -> Row:
     pointers = {name: run / name for name in ("latest", "best")}
     return {
         "run": str(run),
-        "puzzle": recipe["puzzle"],
+        "puzzle": puzzle,
         "process": checkpoints.writer_of(run),
         "step": row.get("step", 0),
         "samples": samples,
-        "total_samples": recipe["total_samples"],
+        "total_samples": total_samples,
         "samples_per_s": speed,
         **{name: row.get(name) for name in ("step_ms", "step_p50_ms", "step_p99_ms", "cpu_cores")},
-        "eta_s": max(0, recipe["total_samples"] - samples) / speed if speed else None,
+        "eta_s": max(0, total_samples - samples) / speed if speed else None,
         "age_s": time.time() - row["time"] if row else None,
         "train": row.get("train", {}),
         "system": row.get("system", {}),
         "phase_share": shares,
         "last_validation": _short(validations[-1]) if validations else None,
         "best_validation": _short(best) if best else None,
-        "checkpoints": [path.name for path in sorted(run.glob("step_*"), key=lambda path: int(path.name[5:]))],
-        **{name: file.read_text().strip() if file.exists() else None for name, file in pointers.items()},
+        "checkpoints": [path.name for path in checkpoint.steps_of(run)],
+        **{name: _named(file) for name, file in pointers.items()},
     }
+
+
+def _named(pointer: Path) -> str | None:
+    try:
+        return checkpoint.resolve(pointer).name
+    except checkpoint.CheckpointError:
+        return None
 
 
 def _short(row: Mapping[str, Any]) -> Row:
