@@ -6,7 +6,6 @@ the manifest states.
 """
 
 import contextlib
-import json
 import math
 import os
 import re
@@ -14,13 +13,15 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.manifest import BundleError, FileEntry, Manifest, read_manifest, sha256_of
+from hrm_host.reading import json_from, text_of
+from hrm_host.text import is_printable, printable
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, NamedVariants, Puzzle, PuzzleError
 
@@ -126,7 +127,9 @@ class Bundle:
             return [name for name in dict.fromkeys(names) if name != BLANK_IDENTIFIER]
         if not isinstance(tasks := _json(file), dict):
             raise BundleError(f"{file} is no object with a key for each task: export the bundle again.")
-        return list(tasks)
+        names = list(cast("dict[str, object]", tasks))
+        _require_legible(file, names)
+        return names
 
     def graph_path(self, precision: str, *, device: Literal["any", "cpu"] = "any") -> Path:
         """The step graph of a precision, in its CPU form where asked for; raises BundleError for one not held."""
@@ -243,7 +246,7 @@ def _puzzle_table(file: Path, manifest: Manifest) -> NDArray[np.float32]:
 
 def _json(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return json_from(text_of(file))
     except ValueError as error:
         raise BundleError(f"{file} is no JSON ({error}): export the bundle again.") from error
 
@@ -252,6 +255,7 @@ def _identifiers(file: Path, manifest: Manifest) -> Identifiers:
     names = _json(file)
     is_list = isinstance(names, list) and len(names) == manifest.num_puzzle_ids
     if is_list and all(isinstance(name, str) and len(name) <= MAX_NAME for name in names):
+        _require_legible(file, names)
         identifiers = Identifiers(names)
         if identifiers.are_different:
             return identifiers
@@ -259,6 +263,12 @@ def _identifiers(file: Path, manifest: Manifest) -> Identifiers:
         f"{file} is no list of {manifest.num_puzzle_ids} different names of at most {MAX_NAME} characters, one for "
         "each row of the puzzle table: export it again."
     )
+
+
+def _require_legible(file: Path, names: Sequence[str]) -> None:
+    evil = next((name for name in names if not is_printable(name)), None)
+    if evil is not None:
+        raise BundleError(f"{file}: '{printable(evil)}' holds control or direction characters: export it again.")
 
 
 def _check_sizes(archive: ZipFile) -> None:

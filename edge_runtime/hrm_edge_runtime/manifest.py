@@ -1,6 +1,5 @@
 """A bundle's manifest: untrusted, so unknown keys, unknown versions and paths out of the directory are refused."""
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
 from hrm_host import atomic
 from hrm_host.atomic import sha256_of as sha256_of
+from hrm_host.reading import json_from, text_of
+from hrm_host.text import is_printable, printable
 
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
@@ -23,11 +24,19 @@ def _inside(name: str) -> str:
     return name
 
 
+def _legible(text: str) -> str:
+    if not is_printable(text):
+        raise ValueError(f"'{printable(text[:200])}' holds control or direction characters")
+    return text
+
+
 FileName = Annotated[str, AfterValidator(_inside)]
+Text = Annotated[str, AfterValidator(_legible)]
+"""What logs, pages and terminals show."""
 Size = Annotated[int, Field(gt=0, lt=1 << 31)]
 Threshold = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Graphs = dict[str, FileName]
+Graphs = dict[Text, FileName]
 """A file for each precision, as {"fp32": "step.fp32.onnx"}."""
 AttemptKind = Literal["symmetries", "hypotheses"]
 """What further attempts at a puzzle do differently: which of them pays was measured at export."""
@@ -78,8 +87,8 @@ class Manifest(_Strict):
     """
 
     format_version: Literal[2] = FORMAT_VERSION
-    name: Annotated[str, Field(min_length=1, max_length=200)]
-    puzzle: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Annotated[Text, Field(min_length=1, max_length=200)]
+    puzzle: Annotated[Text, Field(min_length=1, max_length=200)]
     seq_len: Size
     vocab_size: Size
     num_positions: Size
@@ -92,9 +101,9 @@ class Manifest(_Strict):
     cpu_graphs: Graphs = {}
     unrolled: Graphs = {}
     attempts: AttemptKind = "symmetries"
-    curves: dict[str, HaltingCurve] = {}
+    curves: dict[Text, HaltingCurve] = {}
     files: dict[FileName, FileEntry]
-    provenance: dict[str, str | int | float] = {}
+    provenance: dict[Text, Text | int | float] = {}
 
     @model_validator(mode="after")
     def _only_known_precisions(self) -> "Manifest":
@@ -121,8 +130,8 @@ def read_manifest(path: Path) -> Manifest:
     if file.stat().st_size > MAX_MANIFEST_BYTES:
         raise BundleError(f"{file} is larger than {MAX_MANIFEST_BYTES} bytes, which no manifest is: {remedy}")
     try:
-        fields = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        fields = json_from(text_of(file, MAX_MANIFEST_BYTES))
+    except ValueError as error:
         raise BundleError(f"{file} is not JSON ({error}): {remedy}") from error
     if not isinstance(fields, dict):
         raise BundleError(f"{file} holds no JSON object: {remedy}")

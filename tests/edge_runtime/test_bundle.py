@@ -20,6 +20,7 @@ from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.bundle import Bundle, Identifiers, find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_edge_runtime.manifest import BundleError, read_manifest, write_manifest
+from hrm_host.text import is_printable, printable
 
 Fields = dict[str, Any]
 
@@ -112,6 +113,40 @@ NO_PLAIN_NAMES = ["../step.onnx", "/etc/passwd", "a/b.onnx", "..", ".hidden", "a
 def test_a_field_that_is_unknown_or_wrong_is_refused(bundle: Path, changes: Fields, saying: str) -> None:
     edit(bundle, lambda fields: fields.update(changes))
     refused(bundle, saying)
+
+
+EVIL = ["\x1b[31mred", "two\nlines", "c1\x9b", "turned\u202e", "isolated\u2066", "\u200f", "separated\u2028", "\x7f"]
+
+
+@pytest.mark.parametrize("text", EVIL)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "EVIL"},
+        {"puzzle": "EVIL"},
+        {"precisions": {"EVIL": "step.fp32.onnx"}},
+        {"provenance": {"solved": "EVIL"}},
+        {"provenance": {"EVIL": 1}},
+    ],
+    ids=["name", "puzzle", "precision", "provenance", "key"],
+)
+def test_a_text_that_commands_a_terminal_is_refused_and_shown_escaped(bundle: Path, changes: Fields, text: str) -> None:
+    evil = json.loads(json.dumps(changes).replace('"EVIL"', json.dumps(text)))
+    edit(bundle, lambda fields: fields.update(evil))
+    with pytest.raises(BundleError, match="holds control or direction characters") as refusal:
+        Bundle.open(bundle)
+    assert is_printable(str(refusal.value))
+    assert printable(text) in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", EVIL)
+def test_the_name_of_a_task_that_commands_a_terminal_is_refused(bundle: Path, text: str) -> None:
+    (bundle / "identifiers.json").write_text(json.dumps(["<blank>", "task-1", text]))
+    rewrite(bundle)
+    with pytest.raises(BundleError, match="holds control or direction characters") as refusal:
+        Bundle.open(bundle)
+    assert is_printable(str(refusal.value))
+    assert printable(text) in str(refusal.value)
 
 
 def test_a_missing_key_is_refused(bundle: Path) -> None:
@@ -265,7 +300,9 @@ def test_a_manifest_that_would_be_refused_is_not_written(bundle: Path) -> None:
     assert not list(bundle.glob("*.tmp"))
 
 
-@pytest.mark.parametrize("names", ["{", "{}", '["<blank>", "task-1"]', '["a", "a", "b"]', '["a", "b", 3]'])
+@pytest.mark.parametrize(
+    "names", ["[" * 100_000, "{", "{}", '["<blank>", "task-1"]', '["a", "a", "b"]', '["a", "b", 3]']
+)
 def test_names_that_do_not_fit_the_table_are_refused(bundle: Path, names: str) -> None:
     (bundle / "identifiers.json").write_text(names)
     rewrite(bundle)

@@ -213,9 +213,11 @@ def test_a_data_set_with_a_file_of_nonsense_is_shown_or_refused_in_one_sentence(
 
 
 def test_names_of_a_data_set_command_no_terminal(tmp_path: Path, run: Run) -> None:
-    rows = [{"puzzle": {"task": "\x1b[31m\u202e", "input": [[1]]}, "solution": [[2]]}]
+    rows = [{"puzzle": {"task": name, "input": [[1]]}, "solution": [[2]]} for name in ("good", "\x1b[31m\u202e")]
     (tmp_path / "x.json").write_text(json.dumps(rows))
-    run("import", tmp_path / "x.json", "arc-7x7", "--split", "train", "--out", tmp_path / "data")
+    told = run("import", tmp_path / "x.json", "arc-7x7", "--split", "train", "--out", tmp_path / "data", code=1)
+    assert r"'\x1b[31m\u202e' is no name of a task" in told.err
+    (tmp_path / "data" / "identifiers.json").write_text(json.dumps(["<blank>", "\x1b[31m\u202e"]))
     assert r"\x1b[31m\u202e" in run("show", tmp_path / "data", "--split", "train").out
 
 

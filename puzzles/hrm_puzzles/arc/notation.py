@@ -21,6 +21,7 @@ from typing import Any, cast
 import numpy as np
 
 from hrm_host.reading import json_from, text_of
+from hrm_host.text import is_printable
 from hrm_puzzles.arc.canvas import Pair
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.grid.notation import shown
@@ -41,7 +42,7 @@ def parsed(notation: object, side: int) -> Parsed:
     """Read a question; raises PuzzleError with a rule and, where one cell is to blame, its row and column."""
     values = _object(notation)
     name = next((values[key] for key in NAME_KEYS if key in values), None)
-    if not isinstance(name, str) or not name or len(name) > MAX_NAME:
+    if not isinstance(name, str) or not name or len(name) > MAX_NAME or not is_printable(name):
         problem = "the question names no task" if name is None else f"{shown(name)} is no name of a task"
         raise PuzzleError(problem, "no-task", FORMS)
     grid, kind = grid_of(_input(values), side)
@@ -212,6 +213,8 @@ def _task(name: str, values: object, source: str, *, is_held_out: bool) -> ArcTa
     except (KeyError, TypeError, PuzzleError) as error:
         remedy = 'write {"train": [{"input": rows, "output": rows}, ...], "test": [...]}'
         raise DatasetError(f"{source}, task {name}: no ARC task ({error}); {remedy}.") from error
+    if not is_printable(name):
+        raise DatasetError(f"{source}: the task's name holds control or direction characters; rename the file.")
     if not demonstrations:
         raise DatasetError(f"{source}, task {name}: there are no demonstrations; remove the task.")
     return ArcTask(name=name, demonstrations=demonstrations, tests=tests, is_held_out=is_held_out)
