@@ -4,6 +4,7 @@ The first test reads syntax trees, so that an import inside a function counts to
 """
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -101,22 +102,55 @@ def modules_imported_by(source: str) -> set[str]:
     return names
 
 
-def imports_http(source: str) -> bool:
-    return any(name.startswith("hrm_edge_runtime.http") for name in modules_imported_by(source))
+FLOORS = ("contract", "engines", "batching", "parity", "worker", "api", "http", "solve")
+"""The packages of hrm_edge_runtime; each imports only from those before it."""
+STAIRS = {
+    "engines/trt/build.py": {"parity"},  # an engine is judged by its golden traces in the process that builds it
+}
 
 
-def test_the_engine_process_knows_no_http() -> None:
+def floors_named_in(source: str) -> set[str]:
+    """The packages of the runtime whose modules a source imports, or names in a string."""
+    names = modules_imported_by(source)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names |= set(re.findall(r"\bhrm_edge_runtime(?:\.\w+)+", node.value))
+    parts = [name.split(".") for name in names if name.startswith("hrm_edge_runtime.")]
+    return {part[1] for part in parts if part[1] in FLOORS}
+
+
+def climbs(floor: str, source: str) -> set[str]:
+    """The floors above its own, or beside it (`http` and `solve`), that a source names."""
+    below = set(FLOORS[: FLOORS.index(floor) + 1])
+    if floor == "solve":
+        below.discard("http")
+    return floors_named_in(source) - below
+
+
+def test_each_floor_of_the_runtime_imports_only_those_below_it() -> None:
     runtime = ROOT / "edge_runtime" / "hrm_edge_runtime"
-    files = [file for folder in ("batching", "engines", "worker") for file in runtime.glob(f"{folder}/**/*.py")]
-    assert files
-    assert [file.name for file in files if imports_http(file.read_text(encoding="utf-8"))] == []
+    found: dict[str, set[str]] = {}
+    for floor in FLOORS:
+        for file in sorted(runtime.glob(f"{floor}/**/*.py")):
+            name = str(file.relative_to(runtime))
+            above = climbs(floor, file.read_text(encoding="utf-8")) - STAIRS.get(name, set())
+            if above:
+                found[name] = above
+    assert found == {}
 
 
 @pytest.mark.parametrize(
-    "source", ["import hrm_edge_runtime.http.app", "def f():\n    from hrm_edge_runtime import http"]
+    ("floor", "source", "above"),
+    [
+        ("worker", "import hrm_edge_runtime.http.app", {"http"}),
+        ("engines", "def f():\n    from hrm_edge_runtime import batching", {"batching"}),
+        ("engines", "BUILD = 'hrm_edge_runtime.parity.walk'", {"parity"}),
+        ("solve", "from hrm_edge_runtime.http import body", {"http"}),
+        ("http", "from hrm_edge_runtime.api import schema", set()),
+    ],
 )
-def test_the_reader_of_http_imports_can_fail(source: str) -> None:
-    assert imports_http(source)
+def test_the_reader_of_floors_can_fail(floor: str, source: str, above: set[str]) -> None:
+    assert climbs(floor, source) == above
 
 
 SERVE_AND_LIST = """
@@ -126,7 +160,8 @@ from pathlib import Path
 from hrm_benchmarks import chaos, load, policies, processes, segments, accuracy
 from hrm_edge_runtime import cli
 from hrm_edge_runtime.solve import output, solvers
-from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.http import app, server
 from hrm_edge_runtime.worker import client, loop
 Bundle.open(find_bundle())

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hrm_benchmarks.report import Row
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
-from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.solvers import Reply, SolveAll, from_bundle, opened, options_of
 from hrm_puzzles.data.sources import questions_made
 from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError, Routed

@@ -21,7 +21,7 @@ from hrm_benchmarks import server as serving
 from hrm_benchmarks.processes import Soak
 from hrm_benchmarks.report import Row, tell
 from hrm_benchmarks.server import RunningServer, Target
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.http import auth
 from hrm_puzzles.data.sources import Questions
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from hrm_benchmarks.report import Rounds, Row, leaving_at_sigterm, paper, print_json, print_table, tell
-from hrm_edge_runtime.batching.halting import PolicyKind
+from hrm_edge_runtime.contract.halting import PolicyKind
 from hrm_host.command import Command
 
 if TYPE_CHECKING:
-    from hrm_edge_runtime.bundle import Bundle
+    from hrm_edge_runtime.contract.bundle import Bundle
 
 app = Command("hrm-bench", extra="serve,bench", no_args_is_help=True)
 """Entry point of `hrm-bench`."""
@@ -77,7 +77,8 @@ def measured(example: str, **settings: Any) -> Callable[[Callable[..., Found]], 
 
 
 def _opened(name: str | None) -> "Bundle":
-    from hrm_edge_runtime.bundle import Bundle, find_bundle
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_edge_runtime.contract.shipped import find_bundle
 
     return Bundle.open(find_bundle(name))
 

@@ -16,9 +16,10 @@ from hrm_benchmarks import server as serving
 from hrm_benchmarks.report import Row, paper, print_table, tell
 from hrm_benchmarks.scripted import VirtualClock
 from hrm_benchmarks.server import Exchange, RunningServer, Target
-from hrm_edge_runtime.batching import halting, task
+from hrm_edge_runtime.batching import task
 from hrm_edge_runtime.batching.lane import Lane
-from hrm_edge_runtime.engines.engine import Int32
+from hrm_edge_runtime.contract import halting
+from hrm_edge_runtime.contract.arrays import Int32
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.puzzle import UNKNOWN
 

@@ -15,10 +15,12 @@ import numpy as np
 
 from hrm_benchmarks.report import Row, print_table, tell
 from hrm_benchmarks.scripted import MAX_SEGMENTS, Scripted, VirtualClock, draw_segments, made_up
-from hrm_edge_runtime.batching import halting, task
+from hrm_edge_runtime.batching import task
 from hrm_edge_runtime.batching.lane import Checker, Lane, run_all
-from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
+from hrm_edge_runtime.contract import halting
+from hrm_edge_runtime.contract.arrays import Float32, Int32
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions, questions_from_csv, questions_made

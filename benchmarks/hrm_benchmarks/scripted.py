@@ -18,10 +18,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.batching.attempts import Attempts
+from hrm_edge_runtime.api.served_model import ServedModel
+from hrm_edge_runtime.batching.task_lane import TaskLane
+from hrm_edge_runtime.contract.manifest import Halting, Manifest
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_edge_runtime.http.models import ServedModel
-from hrm_edge_runtime.manifest import Halting, Manifest
 from hrm_edge_runtime.worker.lanes import Lanes, ready_lane
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions
@@ -150,7 +150,7 @@ def scripted_lanes(one: Scripted) -> Lanes:
     """Made in the engine process."""
     segments_N = draw_segments(one.segments, np.random.default_rng(one.seed), one.puzzles)
     engine = one.engine(one.questions(), segments_N)
-    lane = Attempts(engine, registry.get(one.puzzle), np.zeros((1, 4), np.float32), queue_limit=one.queue_limit)
+    lane = TaskLane(engine, registry.get(one.puzzle), np.zeros((1, 4), np.float32), queue_limit=one.queue_limit)
     return {NAME: ready_lane(lane)}
 
 

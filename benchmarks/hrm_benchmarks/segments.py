@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from hrm_benchmarks import report
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose, engine_for
 
 PYTORCH = ("pytorch", "pytorch-compiled")

@@ -22,8 +22,8 @@ import aiohttp
 import httpx
 
 from hrm_benchmarks import scripted
-from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.engine import Int32
+from hrm_edge_runtime.contract.arrays import Int32
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle

@@ -33,7 +33,8 @@ def int8(
     from hrm_calibration.int8 import Int8Settings, calibrate, for_cpus
     from hrm_calibration.kept import Kept
     from hrm_calibration.rollouts import ServedGraph
-    from hrm_edge_runtime.bundle import Bundle, find_bundle
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_edge_runtime.contract.shipped import find_bundle
     from hrm_host import atomic
     from hrm_host.progress import stages_on
     from hrm_puzzles.data.sources import find_questions

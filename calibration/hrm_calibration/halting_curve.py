@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from hrm_edge_runtime.batching.halting import HaltingPolicy, stops_B
 from hrm_edge_runtime.batching.lane import Checker
+from hrm_edge_runtime.contract.halting import HaltingPolicy, stops_B
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles.data.sources import Questions

@@ -19,7 +19,8 @@ from hrm_calibration.halting_curve import Outcomes
 from hrm_calibration.kept import Arrays
 from hrm_calibration.quantise import METHODS, call_sites, quantise, scale_of, unsigned
 from hrm_calibration.rollouts import Recorder, ServedGraph, States, session_of
-from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Float32
+from hrm_edge_runtime.contract.arrays import Float32
+from hrm_edge_runtime.engines.engine import CARRIES, INPUTS
 from hrm_host.progress import Stages
 from hrm_puzzles.data.sources import Questions
 

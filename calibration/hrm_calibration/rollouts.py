@@ -18,9 +18,10 @@ from onnx import ModelProto
 from hrm_calibration.halting_curve import Outcomes
 from hrm_calibration.kept import Kept
 from hrm_calibration.quantise import Histogram, call_sites, with_outputs
-from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.task import Attempt
-from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Engine, Float32, Int32, StepOutput
+from hrm_edge_runtime.contract.arrays import Float32, Int32
+from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import CPU, OnnxEngine, Provider
 from hrm_edge_runtime.parity.walk import run_questions
 from hrm_host.progress import OnProgress, unheard

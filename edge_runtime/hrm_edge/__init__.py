@@ -13,9 +13,9 @@ import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hrm_edge_runtime.http.schema import ErrorDetail as Refusal
-from hrm_edge_runtime.http.schema import ModelView, SolveRequest
-from hrm_edge_runtime.http.schema import SolveAnswer as Answer
+from hrm_edge_runtime.api.schema import ErrorDetail as Refusal
+from hrm_edge_runtime.api.schema import ModelView, SolveRequest
+from hrm_edge_runtime.api.schema import SolveAnswer as Answer
 from hrm_edge_runtime.solve.client import Client
 from hrm_edge_runtime.solve.client import ServerError as ServerError
 from hrm_edge_runtime.solve.client import UnreachableError as UnreachableError
@@ -43,8 +43,8 @@ def solve_many(
     puzzles: Iterable[object], *, bundle: Path | str | None = None, **fields: object
 ) -> list[Answer | Refusal]:
     """The answers or refusals in the order of the puzzles; those of one model share its batch."""
-    from hrm_edge_runtime.http.errors import ServiceError
-    from hrm_edge_runtime.http.models import candidate_models, parse_request
+    from hrm_edge_runtime.api.errors import ServiceError
+    from hrm_edge_runtime.api.request import candidate_models, parse_request
 
     solvers, replies = _opened(bundle), dict[int, Answer | Refusal]()
     by_model: dict[str, dict[int, SolveRequest]] = {name: {} for name in solvers}
@@ -89,9 +89,10 @@ class AsyncClient:
 
 @functools.cache
 def _opened(bundle: Path | str | None):
-    from hrm_edge_runtime.bundle import Bundle, find_bundle, shipped_bundles
+    from hrm_edge_runtime.api.served_model import ServedModel
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
     from hrm_edge_runtime.engines.factory import prepare
-    from hrm_edge_runtime.http.models import ServedModel
     from hrm_edge_runtime.solve.solvers import MAX_ATTEMPTS, Solver, from_bundle
 
     opened: dict[str, tuple[ServedModel, Solver]] = {}

@@ -84,8 +84,8 @@ def serve_command(
 ) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     system.ignore_hang_ups()
-    from hrm_edge_runtime import bundle, logs
-    from hrm_edge_runtime.http import auth, middleware, model_manager, server
+    from hrm_edge_runtime.contract import bundle, logs, shipped
+    from hrm_edge_runtime.http import auth, middleware, models, server
     from hrm_edge_runtime.worker.lanes import LaneDefaults, MemoryBudget
 
     defaults = LaneDefaults(
@@ -96,8 +96,8 @@ def serve_command(
         max_attempts=max_attempts,
         budget=MemoryBudget(limit_bytes=bytes_from(memory_budget) if memory_budget else None),
     )
-    opened = [bundle.Bundle.open(bundle.find_bundle(name)) for name in bundles or bundle.shipped_bundles()]
-    models, library = model_manager.models_and_library(opened, defaults, bundle_dir or ())
+    opened = [bundle.Bundle.open(shipped.find_bundle(name)) for name in bundles or shipped.shipped_bundles()]
+    served, library = models.models_and_library(opened, defaults, bundle_dir or ())
     access = middleware.Access(
         keys=auth.KeyRing(keys) if keys else None,
         hosts=(host, *(allow_host or ())),
@@ -109,8 +109,8 @@ def serve_command(
     logs.configure(log)
     for warning in warnings:
         logging.warning(warning)
-    served = ", ".join(f"{model.name} ({model.puzzle.name})" for model in models)
-    logging.info("serving %s on %s://%s:%d", served, "https" if tls_cert else "http", host, port)
+    names = ", ".join(f"{model.name} ({model.puzzle.name})" for model in served)
+    logging.info("serving %s on %s://%s:%d", names, "https" if tls_cert else "http", host, port)
     options = server.ServerOptions(
         host=host,
         port=port,
@@ -123,7 +123,7 @@ def serve_command(
         tls_key=tls_key,
         log=log,
     )
-    server.run_server(library, models, options)
+    server.run_server(library, served, options)
 
 
 def _tracer(endpoint: str) -> "Trace":

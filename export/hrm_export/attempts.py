@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_calibration.kept import Arrays
-from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.batching.task import Task
-from hrm_edge_runtime.manifest import AttemptKind
+from hrm_edge_runtime.batching.task_lane import TaskLane
+from hrm_edge_runtime.contract.manifest import AttemptKind
 from hrm_export.contents import Contents
 from hrm_export.forms import Form
 from hrm_host.progress import Stages
@@ -33,7 +33,7 @@ def _counts(graph: Path, form: Form, contents: Contents, stages: Stages) -> Arra
     counts: dict[str, NDArray[np.int64]] = {}
     with closing(contents.engine(graph, 2 * NUM_ATTEMPTS, want_logits=True)) as engine:
         for kind, first in FIRST_GUESSING.items():
-            lane = Attempts(
+            lane = TaskLane(
                 engine, served.puzzle, served.puzzle_table, queue_limit=NUM_PUZZLES, max_attempts=NUM_ATTEMPTS
             )
             for asked in contents.held_out.at(left_N):

@@ -15,7 +15,8 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, load, numpy_helper, shape_inference
 
 from hrm_calibration import quantise, rollouts
-from hrm_edge_runtime.engines.engine import CARRIES, Float32, Int32
+from hrm_edge_runtime.contract.arrays import Float32, Int32
+from hrm_edge_runtime.engines.engine import CARRIES
 from hrm_edge_runtime.parity.measures import relative_error
 from hrm_export.onnx_graph import element_types
 from hrm_export.segment import segment_graph

@@ -14,7 +14,7 @@ import torch
 
 from hrm_calibration.kept import Kept
 from hrm_calibration.rollouts import ServedGraph
-from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
+from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, OnnxEngine, Provider
 from hrm_export.options import Options
 from hrm_export.plan import LONG_S, ExportPlan, plan_for

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from hrm_calibration.halting_curve import ALL, HaltingReport, PolicyScore, report_on, roll_out
-from hrm_edge_runtime.bundle import IDENTIFIERS_NAME, Bundle, find_bundle
+from hrm_edge_runtime.contract.bundle import IDENTIFIERS_NAME, Bundle
+from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.factory import choose, engine_for
 from hrm_export.eval_cli import EvaluationOptions

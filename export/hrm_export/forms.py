@@ -19,7 +19,7 @@ from hrm_calibration.int8_report import Paired, paired
 from hrm_calibration.kept import Arrays
 from hrm_calibration.quantise import with_nodes, with_outputs
 from hrm_calibration.rollouts import ServedGraph
-from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import CARRIES
 from hrm_edge_runtime.parity.report import ParityReport
 from hrm_export.onnx_graph import GraphWriter, check_graph, element_types, stored_sizes

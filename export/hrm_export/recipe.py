@@ -18,9 +18,16 @@ from rich.table import Table
 
 from hrm_calibration.halting_curve import Rollout, choose, learned_curve, roll_out
 from hrm_calibration.kept import Arrays
-from hrm_edge_runtime.bundle import GOLDEN_NAME, IDENTIFIERS_NAME, PUZZLE_TABLE_NAME, TASKS_NAME, Bundle, Golden
+from hrm_edge_runtime.contract.bundle import (
+    GOLDEN_NAME,
+    IDENTIFIERS_NAME,
+    PUZZLE_TABLE_NAME,
+    TASKS_NAME,
+    Bundle,
+    Golden,
+)
+from hrm_edge_runtime.contract.manifest import write_manifest
 from hrm_edge_runtime.engines.engine import load_blanks, median_step_ms
-from hrm_edge_runtime.manifest import write_manifest
 from hrm_edge_runtime.parity import walk
 from hrm_edge_runtime.parity.report import GOLDEN_FP32, LOGIT_TOLERANCE, SegmentLimits, breaks
 from hrm_export.attempts import proven_by

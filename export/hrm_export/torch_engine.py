@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hrm_edge_runtime.bundle import Golden
-from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
-from hrm_edge_runtime.manifest import Manifest
+from hrm_edge_runtime.contract.arrays import Float32, Int32
+from hrm_edge_runtime.contract.bundle import Golden
+from hrm_edge_runtime.contract.manifest import Manifest
+from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.parity import measures
 from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE
 from hrm_host.progress import OnProgress, unheard

@@ -7,8 +7,12 @@ from pathlib import Path
 from hrm_host.command import CANNOT_BEGIN, Command
 
 COMMANDS = {
-    "demo": ("hrm_edge_runtime.shipped:demo", "serve", "watch the shipped models solve a puzzle of each kind"),
-    "models": ("hrm_edge_runtime.shipped:models", "serve", "list the shipped models: boards, accuracy, notations"),
+    "demo": ("hrm_edge_runtime.solve.shipped:demo", "serve", "watch the shipped models solve a puzzle of each kind"),
+    "models": (
+        "hrm_edge_runtime.solve.shipped:models",
+        "serve",
+        "list the shipped models: boards and accuracy",
+    ),
     "solve": ("hrm_edge_runtime.solve.cli:main", "serve", "solve puzzles, through a server or a bundle opened here"),
     "serve": ("hrm_edge_runtime.cli:serve", "serve", "serve bundles over HTTP, with a page at /"),
     "key": ("hrm_edge_runtime.key_cli:main", "serve", "make, list and remove the keys of a server"),

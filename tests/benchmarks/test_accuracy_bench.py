@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from hrm_benchmarks.accuracy import KnownPuzzle, generated, measure, puzzles_from_file
 from hrm_benchmarks.cli import app
-from hrm_edge_runtime.bundle import SHIPPED_BUNDLES
-from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
 from hrm_edge_runtime.solve.solvers import Reply
 from hrm_puzzles import registry
 from hrm_puzzles.maze import Maze

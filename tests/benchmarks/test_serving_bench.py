@@ -13,8 +13,8 @@ from hrm_benchmarks import policies
 from hrm_benchmarks.cli import app
 from hrm_benchmarks.report import Row
 from hrm_benchmarks.scripted import Cost, Scripted, VirtualClock, made_up, segment_shares
-from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT
 

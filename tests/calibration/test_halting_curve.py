@@ -15,7 +15,7 @@ from hrm_calibration.halting_curve import (
     roll_out,
     score_policy,
 )
-from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions

@@ -30,7 +30,7 @@ from hrm_calibration.int8_report import Int8Report, MethodScore, Paired, draw, p
 from hrm_calibration.kept import Kept
 from hrm_calibration.quantise import call_sites, quantise, unsigned
 from hrm_calibration.rollouts import ServedGraph, slots_for
-from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_host.progress import Stages
 from hrm_puzzles.data.sources import Questions
 

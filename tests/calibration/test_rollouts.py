@@ -17,7 +17,7 @@ from hrm_calibration import rollouts
 from hrm_calibration.halting_curve import Outcomes, roll_out, score_policy
 from hrm_calibration.quantise import call_sites, with_outputs
 from hrm_calibration.rollouts import Recorder, RecordingEngine, ServedGraph, session_of, slots_for
-from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.factory import num_gpus
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, OnnxEngine, Provider
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
@@ -132,7 +132,7 @@ import numpy as np, onnx
 from hrm_calibration.int8 import Int8Settings, calibrate
 from hrm_calibration.rollouts import ServedGraph
 from hrm_puzzles.data.sources import questions_made
-from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_puzzles import registry
 puzzle = registry.get("maze")
 served = ServedGraph(

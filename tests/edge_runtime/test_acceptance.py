@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from hrm_edge_runtime import acceptance
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.manifest import write_manifest
 from hrm_edge_runtime.engines.factory import num_gpus
-from hrm_edge_runtime.manifest import write_manifest
 
 
 @pytest.fixture(autouse=True)

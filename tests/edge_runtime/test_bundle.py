@@ -16,10 +16,11 @@ import onnx
 import pytest
 from onnx.external_data_helper import set_external_data
 
-from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.bundle import Bundle, Identifiers, find_bundle
+from hrm_edge_runtime.contract.bundle import Bundle, Identifiers
+from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.contract.manifest import BundleError, read_manifest, write_manifest
+from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_edge_runtime.manifest import BundleError, read_manifest, write_manifest
 from hrm_host.text import is_printable, printable
 
 Fields = dict[str, Any]
@@ -313,7 +314,7 @@ def test_names_that_do_not_fit_the_table_are_refused(bundle: Path, names: str) -
 def test_golden_arrays_that_say_or_unpack_to_too_much_are_refused_before_anything_is_unpacked(
     bundle: Path, says: tuple[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hrm_edge_runtime.bundle.MAX_ARRAY_BYTES", 1 << 20)
+    monkeypatch.setattr("hrm_edge_runtime.contract.bundle.MAX_ARRAY_BYTES", 1 << 20)
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": says})
     with zipfile.ZipFile(bundle / "golden.npz", "w", zipfile.ZIP_DEFLATED) as archive:

@@ -14,11 +14,11 @@ import pytest
 from echo_bundle import write_echo_bundle
 from service_tools import PATIENCE_S, Server, command, free_port
 
-from hrm_edge_runtime.bundle import find_bundle, shipped_bundles
+from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.cli import serve
+from hrm_edge_runtime.contract.manifest import Manifest
+from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
 from hrm_edge_runtime.http.auth import Key, hash_of, write_keys
-from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
-from hrm_edge_runtime.manifest import Manifest
 from hrm_edge_runtime.solve.cli import main as solve_app
 from hrm_edge_runtime.solve.client import PIECE, Client, ServerError, UnreachableError
 

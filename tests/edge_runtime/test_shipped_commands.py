@@ -11,8 +11,9 @@ import pytest
 from echo_bundle import write_echo_bundle
 from typer.testing import CliRunner
 
-from hrm_edge_runtime.bundle import Bundle, find_bundle, shipped_bundles
-from hrm_edge_runtime.shipped import KINDS, about, accuracy_text, demo, models
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
+from hrm_edge_runtime.solve.shipped import KINDS, about, accuracy_text, demo, models
 
 CARDS = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 
@@ -50,7 +51,7 @@ def test_a_bundle_of_ones_own_is_told_as_far_as_it_says(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_models_are_listed_without_torch_or_an_engine() -> None:
-    script = "import sys; from hrm_edge_runtime.shipped import about; about('sudoku'); print(*sys.modules)"
+    script = "import sys; from hrm_edge_runtime.solve.shipped import about; about('sudoku'); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert "numpy" in loaded  # the list is a real one
     assert not {"torch", "onnxruntime", "fastapi"} & {*loaded}

@@ -6,12 +6,13 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
-from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle, find_bundle
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, find_bundle
 from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
 from hrm_edge_runtime.solve.solvers import from_bundle
 

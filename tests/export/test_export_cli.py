@@ -20,12 +20,12 @@ import torch
 from export_tools import TRM_MIXER, made_questions, relational_sizes, replayed, small_model
 from typer.testing import CliRunner, Result
 
+from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.batching.lane import Lane
 from hrm_edge_runtime.batching.task import Attempt
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, engine_from_bundle
-from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.parity.report import breaks
 from hrm_edge_runtime.solve.solvers import from_bundle
 from hrm_export.cli import main as app

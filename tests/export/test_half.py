@@ -13,7 +13,7 @@ from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 from hrm_calibration.quantise import call_sites, quantise
-from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_export.contents import served_graph
 from hrm_export.forms import float32_nodes, half_graph, record_ranges
 from hrm_export.onnx_graph import check_graph, element_types, stored_sizes

@@ -17,13 +17,13 @@ from export_tools import random_questions, replayed, small_model
 from onnx import numpy_helper
 from typer.testing import CliRunner
 
-from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.contract.manifest import BundleError
 from hrm_edge_runtime.engines.factory import engine_for
 from hrm_edge_runtime.engines.unrolled import UnrolledEngine
-from hrm_edge_runtime.manifest import BundleError
 from hrm_edge_runtime.parity.cli import main as parity_main
 from hrm_edge_runtime.parity.report import breaks
 from hrm_export.contents import Contents, served_graph

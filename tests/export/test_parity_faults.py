@@ -20,7 +20,7 @@ from step_bundle import write_step_bundle
 from typer.testing import CliRunner
 
 from hrm_calibration.quantise import call_sites, quantise, with_outputs
-from hrm_edge_runtime.manifest import read_manifest, write_manifest
+from hrm_edge_runtime.contract.manifest import read_manifest, write_manifest
 from hrm_edge_runtime.parity.cli import main as app
 from hrm_export.forms import half_graph
 from hrm_export.segment import segment_graph

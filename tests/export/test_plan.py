@@ -7,7 +7,7 @@ from export_tools import small_model
 
 from hrm_calibration.kept import Kept
 from hrm_calibration.rollouts import ServedGraph
-from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_export.contents import served_graph
 from hrm_export.options import Options
 from hrm_export.plan import MIN_HELD_OUT, SHARE, plan_for

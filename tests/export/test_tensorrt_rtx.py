@@ -14,7 +14,8 @@ import onnx
 import pytest
 from rtx_tools import NUM_UNROLLED, Figures, build, full_size_graphs, is_installed, load_rtx, stubs_folder
 
-from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle, find_bundle
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, find_bundle
 
 NUM_ATTENTIONS = 24  # a segment runs four layers six times
 ATTENTIONS_OF_TRM = 42  # two layers, 3 x (6 + 1) times

@@ -25,8 +25,9 @@ from export_tools import (
 from onnx import numpy_helper
 
 from hrm_calibration.quantise import call_sites, quantise
-from hrm_edge_runtime.batching.halting import HaltingPolicy, stops_B
-from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.halting import HaltingPolicy, stops_B
+from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_export.forms import half_graph, unrolled_graph

@@ -14,13 +14,13 @@ from fastapi import FastAPI
 from scripted_server import NAME, PUZZLE, scripted_lanes, scripted_model
 
 from hrm_benchmarks import scripted as scripted
-from hrm_edge_runtime.batching.attempts import Attempts
+from hrm_edge_runtime.api.served_model import ServedModel
+from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyRing
 from hrm_edge_runtime.http.middleware import Access
-from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes, MakeLanes, ready_lane
 from hrm_edge_runtime.worker.process import ThreadEngine
@@ -33,7 +33,7 @@ MAZE = registry.get("maze-8x8")
 
 def lanes_over(engine: Engine, puzzle: Puzzle = PUZZLE, name: str = NAME) -> Lanes:
     """One lane over an engine of the test's own."""
-    return {name: ready_lane(Attempts(engine, puzzle, np.zeros((1, 4), np.float32), queue_limit=8))}
+    return {name: ready_lane(TaskLane(engine, puzzle, np.zeros((1, 4), np.float32), queue_limit=8))}
 
 
 def app_over(

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime as ort
 import torch
 
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.parity.comparison import ParityOptions, compare_engines
 from hrm_edge_runtime.parity.report import ParityReport

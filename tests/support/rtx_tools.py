@@ -27,8 +27,8 @@ import torch
 
 from hrm_calibration.quantise import call_sites, quantise
 from hrm_calibration.rollouts import ServedGraph
-from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.engines.engine import Shape
+from hrm_edge_runtime.contract.arrays import Shape
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.trt.api import BuildSettings, plan_from_onnx
 from hrm_export.forms import float32_nodes, half_graph, record_ranges, unrolled_graph
 from hrm_export.segment import segment_graph

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from hrm_benchmarks import scripted as serving
-from hrm_edge_runtime.batching.attempts import Attempts
+from hrm_edge_runtime.api.served_model import ServedModel
+from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.worker.lanes import Lanes, ready_lane
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
@@ -51,7 +51,7 @@ def scripted_lanes(*, num_slots: int, queue_limit: int, segments: int, step_s: f
         num_slots=num_slots, seq_len=PUZZLE.seq_len, play=play, step_s=step_s, sleep=_after_warm_up(time.sleep)
     )
     table_PE = np.zeros((1, 4), np.float32)
-    lane = Attempts(engine, PUZZLE, table_PE, queue_limit=queue_limit, max_attempts=MAX_ATTEMPTS)
+    lane = TaskLane(engine, PUZZLE, table_PE, queue_limit=queue_limit, max_attempts=MAX_ATTEMPTS)
     return {NAME: ready_lane(lane)}
 
 
@@ -70,10 +70,10 @@ def _tokens(text: str) -> np.ndarray:
 
 
 def main() -> None:
+    from hrm_edge_runtime.contract.logs import configure
     from hrm_edge_runtime.http.auth import KeyRing  # the engine process needs none of them
     from hrm_edge_runtime.http.middleware import Access
     from hrm_edge_runtime.http.server import ServerOptions, run_server
-    from hrm_edge_runtime.logs import configure
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)

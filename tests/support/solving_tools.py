@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.solvers import Reply, Solver
 from hrm_puzzles import registry
 

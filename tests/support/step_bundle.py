@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx.parser
 
-from hrm_edge_runtime.manifest import write_manifest
+from hrm_edge_runtime.contract.manifest import write_manifest
 
 
 def step_graph(text: str, constants: Mapping[str, np.ndarray]) -> onnx.ModelProto:

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from typer.testing import CliRunner
 
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
-from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.solvers import from_bundle
 from hrm_export.cli import main as app
 from hrm_model.config import HRMConfig

@@ -12,12 +12,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.batching.halting import decide
 from hrm_edge_runtime.batching.hypotheses import is_due, segments_to_next
 from hrm_edge_runtime.batching.scheduler import Plan, Scheduler
 from hrm_edge_runtime.batching.stats import HALTED, MEMORY, NUM_TELLING, LaneCounters, LaneSnapshot, Outcome, SlotView
 from hrm_edge_runtime.batching.task import Attempt
-from hrm_edge_runtime.engines.engine import Engine, Int32, StepOutput
+from hrm_edge_runtime.contract.arrays import Int32
+from hrm_edge_runtime.contract.halting import decide
+from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN
 
 NO_TOKEN = -1  # what an answer holds before the first segment, so that any first answer counts as changed

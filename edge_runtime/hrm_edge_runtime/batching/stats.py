@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from hrm_edge_runtime.batching.halting import HaltReason
+from hrm_edge_runtime.contract.halting import HaltReason
 
 Outcome = Literal[HaltReason, "cancelled", "outrun", "deadline", "failed"]
 """How a job ends; one is outrun where another attempt at its question settled the answer first."""

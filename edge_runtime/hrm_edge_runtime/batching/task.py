@@ -6,10 +6,10 @@ Shapes: T tokens, E puzzle-vector size. Times are seconds of the lane's clock; a
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.hypotheses import Hypotheses
 from hrm_edge_runtime.batching.stats import Outcome, Status
-from hrm_edge_runtime.engines.engine import Float32, Int32
+from hrm_edge_runtime.contract.arrays import Float32, Int32
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 
 How = Literal["plain", "symmetries", "hypotheses"]
 

@@ -10,13 +10,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_edge_runtime.manifest import Manifest
-
-Int32 = NDArray[np.int32]
-Float32 = NDArray[np.float32]
-Shape = tuple[int, ...]
+from hrm_edge_runtime.contract.arrays import Float32, Int32, Shape
+from hrm_edge_runtime.contract.manifest import Manifest
 
 CARRIES = ("z_high_BND", "z_low_BND")
 LOGITS = "logits_BTV"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, EngineUnavailableError
 from hrm_host.board import cuda_devices
 

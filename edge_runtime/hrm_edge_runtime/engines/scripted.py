@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
+from hrm_edge_runtime.contract.arrays import Float32, Int32
+from hrm_edge_runtime.engines.engine import Engine, StepOutput
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

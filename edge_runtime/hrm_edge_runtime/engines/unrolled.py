@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.engines.engine import Engine, EngineLostError, Float32, Int32, StepOutput
+from hrm_edge_runtime.contract.arrays import Float32, Int32
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.manifest import BundleError
+from hrm_edge_runtime.engines.engine import Engine, EngineLostError, StepOutput
 from hrm_edge_runtime.engines.onnx import CPU, open_session
-from hrm_edge_runtime.manifest import BundleError
 
 SILENT = float(np.finfo(np.float32).min)
 SAID = ("answer_BT", "segments_B", "halt_margin_B", "q_halt_B")

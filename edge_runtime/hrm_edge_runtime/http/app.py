@@ -18,10 +18,8 @@ from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hrm_edge_runtime.http import boards, openapi, schema, streams
-from hrm_edge_runtime.http import body as intake
-from hrm_edge_runtime.http.auth import key_of
-from hrm_edge_runtime.http.errors import (
+from hrm_edge_runtime.api import schema
+from hrm_edge_runtime.api.errors import (
     JSON,
     ServiceError,
     as_json,
@@ -31,9 +29,12 @@ from hrm_edge_runtime.http.errors import (
     refusal_from,
     without_folders,
 )
-from hrm_edge_runtime.http.middleware import INTERNAL, Access, RequestMiddleware
-from hrm_edge_runtime.http.model_manager import Library, ModelManager
-from hrm_edge_runtime.http.models import ServedModel
+from hrm_edge_runtime.api.served_model import ServedModel
+from hrm_edge_runtime.http import boards, openapi, streams
+from hrm_edge_runtime.http import body as intake
+from hrm_edge_runtime.http.auth import key_of
+from hrm_edge_runtime.http.middleware import INTERNAL, Access, RequestMiddleware, response_to
+from hrm_edge_runtime.http.models import Library, ModelManager
 from hrm_edge_runtime.http.openapi import error_answers
 from hrm_edge_runtime.http.solve import SolveService
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
@@ -143,16 +144,17 @@ async def _refuse(_: Request, error: Exception) -> Response:
     if isinstance(error, intake.ClientGoneError):
         return Response(status_code=CLIENT_GONE)
     if isinstance(error, ServiceError | NoAnswerError):
-        return refusal_from(error).response()
+        return response_to(refusal_from(error))
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         field = str(first["loc"][-1])
-        return invalid(first["type"], f"{field!r}: {first['msg']}", "see /docs for its values", field=field).response()
+        problem = f"{field!r}: {first['msg']}"
+        return response_to(invalid(first["type"], problem, "see /docs for its values", field=field))
     if isinstance(error, HTTPException):
         reason, message = _ROUTE_FAULTS.get(error.status_code, ("refused", str(error.detail)))
         headers, remedy = dict(error.headers or {}), "see /docs for every path and its method"
-        return ServiceError(error.status_code, reason, message, remedy, headers=headers).response()
-    return INTERNAL.response()
+        return response_to(ServiceError(error.status_code, reason, message, remedy, headers=headers))
+    return response_to(INTERNAL)
 
 
 class WebFiles(StaticFiles):

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hrm_edge_runtime.http.errors import bad_puzzle, invalid
-from hrm_edge_runtime.http.schema import FreshPuzzle, FreshRequest, KindView, LabelAnswer, LabelRequest
+from hrm_edge_runtime.api.errors import bad_puzzle, invalid
+from hrm_edge_runtime.api.schema import FreshPuzzle, FreshRequest, KindView, LabelAnswer, LabelRequest
+from hrm_edge_runtime.api.served_model import board_size
 from hrm_puzzles import registry
-from hrm_puzzles.puzzle import Puzzle, PuzzleError
+from hrm_puzzles.puzzle import PuzzleError
 
 SLOW = "extreme"  # a second each, which hrm-data has and a server has not
 
@@ -17,12 +18,6 @@ def kinds() -> Iterator[KindView]:
         difficulties = [name for name in puzzle.difficulties if name != SLOW]
         if difficulties and (size := board_size(puzzle)):
             yield KindView(kind=puzzle.name, rows=size[0], cols=size[1], difficulties=difficulties)
-
-
-def board_size(puzzle: Puzzle) -> tuple[int, int] | None:
-    """Rows and columns of the (largest) board, None where it has none."""
-    shape = puzzle.decode(np.full(puzzle.seq_len, puzzle.vocab_size - 1, np.int32)).shape
-    return (shape[0], shape[1]) if len(shape) == 2 else None
 
 
 def fresh_puzzle(asked: FreshRequest) -> FreshPuzzle:

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from hrm_edge_runtime.http.errors import JSON, SAFE_HEADERS, ServiceError, as_json, no_answer
+from hrm_edge_runtime.api.errors import JSON, SAFE_HEADERS, ServiceError, as_json, no_answer
 
 HEADER_BYTES = 16 * 1024
 READ_BYTES = 4096  # at most in one turn of the event loop: no client may have more than some hundred events of it

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hrm_edge_runtime import logs
+from hrm_edge_runtime.api.errors import JSON, SAFE_HEADERS, ServiceError, as_json
+from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.http.auth import KeyRing
-from hrm_edge_runtime.http.errors import SAFE_HEADERS, ServiceError
 from hrm_edge_runtime.http.metrics import Metrics
 
 OPEN_PATHS = frozenset(("/livez",))
@@ -100,7 +100,7 @@ class RequestMiddleware:
             await app(scope, receive, send_with_headers)
         except Exception:
             if not status:
-                await INTERNAL.response()(scope, receive, send_with_headers)
+                await response_to(INTERNAL)(scope, receive, send_with_headers)
             raise
         finally:
             status = status or 500
@@ -114,14 +114,14 @@ class RequestMiddleware:
         origin, host = headers.get(b"origin"), headers.get(b"host", b"")
         is_foreign = origin is not None and origin.partition(b"://")[2].lower() != host.lower()
         if is_foreign and origin not in self._origins and scope["method"] not in READING_METHODS:
-            return FOREIGN_PAGE.response()
+            return response_to(FOREIGN_PAGE)
         if self._keys is None and (name := public_name_in(host)) is not None and name not in self._hosts:
-            return FOREIGN_HOST.response()
+            return response_to(FOREIGN_HOST)
         if self._keys is None or scope["path"] in OPEN_PATHS:
             return None
         key = self._keys.find(_secret(headers))
         if key is None:
-            answer = BAD_KEY.response()
+            answer = response_to(BAD_KEY)
             for challenge in CHALLENGES:
                 answer.headers.append("WWW-Authenticate", challenge)
             return answer
@@ -133,7 +133,7 @@ class RequestMiddleware:
             return None
         retry = {"Retry-After": str(max(1, math.ceil(wait_s)))}
         message, remedy = "this key asks more often than it may", "send it again after Retry-After seconds"
-        return ServiceError(429, "rate-limited", message, remedy, headers=retry).response()
+        return response_to(ServiceError(429, "rate-limited", message, remedy, headers=retry))
 
     def _report(self, method: str, route: str, status: int, seconds: float, context: logs.RequestContext) -> None:
         self._metrics.note_request(route, status, seconds, context.key)
@@ -163,6 +163,14 @@ def public_name_in(host: bytes) -> bytes | None:
     is_address = re.fullmatch(rb"\[[^\]]*\]|[0-9.]*", name) is not None
     is_private = b"." not in name or name.decode("latin-1").endswith(PRIVATE_ENDINGS)
     return None if is_address or is_private else name
+
+
+def response_to(refusal: ServiceError) -> Response:
+    """The answer to a refused request; its log line gets the reason."""
+    context = logs.request.get()
+    if context is not None:
+        context.refused = refusal.detail.reason
+    return Response(as_json(refusal.body()), refusal.status, refusal.headers, JSON)
 
 
 def _secret(headers: Mapping[bytes, bytes]) -> str:

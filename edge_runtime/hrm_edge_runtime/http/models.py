@@ -1,259 +1,264 @@
-"""A served model: where a request to it becomes a task, and a result an answer in its notation. Shapes: T tokens."""
+"""Which bundles may be served and how to run them, and adding, reloading and removing models while the server runs."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from operator import attrgetter
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import logging
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+from hrm_edge_runtime.api.errors import ServiceError, invalid, needing_a_thread, no_answer, without_folders
+from hrm_edge_runtime.api.schema import ChangeAnswer
+from hrm_edge_runtime.api.served_model import ServedModel
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.manifest import BundleError
+from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
+from hrm_edge_runtime.engines import engine, factory
+from hrm_edge_runtime.worker import client, lane_manager, lanes, trial
 
-from hrm_edge_runtime.batching.halting import HaltingPolicy
-from hrm_edge_runtime.batching.task import Result, Task
-from hrm_edge_runtime.bundle import TASKS_NAME, Bundle, Identifiers
-from hrm_edge_runtime.http.boards import board_size
-from hrm_edge_runtime.http.errors import ServiceError, bad_puzzle, invalid, no_answer
-from hrm_edge_runtime.http.schema import HaltingView, ModelView, SolveAnswer, SolveRequest
-from hrm_edge_runtime.manifest import Manifest
-from hrm_edge_runtime.worker.lanes import LaneReport
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Parsed, Puzzle, PuzzleError, Routed
+if TYPE_CHECKING:
+    from hrm_edge_runtime.engines.trt.build import Build
 
-NOT_OF_THE_KIND = ("not-a-puzzle", "wrong-keys", "no-task")
-UNREADABLE = ("wrong-size", "wrong-length", "bad-character")
-NEARLY = 0.05  # kinds that fit as well as this are named together
-SEPARATORS = re.compile(r"[\s|+=-]")
-AS_IN_MANIFEST = ("name", "seq_len", "vocab_size", "hidden_size", "max_segments", "attempts", "provenance")
-AS_IN_RESULT = [field.name for field in fields(Result) if field.name in SolveAnswer.model_fields]
-said_by = attrgetter(*AS_IN_RESULT)
+MAX_TRIALS = 4  # processes at once, each bounded in time and memory
+OPENED_WHERE_USED = "tensorrt"  # its context belongs to one thread
+
+Shortage = lane_manager.LaneNotOpenedError  # with `lacking_bytes`
+Opened = tuple[ServedModel, lanes.LaneOptions]
+
+_log = logging.getLogger("hrm_edge_runtime.models")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ServedModel:
-    """A model without its engine; `num_slots` were asked for, `held_out` is a question it never saw and its answer."""
+class Library:
+    """The bundles that may be served, and how to run them; `lanes` are those served now, by their keys."""
 
-    manifest: Manifest
-    puzzle: Puzzle
-    precision: str
-    num_slots: int
-    max_attempts: int
-    lane: str
-    identifiers: Identifiers = field(default_factory=lambda: Identifiers([BLANK_IDENTIFIER]))
-    tasks: Sequence[str] = ()
-    held_out: tuple[object, object] | None = None
-    tasks_file: Path | None = None
+    def __init__(self, bundles: Sequence[Bundle], defaults: lanes.LaneDefaults, folders: Iterable[Path] = ()) -> None:
+        self._defaults = defaults
+        self._named = {bundle.path.resolve() for bundle in bundles}
+        self._folders = [folder.resolve() for folder in (SHIPPED_BUNDLES, *folders)]
+        self._unbuilt = list(bundles)
+        self._build: Build | None = None
+        self._is_closed = False
+        self.lanes: dict[str, lanes.LaneOptions] = {}
 
-    @classmethod
-    def of(
-        cls, bundle: Bundle, *, precision: str, num_slots: int, max_attempts: int, lane: str | None = None
-    ) -> "ServedModel":
-        return cls(
-            manifest=bundle.manifest,
-            lane=lane or bundle.manifest.name,
-            puzzle=bundle.puzzle,
-            precision=precision,
-            num_slots=num_slots,
-            max_attempts=max_attempts,
-            identifiers=bundle.identifiers,
-            tasks=bundle.tasks(),
-            held_out=bundle.golden_example(),
-            tasks_file=bundle.path / TASKS_NAME if TASKS_NAME in bundle.manifest.files else None,
+    def find(self, text: str) -> Path:
+        """The directory of a name (its `.bundle` may be left out) or a path; refuses what the start did not allow."""
+        path = Path(text)
+        names = (text, f"{text}.bundle")
+        candidates = [path] if path.is_absolute() else [folder / name for folder in self._folders for name in names]
+        for candidate in candidates:
+            with contextlib.suppress(OSError, ValueError):  # a name too long for the system, or with a NUL in it
+                resolved = candidate.resolve()
+                is_inside = any(folder in resolved.parents for folder in self._folders)
+                if (is_inside or resolved in self._named) and resolved.is_dir():
+                    return resolved
+        raise BundleError(
+            f"{text[:200]!r} is no bundle this server may open: give a shipped one's name, or a directory below a "
+            "--bundle-dir of its command line."
         )
 
-    @cached_property
-    def name(self) -> str:
-        return self.manifest.name
+    def build(self) -> Iterator[ServedModel]:
+        """Build what the models of the start need, which can take minutes; each as it is then served."""
+        while self._unbuilt:
+            bundle = self._unbuilt[0]
+            name = bundle.manifest.name
+            model, self.lanes[name] = self.open(bundle, name)
+            if bundle.path.resolve().parent != SHIPPED_BUNDLES:
+                self._try_at_start(self.lanes[name])
+            yield model
+            del self._unbuilt[0]
 
-    @property
-    def sample(self) -> object:
-        return self.held_out[0] if self.held_out else self.puzzle.sample(self.tasks)
-
-    @cached_property
-    def routed(self) -> Routed | None:
-        """Its puzzle where an answer is a way; kept, since to ask a protocol takes 20 us and more."""
-        return self.puzzle if isinstance(self.puzzle, Routed) else None
-
-    @cached_property
-    def halting(self) -> HaltingPolicy:
-        return self.manifest.halting_policy(self.precision)
-
-    def view(self, report: LaneReport | None = None) -> ModelView:
-        """The entry in /models; of the lane only what the engine has reported."""
-        manifest = self.manifest
-        rows, cols = board_size(self.puzzle) or (None, None)
-        return ModelView(
-            **{name: getattr(manifest, name) for name in AS_IN_MANIFEST},
-            kind=self.puzzle.name,
-            proof_exists=self.puzzle.proof_exists,
-            halting=HaltingView(policy=self.halting.kind, threshold=self.halting.threshold),
-            precision=self.precision,
-            slots=report.num_slots if report else self.num_slots,
-            slots_rule=report.slots_rule if report else None,
-            step_ms={size: round(1000 * seconds, 3) for size, seconds in report.step_s.items()} if report else {},
-            memory_bytes=report.memory_bytes if report else None,
-            max_attempts=self.max_attempts,
-            rows=rows,
-            cols=cols,
-            identifiers=manifest.num_puzzle_ids,
-            tasks=len(self.tasks),
-            sample=self.sample,
-        )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ParsedRequest:
-    """A task, and what its answer is written with: the model, and the puzzle as it was sent."""
-
-    model: ServedModel
-    parsed: Parsed
-    task: Task
-
-    def solution_of(self, answer_T: NDArray[np.int32]) -> object:
-        return self.model.puzzle.write(self.model.puzzle.decode(answer_T), self.parsed.notation)
-
-
-def candidate_models(models: Iterable[ServedModel], request: SolveRequest) -> list[ServedModel]:
-    """The named model, those of its kind, or one of each kind; refuses with 404 or 422.
-
-    The likeliest first: those that have learned the task that is asked, then in the order in which they are served.
-    """
-    kinds: set[str] = set()
-    candidates: dict[str, ServedModel] = {}
-    for model in models:
-        if request.model in (None, model.name):
-            kinds.add(model.puzzle.name)
-            if request.kind in (None, model.puzzle.name):
-                candidates.setdefault(model.puzzle.name, model)
-    leave_out = "or leave the field out"
-    if not kinds:
-        names = ", ".join(repr(model.name) for model in models)
-        message = f"there is no model {request.model!r} here"
-        raise ServiceError(404, "unknown-model", message, f"use {names}, {leave_out}", field="model")
-    if not candidates:
-        solved = ", ".join(sorted(map(repr, kinds)))
-        message = f"no model here solves {request.kind!r}"
-        raise invalid("unknown-kind", message, f"use {solved}, {leave_out}", field="kind")
-    task = request.puzzle.get("task") if isinstance(request.puzzle, dict) else None
-    return sorted(
-        candidates.values(), key=lambda model: not isinstance(task, str) or model.identifiers.row_of(task) is None
-    )
-
-
-def outline_of(request: SolveRequest) -> SolveRequest:
-    """A request with all that says which model takes it, but without its board, which may be large."""
-    task = request.puzzle.get("task") if isinstance(request.puzzle, dict) else None
-    return request.model_copy(update={"puzzle": {"task": task}})
-
-
-def parse_request(
-    models: Sequence[ServedModel],
-    request: SolveRequest,
-    *,
-    task_id: int,
-    arrival_s: float,
-    priority_penalty: int = 0,
-    streamed: bool = False,
-) -> ParsedRequest:
-    """Parse and encode for the first model that reads the puzzle, in up to 50 ms; refuses with 422 and why."""
-    errors: list[tuple[ServedModel, PuzzleError]] = []
-    for model in models:
+    def _try_at_start(self, lane: lanes.LaneOptions) -> None:
+        """Try a lane in a thread without an event loop; raises BundleError."""
+        if lane.choice.engine == OPENED_WHERE_USED:  # it was tried when it was built
+            return
         try:
-            parsed = model.puzzle.parse(request.puzzle)
-            tokens_T = model.puzzle.encode(parsed.grid)
-        except PuzzleError as error:
-            errors.append((model, error))
-            continue
-        _check_fields(model, request, parsed.identifier)
-        policy, kind = model.halting, request.policy or model.halting.kind
-        if request.policy is not None or request.max_segments is not None:
-            policy = replace(policy, kind=kind, max_segments=request.max_segments or model.manifest.max_segments)
-        guesses = model.manifest.attempts == "hypotheses" and request.how != "plain"
-        task = Task(
-            task_id=task_id,
-            tokens_T=tokens_T,
-            puzzle_id=(parsed.identifier and model.identifiers.row_of(parsed.identifier)) or 0,
-            policy=policy,
-            arrival_s=arrival_s,
-            deadline_s=None if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000,
-            priority=request.priority - priority_penalty,
-            num_attempts=request.attempts or 1,
-            first_guessing=int(request.how is None) if guesses else None,
-            best_effort=request.best_so_far,
-            streamed=streamed,
-        )
-        return ParsedRequest(model=model, parsed=parsed, task=task)
-    raise _refusal(request.puzzle, errors)
+            asyncio.run(trial.try_lane(lane, is_closing=lambda: self._is_closed))
+        except lane_manager.LaneNotOpenedError as error:
+            raise BundleError(f"the bundle {lane.key!r} is not served: {error}") from None
+
+    def progress(self) -> dict[str, str | float] | None:
+        """What is being built, and for how long; for any thread."""
+        return build.progress() if (build := self._build) else None
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._watch(self._build)
+
+    def _watch(self, build: Build | None) -> None:
+        self._build = build
+        if build is not None and self._is_closed:
+            build.kill()
+
+    def open(self, bundle: Bundle, key: str, choice: factory.Choice | None = None) -> Opened:
+        """The model, and how to open it as the lane `key`; without a choice it builds what its engine needs."""
+        defaults = self._defaults
+        if choice is None:
+            choice = factory.prepare(bundle, defaults.engine, num_slots=defaults.num_slots, watch=self._watch)
+            self._build = None
+        most = factory.max_slots(bundle, choice.engine)
+        limits = {"num_slots": defaults.num_slots or most, "max_attempts": defaults.max_attempts}
+        lane = lanes.LaneOptions(key=key, bundle_path=bundle.path, choice=choice, max_slots=most, defaults=defaults)
+        return ServedModel.of(bundle, precision=choice.precision, lane=key, **limits), lane
 
 
-def _refusal(notation: object, errors: Sequence[tuple[ServedModel, PuzzleError]]) -> ServiceError:
-    """Why no model reads a puzzle, in the words of those kinds that fit it best."""
-    fits = [_fit(notation, model.puzzle, error) for model, error in errors]
-    best = [said for said, fit in zip(errors, fits, strict=True) if fit and fit > max(fits) - NEARLY]
-    best = list({error.problem: (model, error) for model, error in reversed(best)}.values())[::-1]  # each reason once
-    if len(errors) == 1 or len(best) == 1:
-        return bad_puzzle((best or errors)[0][1])
-    if not best:
-        kinds = ", ".join(model.puzzle.name for model, _ in errors)
-        remedy = "send one that is written as its sample in /models"
-        return bad_puzzle(PuzzleError(f"this is no puzzle of any kind served here ({kinds})", "not-a-puzzle", remedy))
-    problem, remedy = (
-        "; ".join(f"as {model.puzzle.name}: {getattr(error, said)}" for model, error in best)
-        for said in ("problem", "remedy")
-    )
-    return bad_puzzle(PuzzleError(problem, best[0][1].rule, remedy, best[0][1].cell))
+def models_and_library(
+    bundles: Sequence[Bundle], defaults: lanes.LaneDefaults, folders: Iterable[Path] = ()
+) -> tuple[list[ServedModel], Library]:
+    """The models to serve at the start, and how the engine opens them; refuses two of one name, and as `presumed`."""
+    names = [bundle.manifest.name for bundle in bundles]
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        raise BundleError(f"two bundles are named {doubled[0]!r}: serve one of them, or export one under another name.")
+    library = Library(bundles, defaults, folders)
+    models: list[ServedModel] = []
+    for bundle, name in zip(bundles, names, strict=True):
+        model, library.lanes[name] = library.open(bundle, name, factory.presumed(bundle, defaults.engine))
+        models.append(model)
+    return models, library
 
 
-def _fit(notation: object, puzzle: Puzzle, error: PuzzleError) -> float:
-    """How well a refused puzzle fits, by its cells or keys: 0 not at all, above 2 where it only breaks a rule."""
-    if error.rule in NOT_OF_THE_KIND:
-        return 0.0 if error.rule == "not-a-puzzle" else 1.0
-    if error.rule not in UNREADABLE or isinstance(notation, Mapping):
-        return 2.1
-    rows = cast("Sequence[object]", notation.split("\n") if isinstance(notation, str) else notation)
-    written = [row if isinstance(row, str | list) else "x" for row in rows]
-    bare = [SEPARATORS.sub("", row) if isinstance(row, str) else row for row in written]
-    distance = min(abs(sum(map(len, one)) - puzzle.seq_len) for one in (written, bare))
-    return 2.0 - distance / puzzle.seq_len if 2 * distance <= puzzle.seq_len else 0.0
+class ModelManager:
+    """Changes `models`, those served by their names in order; one change at a time, in the event loop.
+
+    A new lane is opened while the old one works on. Then the name changes hands at once: requests that come now go to
+    the new lane, the old one finishes what it admitted and closes. Whatever fails before leaves everything as it was.
+    Idle models make room for one to be added, the longest unused first, if that is enough; a reload takes no other's.
+    """
+
+    def __init__(self, models: dict[str, ServedModel], engine_client: client.EngineClient, library: Library) -> None:
+        self._models = models
+        self._engine_client = engine_client
+        self.library = library
+        self._one_at_a_time = asyncio.Lock()
+        self._trials = asyncio.Semaphore(MAX_TRIALS)
+        self._numbers = itertools.count(2)
+        self._retirements: set[asyncio.Task[None]] = set()
+
+    async def put(self, name: str, bundle: str) -> ChangeAnswer:
+        """Serve a bundle under its name; refuses with 422 what does not open, with 507 what does not fit."""
+        self._check_ready()
+        with needing_a_thread():
+            model, lane = await asyncio.to_thread(self._read, name, bundle)
+        shortage = await self._try(lane)  # beside other changes: a graph that never ends takes a minute
+        async with self._one_at_a_time:
+            self._check_ready()
+            evicted = await self._open_with_room(model, lane, shortage)
+            before = self._models.get(name)
+            self._models[name] = model  # in the place of the old one, or at the end
+            self.library.lanes[lane.key] = lane
+            if before is not None:
+                self._retire_later(before)
+            _log.info("%s %s", "reloaded" if before else "added", name)
+            report = self._engine_client.lane_manager.reports.get(model.lane)
+            return ChangeAnswer(model=model.view(report), replaced=before is not None, evicted=evicted)
+
+    async def remove(self, name: str) -> None:
+        """Serve a model no more; refuses with 404 one that is not here, with 409 the only one."""
+        async with self._one_at_a_time:
+            self._check_ready()
+            model = self._models.get(name)
+            if model is None:
+                raise ServiceError(404, "unknown-model", f"there is no model {name!r} here", "see /models")
+            if len(self._models) == 1:
+                message, remedy = f"{name!r} is the only model here", "add another first, or stop the server"
+                raise ServiceError(409, "last-model", message, remedy)
+            del self._models[name]
+            self._retire_later(model)
+            _log.info("removed %s", name)
+
+    def close(self) -> None:
+        self.library.close()
+        for task in self._retirements:
+            task.cancel()
+
+    def _check_ready(self) -> None:
+        if (state := self._engine_client.state) != "ready":
+            raise no_answer(state)
+
+    def _read(self, name: str, text: str) -> Opened:
+        try:
+            bundle = Bundle.open(self.library.find(text))
+            if bundle.manifest.name != name:
+                message = f"the bundle is named {bundle.manifest.name!r}, not {name[:200]!r}"
+                raise invalid("other-name", message, "send it to /models/ and its own name", field="bundle")
+            return self.library.open(bundle, f"{name}#{next(self._numbers)}")  # a lane that closes has its key still
+        except (BundleError, engine.EngineUnavailableError) as error:
+            raise _refusal(422, "bad-bundle", error) from None
+
+    async def _open_with_room(
+        self, model: ServedModel, lane: lanes.LaneOptions, shortage: Shortage | None
+    ) -> list[str]:
+        """Open the lane; returns the names of the models that made room for it."""
+        if shortage is None:
+            shortage = await self._load(model, lane)
+        if shortage is None:
+            return []
+        victims = [] if model.name in self._models else self._victims(shortage)
+        if not victims:
+            raise _refusal(507, "over-budget", shortage)
+        for victim in victims:
+            _log.warning("removing %s, which nobody uses, to make room for %s", victim.name, model.name)
+            del self._models[victim.name]
+            self.library.lanes.pop(victim.lane, None)
+            await self._engine_client.lane_manager.retire(victim.lane)
+        shortage = await self._try(lane) or await self._load(model, lane)
+        if shortage is not None:
+            raise _refusal(507, "over-budget", shortage)
+        return [victim.name for victim in victims]
+
+    async def _try(self, lane: lanes.LaneOptions) -> Shortage | None:
+        """Try a lane; returns what it lacks memory for, and refuses with 422 what fails otherwise."""
+        if lane.choice.engine == OPENED_WHERE_USED:  # it was tried when it was built
+            return None
+        async with self._trials:
+            return await _shortage_of(trial.try_lane(lane))
+
+    async def _load(self, model: ServedModel, lane: lanes.LaneOptions) -> Shortage | None:
+        """Open a lane in the engine beside those that run; returns and refuses as `_try`."""
+        is_beside = lane.choice.engine != OPENED_WHERE_USED
+        make_lane = functools.partial(lanes.open_lane, lane, keeps_figures=False)
+        load = self._engine_client.lane_manager.load(lane.key, model.name, make_lane, beside=is_beside)
+        return await _shortage_of(load)
+
+    def _victims(self, shortage: Shortage) -> list[ServedModel]:
+        """The idle models to remove, the longest unused first; none where all of them would not be enough."""
+        lacking_bytes = shortage.lacking_bytes or 0
+        by_lane = {model.lane: model for model in self._models.values()}
+        chosen: list[ServedModel] = []
+        for lane in self._engine_client.limits.idle():
+            report = self._engine_client.lane_manager.reports.get(lane)
+            if lacking_bytes > 0 and lane in by_lane and report is not None:
+                chosen.append(by_lane[lane])
+                lacking_bytes -= report.memory_bytes
+        return chosen if lacking_bytes <= 0 else []
+
+    def _retire_later(self, model: ServedModel) -> None:
+        self.library.lanes.pop(model.lane, None)
+
+        async def retire() -> None:
+            await self._engine_client.lane_manager.retire(model.lane)
+            _log.info("the lane %s is closed", model.lane)
+
+        task = asyncio.ensure_future(retire())
+        self._retirements.add(task)
+        task.add_done_callback(self._retirements.discard)
 
 
-def answer_from(parsed: ParsedRequest, result: Result) -> SolveAnswer:
-    if result.answer_T is None:
-        raise no_answer("engine-failed")
-    model, puzzle, routed = parsed.model, parsed.model.puzzle, parsed.model.routed
-    return SolveAnswer(
-        solution=parsed.solution_of(result.answer_T),
-        **dict(zip(AS_IN_RESULT, said_by(result), strict=True)),
-        solved=result.status == "proven",
-        queue_ms=round(1000 * result.queue_s, 3),
-        compute_ms=round(1000 * result.compute_s, 3),
-        model=model.name,
-        attempts=result.num_attempts,
-        route=routed.route(parsed.parsed.grid, puzzle.decode(result.answer_T)) if routed else None,
-    )
+async def _shortage_of(opening: Awaitable[None]) -> Shortage | None:
+    """What an opening lacks memory for; refuses with 422 what fails otherwise."""
+    try:
+        await opening
+        return None
+    except lane_manager.LaneNotOpenedError as error:
+        if error.lacking_bytes is None:
+            raise _refusal(422, "bad-bundle", error) from None
+        return error
 
 
-def _check_fields(model: ServedModel, request: SolveRequest, identifier: str | None) -> None:
-    max_segments, max_attempts = model.manifest.max_segments, model.max_attempts
-    if identifier is not None and model.identifiers.row_of(identifier) is None:
-        message = f"{model.name!r} has not learned the task {identifier[:80]!r}"
-        named = ", ".join(model.tasks[:3])
-        remedy = f"use one of its {len(model.tasks)}, as {named}, or train on its demonstrations"
-        raise invalid("unknown-task", message, remedy, field="puzzle")
-    if request.max_segments is not None and request.max_segments > max_segments:
-        message = f"max_segments is {request.max_segments} where this model runs at most {max_segments}"
-        raise invalid("too-many-segments", message, f"use 1 to {max_segments}", field="max_segments")
-    if request.attempts is not None and request.attempts > max_attempts:
-        message = f"attempts is {request.attempts} where this server makes at most {max_attempts}"
-        remedy = f"use 1 to {max_attempts}, or start the server with a larger --max-attempts"
-        raise invalid("too-many-attempts", message, remedy, field="attempts")
-    if request.how == "hypotheses" and model.manifest.attempts != "hypotheses":
-        message = f"{model.name!r} tries no hypotheses: its export did not find that they pay"
-        raise invalid("no-hypotheses", message, "leave the field out", field="how")
-    if request.best_so_far and request.deadline_ms is None:
-        message = "best_so_far says what to do at a deadline, and there is none"
-        raise invalid("no-deadline", message, "send deadline_ms as well", field="best_so_far")
-    if request.policy == "verified" and not model.puzzle.proof_exists:
-        message = f"an answer to {model.puzzle.name!r} cannot be proven"
-        raise invalid("no-proof-exists", message, "use the policy 'learned' or 'fixed'", field="policy")
+def _refusal(status: int, reason: str, error: Exception) -> ServiceError:
+    """An error's one sentence, `problem: remedy.`, as an answer."""
+    message, _, remedy = without_folders(str(error)).rpartition(": ")
+    return ServiceError(status, reason, message or remedy, remedy.rstrip("."), field="bundle")

@@ -4,10 +4,11 @@ import copy
 from collections.abc import Iterable
 from typing import Any
 
+from hrm_edge_runtime.api.errors import JSON
+from hrm_edge_runtime.api.request import answer_from, parse_request
+from hrm_edge_runtime.api.schema import ErrorAnswer, SolveRequest
+from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task import Result
-from hrm_edge_runtime.http.errors import JSON
-from hrm_edge_runtime.http.models import ServedModel, answer_from, parse_request
-from hrm_edge_runtime.http.schema import ErrorAnswer, SolveRequest
 from hrm_puzzles.puzzle import Described
 
 PROVEN: Any = {"status": "proven", "verified": True, "halted_by": "proven"}

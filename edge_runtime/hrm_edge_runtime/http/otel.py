@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_contex
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from hrm_edge_runtime.batching.task import Result
-from hrm_edge_runtime.logs import RequestContext
+from hrm_edge_runtime.contract.logs import RequestContext
 
 MAX_PUZZLES = 100  # of a long batch only the first puzzles have their own spans
 

@@ -16,15 +16,15 @@ from typing import Any, cast
 
 import uvicorn
 
+from hrm_edge_runtime.api.served_model import ServedModel
+from hrm_edge_runtime.contract.logs import LogForm
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import KeyFileError
 from hrm_edge_runtime.http.connections import HEADER_SECONDS, ConnectionLimits, GuardedProtocol
 from hrm_edge_runtime.http.middleware import Access
-from hrm_edge_runtime.http.model_manager import Library
-from hrm_edge_runtime.http.models import ServedModel
+from hrm_edge_runtime.http.models import Library
 from hrm_edge_runtime.http.solve import SolveService
-from hrm_edge_runtime.logs import LogForm
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import MakeLanes, open_lanes
 from hrm_edge_runtime.worker.process import SpawnedEngine

@@ -12,15 +12,16 @@ import numpy as np
 from anyio import CapacityLimiter, to_thread
 from starlette.types import Receive
 
-from hrm_edge_runtime import logs
+from hrm_edge_runtime.api import schema
+from hrm_edge_runtime.api.errors import ServiceError, needing_a_thread, no_answer, without_folders
+from hrm_edge_runtime.api.request import ParsedRequest, answer_from, candidate_models, parse_request
+from hrm_edge_runtime.api.schema import SegmentView, SlotsAnswer, SolveAnswer, SolveRequest
+from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching import task
-from hrm_edge_runtime.http import schema
+from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.http.body import Turnstile, unless_client_leaves
-from hrm_edge_runtime.http.errors import ServiceError, needing_a_thread, no_answer, without_folders
 from hrm_edge_runtime.http.metrics import Metrics
-from hrm_edge_runtime.http.model_manager import Library, ModelManager
-from hrm_edge_runtime.http.models import ParsedRequest, ServedModel, answer_from, candidate_models, parse_request
-from hrm_edge_runtime.http.schema import SegmentView, SlotsAnswer, SolveAnswer, SolveRequest
+from hrm_edge_runtime.http.models import Library, ModelManager
 from hrm_edge_runtime.worker.client import Admission, EngineClient, OnEvent
 from hrm_puzzles.puzzle import Grid
 

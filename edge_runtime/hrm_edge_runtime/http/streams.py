@@ -17,11 +17,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from hrm_edge_runtime.http import auth, models, solve
+from hrm_edge_runtime.api.errors import ServiceError, as_json, no_answer, refusal_from
+from hrm_edge_runtime.api.request import outline_of
+from hrm_edge_runtime.api.schema import SegmentView, SolveAnswer, SolveRequest
+from hrm_edge_runtime.api.served_model import ServedModel
+from hrm_edge_runtime.http import auth, solve
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES, ClientGoneError, unless_client_leaves
-from hrm_edge_runtime.http.errors import ServiceError, as_json, no_answer, refusal_from
 from hrm_edge_runtime.http.middleware import BAD_KEY
-from hrm_edge_runtime.http.schema import SegmentView, SolveAnswer, SolveRequest
 from hrm_edge_runtime.worker.client import Admission, NoAnswerError
 
 BatchOrder = Literal["as-finished", "kept"]
@@ -144,7 +146,7 @@ class BatchStream(GrowingAnswer):
                     raise BAD_KEY
                 self._key = now
             request = await self._service.turnstile.decoded(SolveRequest, line)
-            outline = models.outline_of(request)
+            outline = outline_of(request)
             asked = request if len(line) <= SMALL_LINE_BYTES else line
             del request  # a large line waits as bytes: as objects it can take ten times the memory
             admission = await self._admitted(outline, arrival_s)
@@ -157,7 +159,7 @@ class BatchStream(GrowingAnswer):
         return answer
 
     async def _answer(
-        self, number: int, admission: Admission[models.ServedModel], asked: SolveRequest | bytes, arrival_s: float
+        self, number: int, admission: Admission[ServedModel], asked: SolveRequest | bytes, arrival_s: float
     ) -> bytes:
         service = self._service
         try:
@@ -170,7 +172,7 @@ class BatchStream(GrowingAnswer):
             return _refusal(number, error)
         return _line({"line": number, "answer": answer.model_dump(mode="json")})
 
-    async def _admitted(self, request: SolveRequest, arrival_s: float) -> Admission[models.ServedModel]:
+    async def _admitted(self, request: SolveRequest, arrival_s: float) -> Admission[ServedModel]:
         """A line's place; where the engine stays away for as long as a line waits, those after it wait no more."""
         deadline_s = math.inf if request.deadline_ms is None else arrival_s + request.deadline_ms / 1000
         try:

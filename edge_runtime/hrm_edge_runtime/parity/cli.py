@@ -22,7 +22,8 @@ def parity(options: ParityOptions) -> None:
     """Compare two engines of a bundle; exits with 1 and the first thing that broke where a gate does not hold."""
     from rich.console import Console
 
-    from hrm_edge_runtime.bundle import Bundle, find_bundle
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_edge_runtime.contract.shipped import find_bundle
     from hrm_edge_runtime.parity import comparison, unrolled
     from hrm_host import progress
 

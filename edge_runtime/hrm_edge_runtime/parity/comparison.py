@@ -17,10 +17,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from hrm_edge_runtime.bundle import Bundle, Identifiers
-from hrm_edge_runtime.engines.engine import Float32
+from hrm_edge_runtime.contract.arrays import Float32
+from hrm_edge_runtime.contract.bundle import Bundle, Identifiers
+from hrm_edge_runtime.contract.manifest import MANIFEST_NAME, BundleError, FileEntry, sha256_of
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
-from hrm_edge_runtime.manifest import MANIFEST_NAME, BundleError, FileEntry, sha256_of
 from hrm_edge_runtime.parity.measures import relative_error
 from hrm_edge_runtime.parity.options import ParityOptions
 from hrm_edge_runtime.parity.report import (

@@ -10,7 +10,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.engines.engine import Engine, Float32, StepOutput
+from hrm_edge_runtime.contract.arrays import Float32
+from hrm_edge_runtime.engines.engine import Engine, StepOutput
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.parity.comparison import ParityOptions, questions_for
 from hrm_edge_runtime.parity.walk import run_questions

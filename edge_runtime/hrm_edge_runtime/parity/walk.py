@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.batching import halting, lane
+from hrm_edge_runtime.batching import lane
 from hrm_edge_runtime.batching.task import Attempt
-from hrm_edge_runtime.bundle import Golden
-from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
+from hrm_edge_runtime.contract import halting
+from hrm_edge_runtime.contract.arrays import Float32, Int32
+from hrm_edge_runtime.contract.bundle import Golden
+from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.parity.measures import carry_measures, output_measures
 from hrm_edge_runtime.parity.report import End, ParityReport
 from hrm_host.progress import OnProgress, unheard

@@ -87,7 +87,8 @@ def solve(
     finished; with --out the same command then goes on where it stopped.
     """
     stated = {name: value for name, value in locals().items() if name in STATED and value is not None}
-    from hrm_edge_runtime.bundle import Bundle, find_bundle
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_edge_runtime.contract.shipped import find_bundle
     from hrm_edge_runtime.engines.factory import prepare
     from hrm_edge_runtime.solve import output, solvers
 

@@ -17,8 +17,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer
 from hrm_edge_runtime.batching.stats import Status
-from hrm_edge_runtime.http.schema import ErrorDetail, SolveAnswer
 from hrm_edge_runtime.solve import solvers
 from hrm_edge_runtime.solve.solvers import Entry, Options, OutOfReachError, Reply, Solver, SolvingError, solve_in_order
 from hrm_host import system

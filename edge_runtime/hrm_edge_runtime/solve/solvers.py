@@ -19,12 +19,14 @@ from typing import cast
 
 from pydantic import ValidationError
 
-from hrm_edge_runtime.batching.attempts import Attempts
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.api import decoding
+from hrm_edge_runtime.api.errors import ServiceError
+from hrm_edge_runtime.api.request import ParsedRequest, answer_from, parse_request
+from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer, SolveRequest
+from hrm_edge_runtime.api.served_model import ServedModel
+from hrm_edge_runtime.batching.task_lane import TaskLane
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import Choice, engine_for
-from hrm_edge_runtime.http import body, models
-from hrm_edge_runtime.http.errors import ServiceError
-from hrm_edge_runtime.http.schema import ErrorDetail, SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.client import NOT_NOW, Client, ServerError, UnreachableError
 from hrm_host.command import CANNOT_BEGIN
 from hrm_host.reading import json_from, lines_of
@@ -223,9 +225,9 @@ def from_bundle(bundle: Bundle, choice: Choice, *, num_slots: int = 4, num_threa
 def _solve_offline(
     bundle: Bundle, choice: Choice, num_slots: int, num_threads: int | None, requests: Iterable[SolveRequest]
 ) -> Iterator[tuple[int, Reply]]:
-    model = models.ServedModel.of(bundle, precision=choice.precision, num_slots=num_slots, max_attempts=MAX_ATTEMPTS)
+    model = ServedModel.of(bundle, precision=choice.precision, num_slots=num_slots, max_attempts=MAX_ATTEMPTS)
     engine = engine_for(bundle, engine=str(choice), num_slots=num_slots, num_threads=num_threads)
-    lane = Attempts(
+    lane = TaskLane(
         engine,
         bundle.puzzle,
         bundle.puzzle_table,
@@ -233,13 +235,13 @@ def _solve_offline(
         max_attempts=MAX_ATTEMPTS,
         identifiers=bundle.identifiers,
     )
-    asked: dict[int, models.ParsedRequest] = {}
+    asked: dict[int, ParsedRequest] = {}
     with contextlib.closing(engine):
         for position, request in enumerate(requests):
             while len(asked) >= 2 * num_slots:  # a full lane with its successors in line
                 yield from _step(lane, asked)
             try:
-                parsed = models.parse_request([model], request, task_id=position, arrival_s=time.monotonic())
+                parsed = parse_request([model], request, task_id=position, arrival_s=time.monotonic())
             except ServiceError as refusal:
                 yield position, refusal.detail
             else:
@@ -249,11 +251,11 @@ def _solve_offline(
             yield from _step(lane, asked)
 
 
-def _step(lane: Attempts, asked: dict[int, models.ParsedRequest]) -> Iterator[tuple[int, Reply]]:
+def _step(lane: TaskLane, asked: dict[int, ParsedRequest]) -> Iterator[tuple[int, Reply]]:
     results, _ = lane.step()
     for result in results:
         try:
-            yield result.task_id, models.answer_from(asked.pop(result.task_id), result)
+            yield result.task_id, answer_from(asked.pop(result.task_id), result)
         except ServiceError as failure:
             yield result.task_id, failure.detail
 
@@ -278,7 +280,7 @@ def solve_in_order(solver: Solver, entries: Iterator[Entry], options: Options) -
         for place, entry in enumerate(entries):
             waiting[place] = entry
             try:
-                request = body.validated(SolveRequest, json.dumps({**options, **entry.fields}).encode())
+                request = decoding.validated(SolveRequest, json.dumps({**options, **entry.fields}).encode())
             except ServiceError as refusal:
                 replies[place] = refusal.detail
                 continue

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hrm_edge_runtime.batching.attempts import Attempts
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.batching.task_lane import TaskLane
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import Choice, engine_for
 from hrm_edge_runtime.worker.step_times import StepTimes, StepTimesFile, measure, sizing_from, warm_up
 from hrm_host.memory import MIB, available_bytes, give_back_freed_memory, read_memory, resident_bytes
@@ -89,7 +89,7 @@ class LaneReport:
 class OpenedLane:
     """A lane that has run its warm-up, and its report; it stays in the engine process."""
 
-    lane: Attempts
+    lane: TaskLane
     report: LaneReport
 
 
@@ -102,7 +102,7 @@ def open_lanes(lanes: Sequence[LaneOptions]) -> Lanes:
     return {options.key: open_lane(options) for options in lanes}
 
 
-def ready_lane(lane: Attempts) -> OpenedLane:
+def ready_lane(lane: TaskLane) -> OpenedLane:
     """A lane that was not measured, once it has run its steps, so that no client pays for the first."""
     warm_up(lane)
     return OpenedLane(lane=lane, report=LaneReport(num_slots=lane.engine.num_slots, queue_limit=lane.queue_limit))
@@ -153,10 +153,10 @@ def _measured(bundle: Bundle, options: LaneOptions) -> StepTimes:
         give_back_freed_memory()
 
 
-def _opened_lane(bundle: Bundle, options: LaneOptions, num_slots: int) -> Attempts:
+def _opened_lane(bundle: Bundle, options: LaneOptions, num_slots: int) -> TaskLane:
     """The lane, warm and within the budget; where that fails nothing of it stays."""
     num_threads = options.defaults.num_threads
-    lane = Attempts(
+    lane = TaskLane(
         engine_for(bundle, engine=str(options.choice), num_slots=num_slots, num_threads=num_threads),
         bundle.puzzle,
         bundle.puzzle_table,

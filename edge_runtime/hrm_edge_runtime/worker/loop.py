@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from hrm_edge_runtime import logs
-from hrm_edge_runtime.batching import attempts
+from hrm_edge_runtime.batching import task_lane
+from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.worker import messages
 from hrm_edge_runtime.worker.lanes import MakeLanes, OpenedLane, OverBudgetError
 from hrm_host import memory, system
@@ -71,7 +71,7 @@ class EngineLoop:
         self._lanes = {key: opened.lane for key, opened in lanes.items()}
         self._turns = FairTurns(self._lanes)
         self._num_loading = 0
-        self._loaded: queue.SimpleQueue[tuple[messages.LaneChanged, attempts.Attempts | None]] = queue.SimpleQueue()
+        self._loaded: queue.SimpleQueue[tuple[messages.LaneChanged, task_lane.TaskLane | None]] = queue.SimpleQueue()
         self._connection = connection
         self._publish_at_s = 0.0
         self._is_stale = True

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter
 
-from hrm_edge_runtime.batching.attempts import Attempts
-from hrm_edge_runtime.bundle import Bundle, user_cache
-from hrm_edge_runtime.engines.engine import Engine, Float32, load_blanks, step_seconds
+from hrm_edge_runtime.batching.task_lane import TaskLane
+from hrm_edge_runtime.contract.arrays import Float32
+from hrm_edge_runtime.contract.bundle import Bundle, user_cache
+from hrm_edge_runtime.engines.engine import Engine, load_blanks, step_seconds
 from hrm_edge_runtime.engines.factory import Choice
 from hrm_host import atomic, board, system
 
@@ -31,7 +32,7 @@ _log = logging.getLogger("hrm_edge_runtime.engine")
 StepTimes = dict[int, float]
 
 
-def warm_up(lane: Attempts) -> None:
+def warm_up(lane: TaskLane) -> None:
     """Run the smallest and the largest step, so that no client pays for what a first step allocates."""
     load_blanks(lane.engine, lane.puzzle_table_PE[0])
     lane.engine.step(1)

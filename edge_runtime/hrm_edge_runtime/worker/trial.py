@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from hrm_edge_runtime.bundle import GOLDEN_NAME, Bundle
+from hrm_edge_runtime.contract.bundle import GOLDEN_NAME, Bundle
 from hrm_edge_runtime.engines.engine import load_blanks
 from hrm_edge_runtime.engines.factory import engine_for
 from hrm_edge_runtime.worker.lane_manager import LaneNotOpenedError

@@ -10,11 +10,11 @@ from attempt_tools import Course, NamedTens, Seer, Shift, Tens, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm_edge_runtime.batching.attempts import Attempts, TaskVariants
-from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.scheduler import QueueFull
 from hrm_edge_runtime.batching.task import Result, SegmentEvent, Task
-from hrm_edge_runtime.bundle import Identifiers
+from hrm_edge_runtime.batching.task_lane import TaskLane, TaskVariants
+from hrm_edge_runtime.contract.bundle import Identifiers
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_puzzles import registry
 from hrm_puzzles.arc.canvas import Variant, canvas_T, grid_at
 from hrm_puzzles.puzzle import Ballot
@@ -32,9 +32,9 @@ def ask(task_id: int, value: int, num_attempts: int = 1, **more: object) -> Task
 
 def attempts_over(
     engine: Seer, *, proof_exists: bool = True, queue_limit: int = 50, max_attempts: int = 10
-) -> Attempts:
+) -> TaskLane:
     puzzle = Tens(proof_exists=proof_exists)
-    return Attempts(
+    return TaskLane(
         engine,
         puzzle,
         TABLE,
@@ -44,7 +44,7 @@ def attempts_over(
     )
 
 
-def run_out(attempts: Attempts) -> tuple[dict[int, Result], list[SegmentEvent]]:
+def run_out(attempts: TaskLane) -> tuple[dict[int, Result], list[SegmentEvent]]:
     results: dict[int, Result] = {}
     events: list[SegmentEvent] = []
     while attempts.has_work:
@@ -153,7 +153,7 @@ class CrookedTens(Tens):
 
 def test_a_proof_that_does_not_hold_for_the_question_is_no_proof() -> None:
     engine = Seer({variant: Course(segments=1, answer=(variant + 50) % 100) for variant in range(10, 100)} | {3: NEVER}, num_slots=2)  # fmt: skip # noqa: E501
-    attempts = Attempts(engine, CrookedTens(proof_exists=True), TABLE, queue_limit=1, max_attempts=2)
+    attempts = TaskLane(engine, CrookedTens(proof_exists=True), TABLE, queue_limit=1, max_attempts=2)
     attempts.submit(ask(1, 3, 2))
     result = run_out(attempts)[0][1]
     assert (result.verified, result.total_segments) == (False, 1 + MAX_SEGMENTS)
@@ -206,7 +206,7 @@ def scenes(draw: st.DrawFn) -> tuple[dict[int, Course], list[Task], list[tuple[i
 
 
 def play(
-    attempts: Attempts, engine: Seer, asks: Sequence[Task], cancels: Sequence[tuple[int, int]]
+    attempts: TaskLane, engine: Seer, asks: Sequence[Task], cancels: Sequence[tuple[int, int]]
 ) -> tuple[dict[int, Result], set[int]]:
     """Run a scene to its end, holding the engine to "no work for a question that is concluded"."""
     results: dict[int, Result] = {}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm_edge_runtime.batching.halting import KINDS, HaltingPolicy, decide, stops_B
+from hrm_edge_runtime.contract.halting import KINDS, HaltingPolicy, decide, stops_B
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN, WRONG
 
 LEARNED = HaltingPolicy(kind="learned", threshold=0.5, max_segments=4)

@@ -11,17 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hrm_edge_runtime.batching.attempts import Attempts
-from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.api.errors import ServiceError
+from hrm_edge_runtime.api.request import parse_request
+from hrm_edge_runtime.api.schema import SolveRequest
+from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.hypotheses import PERIOD, START, Hypotheses
 from hrm_edge_runtime.batching.task import Result, Task
-from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.batching.task_lane import TaskLane
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_edge_runtime.http.errors import ServiceError
-from hrm_edge_runtime.http.models import ServedModel, parse_request
-from hrm_edge_runtime.http.schema import SolveRequest
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import questions_made
 
@@ -40,11 +42,11 @@ def engine() -> OnnxEngine:
     return engine_from_bundle(bundle(), num_slots=4, num_threads=1, want_logits=True)
 
 
-def lane_over(engine: Engine, run_length: int = 1) -> Attempts:
+def lane_over(engine: Engine, run_length: int = 1) -> TaskLane:
     puzzle, table = bundle().puzzle, bundle().puzzle_table
     if engine.seq_len == SMALL.seq_len:
         puzzle = SMALL
-    return Attempts(engine, puzzle, table, queue_limit=8, max_attempts=4, clock=lambda: 0.0, run_length=run_length)
+    return TaskLane(engine, puzzle, table, queue_limit=8, max_attempts=4, clock=lambda: 0.0, run_length=run_length)
 
 
 def task(task_id: int, first_guessing: int | None, **more: Any) -> Task:
@@ -53,7 +55,7 @@ def task(task_id: int, first_guessing: int | None, **more: Any) -> Task:
     return Task(task_id=task_id, first_guessing=first_guessing, **fields)
 
 
-def run_out(lane: Attempts) -> dict[int, Result]:
+def run_out(lane: TaskLane) -> dict[int, Result]:
     results: dict[int, Result] = {}
     while lane.has_work:
         results |= {one.task_id: one for one in lane.step()[0]}

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane
 from hrm_edge_runtime.batching.scheduler import QueueFull
 from hrm_edge_runtime.batching.task import Attempt
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN, WRONG

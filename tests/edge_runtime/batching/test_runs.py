@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from attempt_tools import Tens, tokens
 
-from hrm_edge_runtime.batching.attempts import Attempts
-from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane
 from hrm_edge_runtime.batching.stats import HALTED, MAX_RUN, LaneCounters
 from hrm_edge_runtime.batching.task import Attempt, Result, SegmentEvent, Task
-from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.batching.task_lane import TaskLane
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
@@ -57,10 +58,10 @@ def questions_of(name: str, num_puzzles: int) -> Questions:
     return questions_made(bundle_of(name).puzzle, num_puzzles, difficulty="medium", seed=5)
 
 
-def attempts_of(name: str, run_length: int) -> tuple[Attempts, Counted]:
+def attempts_of(name: str, run_length: int) -> tuple[TaskLane, Counted]:
     """A lane of the model; a segment takes a second of its clock."""
     bundle, engine = bundle_of(name), Counted(engine_of(name))
-    attempts = Attempts(
+    attempts = TaskLane(
         engine,
         bundle.puzzle,
         bundle.puzzle_table,
@@ -78,7 +79,7 @@ def task(name: str, task_id: int, tokens_T: np.ndarray, **more: object) -> Task:
     return Task(task_id=task_id, tokens_T=tokens_T, **fields)  # type: ignore[arg-type]
 
 
-def run_out(attempts: Attempts) -> Iterator[Result]:
+def run_out(attempts: TaskLane) -> Iterator[Result]:
     while attempts.has_work:
         yield from attempts.step()[0]
 

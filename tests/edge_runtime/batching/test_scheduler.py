@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.scheduler import QueueFull, Scheduler
 from hrm_edge_runtime.batching.task import Attempt
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 
 NO_TOKENS = np.zeros(0, np.int32)
 NO_VECTOR = np.zeros(0, np.float32)

@@ -9,12 +9,12 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from hrm_edge_runtime.bundle import Bundle
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.manifest import BundleError
 from hrm_edge_runtime.engines import factory, onnx
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.factory import Choice, choose, engine_for, num_gpus, parse_choice
 from hrm_edge_runtime.engines.onnx import DeviceRows, HostRows, OnnxEngine
-from hrm_edge_runtime.manifest import BundleError
 
 ON_DEVICE = onnx.Provider(name="CPUExecutionProvider", device="cpu")  # the device path, in the CPU's memory
 without_gpu = pytest.mark.skipif(num_gpus() > 0, reason="this machine has a GPU")

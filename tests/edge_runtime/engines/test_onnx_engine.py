@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
+from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.contract.manifest import BundleError
 from hrm_edge_runtime.engines.onnx import OnnxEngine
-from hrm_edge_runtime.manifest import BundleError
 from hrm_puzzles.puzzle import RIGHT, WRONG
 
 SEQ_LEN, VOCAB_SIZE, WIDTH, NUM_PUZZLES = 16, 6, 8, 12

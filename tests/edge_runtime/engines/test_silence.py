@@ -11,7 +11,8 @@ pytestmark = pytest.mark.process
 
 OPEN_A_MODEL = """
 import {first}
-from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.factory import engine_for
 bundle = Bundle.open(find_bundle("sudoku-6x6"))
 engine_for(bundle, engine="cpu", num_slots=1)

@@ -22,10 +22,12 @@ import pytest
 from board_tree import board
 from typer.testing import CliRunner
 
-from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.lane import Lane, run_all
 from hrm_edge_runtime.batching.task import Attempt
-from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.halting import HaltingPolicy
+from hrm_edge_runtime.contract.manifest import write_manifest
+from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import Engine, EngineLostError, EngineUnavailableError
 from hrm_edge_runtime.engines.factory import num_gpus
@@ -37,7 +39,6 @@ from hrm_edge_runtime.engines.trt.cache import Built, EngineKey, Machine
 from hrm_edge_runtime.engines.trt.cuda import Gpu, look
 from hrm_edge_runtime.engines.trt.drivers import BindingsDriver, Driver, PycudaDriver
 from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
-from hrm_edge_runtime.manifest import write_manifest
 from hrm_edge_runtime.worker.loop import run
 from hrm_edge_runtime.worker.messages import Failed
 from hrm_host import memory

@@ -17,12 +17,13 @@ from asgi_tools import QUICK, Call, app_over, client_of, serving, until
 from scripted_server import NAME, examples, scripted_model
 from service_tools import wait_for
 
-from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.api.schema import SolveAnswer
+from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.cli import serve_command
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.http import body
 from hrm_edge_runtime.http.app import create_app
-from hrm_edge_runtime.http.models import ServedModel
-from hrm_edge_runtime.http.schema import SolveAnswer
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import Lanes
 from hrm_edge_runtime.worker.process import BACKOFF_CAP_S, HEALTHY_S, ThreadEngine

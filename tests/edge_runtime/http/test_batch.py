@@ -11,9 +11,9 @@ from scripted_server import NAME
 from scripted_server import examples as scripted_examples
 from service_tools import Server, running, wait_for
 
+from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.http import streams
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES
-from hrm_edge_runtime.http.errors import ServiceError
 from hrm_edge_runtime.http.streams import PREFETCH_BYTES, lines_of
 from hrm_edge_runtime.worker.lanes import Lanes
 

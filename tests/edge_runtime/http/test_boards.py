@@ -9,10 +9,11 @@ import pytest
 from asgi_tools import QUICK, Http, app_over, serving
 from scripted_server import NAME, scripted_model
 
-from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.api.served_model import ServedModel
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, write_keys
-from hrm_edge_runtime.http.models import ServedModel
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.process import ThreadEngine
 from hrm_puzzles import registry

@@ -25,7 +25,7 @@ from scripted_server import NAME, PUZZLE, scripted_model
 from scripted_server import examples as scripted_examples
 from service_tools import Server, running, wait_for
 
-from hrm_edge_runtime.bundle import find_bundle
+from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
@@ -248,11 +248,11 @@ def test_a_clock_that_jumps_changes_nothing_because_none_is_asked() -> None:
             *RUNTIME.glob("http/*.py"),
             *RUNTIME.glob("worker/*.py"),
             *RUNTIME.glob("engines/*.py"),
-            RUNTIME / "logs.py",
+            RUNTIME / "contract/logs.py",
         ]
         if (names := _wall_clocks(ast.parse(path.read_text(encoding="utf-8"))))
     }
-    telling = {"http/otel.py": {"time_ns"}, "logs.py": {"datetime"}}
+    telling = {"http/otel.py": {"time_ns"}, "contract/logs.py": {"datetime"}}
     assert asked == telling
 
 

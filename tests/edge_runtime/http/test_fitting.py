@@ -2,10 +2,12 @@
 
 import pytest
 
-from hrm_edge_runtime.bundle import Bundle, shipped_bundles
-from hrm_edge_runtime.http.errors import ServiceError
-from hrm_edge_runtime.http.models import ServedModel, candidate_models, parse_request
-from hrm_edge_runtime.http.schema import SolveRequest
+from hrm_edge_runtime.api.errors import ServiceError
+from hrm_edge_runtime.api.request import candidate_models, parse_request
+from hrm_edge_runtime.api.schema import SolveRequest
+from hrm_edge_runtime.api.served_model import ServedModel
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import shipped_bundles
 
 SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 MAZE = "#...#.#.\n#.###.#S\n#.....G.\n#.###.##\n#.#...#.\n#.#####.\n#.......\n########"

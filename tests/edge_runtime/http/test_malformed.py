@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scripted_server import examples
 from service_tools import Server
 
+from hrm_edge_runtime.api.errors import ServiceError
+from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.http.body import MAX_BODY_BYTES, validated
-from hrm_edge_runtime.http.errors import ServiceError
-from hrm_edge_runtime.http.schema import SolveRequest
 
 pytestmark = pytest.mark.process
 

@@ -22,11 +22,12 @@ from fastapi import FastAPI
 from scripted_server import NAME, scripted_model
 from service_tools import Server, command, wait_for
 
-from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.auth import Key, KeyRing, hash_of, new_secret, write_keys
 from hrm_edge_runtime.http.middleware import Access
-from hrm_edge_runtime.http.model_manager import Library, models_and_library
+from hrm_edge_runtime.http.models import Library, models_and_library
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import (
     LaneDefaults,

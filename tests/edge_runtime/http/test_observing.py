@@ -23,10 +23,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from scripted_server import NAME, examples, scripted_model
 from service_tools import Server, running, wait_for
 
+from hrm_edge_runtime.contract.logs import JsonLines, QueuedLines, RequestContext, TextLines
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.http.app import create_app
 from hrm_edge_runtime.http.middleware import Access
-from hrm_edge_runtime.logs import JsonLines, QueuedLines, RequestContext, TextLines
 from hrm_edge_runtime.worker.lanes import Lanes
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -287,7 +287,7 @@ def test_nobody_waits_for_a_log_that_is_not_read_and_it_says_what_it_left_out(
     reader, writer = os.pipe()
     handler, log = QueuedLines(writer, max_lines=10), logging.Logger("stalled")
     log.addHandler(handler)
-    monkeypatch.setattr("hrm_edge_runtime.logs._log", log)
+    monkeypatch.setattr("hrm_edge_runtime.contract.logs._log", log)
     dropped, numbers, rest = 0, list[int](), b""
     first, *later = range(2000), range(2000, 2050)
     num_sent = later[-1].stop

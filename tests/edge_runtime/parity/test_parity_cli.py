@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.manifest import read_manifest, write_manifest
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.manifest import read_manifest, write_manifest
 from hrm_edge_runtime.parity.cli import main as app
 from hrm_edge_runtime.parity.options import DEFAULT_FILE
 from hrm_puzzles import registry

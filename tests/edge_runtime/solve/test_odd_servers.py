@@ -14,7 +14,7 @@ from solving_tools import OPEN, SOLVED
 from terminal_tools import shown
 from typer.testing import CliRunner, Result
 
-from hrm_edge_runtime.http.schema import SolveRequest
+from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.solve.cli import main
 from hrm_edge_runtime.solve.client import Client, ServerError
 from hrm_host.text import is_printable

@@ -8,7 +8,7 @@ import pytest
 from service_tools import Server, command
 
 import hrm_edge
-from hrm_edge_runtime.http.schema import SolveRequest
+from hrm_edge_runtime.api.schema import SolveRequest
 
 SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 MAZE = "S.......\n" + "........\n" * 6 + ".......G"

@@ -12,7 +12,7 @@ from rich.console import Console
 from service_tools import command
 from solving_tools import OPEN, PUZZLE, SOLVED, answer
 
-from hrm_edge_runtime.http.schema import ErrorDetail, SolveAnswer
+from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer
 from hrm_edge_runtime.solve.cli import read_key
 from hrm_edge_runtime.solve.output import Tally, board, judged, record_of, summary
 from hrm_edge_runtime.solve.solvers import Entry, Solver

@@ -19,7 +19,7 @@ from scripted_server import examples
 from service_tools import PATIENCE_S, command, free_port, running, wait_for
 from solving_tools import OPEN, PUZZLE, SOLVED, answer, solver_of
 
-from hrm_edge_runtime.http.schema import ErrorDetail, SolveRequest
+from hrm_edge_runtime.api.schema import ErrorDetail, SolveRequest
 from hrm_edge_runtime.solve.client import Client, RetryPolicy, UnavailableError
 from hrm_edge_runtime.solve.output import Tally, continued, record_of
 from hrm_edge_runtime.solve.solvers import Entry, Reply, SolvingError, entries, opened, options_of, solve_in_order

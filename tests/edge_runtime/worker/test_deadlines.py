@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from scripted_server import PUZZLE, examples, scripted_model
 from service_tools import PATIENCE_S, Server, ask_and_stay, running, wait_for
 
-from hrm_edge_runtime.batching.attempts import Attempts
-from hrm_edge_runtime.batching.halting import HaltingPolicy
+from hrm_edge_runtime.api.request import parse_request
+from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.batching.task import Task
+from hrm_edge_runtime.batching.task_lane import TaskLane
+from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
-from hrm_edge_runtime.http.models import parse_request
-from hrm_edge_runtime.http.schema import SolveRequest
 from hrm_edge_runtime.solve.cli import main as solve_app
 from hrm_edge_runtime.solve.client import Client, ServerError
 
@@ -214,12 +214,12 @@ def test_the_best_so_far_of_several_attempts_is_told_in_time() -> None:
     assert ends[1][0].halted_by == "deadline"
 
 
-def _lane(num_slots: int, segments: list[int], clock: Any) -> Attempts:
+def _lane(num_slots: int, segments: list[int], clock: Any) -> TaskLane:
     plays = iter(segments)
     engine = ScriptedEngine(
         num_slots=num_slots, seq_len=16, play=lambda tokens_T: Script(answer_T=tokens_T, segments=next(plays))
     )
-    return Attempts(engine, PUZZLE, np.zeros((1, 4), np.float32), queue_limit=64, clock=clock)
+    return TaskLane(engine, PUZZLE, np.zeros((1, 4), np.float32), queue_limit=64, clock=clock)
 
 
 def _ask(task_id: int, arrival_s: float, **fields: Any) -> Task:

@@ -13,10 +13,12 @@ from asgi_tools import MAZE, QUICK, Http, app_of_two, maze_model, serving, until
 from scripted_server import NAME, examples
 from service_tools import wait_for
 
-from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle
-from hrm_edge_runtime.http.models import ServedModel, parse_request
-from hrm_edge_runtime.http.schema import SolveRequest
-from hrm_edge_runtime.manifest import CurvePoint, HaltingCurve
+from hrm_edge_runtime.api.request import parse_request
+from hrm_edge_runtime.api.schema import SolveRequest
+from hrm_edge_runtime.api.served_model import ServedModel
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.manifest import CurvePoint, HaltingCurve
+from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
 from hrm_edge_runtime.worker import messages
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
 from hrm_edge_runtime.worker.lanes import MakeLane

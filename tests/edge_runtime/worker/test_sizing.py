@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
 from hrm_edge_runtime.worker.step_times import FAIR_SLOTS, FOLDER, NOISE, StepTimesFile, measure, sizing_from

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from echo_bundle import ECHO_STEP, write_echo_bundle
 
-from hrm_edge_runtime.bundle import Bundle
-from hrm_edge_runtime.http.model_manager import models_and_library
-from hrm_edge_runtime.manifest import read_manifest, write_manifest
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.manifest import read_manifest, write_manifest
+from hrm_edge_runtime.http.models import models_and_library
 from hrm_edge_runtime.worker.lane_manager import LaneNotOpenedError
 from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneOptions, MemoryBudget
 from hrm_edge_runtime.worker.trial import try_lane

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hrm_edge_runtime.engines.engine import EngineUnavailableError, Shape
+from hrm_edge_runtime.contract.arrays import Shape
+from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_host import atomic
 from hrm_host.progress import Stages
 

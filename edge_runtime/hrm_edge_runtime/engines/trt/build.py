@@ -19,7 +19,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from hrm_edge_runtime.bundle import GOLDEN_NAME, Bundle, find_bundle
+from hrm_edge_runtime.contract.bundle import GOLDEN_NAME, Bundle
+from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.engine import (
     INPUTS,
     EngineLostError,

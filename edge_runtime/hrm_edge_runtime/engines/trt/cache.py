@@ -18,12 +18,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hrm_edge_runtime.bundle import Bundle, user_cache
+from hrm_edge_runtime.contract.bundle import Bundle, user_cache
+from hrm_edge_runtime.contract.manifest import sha256_of
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.trt import api
 from hrm_edge_runtime.engines.trt.cuda import Gpu, look
 from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
-from hrm_edge_runtime.manifest import sha256_of
 from hrm_host import atomic
 from hrm_host.board import Host
 from hrm_host.memory import GIB

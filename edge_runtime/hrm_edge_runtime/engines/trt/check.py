@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from hrm_edge_runtime.bundle import Bundle, find_bundle
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.engine import EngineLostError
 from hrm_edge_runtime.engines.factory import choose, engine_for, prepare
 from hrm_edge_runtime.engines.trt import api, cache

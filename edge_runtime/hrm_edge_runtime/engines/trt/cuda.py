@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError, Shape
+from hrm_edge_runtime.contract.arrays import Shape
+from hrm_edge_runtime.engines.engine import EngineLostError, EngineUnavailableError
 from hrm_edge_runtime.engines.trt.drivers import INSTALL, CudaError, Driver, GpuInfo, driver_here
 
 MEMORY_REMEDY = "use fewer --slots, leave the desktop (sudo systemctl isolate multi-user.target), or reboot"

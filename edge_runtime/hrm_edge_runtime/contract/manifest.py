@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
+from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_host import atomic
 from hrm_host.atomic import sha256_of as sha256_of
 from hrm_host.reading import json_from, text_of

@@ -8,7 +8,6 @@ the manifest states.
 import contextlib
 import math
 import os
-import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
@@ -19,7 +18,7 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.manifest import BundleError, FileEntry, Manifest, read_manifest, sha256_of
+from hrm_edge_runtime.contract.manifest import BundleError, FileEntry, Manifest, read_manifest, sha256_of
 from hrm_host.reading import json_from, text_of
 from hrm_host.text import is_printable, printable
 from hrm_puzzles import registry
@@ -184,29 +183,6 @@ def user_cache() -> Path:
     Plans and step times are kept here and never in a bundle, which may come from a stranger.
     """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hrm-edge"
-
-
-SHIPPED_BUNDLES = Path(__file__).parent / "bundles"
-DEFAULT_NAME = "sudoku"
-
-
-def shipped_bundles() -> dict[str, Path]:
-    """The bundles in the package by name: the default first, 7x7 before 15x15."""
-    found = SHIPPED_BUNDLES.glob("*.bundle")
-    by_size = {path: re.sub(r"\d+", lambda digits: digits[0].zfill(3), path.name) for path in found}
-    paths = sorted(by_size, key=lambda path: (path.stem != DEFAULT_NAME, by_size[path]))
-    return {path.stem: path for path in paths}
-
-
-def find_bundle(name: str | None = None) -> Path:
-    """The directory of a bundle given by path or shipped name; without a name, the shipped default."""
-    shipped = shipped_bundles()
-    if name is not None and Path(name).exists():
-        return Path(name)
-    name = name or DEFAULT_NAME
-    if name not in shipped:
-        raise BundleError(f"{name} is neither a directory nor a shipped bundle: give a path or one of {list(shipped)}.")
-    return shipped[name]
 
 
 def _verify(file: Path, entry: FileEntry) -> None:

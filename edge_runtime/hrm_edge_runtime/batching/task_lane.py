@@ -1,7 +1,7 @@
 """Tasks tried as several attempts over one lane: copies under the puzzle's symmetries, each in a slot of its own.
 
 The first proven answer wins; without proofs the attempts vote, until those still running cannot change the outcome.
-Attempts after a task's first rank behind the first attempts of all other tasks, so trying harder only takes slots that
+TaskLane after a task's first rank behind the first attempts of all other tasks, so trying harder only takes slots that
 would be idle. Every task ends exactly once. Shapes: T tokens, P rows of the puzzle table.
 """
 
@@ -17,8 +17,9 @@ import numpy as np
 from hrm_edge_runtime.batching import lane, scheduler, stats
 from hrm_edge_runtime.batching.hypotheses import Hypotheses
 from hrm_edge_runtime.batching.task import Attempt, Result, SegmentEvent, Task
-from hrm_edge_runtime.bundle import Identifiers
-from hrm_edge_runtime.engines.engine import Engine, Float32, Int32
+from hrm_edge_runtime.contract.arrays import Float32, Int32
+from hrm_edge_runtime.contract.bundle import Identifiers
+from hrm_edge_runtime.engines.engine import Engine
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, RIGHT, Ballot, NamedVariants, Puzzle, Symmetry
 
 _PACE_MEMORY = 1 / 8  # weight of the newest interval in the mean time between two steps
@@ -87,7 +88,7 @@ class _Group:
     ended: list[Attempt] = field(default_factory=list[Attempt])
 
 
-class Attempts:
+class TaskLane:
     """Tasks in, results out, over its own lane; at most `num_slots + queue_limit` tasks live at once."""
 
     def __init__(

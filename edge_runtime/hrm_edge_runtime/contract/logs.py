@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from hrm_edge_runtime.batching.task import Result
 from hrm_host.text import printable
 
 LogForm = Literal["text", "json"]
@@ -27,6 +26,21 @@ SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
+class Solved(Protocol):
+    """What a log line takes from the result of a puzzle."""
+
+    @property
+    def total_segments(self) -> int: ...
+    @property
+    def num_attempts(self) -> int: ...
+    @property
+    def queue_s(self) -> float: ...
+    @property
+    def compute_s(self) -> float: ...
+    @property
+    def halted_by(self) -> str: ...
+
+
 @dataclass(kw_only=True)
 class RequestContext:
     """What a request's log line and trace say, in sums over its answered puzzles: never a puzzle or a key."""
@@ -35,7 +49,7 @@ class RequestContext:
     trace_id: str | None = None
     key: str | None = None
     refused: str | None = None
-    trace_solved: Callable[[str, Result], None] | None = None
+    trace_solved: Callable[[str, Any], None] | None = None
     num_puzzles: int = 0
     segments: int = 0
     attempts: int = 0
@@ -44,7 +58,7 @@ class RequestContext:
     models: set[str] = field(default_factory=set[str])
     halted_by: set[str] = field(default_factory=set[str])
 
-    def add(self, model: str, result: Result) -> None:
+    def add(self, model: str, result: Solved) -> None:
         self.num_puzzles += 1
         self.segments += result.total_segments
         self.attempts += result.num_attempts

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from hrm_edge_runtime.batching.halting import PolicyKind
 from hrm_edge_runtime.batching.stats import LaneSnapshot, Outcome, Status
 from hrm_edge_runtime.batching.task import How
-from hrm_edge_runtime.manifest import AttemptKind
+from hrm_edge_runtime.contract.halting import PolicyKind
+from hrm_edge_runtime.contract.manifest import AttemptKind
 from hrm_edge_runtime.worker.client import EngineState
 from hrm_puzzles.puzzle import Route
 

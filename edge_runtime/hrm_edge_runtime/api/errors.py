@@ -11,10 +11,7 @@ import re
 from collections.abc import Generator
 from typing import Literal
 
-from starlette.responses import Response
-
-from hrm_edge_runtime import logs
-from hrm_edge_runtime.http.schema import ErrorDetail
+from hrm_edge_runtime.api.schema import ErrorDetail
 from hrm_edge_runtime.worker.client import NoAnswerError, NoAnswerReason
 from hrm_puzzles.puzzle import PuzzleError
 
@@ -82,12 +79,6 @@ class ServiceError(Exception):
 
     def body(self) -> dict[str, object]:
         return {"error": self.detail.model_dump(mode="json"), **self.beside}
-
-    def response(self) -> Response:
-        """The answer to the refused request; its log line gets the reason."""
-        if (context := logs.request.get()) is not None:
-            context.refused = self.detail.reason
-        return Response(as_json(self.body()), self.status, self.headers, JSON)
 
 
 def refusal_from(error: ServiceError | NoAnswerError) -> ServiceError:

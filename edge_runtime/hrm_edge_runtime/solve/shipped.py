@@ -28,7 +28,7 @@ def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """List models: board, size, the share of held-out puzzles they solve, how a puzzle is written, and one to try."""
-    from hrm_edge_runtime.bundle import shipped_bundles
+    from hrm_edge_runtime.contract.shipped import shipped_bundles
 
     found = [about(name) for name in bundles or shipped_bundles()]
     if as_json:
@@ -45,8 +45,9 @@ def about(name: str) -> dict[str, Any]:
     `solved` and `solved_16_attempts` are shares of `held_out` puzzles: those stated in its provenance, else the best of
     the curve that chose its halting threshold.
     """
-    from hrm_edge_runtime.bundle import Bundle, find_bundle
-    from hrm_edge_runtime.http.boards import board_size
+    from hrm_edge_runtime.api.served_model import board_size
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_edge_runtime.contract.shipped import find_bundle
     from hrm_puzzles.puzzle import Described
 
     bundle = Bundle.open(find_bundle(name))
@@ -87,9 +88,10 @@ def show(
     """Solve a held-out puzzle of each kind with the models in the package, and draw the answers."""
     from rich.console import Console
 
-    from hrm_edge_runtime.bundle import Bundle, find_bundle
+    from hrm_edge_runtime.api.schema import SolveAnswer
+    from hrm_edge_runtime.contract.bundle import Bundle
+    from hrm_edge_runtime.contract.shipped import find_bundle
     from hrm_edge_runtime.engines.factory import prepare
-    from hrm_edge_runtime.http.schema import SolveAnswer
     from hrm_edge_runtime.solve import output, solvers
 
     console = Console()
