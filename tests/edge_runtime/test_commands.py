@@ -162,7 +162,7 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded(bundle: Path) ->
     with socket.create_server(("127.0.0.1", 0)) as taken:
         serve_there = command("serve", bundle, "--port", taken.getsockname()[1])
         done = subprocess.run(serve_there, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert (done.returncode, done.stderr.count("cannot be listened on")) == (3, 1), done.stderr
+    assert (done.returncode, done.stderr.count("cannot listen on")) == (3, 1), done.stderr
     assert "Started server" not in done.stderr
 
 

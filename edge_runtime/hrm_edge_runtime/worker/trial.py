@@ -38,7 +38,9 @@ async def try_lane(options: LaneOptions, *, limit_s: float = TRIAL_S, is_closing
             if time.monotonic() > give_up_s:
                 raise LaneNotOpenedError(f"its trial took more than {limit_s:g} s: export the bundle again.", None)
             if (held := resident_bytes(process.pid)) > room_bytes:
-                message = f"its trial took {in_mib(held)}: remove a model, or raise --memory-budget."
+                message = (
+                    f"its trial took {in_mib(held)}: remove a model, or start the server with a larger --memory-budget."
+                )
                 raise LaneNotOpenedError(message, held - room_bytes)
             await asyncio.sleep(LOOK_EVERY_S)
         try:
