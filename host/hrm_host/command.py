@@ -4,6 +4,7 @@
 Every refusal is one sentence on standard error; what a terminal would obey in it is escaped.
 """
 
+import contextlib
 import errno
 import inspect
 import io
@@ -24,6 +25,19 @@ Groups = Mapping[str, str]
 
 NAMED_WRONGLY = (ValueError, FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
 UNSOLVED, WRONG_USE, CANNOT_BEGIN, INTERRUPTED = 1, 2, 3, 130
+
+
+def open_closed_streams() -> None:
+    """Opens on nothing the standard streams that the caller has closed.
+
+    Python leaves them None, so that `print(file=sys.stderr)` prints among the answers; and the next file that is opened
+    takes their number, so that a library's warnings are written into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            nothing = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is the closed one
+            os.set_inheritable(nothing, True)
+            setattr(sys, name, os.fdopen(nothing, mode, encoding="utf-8"))
 
 
 class _Grouped:
@@ -60,6 +74,7 @@ class Command(typer.Typer):
         self._name, self._extra, self._errors = name, extra, (ValueError, OSError, *cannot)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        open_closed_streams()
         for stream in (sys.stdin, sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
                 stream.reconfigure(encoding="utf-8", errors=stream.errors)
@@ -106,7 +121,8 @@ class Command(typer.Typer):
         return guarded
 
     def _end(self, status: int, sentence: str) -> NoReturn:
-        sys.stderr.write(f"{self._name}: {printable(sentence)}\n")
+        with contextlib.suppress(OSError):  # the status says it too, if standard error is a full disk
+            sys.stderr.write(f"{self._name}: {printable(sentence)}\n")
         raise typer.Exit(status)
 
 

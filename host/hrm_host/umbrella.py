@@ -4,7 +4,7 @@ import importlib
 import sys
 from pathlib import Path
 
-from hrm_host.command import CANNOT_BEGIN, Command
+from hrm_host.command import CANNOT_BEGIN, Command, open_closed_streams
 
 COMMANDS = {
     "demo": ("hrm_edge_runtime.solve.shipped:demo", "serve", "watch the shipped models solve a puzzle of each kind"),
@@ -50,6 +50,7 @@ def desktop() -> None:
 
 def run(name: str) -> None:
     """Run a command, or say what to install where it cannot even be imported."""
+    open_closed_streams()
     (module, _, entry), extra = COMMANDS[name][0].partition(":"), COMMANDS[name][1]
     try:
         command = getattr(importlib.import_module(module), entry)
