@@ -66,7 +66,9 @@ def serve_command(
     slots: Annotated[str, typer.Option(help="Attempts in one batch: a number, or auto, which measures.")] = "auto",
     memory_budget: MemoryLimit = None,
     bundle_dir: BundleDir = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of an engine; without it, all cores.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Threads of an engine; without it, all cores.")
+    ] = None,
     engine: EngineName = "auto",
     max_attempts: Annotated[int, typer.Option(min=1, max=1024, help="The most attempts a request may ask for.")] = 16,
     queue_limit: Annotated[int, typer.Option(min=0, help="Puzzles that may wait for a slot; more get 503.")] = 256,

@@ -33,6 +33,7 @@ Out = Annotated[Path, typer.Option(help="Directory to make; it must not exist.")
 MOST_SHOWN = 20  # faults of an import that are listed one by one
 MOST_MADE = 10**8  # puzzles, of which Sudokus take 16 GB
 MOST_WORKERS = 1024
+MOST_VARIANTS = 10**6  # whose drawing takes half a minute for a task
 OF_ALL = ("puzzle", "out", "seed", "workers", "as_json")  # options that say something about any puzzle
 
 Recipe = TypeVar("Recipe", ArcRecipe, data_build.DataRecipe)
@@ -64,7 +65,7 @@ class BuildOptions:
     csv_sample: Annotated[int | None, typer.Option(min=1, help="So many CSV rows to train on, at random.")] = None
     dataset: Annotated[str, typer.Option(help="arcagi, arcagi2 or a folder of task files.")] = "arcagi"
     tasks: Annotated[str | None, typer.Option(help="So many of each split, names, or a file of names.")] = None
-    augment: Annotated[int, typer.Option(min=0, help="Variants of each task besides itself.")] = 1000
+    augment: Annotated[int, typer.Option(min=0, max=MOST_VARIANTS, help="Variants of each task besides itself.")] = 1000
     hold_out_all: Annotated[
         bool, typer.Option("--hold-out-all", help="Never train on test pairs, of training tasks neither.")
     ] = False

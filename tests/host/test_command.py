@@ -63,6 +63,24 @@ def test_every_command_says_its_version(
     assert re.fullmatch(rf"{name} \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "solve 1 --bundle sudoku --threads 100000",
+        "solve 1 --patience 1e300",
+        "serve --threads 100000",
+        "data build sudoku --out x --train 1000000000000",
+        "data build sudoku --out x --workers 1000000",
+        "data build arc --out x --augment 1000000000000",
+    ],
+)
+def test_numbers_that_no_machine_holds_are_wrong_use(
+    arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_hrm(monkeypatch, *arguments.split()) == 2
+    assert "Invalid value for" in capsys.readouterr().err
+
+
 DESKTOP = [name for name, entry in SCRIPTS.items() if entry == "hrm_host.umbrella:desktop"]
 
 

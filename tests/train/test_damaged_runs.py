@@ -156,3 +156,14 @@ def test_stray_lines_of_the_records_are_passed_over(line: str, whole: Path, tmp_
     (run / "latest").write_text("step_1\n")
     resumed = CliRunner().invoke(app, ["--run", str(run), "--resume"])
     assert resumed.exit_code == 0, resumed.output
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["total_samples=inf", "total_samples=1e300", "seed=1e400", "batch_size=1e12", "window=1e9", "lr=x", "window=nan"],
+)
+def test_a_setting_without_bounds_is_refused_before_anything_is_made(setting: str, data: Path, tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["--run", str(tmp_path / "run"), *fresh(data, 2), "--set", setting])
+    assert isinstance(told.exception, SystemExit), told.exception
+    assert (told.exit_code, told.stderr.count("\n")) == (2, 1), told.stderr
+    assert not (tmp_path / "run").exists()

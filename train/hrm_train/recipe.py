@@ -17,6 +17,8 @@ from hrm_puzzles.puzzle import Hinted, Puzzle
 LossKind = Literal["softmax", "stablemax"]
 Optimiser = Literal["adam_atan2", "adamw"]
 Values = dict[str, Any]
+# what a mistyped setting may not pass: puzzles of an update, segments, samples that a float counts exactly
+MOST = {"batch_size": 1 << 20, "window": 1 << 10, "total_samples": 1 << 53}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +54,9 @@ class Recipe:
     quantisation_aware: bool = False  # learns as INT8 will compute; what is validated and saved stays in float
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "window", "total_samples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, but must be at least 1")
+        for name, most in MOST.items():
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} is {getattr(self, name)}, but must be from 1 to {most}")
         for name, zero in (("average_decay", "keeps no average"), ("label_smoothing", "is none")):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must lie in [0, 1); 0 {zero}")
@@ -118,7 +120,7 @@ def with_settings(record: Any, settings: Mapping[str, str]) -> Any:
                 values[key] = kind(float(text)) if kind is int else kind(text)
         except KeyError as error:
             raise ValueError(f"{key}={text!r} is no truth value; write true or false") from error
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise ValueError(f"{key}={text!r} is no {kind.__name__}; give a value such as {default!r}") from error
     return replace(record, **values)
 

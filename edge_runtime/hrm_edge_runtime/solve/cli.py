@@ -60,7 +60,7 @@ def solve(
         int | None, typer.Option(min=-3, max=3, help="Whose turn comes first; greater goes first.")
     ] = None,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Attempts in one batch.")] = 4,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads of the engine.")] = None,
     engine: Annotated[
         str, typer.Option(metavar="ENGINE[:PRECISION]", help="What runs the bundle, as in hrm-serve.")
     ] = "auto",
