@@ -10,7 +10,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hrm_host.board import Host
 
@@ -99,6 +99,26 @@ def give_back_freed_memory() -> None:
     """Returns freed memory to the system, which glibc keeps otherwise."""
     if (library := _glibc()) is not None:
         library.malloc_trim(0)
+
+
+class _Mallinfo(ctypes.Structure):
+    """`struct mallinfo2` of glibc 2.33 and later; `fordblks` are the freed bytes that it keeps."""
+
+    _fields_: ClassVar = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    ]  # fmt: skip
+
+
+def freed_bytes() -> int:
+    """Freed memory that glibc keeps for this process; 0 with another C library."""
+    library = _glibc()
+    if library is None or not hasattr(library, "mallinfo2"):
+        return 0
+    library.mallinfo2.restype = _Mallinfo
+    return int(library.mallinfo2().fordblks)
 
 
 def _glibc() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import logging
 import os
 import socket
@@ -28,10 +29,12 @@ from hrm_edge_runtime.http.solve import SolveService
 from hrm_edge_runtime.worker.client import EngineClient
 from hrm_edge_runtime.worker.lanes import MakeLanes, open_lanes
 from hrm_edge_runtime.worker.process import SpawnedEngine
-from hrm_host import system
+from hrm_host import memory, system
 
 LAST_BYTES_S = 5  # for answers that are written but not yet read by their clients
 BACKLOG = 256  # connections that one turn of the event loop may have to take, or to refuse
+TRIM_TICKS = 100  # of a tenth of a second
+MAX_FREED_BYTES = 32 * memory.MIB
 SPARE_FILES = 128  # descriptors for everything that is no connection: pipes, bundles, page files, and a margin
 
 OF_UVICORN: dict[str, Any] = {
@@ -75,7 +78,16 @@ class DrainingServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if counter % 10 == 0:
             self.look_for_descriptors()
+        if counter % TRIM_TICKS == 0:
+            self.give_memory_back()
         return await super().on_tick(counter) or self._engine_client.process.refusal is not None
+
+    @staticmethod
+    def give_memory_back() -> None:
+        """Return what a burst has left behind; the C library would keep it."""
+        if memory.freed_bytes() > MAX_FREED_BYTES:
+            gc.collect()  # an idle server would not collect the connections of the burst
+            memory.give_back_freed_memory()
 
     def look_for_descriptors(self) -> None:
         """Say once that there are none: uvloop closes new connections then and says nothing."""
