@@ -139,10 +139,8 @@ class CheapestTours:
 
 def is_minimal_B(shape: grid_board.GridShape, answers_BT: IntArray, best_B: IntArray) -> grid_board.BoolArray:
     """Where closing any one of the marked roads makes every tour on the others dearer than `best_B`."""
-    is_stop_BT = (answers_BT == DEPOT_TOKEN) | (answers_BT == CUSTOMER_TOKEN)
-    is_marked_BT = answers_BT > CUSTOMER_TOKEN
-    num_entered_B = (is_stop_BT | is_marked_BT).sum(axis=1)
-    is_minimal_B = num_entered_B <= best_B  # a tour enters every stop and every marked road, for 1 or more
+    entered_costs_BT = marked_costs_BT(answers_BT)  # a tour without a spare road enters every stop and every mark
+    is_minimal_B = entered_costs_BT.sum(axis=1) <= best_B
     heads_BT = _corridor_heads_BT(shape, answers_BT)
     heads_BT[~is_minimal_B] = False
     all_rows_N, all_cells_N = np.nonzero(heads_BT)

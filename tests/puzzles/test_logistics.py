@@ -1,5 +1,6 @@
 """City tokens, the check, symmetries and the curriculum; what is right is found again by a search of another kind."""
 
+import tracemalloc
 from itertools import compress, product
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from hrm_puzzles import registry
 from hrm_puzzles.logistics import Logistics
-from hrm_puzzles.puzzle import RIGHT, WRONG, Grid
+from hrm_puzzles.puzzle import RIGHT, WRONG, Grid, PuzzleError
 
 CITY = registry.get("logistics")
 SMALL = Logistics(name="logistics-5x5", rows=5, cols=5)
@@ -133,3 +134,19 @@ def test_rendered_answer_shows_the_tour_and_crosses_out_what_is_broken() -> None
     lines = SMALL.render(answer, question).splitlines()
     assert lines[1] == "│D • 4•• C │"
     assert lines[5] == "│        ✗ │"
+
+
+@pytest.mark.parametrize("mark", ["o", "t", "f"])
+def test_a_large_city_with_every_road_marked_is_judged_in_little_memory(mark: str) -> None:
+    """A question may hold marks too; closing each road in turn took 143 MiB and two seconds."""
+    rows = [[mark] * 30 for _ in range(30)]
+    stops = [(0, 0), (0, 29), (29, 0), (29, 29), (15, 15), (1, 15), (15, 1), (28, 28), (10, 10)]
+    for (row, col), stop in zip(stops, "DCCCCCCCC", strict=True):
+        rows[row][col] = stop
+    city = registry.get("logistics-30x30")
+    tracemalloc.start()
+    with pytest.raises(PuzzleError, match="no cheapest tour"):
+        city.parse("\n".join("".join(row) for row in rows))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 8 * 2**20
