@@ -18,7 +18,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 FOLDERS = (".", "docs", "benchmarks/results")
 PAGES = sorted(str(page.relative_to(ROOT)) for folder in FOLDERS for page in (ROOT / folder).glob("*.md"))
 LIMIT_S = 1200  # only against what would hang for ever: training and export take 90 s of CPU, and others want the cores
-BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+TRAINING = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", README + TRAINING, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.timeout(LIMIT_S + 60)  # above the limit that ends what the block has started
