@@ -10,7 +10,7 @@ ROOMS := host puzzles model train export calibration edge_runtime benchmarks
 GPU_TESTS := tests/train tests/export tests/calibration tests/edge_runtime/engines
 SOAK_MINUTES ?= 5
 
-.PHONY: help demo test test-quick test-slow lint audit format screens check-gpu check-jetson check-rtx clean
+.PHONY: help demo browser test test-quick test-slow lint audit format screens check-gpu check-jetson check-rtx clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -18,7 +18,7 @@ help:  ## List the targets
 demo: .venv-serve/ready  ## Set up the server alone, solve a puzzle of each kind and draw the answers
 	@$(SERVE)/hrm demo
 
-test: test-quick  ## Run the test suite (minutes)
+test: test-quick browser  ## Run the test suite (minutes)
 	$(DEV)/python -m pytest -m "not slow and process" -n auto --dist loadfile --no-loadscope-reorder
 
 test-quick: .venv/ready  ## Run what starts no other process, one worker a core: the inner loop
@@ -53,6 +53,11 @@ check-jetson:  ## On a Jetson: device, parity of every model, bench, half an hou
 
 check-rtx: .venv/ready .rtx/ready  ## Build every form of a full-size graph with NVIDIA's builder, without a GPU (minutes)
 	PYTHONPATH=.rtx $(DEV)/python -m pytest -m rtx --timeout 1400
+
+# Browser tests use a Chromium from PATH, or Playwright's own in the user's cache. Without one they are left out.
+browser: .venv/ready
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+		$(DEV)/python -m playwright install chromium || true
 
 .audit/ready:
 	$(PYTHON) -m venv .audit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,10 @@ def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         path = find_chromium(playwright)
         if path is None:
-            pytest.skip("no Chromium: playwright install chromium, or install the package chromium")
+            missing = "no Chromium: run .venv/bin/playwright install chromium, or install the package chromium"
+            if os.environ.get("HRM_BROWSER") == "required":
+                pytest.fail(missing)
+            pytest.skip(missing)
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
