@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import httpx
@@ -105,12 +106,11 @@ def _figures(server: RunningServer, counts: Counter[str], livez_s: list[float]) 
     bad = {what: float(counts[what]) for what in ("wrong", "twice", "lost")}
     bad["waiting"] = slots["waiting"]
     bad["places held"] = sum(lane["requests"] for lane in slots["lanes"])
-    return {
-        "counts": dict(sorted(counts.items())),
-        "livez": attacks.livez_row(livez_s),
-        "engines_lost": slots["engine"]["losses"],
-        "faults": positive(bad),
-    }
+    figures: dict[str, Any] = {"counts": dict(sorted(counts.items()))}
+    figures["livez"] = attacks.livez_row(livez_s)
+    figures["engines_lost"] = slots["engine"]["losses"]
+    figures["faults"] = positive(bad)
+    return figures
 
 
 @dataclass(frozen=True)
@@ -148,13 +148,12 @@ class Troubles:
         self._bodies = bodies
         self._bundle = bundle
         self._counts = counts
-        head = [
-            "POST /solve/batch HTTP/1.1",
-            "host: x",
-            f"x-api-key: {key}",
-            "content-type: application/x-ndjson",
-        ]
-        self._head = "".join(f"{line}\r\n" for line in head).encode()
+        self._head = (
+            "POST /solve/batch HTTP/1.1\r\n"
+            "host: x\r\n"
+            f"x-api-key: {key}\r\n"
+            "content-type: application/x-ndjson\r\n"
+        ).encode()
 
     async def make(self, rng: np.random.Generator, every_s: float, end_s: float) -> None:
         """Make troubles in random order, each of them once before any comes again."""

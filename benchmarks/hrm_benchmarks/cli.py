@@ -411,9 +411,10 @@ def throughput(
         target = scripted_target(script)
     else:
         opened = _open(bundle)
+        questions = _questions(opened, csv, difficulty, puzzles, seed)
         target = bundle_target(
             opened,
-            _questions(opened, csv, difficulty, puzzles, seed),
+            questions,
             engine=engine,
             threads=threads,
             slots=slots,

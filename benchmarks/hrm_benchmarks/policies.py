@@ -6,7 +6,7 @@ round, so that a machine that slows down slows every policy.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -31,19 +31,19 @@ from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions
 
-COLUMNS = [
-    ("policy", "{policy}"),
-    ("puzzles/s", "{puzzles_per_s:.2f}"),
-    ("refill x", "{refill_ratio:.2f}"),
-    ("occupancy", "{occupancy:.3f}"),
-    ("whole", "{occupancy_whole_run:.3f}"),
-    ("of bound", "{share_of_bound:.3f}"),
-    ("host ms", "{host_ms_per_step:.3f}"),
-    ("step ms", "{step_ms:.2f}"),
-    ("segments", "{mean_segments:.2f}"),
-    ("exact", "{exact:.3f}"),
-    ("proven", "{verified:.3f}"),
-]
+COLUMNS = {
+    "policy": "{policy}",
+    "puzzles/s": "{puzzles_per_s:.2f}",
+    "refill x": "{refill_ratio:.2f}",
+    "occupancy": "{occupancy:.3f}",
+    "whole": "{occupancy_whole_run:.3f}",
+    "of bound": "{share_of_bound:.3f}",
+    "host ms": "{host_ms_per_step:.3f}",
+    "step ms": "{step_ms:.2f}",
+    "segments": "{mean_segments:.2f}",
+    "exact": "{exact:.3f}",
+    "proven": "{verified:.3f}",
+}
 LEGEND = """\
 refill x:   how many times as many puzzles per second refill serves, in the same round
 occupancy:  share of the offered slot-segments that held a live puzzle while puzzles waited
@@ -89,14 +89,17 @@ def scripted_bench(script: Scripted, clock: RealClock | VirtualClock) -> Bench:
     questions = made_up(puzzle, script.puzzles, rng)
     segments_N = draw_segments(script.segments, rng, script.puzzles)
     mean = segments_N.mean()
+    title = f"{script.title}, mean {mean:.2f} segments, {questions.title}"
+    rule = HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS)
+    engine = script.engine(questions, segments_N, sleep=clock.sleep)
     return Bench(
-        engine=script.engine(questions, segments_N, sleep=clock.sleep),
+        engine=engine,
         puzzle=puzzle,
         puzzle_vector_E=np.zeros(1, np.float32),
         questions=questions,
-        rule=HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS),
+        rule=rule,
         clock=clock,
-        title=f"{script.title}, mean {mean:.2f} segments, {questions.title}",
+        title=title,
     )
 
 
@@ -158,7 +161,8 @@ def measure(bench: Bench, *, rounds: int) -> dict[str, Row]:
 def _medians(rows: Sequence[Row]) -> dict[str, Any]:
     medians: dict[str, Any] = {}
     for name in rows[0]:
-        medians[name] = median(row[name] for row in rows)
+        values = [row[name] for row in rows]
+        medians[name] = median(values)
     return medians
 
 
@@ -201,21 +205,23 @@ def _figures(
     results: Sequence[Attempt], seconds: float, lane: Lane, meter: "_Meter", questions: Questions
 ) -> Row:
     seen = lane.snapshot()
-    is_exact = [_is_exact(result, questions) for result in results]
-    is_proven = [result.verified is True for result in results]
-    segments = [result.segments for result in results]
-    return {
-        "puzzles_per_s": len(results) / seconds,
-        "occupancy": meter.occupancy,
-        "occupancy_whole_run": seen.slot_segments / (seen.steps * seen.num_slots),
-        "share_of_bound": meter.occupancy * seen.step_seconds_total / seconds,
-        "host_ms_per_step": 1e3 * seen.host_seconds_total / seen.steps,
-        "step_ms": 1e3 * seen.step_seconds_total / seen.steps,
-        "mean_segments": float(np.mean(segments)),
-        "exact": float(np.mean(is_exact)),
-        "verified": float(np.mean(is_proven)),
-        "steps": seen.steps,
-    }
+    offered = seen.steps * seen.num_slots
+    engine_share = seen.step_seconds_total / seconds
+    row: dict[str, Any] = {"puzzles_per_s": len(results) / seconds}
+    row["occupancy"] = meter.occupancy
+    row["occupancy_whole_run"] = seen.slot_segments / offered
+    row["share_of_bound"] = meter.occupancy * engine_share
+    row["host_ms_per_step"] = 1e3 * seen.host_seconds_total / seen.steps
+    row["step_ms"] = 1e3 * seen.step_seconds_total / seen.steps
+    row["mean_segments"] = _mean(result.segments for result in results)
+    row["exact"] = _mean(_is_exact(result, questions) for result in results)
+    row["verified"] = _mean(result.verified is True for result in results)
+    row["steps"] = seen.steps
+    return row
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
 
 
 def _is_exact(result: Attempt, questions: Questions) -> bool:

@@ -1,7 +1,7 @@
 """What the benchmarks share: printed figures, and contestants that take turns.
 
 Each contestant runs in a process of its own, with its own allocator and caches. A row is a mapping
-with the keys of `--json`; a column is a heading and a format of such a row.
+with the keys of `--json`.
 Shapes: R rounds, C contestants.
 """
 
@@ -29,21 +29,22 @@ from hrm_host import board, system
 PIPE_WIDTH = 160  # characters; wide enough that no figure is cut
 
 Row = Mapping[str, Any]
-Columns = Sequence[tuple[str, str]]
+Columns = Mapping[str, str]
+"""The headings of a table, each with a format of a row."""
 
 
 def environment() -> dict[str, object]:
     """Return the machine, the libraries, and the load of other work."""
-    return {
-        "machine": platform.machine(),
-        "system": platform.platform(),
-        "processor": board.Host().cpu_model or platform.processor(),
-        "cores": os.cpu_count(),
-        "load_average": system.load_average(),
-        "python": platform.python_version(),
-        "onnxruntime": version("onnxruntime"),
-        "numpy": version("numpy"),
-    }
+    seen: dict[str, object] = {}
+    seen["machine"] = platform.machine()
+    seen["system"] = platform.platform()
+    seen["processor"] = board.Host().cpu_model or platform.processor()
+    seen["cores"] = os.cpu_count()
+    seen["load_average"] = system.load_average()
+    seen["python"] = platform.python_version()
+    seen["onnxruntime"] = version("onnxruntime")
+    seen["numpy"] = version("numpy")
+    return seen
 
 
 def print_json(settings: Row, *, machine: Row | None = None, **figures: object) -> None:
@@ -64,7 +65,7 @@ def print_table(
     table = Table(
         title=title or None, caption=caption or None, title_justify="left", caption_justify="left"
     )
-    for heading, _ in columns:
+    for heading in columns:
         justify = "left" if heading in left else "right"
         table.add_column(heading, justify=justify)
     for row in rows:
@@ -75,7 +76,7 @@ def print_table(
 def cells(columns: Columns, row: Row) -> list[str]:
     """Return the text of each column; a value that is None becomes a dash."""
     values = {name: _shown(value) for name, value in row.items()}
-    return [form.format(**values) for _, form in columns]
+    return [form.format(**values) for form in columns.values()]
 
 
 def paper() -> Console:

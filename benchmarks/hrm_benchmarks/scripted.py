@@ -36,12 +36,8 @@ Shares = NDArray[np.float64]
 Segments = NDArray[np.int64]
 
 Cost = Literal["flat", "half", "linear"]
-COST_OF: dict[Cost, tuple[float, float]] = {
-    "flat": (1.0, 0.0),
-    "half": (0.5, 0.5),
-    "linear": (0.0, 1.0),
-}
-"""Cost of a step, and of each of its rows, in units of `step_ms`."""
+COST_OF_STEP: dict[Cost, float] = {"flat": 1.0, "half": 0.5, "linear": 0.0}
+"""In units of `step_ms`; each row costs the rest."""
 
 
 class RealClock:
@@ -130,14 +126,10 @@ def bimodal(mean: float) -> Shares:
     return share_S
 
 
-SHAPES = {
-    "geo3": geometric(3),
-    "geo5": geometric(5),
-    "geo8": geometric(8),
-    "bim3": bimodal(3),
-    "bim5": bimodal(5),
-    "bim8": bimodal(8),
-}
+SHAPES: dict[str, Shares] = {}
+for _mean in (3, 5, 8):
+    SHAPES[f"geo{_mean}"] = geometric(_mean)
+    SHAPES[f"bim{_mean}"] = bimodal(_mean)
 
 
 def made_up(puzzle: Puzzle, num_puzzles: int, rng: np.random.Generator) -> Questions:
@@ -213,7 +205,8 @@ class Scripted:
         )
 
     def _step_s(self, num_rows: int) -> float:
-        of_step, of_row = COST_OF[self.cost]
+        of_step = COST_OF_STEP[self.cost]
+        of_row = 1 - of_step
         return self.step_ms / 1e3 * (of_step + of_row * num_rows)
 
 

@@ -20,12 +20,12 @@ CAPTION = (
     "ratio: how many times as fast as the first engine of the batch, in the same round "
     "(median, quartiles)"
 )
-COLUMNS = [
-    ("batch", "{batch}"),
-    ("engine", "{engine}"),
-    ("ms a segment", "{segment_ms:.2f}"),
-    ("ratio", RATIO),
-]
+COLUMNS = {
+    "batch": "{batch}",
+    "engine": "{engine}",
+    "ms a segment": "{segment_ms:.2f}",
+    "ratio": RATIO,
+}
 
 
 def measure(

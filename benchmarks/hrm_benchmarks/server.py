@@ -90,8 +90,9 @@ def bundle_target(
         f"--queue-limit={queue_limit}",
     ]
     name = bundle.manifest.name
+    sizes = f"{slots} slots, {threads} threads"
     return Target(
-        title=f"{name} on {engine}, {slots} slots, {threads} threads, {questions.title}",
+        title=f"{name} on {engine}, {sizes}, {questions.title}",
         command=serve_command(str(bundle.path), *options),
         puzzle=bundle.puzzle,
         questions=questions,
@@ -102,13 +103,11 @@ def bundle_target(
 def scripted_target(script: scripted.Scripted) -> Target:
     """Return a target that serves a scripted engine."""
     questions = script.questions()
+    title = f"{script.title}, {script.puzzle}, {questions.title}"
     fields = json.dumps(vars(script))
-    return Target(
-        title=f"{script.title}, {script.puzzle}, {questions.title}",
-        command=[sys.executable, "-m", "hrm_benchmarks.scripted", fields],
-        puzzle=registry.get(script.puzzle),
-        questions=questions,
-    )
+    command = [sys.executable, "-m", "hrm_benchmarks.scripted", fields]
+    puzzle = registry.get(script.puzzle)
+    return Target(title=title, command=command, puzzle=puzzle, questions=questions)
 
 
 def serve_command(*arguments: str) -> list[str]:
@@ -210,9 +209,10 @@ class RunningServer:
         slots = self.slots()
         age_s = slots["snapshot_age_ms"] / 1e3
         lane = slots["lanes"][0]["lane"]
+        num_ended = sum(lane["completed"].values())
         return Totals(
             at_s=time.monotonic() - age_s,
-            num_ended=sum(lane["completed"].values()),
+            num_ended=num_ended,
             step_s=lane["step_seconds_total"],
             slot_segments_used=lane["slot_segments_used"],
             slot_segments_offered=lane["slot_segments_offered"],
@@ -236,9 +236,7 @@ def usage_of(pid: int) -> Usage:
     stat = (process / "stat").read_text().rpartition(")")[2].split()
     ticks = int(stat[USER_TICKS]) + int(stat[SYSTEM_TICKS])
     resident_kib = int(status["VmRSS"].split()[0])
-    return {
-        "resident_mb": resident_kib / 1024,
-        "threads": int(status["Threads"]),
-        "descriptors": len(os.listdir(process / "fd")),
-        "cpu_s": ticks / TICKS_PER_S,
-    }
+    usage: Usage = {"resident_mb": resident_kib / 1024, "cpu_s": ticks / TICKS_PER_S}
+    usage["threads"] = int(status["Threads"])
+    usage["descriptors"] = len(os.listdir(process / "fd"))
+    return usage

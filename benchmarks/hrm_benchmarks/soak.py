@@ -5,6 +5,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +19,15 @@ SAMPLE_EVERY_S = 5.0
 SAMPLES_PER_MESSAGE = 12  # a line of progress per minute
 WARM_UP = 0.5  # share of all requests during which caches, pools and the allocator still grow
 MIN_SAMPLES = 3  # for a line through them
-COLUMNS = [
-    ("process", "{process}"),
-    ("MB before", "{before[resident_mb]:.1f}"),
-    ("MB after", "{after[resident_mb]:.1f}"),
-    ("MB/h", "{mb_per_hour:.2f}"),
-    ("MB per million", "{mb_per_million:.2f}"),
-    ("descriptors", "{before[descriptors]} -> {after[descriptors]}"),
-    ("threads", "{before[threads]} -> {after[threads]}"),
-]
+COLUMNS = {
+    "process": "{process}",
+    "MB before": "{before[resident_mb]:.1f}",
+    "MB after": "{after[resident_mb]:.1f}",
+    "MB/h": "{mb_per_hour:.2f}",
+    "MB per million": "{mb_per_million:.2f}",
+    "descriptors": "{before[descriptors]} -> {after[descriptors]}",
+    "threads": "{before[threads]} -> {after[threads]}",
+}
 
 
 async def measure(
@@ -56,22 +57,17 @@ async def measure(
     seconds = time.monotonic() - began_s
     usage = server.usage()
     totals = server.totals().since(totals_before)
-    faults = [
-        *_lost_or_wrong(checked.counts, num_requests),
-        *_left_behind(server, totals.num_ended - num_requests),
-        *_left_open(usage_before, usage),
-    ]
-    return {
-        "faults": faults,
-        "requests": num_requests,
-        "seconds": seconds,
-        "refused_and_sent_again": checked.counts["refused"],
-        "mb_per_hour": {name: 3600 * watch.slope(name, "at_s") for name in usage},
-        "mb_per_million": {name: 1e6 * watch.slope(name, "answered") for name in usage},
-        "before": usage_before,
-        "after": usage,
-        "samples": watch.samples,
-    }
+    faults = _lost_or_wrong(checked.counts, num_requests)
+    faults += _left_behind(server, totals.num_ended - num_requests)
+    faults += _left_open(usage_before, usage)
+    figures: dict[str, Any] = {"faults": faults, "requests": num_requests, "seconds": seconds}
+    figures["refused_and_sent_again"] = checked.counts["refused"]
+    figures["mb_per_hour"] = {name: 3600 * watch.slope(name, "at_s") for name in usage}
+    figures["mb_per_million"] = {name: 1e6 * watch.slope(name, "answered") for name in usage}
+    figures["before"] = usage_before
+    figures["after"] = usage
+    figures["samples"] = watch.samples
+    return figures
 
 
 async def _send_all(
@@ -128,28 +124,24 @@ class Watch:
 
 
 def _lost_or_wrong(counts: Counter[str], num_requests: int) -> list[str]:
-    return positive(
-        {
-            "answers missing": num_requests - counts["answered"],
-            "requests lost": counts["lost"],
-            "wrong answers": counts["wrong"],
-            "lines answered twice": counts["twice"],
-        }
-    )
+    bad: dict[str, float] = {}
+    bad["answers missing"] = num_requests - counts["answered"]
+    bad["requests lost"] = counts["lost"]
+    bad["wrong answers"] = counts["wrong"]
+    bad["lines answered twice"] = counts["twice"]
+    return positive(bad)
 
 
 def _left_behind(server: RunningServer, num_unasked: float) -> list[str]:
     slots = server.slots()
     lane = slots["lanes"][0]["lane"]
-    return positive(
-        {
-            "attempts in the engine's count that nobody requested": num_unasked,
-            "requests still waiting": slots["waiting"],
-            "slots still taken": lane["num_active"],
-            "attempts still in the queue": lane["num_queued"],
-            "engines lost": slots["engine"]["losses"],
-        }
-    )
+    bad: dict[str, float] = {}
+    bad["attempts in the engine's count that nobody requested"] = num_unasked
+    bad["requests still waiting"] = slots["waiting"]
+    bad["slots still taken"] = lane["num_active"]
+    bad["attempts still in the queue"] = lane["num_queued"]
+    bad["engines lost"] = slots["engine"]["losses"]
+    return positive(bad)
 
 
 def _left_open(before: Row, after: Row) -> list[str]:

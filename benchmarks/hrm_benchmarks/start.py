@@ -11,15 +11,15 @@ from hrm_benchmarks.server import RunningServer
 
 NUM_PUZZLES = 5  # of each model, so that the memory is that of a server that has worked
 SOLVE_TIMEOUT_S = 60.0
-COLUMNS = [
-    ("hrm-serve", "{server}"),
-    ("ready s, median", "{median_s:.2f}"),
-    ("best", "{best_s:.2f}"),
-    ("CPU s", "{cpu_s:.2f}"),
-    ("HTTP MB", "{http_mb:.0f}"),
-    ("engine MB", "{engine_mb:.0f}"),
-    ("both MB", "{both_mb:.0f}"),
-]
+COLUMNS = {
+    "hrm-serve": "{server}",
+    "ready s, median": "{median_s:.2f}",
+    "best": "{best_s:.2f}",
+    "CPU s": "{cpu_s:.2f}",
+    "HTTP MB": "{http_mb:.0f}",
+    "engine MB": "{engine_mb:.0f}",
+    "both MB": "{both_mb:.0f}",
+}
 
 
 def measure(arguments: Sequence[str], *, rounds: int) -> Row:

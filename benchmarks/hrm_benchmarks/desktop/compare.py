@@ -27,24 +27,21 @@ from hrm_train.evaluate import Evaluation, evaluate
 from hrm_train.recipe import Recipe, config_for, recipe_for
 
 PRESET_OF = {"hrm": "small", "trm": "small", "transformer": "small", "relational": "relational"}
-CHANGES_OF: dict[str, dict[str, Any]] = {
-    "hrm": {},
-    "trm": {"arch": "trm", "high_layers": 2, "low_layers": 2},
-    "transformer": {"arch": "transformer", "max_segments": 1},
-    "relational": {},
-}
+TRM: dict[str, Any] = {"arch": "trm", "high_layers": 2, "low_layers": 2}
+TRANSFORMER: dict[str, Any] = {"arch": "transformer", "max_segments": 1}
+CHANGES_OF = {"hrm": {}, "trm": TRM, "transformer": TRANSFORMER, "relational": {}}
 ARCHS = tuple(PRESET_OF)
 WIDTHS = range(8, 257, 8)  # candidates for the width of one vector
 WARMUP = 2_000  # samples
 BATCH_SIZE = 32
-COLUMNS = [
-    ("puzzle", "{puzzle}"),
-    ("model", "{arch}"),
-    ("parameters", "{parameters:,}"),
-    ("samples", "{samples:,}"),
-    ("exact %", "{exact}"),
-    ("open cells %", "{cells}"),
-]
+COLUMNS = {
+    "puzzle": "{puzzle}",
+    "model": "{arch}",
+    "parameters": "{parameters:,}",
+    "samples": "{samples:,}",
+    "exact %": "{exact}",
+    "open cells %": "{cells}",
+}
 LEGEND = (
     "exact solves and correct cells of each seed after all segments; "
     "sample: one puzzle for one segment"
@@ -154,7 +151,7 @@ def save(folder: Path, rows: Sequence[Row]) -> None:
 
 
 def _markdown(rows: Sequence[Row]) -> str:
-    headings = [heading for heading, _ in COLUMNS]
+    headings = list(COLUMNS)
     rule = ["---"] * len(COLUMNS)
     lines = [headings, rule]
     lines += [cells(COLUMNS, row) for row in rows]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,13 +30,13 @@ CHECKED_STEPS = 5  # losses that must be equal before the turns
 NUM_PUZZLES = 64
 LOSS_TOLERANCE = 1e-5
 PUBLISHED_SEGMENTS = 16
-COLUMNS = [
-    ("trainer", "{name}"),
-    ("equal work", "{equal_work}"),
-    ("samples/s", "{samples_per_s:.1f}"),
-    ("ms a step", "{step_ms:.1f}"),
-    ("ratio", RATIO),
-]
+COLUMNS = {
+    "trainer": "{name}",
+    "equal work": "{equal_work}",
+    "samples/s": "{samples_per_s:.1f}",
+    "ms a step": "{step_ms:.1f}",
+    "ratio": RATIO,
+}
 LEGEND = (
     "sample: one puzzle for one segment\n"
     "ratio: samples/s over the plain step of the same round, median (quartiles)\n"
@@ -82,14 +83,10 @@ def contestants(
         num_threads=num_threads or torch.get_num_threads(),
     )
     same = replace(plain, name="published step, our trainer", is_ours=True)
-    own = recipe_for(preset, puzzle, batch_size)
-    preferred = replace(
-        same,
-        name="our recipe: q_halt alone, no second pass",
-        config=replace(config, halt_rule="q_halt"),
-        recipe=replace(own, continue_loss=False),
-        equal_work=False,
-    )
+    own = replace(recipe_for(preset, puzzle, batch_size), continue_loss=False)
+    one_pass = replace(config, halt_rule="q_halt")
+    name = "our recipe: q_halt alone, no second pass"
+    preferred = replace(same, name=name, config=one_pass, recipe=own, equal_work=False)
     return [plain, same, preferred]
 
 
@@ -131,14 +128,10 @@ def speeds(trainers: Sequence[TrainerUnderTest], seconds_RC: NDArray[np.float64]
     ratios = beside_first(rates_RC)
     rows: list[Row] = []
     for index, trainer in enumerate(trainers):
-        row = {
-            "name": trainer.name,
-            "equal_work": trainer.equal_work,
-            "samples_per_s": samples_per_s[index],
-            "step_ms": steps_ms[index],
-            **ratios[index],
-        }
-        rows.append(row)
+        row: dict[str, Any] = {"name": trainer.name, "equal_work": trainer.equal_work}
+        row["samples_per_s"] = samples_per_s[index]
+        row["step_ms"] = steps_ms[index]
+        rows.append({**row, **ratios[index]})
     return rows
 
 
