@@ -157,9 +157,16 @@ def measure(
         SolveRequest(puzzle=known.puzzle, attempts=attempts, **options) for known in puzzles
     ]
     replies, cpu_s = _timed(solve_all, requests)
-    answers = [_answer(replies[position]) for position in range(len(puzzles))]
-    is_proven_N = np.array([answer.verified is True for answer in answers])
-    segments_N = np.array([answer.total_segments for answer in answers])
+    answers: list[SolveAnswer] = []
+    is_proven: list[bool] = []
+    segments: list[int] = []
+    for position in range(len(puzzles)):
+        answer = _answer(replies[position])
+        answers.append(answer)
+        is_proven.append(answer.verified is True)
+        segments.append(answer.total_segments)
+    is_proven_N = np.array(is_proven)
+    segments_N = np.array(segments)
     segment_ms = 1e3 * cpu_s / segments_N.sum()
     num_proven = int(is_proven_N.sum())
     comparison = _compared(puzzle, puzzles, answers)
@@ -176,8 +183,8 @@ def measure(
     for time_ms in TIMES_MS:
         is_in_time_N = is_proven_N & (segments_N * segment_ms <= time_ms)
         row[f"within_{time_ms}_ms"] = 100 * is_in_time_N.mean()
-    row["is_solved"] = is_proven_N.tolist()
-    row["segments"] = segments_N.tolist()
+    row["is_solved"] = is_proven
+    row["segments"] = segments
     return row
 
 

@@ -85,9 +85,12 @@ async def _run(
             server=server, http=http, bodies=bodies, bundle=bundle, key=key, counts=checked.counts
         )
         probing = asyncio.ensure_future(attacks.probe(server.url, end_s))
-        sending = [checked.send_singles(draws.numbers()) for _ in range(SINGLES)]
-        sending += [checked.send_batches(draws.batches(LINES)) for _ in range(STREAMS)]
-        await asyncio.gather(troubles.make(rng, plan.every_s, end_s), *sending)
+        sending = [troubles.make(rng, plan.every_s, end_s)]
+        for _ in range(SINGLES):
+            sending.append(checked.send_singles(draws.numbers()))
+        for _ in range(STREAMS):
+            sending.append(checked.send_batches(draws.batches(LINES)))
+        await asyncio.gather(*sending)
         livez_s = await probing
     await asyncio.sleep(STALL_S + 2 * serving.SETTLED_S)
     return _figures(server, checked.counts, livez_s)
@@ -103,7 +106,10 @@ async def _quiet_solutions(http: aiohttp.ClientSession, bodies: Sequence[bytes])
 
 def _figures(server: RunningServer, counts: Counter[str], livez_s: list[float]) -> Row:
     slots = server.slots()
-    bad = {what: float(counts[what]) for what in ("wrong", "twice", "lost")}
+    bad: dict[str, float] = {}
+    bad["wrong"] = counts["wrong"]
+    bad["twice"] = counts["twice"]
+    bad["lost"] = counts["lost"]
     bad["waiting"] = slots["waiting"]
     bad["places held"] = sum(lane["requests"] for lane in slots["lanes"])
     figures: dict[str, Any] = {"counts": dict(sorted(counts.items()))}
@@ -200,12 +206,10 @@ class Troubles:
             self._counts[f"reload: {response.status}"] += 1
 
     async def flood(self) -> None:
-        visits = [self._visit(b"GET / HT") for _ in range(FLOOD)]
-        await asyncio.gather(*visits)
+        await self._visit_often(b"GET / HT", FLOOD)
 
     async def crumble(self) -> None:
-        visits = [self._visit(self._head + CRUMBS) for _ in range(CRUMBLING)]
-        await asyncio.gather(*visits)
+        await self._visit_often(self._head + CRUMBS, CRUMBLING)
 
     async def read_slowly(self) -> None:
         lines = b"\n".join(self._bodies) + b"\n"
@@ -215,6 +219,10 @@ class Troubles:
         line = self._bodies[0] + b"\n"
         unfinished = self._head + b"content-length: 9999\r\n\r\n" + line
         visits = [self._visit(unfinished, number / LEAVING) for number in range(LEAVING)]
+        await asyncio.gather(*visits)
+
+    async def _visit_often(self, content: bytes, count: int) -> None:
+        visits = [self._visit(content) for _ in range(count)]
         await asyncio.gather(*visits)
 
     def _request(self, body: bytes) -> bytes:

@@ -141,17 +141,18 @@ def measure(bench: Bench, *, rounds: int) -> dict[str, Row]:
     """
     rows_of: dict[str, list[Row]] = {policy.name: [] for policy in POLICIES}
     histograms: dict[str, list[int]] = {}
+    refill_per_s = 0.0
     for number in range(1, rounds + 1):
         for policy in POLICIES:
-            tell(f"round {number} of {rounds}: {policy.name}")
+            name = policy.name
+            tell(f"round {number} of {rounds}: {name}")
             results, figures = serve(policy, bench)
-            rows = rows_of[policy.name]
-            rows.append(figures)
-            refill = rows_of[REFILL.name][-1]
-            ratio = refill["puzzles_per_s"] / figures["puzzles_per_s"]
-            rows[-1] = {**figures, "refill_ratio": ratio}
+            per_s = figures["puzzles_per_s"]
+            if policy is REFILL:  # the first of every round
+                refill_per_s = per_s
+            rows_of[name].append({**figures, "refill_ratio": refill_per_s / per_s})
             segments = [result.segments for result in results]
-            histograms[policy.name] = np.bincount(segments).tolist()
+            histograms[name] = np.bincount(segments).tolist()
     found: dict[str, Row] = {}
     for name, rows in rows_of.items():
         found[name] = {**_medians(rows), "segments_histogram": histograms[name]}
@@ -161,8 +162,7 @@ def measure(bench: Bench, *, rounds: int) -> dict[str, Row]:
 def _medians(rows: Sequence[Row]) -> dict[str, Any]:
     medians: dict[str, Any] = {}
     for name in rows[0]:
-        values = [row[name] for row in rows]
-        medians[name] = median(values)
+        medians[name] = median(row[name] for row in rows)
     return medians
 
 

@@ -62,8 +62,11 @@ async def measure(
     faults += _left_open(usage_before, usage)
     figures: dict[str, Any] = {"faults": faults, "requests": num_requests, "seconds": seconds}
     figures["refused_and_sent_again"] = checked.counts["refused"]
-    figures["mb_per_hour"] = {name: 3600 * watch.slope(name, "at_s") for name in usage}
-    figures["mb_per_million"] = {name: 1e6 * watch.slope(name, "answered") for name in usage}
+    figures["mb_per_hour"] = {}
+    figures["mb_per_million"] = {}
+    for process in usage:
+        figures["mb_per_hour"][process] = 3600 * watch.slope(process, "at_s")
+        figures["mb_per_million"][process] = 1e6 * watch.slope(process, "answered")
     figures["before"] = usage_before
     figures["after"] = usage
     figures["samples"] = watch.samples
@@ -106,19 +109,25 @@ class Watch:
             answered = self._counts["answered"]
             self.samples.append({"at_s": at_s, "answered": answered, "usage": usage})
             if number % SAMPLES_PER_MESSAGE == 0:
-                sizes = [f"{name} {one['resident_mb']:.1f} MB" for name, one in usage.items()]
+                http_mb = usage["http"]["resident_mb"]
+                engine_mb = usage["engine"]["resident_mb"]
                 progress = f"{answered} of {self._num_requests} answered"
-                tell(f"{at_s:.0f} s: {progress}, {', '.join(sizes)}")
+                memory = f"http {http_mb:.1f} MB, engine {engine_mb:.1f} MB"
+                tell(f"{at_s:.0f} s: {progress}, {memory}")
             await asyncio.sleep(SAMPLE_EVERY_S)
 
     def slope(self, process: str, along: str) -> float:
         """Return resident MB per unit of `along` after the warm-up; NaN with too few samples."""
         warm = WARM_UP * self._counts["answered"]
-        kept = [sample for sample in self.samples if sample["answered"] > warm]
-        if len(kept) < MIN_SAMPLES:
+        positions: list[float] = []
+        resident_mb: list[float] = []
+        for sample in self.samples:
+            if sample["answered"] > warm:
+                usage = sample["usage"][process]
+                positions.append(sample[along])
+                resident_mb.append(usage["resident_mb"])
+        if len(positions) < MIN_SAMPLES:
             return float("nan")
-        positions = [sample[along] for sample in kept]
-        resident_mb = [sample["usage"][process]["resident_mb"] for sample in kept]
         slope, _ = np.polyfit(positions, resident_mb, 1)
         return float(slope)
 

@@ -30,10 +30,14 @@ def measure(arguments: Sequence[str], *, rounds: int) -> Row:
     """
     name = " ".join(arguments)
     _started(name, arguments)
-    rows = [_started(name, arguments) for _ in range(rounds)]
-    ready_s = [row["ready_s"] for row in rows]
-    figures = {"ready_s": ready_s, "median_s": statistics.median(ready_s), "best_s": min(ready_s)}
-    return {"server": name, **rows[-1], **figures}
+    row: Row = {}
+    ready_s: list[float] = []
+    for _ in range(rounds):
+        row = _started(name, arguments)
+        ready_s.append(row["ready_s"])
+    median_s = statistics.median(ready_s)
+    times = {"ready_s": ready_s, "median_s": median_s, "best_s": min(ready_s)}
+    return {"server": name, **row, **times}
 
 
 def _started(name: str, arguments: Sequence[str]) -> Row:

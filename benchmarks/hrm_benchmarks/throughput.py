@@ -133,7 +133,8 @@ async def _arrivals(
 
 
 def _latencies_ms(exchanges: Sequence[Exchange]) -> NDArray[np.float64]:
-    return np.array([1e3 * one.latency_s for one in exchanges if one.status == 200])
+    latencies_ms = [1e3 * one.latency_s for one in exchanges if one.status == 200]
+    return np.array(latencies_ms)
 
 
 async def _total(counting: Sequence[Awaitable[int]]) -> int:

@@ -1,6 +1,5 @@
 """`hrm-bench accuracy`: its counts over a solver with known answers, and the command itself."""
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -8,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from bench_tools import figures_of, refusal_of
 
 from hrm_benchmarks.accuracy import KnownPuzzle, generated, measure, puzzles_from_file
-from hrm_benchmarks.cli import app
 from hrm_edge_runtime.bundle import SHIPPED_BUNDLES
 from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.solvers import Reply
@@ -68,10 +66,15 @@ def test_proofs_wrong_answers_and_compute_are_counted(tmp_path: Path) -> None:
         assert known.solution is not None
         assert np.array_equal(known.solution, SOLUTION_44)
     one = measure(solve_all, PUZZLE, questions, 1)
+    assert one["solved"] == 2
+    assert one["wrong"] == 1
+    assert one["compared"] == 2
+    assert one["segments_per_puzzle"] == 10
     four = measure(solve_all, PUZZLE, questions, 4)
-    counts = ("solved", "wrong", "compared", "segments_per_puzzle")
-    assert [one[name] for name in counts] == [2, 1, 2, 10]
-    assert [four[name] for name in counts] == [3, 1, 3, 40]
+    assert four["solved"] == 3
+    assert four["wrong"] == 1
+    assert four["compared"] == 3
+    assert four["segments_per_puzzle"] == 40
     assert one["cpu_s_per_puzzle"] == pytest.approx(10 * one["segment_ms"] / 1e3)
     assert one["within_1000_ms"] == pytest.approx(200 / 3)  # the answers cost nothing
 
@@ -114,15 +117,13 @@ def test_another_route_of_the_same_cost_is_right(
 
 
 def test_models_of_different_puzzles_are_not_compared() -> None:
-    ended = CliRunner().invoke(app, "accuracy --bundle sudoku-6x6 --bundle maze-8x8")
-    assert ended.exit_code == 2
-    assert "the bundles are for sudoku-6x6 and maze-8x8" in ended.stderr
+    sentence = refusal_of("accuracy --bundle sudoku-6x6 --bundle maze-8x8")
+    assert "the bundles are for sudoku-6x6 and maze-8x8" in sentence
 
 
 def test_answers_that_cannot_be_proven_are_rejected() -> None:
-    ended = CliRunner().invoke(app, "accuracy --bundle arc-7x7")
-    assert ended.exit_code == 2
-    assert "cannot be proven" in ended.stderr
+    sentence = refusal_of("accuracy --bundle arc-7x7")
+    assert "cannot be proven" in sentence
 
 
 def test_a_csv_brings_its_own_solutions(tmp_path: Path) -> None:
@@ -147,12 +148,13 @@ def test_the_command_measures_bundles_beside_each_other() -> None:
     same = SHIPPED_BUNDLES / "sudoku-6x6.bundle"
     models = f"--bundle sudoku-6x6 --bundle {same}"
     sizes = "--puzzles 3 --attempts 1 --attempts 2 --max-segments 4 --slots 1"
-    ended = CliRunner().invoke(app, f"accuracy {models} {sizes} --json")
-    assert ended.exit_code == 0, ended.output
-    levels = json.loads(ended.stdout)["levels"]
-    measured = [(level["model"], level["attempts"]) for level in levels]
-    assert measured == 2 * [("sudoku-6x6", 1), ("sudoku-6x6", 2)]
-    assert levels[0]["segments"] == levels[2]["segments"]
+    levels = figures_of(f"accuracy {models} {sizes}")["levels"]
+    first_one, first_two, second_one, second_two = levels
+    assert first_one["segments"] == second_one["segments"]
+    assert first_two["segments"] == second_two["segments"]
     for level in levels:
+        assert level["model"] == "sudoku-6x6"
         assert level["wrong"] == 0
         assert len(level["is_solved"]) == 3
+    assert first_one["attempts"] == 1
+    assert first_two["attempts"] == 2

@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from bench_tools import figures_of
 
-from hrm_benchmarks.cli import app
 from hrm_benchmarks.desktop.compare import ARCHS, config_of, num_parameters
 from hrm_puzzles import registry
 
@@ -21,12 +20,10 @@ def test_the_families_have_about_as_many_parameters(name: str) -> None:
 
 def test_a_table_and_a_picture_name_every_family(tmp_path: Path) -> None:
     sizes = "--puzzle sudoku-4x4 --puzzles 8 4 --parameters 30000 --cpu-s 0"
-    arguments = f"compare {sizes} --seed 3 --seed 4 --out {tmp_path} --json"
-    ended = CliRunner().invoke(app, arguments)
-    assert ended.exit_code == 0, ended.output
-    runs = json.loads(ended.stdout)["runs"]
-    assert [run["arch"] for run in runs] == list(ARCHS)
-    for run in runs:
+    figures = figures_of(f"compare {sizes} --seed 3 --seed 4 --out {tmp_path}")
+    runs = figures["runs"]
+    for run, arch in zip(runs, ARCHS, strict=True):
+        assert run["arch"] == arch
         assert len(run["exact"]) == 2
         assert len(run["cells"]) == 2
     saved = json.loads((tmp_path / "compare.json").read_text())

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench_tools import bench, figures_of, refusal_of
 from tiny_bundle import write_tiny_bundle
-from typer.testing import CliRunner
 
 from hrm_benchmarks import policies
-from hrm_benchmarks.cli import app
 from hrm_benchmarks.report import Row
 from hrm_benchmarks.scripted import Cost, Scripted, VirtualClock, made_up, segment_shares
 from hrm_edge_runtime.batching.halting import HaltingPolicy
@@ -82,9 +81,9 @@ def test_the_backlog_ends_when_nobody_waits() -> None:
 
 
 def test_every_policy_answers_every_puzzle_alike() -> None:
-    bench = bench_of()
+    served = bench_of()
     for policy in policies.POLICIES:
-        results, figures = policies.serve(policy, bench)
+        results, figures = policies.serve(policy, served)
         answered = sorted(result.attempt_id for result in results)
         assert answered == [0, 1, 2, 3, 4], policy.name
         assert figures["exact"] == 1.0, policy.name
@@ -94,11 +93,13 @@ def test_every_policy_answers_every_puzzle_alike() -> None:
 
 def test_ratios_compare_with_the_refill_run() -> None:
     runs = runs_of()
-    assert runs["slowest"]["refill_ratio"] == pytest.approx(9 / 7)
-    assert runs["slowest"]["puzzles_per_s"] == pytest.approx(5 / 9)
-    assert runs["slowest"]["mean_segments"] == pytest.approx(SEGMENTS.mean())
-    assert runs["refill"]["refill_ratio"] == 1.0
-    assert runs["refill"]["share_of_bound"] == 1.0
+    slowest = runs["slowest"]
+    refill = runs["refill"]
+    assert slowest["refill_ratio"] == pytest.approx(9 / 7)
+    assert slowest["puzzles_per_s"] == pytest.approx(5 / 9)
+    assert slowest["mean_segments"] == pytest.approx(SEGMENTS.mean())
+    assert refill["refill_ratio"] == 1.0
+    assert refill["share_of_bound"] == 1.0
 
 
 def test_labels_solve_the_made_up_questions() -> None:
@@ -134,15 +135,16 @@ def test_throughput_agrees_with_the_closed_form(
 
 
 def test_a_recorded_run_can_be_played_again(tmp_path: Path) -> None:
-    command = "serve --virtual-time --puzzles 60 --step-ms 1 --json"
-    first = CliRunner().invoke(app, f"{command} --segments bim3")
+    command = "serve --virtual-time --puzzles 60 --step-ms 1"
+    figures = figures_of(f"{command} --segments bim3")
     recorded = tmp_path / "recorded.json"
-    recorded.write_text(first.stdout)
-    histogram = json.loads(first.stdout)["runs"]["refill"]["segments_histogram"]
+    recorded.write_text(json.dumps(figures))
+    refill = figures["runs"]["refill"]
+    _, *counts = refill["segments_histogram"]
     share_S = segment_shares(str(recorded))
-    assert share_S == pytest.approx(np.array(histogram[1:]) / 60)
-    again = CliRunner().invoke(app, f"{command} --segments {recorded}")
-    assert again.exit_code == 0
+    assert share_S == pytest.approx(np.array(counts) / 60)
+    again = figures_of(f"{command} --segments {recorded}")
+    assert again["settings"]["segments"] == str(recorded)
 
 
 @pytest.mark.parametrize("content", ["{}", "[0]", "[0, -1]", "no json", '{"runs": 3}', "[[1, 2]]"])
@@ -154,18 +156,16 @@ def test_a_file_without_a_histogram_is_rejected(tmp_path: Path, content: str) ->
 
 
 def test_the_table_names_every_policy() -> None:
-    wide = {"COLUMNS": "150"}
-    shown = CliRunner().invoke(app, "serve --virtual-time --puzzles 20", env=wide)
+    shown = bench("serve --virtual-time --puzzles 20")
     assert shown.exit_code == 0
     for name in NAMES:
         assert name in shown.stdout
 
 
 def test_a_mistake_ends_with_one_sentence(tmp_path: Path) -> None:
-    ended = CliRunner().invoke(app, f"serve --bundle {tmp_path / 'none.bundle'}")
-    assert ended.exit_code == 2
-    assert "neither a directory nor a shipped bundle" in ended.stderr
-    assert "Traceback" not in ended.output
+    nowhere = tmp_path / "none.bundle"
+    sentence = refusal_of(f"serve --bundle {nowhere}")
+    assert "neither a directory nor a shipped bundle" in sentence
 
 
 # Over a real engine the policies differ in time alone, never in their answers.
@@ -175,7 +175,7 @@ def test_every_policy_with_early_exit_gives_each_puzzle_the_same_answer(tmp_path
     bundle = Bundle.open(write_tiny_bundle(tmp_path / "tiny.bundle"))
     easiest = bundle.puzzle.difficulties[0]
     questions = questions_made(bundle.puzzle, 9, difficulty=easiest, seed=0)
-    bench = policies.bundle_bench(
+    served = policies.bundle_bench(
         bundle,
         questions,
         precision="fp32",
@@ -184,10 +184,10 @@ def test_every_policy_with_early_exit_gives_each_puzzle_the_same_answer(tmp_path
         num_threads=1,
         cpu_clock=False,
     )
-    bench = replace(bench, rule=HaltingPolicy(kind="learned", max_segments=9))
+    served = replace(served, rule=HaltingPolicy(kind="learned", max_segments=9))
     answers: dict[str, dict[int, tuple[int, bytes]]] = {}
     for policy in policies.POLICIES:
-        results, _ = policies.serve(policy, bench)
+        results, _ = policies.serve(policy, served)
         answer_of: dict[int, tuple[int, bytes]] = {}
         for result in results:
             answer = np.asarray(result.answer_T).tobytes()
@@ -202,11 +202,11 @@ def test_the_command_measures_a_bundle_on_puzzles_from_a_file(tmp_path: Path) ->
     bundle = write_tiny_bundle(tmp_path / "tiny.bundle")
     csv = tmp_path / "puzzles.csv"
     csv.write_text("source,question,answer,rating\nours,1.3.341.2143432.,1234341221434321,0\n")
-    arguments = f"serve --bundle {bundle} --csv {csv} --slots 2 --json --cpu-clock"
-    ended = CliRunner().invoke(app, arguments)
-    assert ended.exit_code == 0, ended.output
-    runs = json.loads(ended.stdout)["runs"]
+    figures = figures_of(f"serve --bundle {bundle} --csv {csv} --slots 2 --cpu-clock")
+    runs = figures["runs"]
+    refill = runs["refill"]
+    fixed = runs["fixed"]
     assert set(runs) == set(NAMES)
-    assert runs["refill"]["mean_segments"] == 6
-    assert runs["refill"]["exact"] == 0
-    assert runs["fixed"]["exact"] == 0
+    assert refill["mean_segments"] == 6
+    assert refill["exact"] == 0
+    assert fixed["exact"] == 0

@@ -1,6 +1,5 @@
 """The plain step and our trainer do equal work, and the benchmark notices if they do not."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
+from bench_tools import figures_of, refusal_of
 
-from hrm_benchmarks.cli import app
 from hrm_benchmarks.desktop import training
 from hrm_benchmarks.report import Rounds
 
@@ -64,23 +62,24 @@ def test_a_ratio_is_taken_inside_its_round_and_counts_samples_not_steps(tmp_path
     plain, same, own = tiny(tmp_path)
     assert own.samples_per_step == 4 * plain.samples_per_step
     seconds_RC = np.array([[0.5, 0.25, 1.0], [1.0, 0.25, 0.5]])
-    rows = training.speeds([plain, same, own], seconds_RC)
-    assert [row["ratio"] for row in rows] == [1.0, (2.0 + 4.0) / 2, (2.0 + 8.0) / 2]
-    assert [row["equal_work"] for row in rows] == [True, True, False]
+    first, second, third = training.speeds([plain, same, own], seconds_RC)
+    assert first["ratio"] == 1.0
+    assert second["ratio"] == (2.0 + 4.0) / 2
+    assert third["ratio"] == (2.0 + 8.0) / 2
+    assert second["equal_work"]
+    assert not third["equal_work"]
 
 
 @pytest.mark.process
 def test_the_command_measures_a_ratio() -> None:
     sizes = "--puzzle sudoku-4x4 --batch 2 --threads 1"
-    ended = CliRunner().invoke(app, f"train {sizes} --rounds 1 --turn-s 0 --json")
-    assert ended.exit_code == 0, ended.output
-    figures = json.loads(ended.stdout)
+    figures = figures_of(f"train {sizes} --rounds 1 --turn-s 0")
     assert len(figures["runs"]) == 3
-    assert all(run["ratio"] > 0 for run in figures["runs"])
+    for run in figures["runs"]:
+        assert run["ratio"] > 0
     assert figures["environment"]["torch"] == torch.__version__
 
 
 def test_an_unknown_preset_is_rejected_in_one_sentence() -> None:
-    ended = CliRunner().invoke(app, "train --preset huge")
-    assert ended.exit_code == 2
-    assert "'huge' is unknown" in ended.stderr
+    sentence = refusal_of("train --preset huge")
+    assert "'huge' is unknown" in sentence

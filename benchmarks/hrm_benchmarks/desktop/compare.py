@@ -162,10 +162,13 @@ def _picture(rows: Sequence[Row]) -> Figure:
     figure = Figure(figsize=(7, 3.6), layout="tight")
     axes = figure.subplots()
     for arch in ARCHS:
-        own = [row for row in rows if row["arch"] == arch]
-        names = [row["puzzle"] for row in own]
-        exact = [np.mean(row["exact"]) for row in own]
-        axes.plot(names, exact, "o:", label=arch)
+        puzzles: list[str] = []
+        exact: list[float] = []
+        for row in rows:
+            if row["arch"] == arch:
+                puzzles.append(row["puzzle"])
+                exact.append(np.mean(row["exact"]))
+        axes.plot(puzzles, exact, "o:", label=arch)
     axes.set(ylabel="exact solves of held-out puzzles, %", ylim=(-2, 102))
     axes.grid(alpha=0.3)
     axes.legend()
