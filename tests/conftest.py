@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Settings of every test."""
 
 import os
 
@@ -9,14 +9,23 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with browser tests run last: Playwright keeps an event loop in the main thread and asyncio.run refuses."""
-    with_browser = {item.path for item in items if "browser" in getattr(item, "fixturenames", ())}
+    """Run files with browser tests last.
+
+    Playwright keeps an event loop in the main thread, and then `asyncio.run` fails there.
+    """
+    with_browser = {item.path for item in items if uses_browser(item)}
     items.sort(key=lambda item: item.path in with_browser)
 
 
+def uses_browser(item: pytest.Item) -> bool:
+    fixtures: tuple[str, ...] = getattr(item, "fixturenames", ())
+    return "browser" in fixtures
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many browser tests were left out, and the one command that brings them back."""
+    """Name how many browser tests were left out, and the command that brings them back."""
     skipped = terminalreporter.stats.get("skipped", [])
     count = sum("no Chromium" in str(report.longrepr) for report in skipped)
     if count:
-        terminalreporter.write_line(f"{count} browser tests were left out: .venv/bin/playwright install chromium")
+        command = ".venv/bin/playwright install chromium"
+        terminalreporter.write_line(f"{count} browser tests were left out: {command}")

@@ -1,4 +1,4 @@
-"""The bare machine: Python 3.10 (JetPack 6), the wheel with the serving extra alone; the server must run and solve."""
+"""A bare machine: on Python 3.10 (JetPack 6), the wheel with the serving extra runs and solves."""
 
 import json
 import os
@@ -15,35 +15,47 @@ from hrm_puzzles.sudoku.sudoku import WELL_KNOWN
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[1]
+CONSTRAINTS = ROOT / "constraints.txt"
+DESKTOP = {"torch", "safetensors", "onnx", "tensorboard", "matplotlib"}
+PYENV = ".pyenv/versions/3.10.*/bin/python"
 
 
 def python_310() -> str | None:
-    """A working interpreter of that version (a version manager's shim may exist without one)."""
-    for name in ("python3.10", *map(str, Path.home().glob(".pyenv/versions/3.10.*/bin/python"))):
+    """Return a working interpreter; a version manager's shim may exist without one."""
+    installed = map(str, Path.home().glob(PYENV))
+    for name in ("python3.10", *installed):
         path = shutil.which(name)
-        if path and subprocess.run([path, "--version"], capture_output=True).returncode == 0:
+        if path is not None and works(path):
             return path
     return None
 
 
+def works(python: str) -> bool:
+    ended = subprocess.run([python, "--version"], capture_output=True)
+    return ended.returncode == 0
+
+
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The commands of a fresh Python 3.10 environment that holds the built wheel and nothing of the desktop side."""
+    """Return the commands of a fresh Python 3.10 environment with the wheel alone."""
     python = python_310()
     if python is None:
         pytest.skip("no Python 3.10 on this machine")
     folder = tmp_path_factory.mktemp("bare")
-    environment = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    environment = dict(os.environ)
+    environment["PIP_CONSTRAINT"] = str(CONSTRAINTS)
+    environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     environment.pop("PYTHONPATH", None)
     commands = folder / "env" / "bin"
     subprocess.run([python, "-m", "venv", "--without-pip", folder / "env"], check=True)
-    install = ["install", "-q", "--no-compile", f"{ROOT}[serve]"]  # most of what it would compile is never imported
+    # Without compiling, because most modules are never imported.
+    install = ["install", "-q", "--no-compile", f"{ROOT}[serve]"]
     subprocess.run([*pip_for(commands), *install], check=True, env=environment)
     return commands
 
 
 def pip_for(commands: Path) -> list[str | Path]:
-    """Our own pip at work on that environment: installing one there would take longer than what it is for."""
+    """Return our own pip for that environment, because installing one there takes longer."""
     return [sys.executable, "-m", "pip", "--python", commands / "python"]
 
 
@@ -51,25 +63,34 @@ def test_the_wheel_with_the_serving_extra_solves_over_http_on_python_310(bare: P
     with Server([str(bare / "hrm-serve"), "sudoku"]) as server:
         server.wait_until_ready()
         answer = server.solve(WELL_KNOWN).json()
-    assert (answer["status"], answer["verified"], len(answer["solution"])) == ("proven", True, 81)
+    assert answer["status"] == "proven"
+    assert answer["verified"] is True
+    assert len(answer["solution"]) == 81
 
 
 def test_its_demo_draws_a_board_of_each_kind_and_names_three_next_steps(bare: Path) -> None:
     ended = subprocess.run([bare / "hrm", "demo"], capture_output=True, text=True, timeout=180)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stderr == ""
+    assert ended.returncode == 0
     assert ended.stdout.count("proven right") == 3
-    assert len(ended.stdout.partition("Next:\n")[2].splitlines()) == 3
+    _, _, next_steps = ended.stdout.partition("Next:\n")
+    assert len(next_steps.splitlines()) == 3
 
 
-def test_nothing_of_the_desktop_side_is_installed_there(bare: Path) -> None:
-    listed = subprocess.run([*pip_for(bare), "list", "--format=freeze"], capture_output=True, text=True)
+def test_no_package_of_the_desktop_is_installed_there(bare: Path) -> None:
+    command = [*pip_for(bare), "list", "--format=freeze"]
+    listed = subprocess.run(command, capture_output=True, text=True)
     names = {line.partition("==")[0].lower() for line in listed.stdout.splitlines()}
     assert "onnxruntime" in names  # the list is a real one
-    assert not names & {"torch", "safetensors", "onnx", "tensorboard", "matplotlib"}
+    assert names.isdisjoint(DESKTOP)
 
 
-def test_the_doctor_finds_nothing_to_mend_there_and_leaves_training_alone(bare: Path) -> None:
-    ended = subprocess.run([bare / "hrm-doctor", "--json"], capture_output=True, text=True, timeout=120)
-    found = json.loads(ended.stdout)
-    assert ended.returncode == 0, [finding for finding in found if finding["level"] == "fail"]
-    assert {finding["name"] for finding in found if finding["part"] == "train"} == {"training"}
+def test_the_doctor_finds_nothing_to_fix_there_and_leaves_training_alone(bare: Path) -> None:
+    command = [bare / "hrm-doctor", "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    findings = json.loads(ended.stdout)
+    failed = [finding for finding in findings if finding["level"] == "fail"]
+    assert failed == []
+    assert ended.returncode == 0
+    of_training = {finding["name"] for finding in findings if finding["part"] == "train"}
+    assert of_training == {"training"}

@@ -157,7 +157,7 @@ SERVE_AND_LIST = """
 import asyncio, sys
 from pathlib import Path
 {first}
-from hrm_benchmarks import chaos, load, policies, processes, segments, accuracy
+from hrm_benchmarks import accuracy, chaos, policies, segments, soak, start, throughput
 from hrm_edge_runtime import cli
 from hrm_edge_runtime.solve import output, solvers
 from hrm_edge_runtime.contract.bundle import Bundle

@@ -1,6 +1,6 @@
-"""Data set to served answer where our packages lack what Windows lacks (tests/support/windows says what that is).
+"""From data set to served answer without what Windows lacks (see tests/support/windows).
 
-Not run on Windows itself: paths, processes, Ctrl-C and the libraries are this machine's.
+Paths, processes, Ctrl-C and the libraries are those of this machine, not of Windows.
 """
 
 import json
@@ -33,13 +33,14 @@ PROGRAMS = {
 }
 OPEN = "1...4..3.1..3.2."
 TINY = (
-    "hidden_size=32",
-    "puzzle_vector_size=32",
-    "max_segments=4",
-    "batch_size=8",
-    "total_samples=9600",
-    "compile=false",
+    "--set=hidden_size=32",
+    "--set=puzzle_vector_size=32",
+    "--set=max_segments=4",
+    "--set=batch_size=8",
+    "--set=total_samples=9600",
+    "--set=compile=false",
 )
+OFTEN = ("--checkpoint-steps", 20, "--validate-steps", 100, "--keep", 1)
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +49,17 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def begin(drive: Path, code: str, *arguments: object) -> "subprocess.Popen[bytes]":
-    """A Python process without what Windows lacks, in the folder `drive`; its output is read as bytes."""
-    path = os.pathsep.join([str(EMULATION), *filter(None, [os.environ.get("PYTHONPATH")])])
-    variables = {"PYTHONPATH": path, "PYTHONIOENCODING": "cp1252", "HRM_WINDOWS_DRIVE": str(drive)}
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        cwd=drive,
-        env={**os.environ, **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    """Start a Python process without what Windows lacks, in the folder `drive`."""
+    environment = dict(os.environ)
+    folders = [str(EMULATION)]
+    if environment.get("PYTHONPATH"):
+        folders.append(environment["PYTHONPATH"])
+    environment["PYTHONPATH"] = os.pathsep.join(folders)
+    environment["PYTHONIOENCODING"] = "cp1252"
+    environment["HRM_WINDOWS_DRIVE"] = str(drive)
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=drive, env=environment, stdout=pipe, stderr=pipe)
 
 
 def begin_command(drive: Path, name: str, *arguments: object) -> "subprocess.Popen[bytes]":
@@ -66,42 +68,48 @@ def begin_command(drive: Path, name: str, *arguments: object) -> "subprocess.Pop
 
 
 def said(process: "subprocess.Popen[bytes]", status: int = 0) -> tuple[str, str]:
-    """What a process wrote, as UTF-8, once it has ended with that status and without a traceback."""
-    out, errors = (stream.decode() for stream in process.communicate(timeout=4 * PATIENCE_S))
-    assert process.returncode == status, errors
-    assert "Traceback" not in errors, errors
-    return out, errors
+    """Wait for the end of a process with that status, and return its output as UTF-8."""
+    out, errors = process.communicate(timeout=4 * PATIENCE_S)
+    assert process.returncode == status, errors.decode()
+    assert b"Traceback" not in errors, errors.decode()
+    return out.decode(), errors.decode()
 
 
 @pytest.fixture(scope="module")
 def data(drive: Path) -> Path:
     sizes = ("--train", 64, "--test", 16, "--workers", 100)
-    said(begin_command(drive, "data", "build", "sudoku-4x4", "--out", "data", *sizes))
+    process = begin_command(drive, "data", "build", "sudoku-4x4", "--out", "data", *sizes)
+    said(process)
     return drive / "data"
 
 
 @pytest.fixture(scope="module")
 def next_command(drive: Path, data: Path) -> list[str]:
-    """What training names in its last line; it was stopped by Ctrl-C after its first checkpoint, and resumed."""
-    run, often = drive / "run", ("--checkpoint-steps", 20, "--validate-steps", 100, "--keep", 1)
-    settings = ["--preset", "small", *(part for setting in (*TINY, "compile=false") for part in ("--set", setting))]
-    start = begin_command(
-        drive, "train", "--puzzle", "sudoku-4x4", "--data", data.name, "--run", "run", "--hw", "cpu", *often, *settings
-    )
-    while not (run / "latest").exists():
+    """Return the arguments of the export that training names in its last line.
+
+    Ctrl-C stops the training after its first checkpoint, and then it resumes.
+    """
+    run = ("--run", "run")
+    what = ("--puzzle", "sudoku-4x4", "--data", data.name, "--hw", "cpu", "--preset", "small")
+    start = begin_command(drive, "train", *run, *what, *OFTEN, *TINY)
+    while not (drive / "run" / "latest").exists():
         assert start.poll() is None, said(start)
         time.sleep(0.01)
     start.send_signal(signal.SIGINT)
-    assert "--resume" in said(start, status=130)[1]
-    last_line = said(begin_command(drive, "train", "--run", "run", "--resume", *often))[1].splitlines()[-1]
+    _, stopped = said(start, status=130)
+    assert "--resume" in stopped
+    _, resumed = said(begin_command(drive, "train", *run, "--resume", *OFTEN))
+    last_line = resumed.splitlines()[-1]
     assert last_line.startswith("next: hrm-export ")
-    return shlex.split(last_line)[2:]
+    _, _, *arguments = shlex.split(last_line)
+    return arguments
 
 
 @pytest.fixture(scope="module")
 def bundle(drive: Path, next_command: list[str]) -> Path:
     sizes = ("--held-out", 16, "--golden", 2, "--max-loss", 100)
-    said(begin_command(drive, "export", *next_command, "--out", "small.bundle", *sizes))
+    process = begin_command(drive, "export", *next_command, "--out", "small.bundle", *sizes)
+    said(process)
     return drive / "small.bundle"
 
 
@@ -121,14 +129,16 @@ def bundle(drive: Path, next_command: list[str]) -> Path:
 )
 def test_what_windows_lacks_is_missing_in_our_packages(line: str, drive: Path) -> None:
     (drive / "there").touch()
-    left = begin(drive, f"exec({line!r}, {{'__name__': 'hrm_probe'}})")
-    left.communicate(timeout=PATIENCE_S)
-    assert left.returncode == 1
+    code = f"exec({line!r}, {{'__name__': 'hrm_probe'}})"
+    process = begin(drive, code)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
 
 
 def test_a_data_set_built_there_has_the_same_bytes(data: Path, tmp_path: Path) -> None:
     recipe = DataRecipe(puzzle="sudoku-4x4", num_train=64, num_test=16)
-    assert build(recipe, tmp_path / "here").fingerprint == datasets.fingerprint(data)
+    here = build(recipe, tmp_path / "here")
+    assert here.fingerprint == datasets.fingerprint(data)
 
 
 HELD = """
@@ -144,15 +154,16 @@ atomic.write_text(file, "new")
 """
 
 
-def test_a_file_that_another_reads_for_a_moment_is_replaced_all_the_same(drive: Path) -> None:
+def test_a_file_that_another_reads_for_a_moment_is_still_replaced(drive: Path) -> None:
     said(begin(drive, HELD))
     assert (drive / "held").read_text() == "new"
 
 
 def test_boards_reach_a_pipe_whole(drive: Path) -> None:
-    """The shades of a maze are in no code page of Windows."""
-    said(begin_command(drive, "data", "build", "maze-8x8", "--out", "mazes", "--train", 4, "--test", 4))
-    shown = said(begin_command(drive, "data", "show", "mazes"))[0]
+    """No code page of Windows has the shades of a maze."""
+    sizes = ("--train", 4, "--test", 4)
+    said(begin_command(drive, "data", "build", "maze-8x8", "--out", "mazes", *sizes))
+    shown, _ = said(begin_command(drive, "data", "show", "mazes"))
     assert "█" in shown
 
 
@@ -160,9 +171,11 @@ def test_a_run_that_was_stopped_there_ends_with_one_checkpoint_of_its_last_step(
     drive: Path, next_command: list[str]
 ) -> None:
     run = drive / next_command[0].removesuffix("/best")
-    kept = {(run / pointer).read_text().strip() for pointer in ("latest", "best")}
-    assert {path.name for path in run.glob("step_*")} == kept
-    assert (run / "latest").read_text() == "step_300\n"
+    latest = (run / "latest").read_text()
+    best = (run / "best").read_text()
+    kept = {path.name for path in run.glob("step_*")}
+    assert latest == "step_300\n"
+    assert kept == {latest.strip(), best.strip()}
     assert list(run.glob(".*")) == []
 
 
@@ -171,19 +184,28 @@ def test_answers_are_continued_in_their_file(drive: Path, bundle: Path) -> None:
     solving = ("solve", "puzzles.txt", "--bundle", bundle.name, "--out", "answers.ndjson")
     for _ in range(2):
         process = begin_command(drive, *solving)
-        process.wait(4 * PATIENCE_S)
-        said(process, status=process.returncode if process.returncode == 1 else 0)  # so small a model may not solve it
-    lines = (drive / "answers.ndjson").read_bytes().splitlines(keepends=True)
-    assert [json.loads(line)["number"] for line in lines] == [1, 2]
-    assert not any(line.endswith(b"\r\n") for line in lines)
+        status = process.wait(4 * PATIENCE_S)
+        assert status in (0, 1)  # so small a model may not solve it
+        said(process, status)
+    content = (drive / "answers.ndjson").read_bytes()
+    numbers = [json.loads(line)["number"] for line in content.splitlines()]
+    assert numbers == [1, 2]
+    assert b"\r\n" not in content
+
+
+def add_key(drive: Path, label: str) -> str:
+    out, _ = said(begin_command(drive, "key", "add", label, "--file", "keys"))
+    return out.strip()
 
 
 def test_a_server_with_keys_answers_and_ctrl_c_ends_it(drive: Path, bundle: Path) -> None:
-    for label in ("kitchen", "hall"):
-        key = said(begin_command(drive, "key", "add", label, "--file", "keys"))[0].strip()
+    add_key(drive, "kitchen")
+    key = add_key(drive, "hall")
     port = free_port()
-    server = begin_command(drive, "serve", bundle.name, "--port", port, "--keys", "keys", "--slots", 2)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"x-api-key": key}, timeout=PATIENCE_S) as client:
+    options = ("--port", port, "--keys", "keys", "--slots", 2)
+    server = begin_command(drive, "serve", bundle.name, *options)
+    url = f"http://127.0.0.1:{port}"
+    with httpx.Client(base_url=url, headers={"x-api-key": key}, timeout=PATIENCE_S) as client:
 
         def is_ready() -> bool:
             assert server.poll() is None, said(server)
@@ -199,5 +221,6 @@ def test_a_server_with_keys_answers_and_ctrl_c_ends_it(drive: Path, bundle: Path
 
 
 def test_the_doctor_says_what_it_finds_there(drive: Path) -> None:
-    found = json.loads(said(begin_command(drive, "doctor", "--json"))[0])
-    assert {"serve", "train"} <= {finding["part"] for finding in found}
+    out, _ = said(begin_command(drive, "doctor", "--json"))
+    parts = {finding["part"] for finding in json.loads(out)}
+    assert {"serve", "train"} <= parts

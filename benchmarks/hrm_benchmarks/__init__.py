@@ -1,1 +1,1 @@
-"""Benchmarks: what halting-aware batching is worth, measured beside honest baselines."""
+"""Benchmarks of halting-aware batching, serving and training, beside honest baselines."""

@@ -1,12 +1,13 @@
-"""Time to a proven answer: what models and numbers of attempts bring, and what that costs, at the same puzzles.
+"""CPU time to a proven answer: what models and numbers of attempts reach on the same puzzles.
 
-Everything counted comes from the answers a client would get; only CPU time is measured beside them. Segments are exact
-and repeat from run to run, CPU seconds belong to the machine.
+All counts come from the answers that a client gets; only the CPU time is measured beside them.
+Segments are exact and repeat from run to run. CPU seconds belong to the machine.
 """
 
 import itertools
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,150 +17,224 @@ from hrm_benchmarks.report import Row
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import choose
-from hrm_edge_runtime.solve.solvers import Reply, SolveAll, from_bundle, opened, options_of
+from hrm_edge_runtime.solve.solvers import (
+    Entry,
+    Reply,
+    SolveAll,
+    from_bundle,
+    opened,
+    options_of,
+)
 from hrm_puzzles.data.sources import questions_made
 from hrm_puzzles.puzzle import Grid, Puzzle, PuzzleError, Routed
 from hrm_puzzles.sudoku import solver as sudoku_solver
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
 TIMES_MS = (3, 10, 30, 100, 300, 1000)
-COLUMNS = [
-    ("model", "{model}"),
-    ("parameters", "{parameters:,}"),
-    ("file", "{file_kb:,.0f} KB"),
-    ("attempts", "{attempts}"),
-    ("proven", "{solved} of {puzzles}"),
-    ("wrong", "{wrong} of {compared}"),
-    ("segments", "{segments_per_puzzle:.1f}"),
-    ("of ms", "{segment_ms:.2f}"),
-    ("CPU s a proof", "{cpu_s_per_solve:,.3f}"),
-    ("cost", "{cost_over_least:.4f}"),
-    *((f"{time_ms} ms", f"{{within_{time_ms}_ms:.1f}}") for time_ms in TIMES_MS),
-]
+COLUMNS = {
+    "model": "{model}",
+    "parameters": "{parameters:,}",
+    "file": "{file_kb:,.0f} KB",
+    "attempts": "{attempts}",
+    "proven": "{solved} of {puzzles}",
+    "wrong": "{wrong} of {compared}",
+    "segments": "{segments_per_puzzle:.1f}",
+    "of ms": "{segment_ms:.2f}",
+    "CPU s a proof": "{cpu_s_per_solve:,.3f}",
+    "cost": "{cost_over_least:.4f}",
+}
+for time_ms in TIMES_MS:
+    COLUMNS[f"{time_ms} ms"] = f"{{within_{time_ms}_ms:.1f}}"
 PROGRESS = (
-    "{model}, {attempts} attempts: {solved} of {puzzles} proven, {wrong} wrong, {cpu_s_per_puzzle:.3f} CPU s a puzzle"
+    "{model}, {attempts} attempts: {solved} of {puzzles} proven, {wrong} wrong, "
+    "{cpu_s_per_puzzle:.3f} CPU s a puzzle"
 )
 LEGEND = """\
-wrong:  proven answers that differ from the known solution, or as a way cost more, of those compared
-cost:   of the answers that are a way to every stop, proven or not, over the least; mean
-segments: of all attempts at a puzzle, and what one costs; CPU s a proof: all CPU time over all proven answers
-3 ms ...: proven within that CPU time, % of the puzzles; a puzzle's time is its segments times what one costs"""
+wrong:  answers of those compared that differ from the known solution; routes that cost more
+cost:   mean cost of the answers that are a complete route, proven or not, over the minimum
+segments, of ms: segments of all attempts at a puzzle, and the CPU time of one
+CPU s a proof: all CPU time over all proven answers
+3 ms ...: % of the puzzles proven within that CPU time: segments times the CPU time of one"""
 
 
 class KnownPuzzle(NamedTuple):
-    puzzle: object  # as it is asked
-    solution: Grid | None  # where that is known
+    puzzle: object  # as a client sends it
+    solution: Grid | None  # None if unknown
 
 
 def puzzles_from_file(path: Path, puzzle: Puzzle, num_puzzles: int) -> list[KnownPuzzle]:
-    """The first puzzles of a file in any form that hrm-solve reads; a Sudoku's missing solution is worked out.
+    """Return the first puzzles of a file in any form that hrm-solve reads.
 
-    Refuses what is no question.
+    A missing solution of a Sudoku is computed. Raises ValueError for a line that is not a question,
+    and for an empty file.
     """
-    found: list[KnownPuzzle] = []
     with opened(str(path), puzzle.seq_len) as entries:
-        for entry in itertools.islice(entries, num_puzzles):
-            try:
-                grid = puzzle.parse(entry.puzzle).grid
-                solution = None if entry.known is None else puzzle.parse(entry.known).grid
-            except PuzzleError as error:
-                raise ValueError(f"puzzle {entry.number}: {error}") from error
-            if solution is None and isinstance(puzzle, Sudoku):
-                solution = sudoku_solver.solve(puzzle, grid, max_solutions=1).grids[0]
-            found.append(KnownPuzzle(puzzle=entry.puzzle, solution=solution))
-    if not found:
-        raise ValueError(f"{path} holds no puzzle: write one in each line.")
-    return found
+        first = itertools.islice(entries, num_puzzles)
+        known = [_known(entry, puzzle) for entry in first]
+    if not known:
+        raise ValueError(f"{path} lacks puzzles: write one in each line.")
+    return known
+
+
+def _known(entry: Entry, puzzle: Puzzle) -> KnownPuzzle:
+    try:
+        grid = puzzle.parse(entry.puzzle).grid
+        if entry.known is not None:
+            solution = puzzle.parse(entry.known).grid
+            return KnownPuzzle(puzzle=entry.puzzle, solution=solution)
+    except PuzzleError as error:
+        raise ValueError(f"puzzle {entry.number}: {error}") from error
+    if not isinstance(puzzle, Sudoku):
+        return KnownPuzzle(puzzle=entry.puzzle, solution=None)
+    solutions = sudoku_solver.solve(puzzle, grid, max_solutions=1).grids
+    return KnownPuzzle(puzzle=entry.puzzle, solution=solutions[0])
 
 
 def generated(puzzle: Puzzle, difficulty: str, num_puzzles: int, seed: int) -> list[KnownPuzzle]:
-    return [
-        KnownPuzzle(puzzle=puzzle.decode(asked.tokens_T).tolist(), solution=puzzle.decode(asked.labels_T))
-        for asked in questions_made(puzzle, num_puzzles, difficulty=difficulty, seed=seed)
-    ]
+    """Return generated puzzles with their solutions."""
+    known: list[KnownPuzzle] = []
+    for question in questions_made(puzzle, num_puzzles, difficulty=difficulty, seed=seed):
+        grid = puzzle.decode(question.tokens_T).tolist()
+        solution = puzzle.decode(question.labels_T)
+        known.append(KnownPuzzle(puzzle=grid, solution=solution))
+    return known
 
 
 def provable(models: Sequence[Bundle]) -> Puzzle:
-    """The one puzzle of all models; refuses several, and one whose answers cannot be proven."""
-    kinds = {model.manifest.puzzle: model.puzzle for model in models}
+    """Return the one puzzle of all models.
+
+    Raises ValueError for models of several puzzles, and if answers cannot be proven.
+    """
+    kinds = dict.fromkeys(model.manifest.puzzle for model in models)
     if len(kinds) > 1:
         raise ValueError(f"the bundles are for {' and '.join(kinds)}: name bundles of one puzzle.")
     puzzle = models[0].puzzle
     if not puzzle.proof_exists:
-        raise ValueError(f"answers to {puzzle.name!r} cannot be proven, so attempts vote: score them with hrm-eval.")
+        raise ValueError(
+            f"answers to {puzzle.name!r} cannot be proven, so attempts vote: score them with "
+            "hrm-eval."
+        )
     return puzzle
 
 
 def measured(
     model: Bundle,
-    engine: str,
     puzzles: Sequence[KnownPuzzle],
     attempts: int,
+    *,
+    engine: str,
     num_slots: int,
     num_threads: int,
     limits: Row,
 ) -> Row:
-    """What a model is and what so many attempts bring, see `measure`; `limits` as options of hrm-solve."""
+    """Return the size of a model and what `measure` finds; `limits` are options of hrm-solve."""
     choice = choose(model, engine, num_slots=num_slots)
     solver = from_bundle(model, choice, num_slots=num_slots, num_threads=num_threads)
-    return {
-        "model": model.manifest.name,
-        "parameters": model.manifest.provenance.get("num_parameters"),
-        "file_kb": model.graph_path(choice.precision, device="cpu").stat().st_size / 1e3,
-        **measure(solver.solve_all, model.puzzle, puzzles, attempts, **options_of(limits)),
+    graph = model.graph_path(choice.precision, device="cpu")
+    options = options_of(limits)
+    manifest = model.manifest
+    size = {
+        "model": manifest.name,
+        "parameters": manifest.provenance.get("num_parameters"),
+        "file_kb": graph.stat().st_size / 1e3,
     }
+    figures = measure(solver.solve_all, model.puzzle, puzzles, attempts, **options)
+    return {**size, **figures}
 
 
-def measure(solve_all: SolveAll, puzzle: Puzzle, puzzles: Sequence[KnownPuzzle], attempts: int, **options: Any) -> Row:
-    """What so many attempts bring; the CPU time of the process, but for opening the engine.
+def measure(
+    solve_all: SolveAll,
+    puzzle: Puzzle,
+    puzzles: Sequence[KnownPuzzle],
+    attempts: int,
+    **options: Any,
+) -> Row:
+    """Solve all puzzles and return counts and CPU time; `options` are further request fields.
 
-    `options` are further fields of a request. `wrong` counts answers that were called proven and differ from the known
-    solution.
+    CPU time is that of this process, without opening the engine.
     """
-    requests = [SolveRequest(puzzle=p.puzzle, attempts=attempts, **options) for p in puzzles]
+    requests = [
+        SolveRequest(puzzle=known.puzzle, attempts=attempts, **options) for known in puzzles
+    ]
+    replies, cpu_s = _timed(solve_all, requests)
+    answers: list[SolveAnswer] = []
+    is_proven: list[bool] = []
+    segments: list[int] = []
+    for position in range(len(puzzles)):
+        answer = _answer(replies[position])
+        answers.append(answer)
+        is_proven.append(answer.verified is True)
+        segments.append(answer.total_segments)
+    is_proven_N = np.array(is_proven)
+    segments_N = np.array(segments)
+    segment_ms = 1e3 * cpu_s / segments_N.sum()
+    num_proven = int(is_proven_N.sum())
+    comparison = _compared(puzzle, puzzles, answers)
+    routes = _routes(answers)
+    row: dict[str, Any] = {"attempts": attempts, "solved": num_proven, "puzzles": len(answers)}
+    row["wrong"] = comparison.num_wrong
+    row["compared"] = comparison.num_compared
+    row["segments_per_puzzle"] = segments_N.mean()
+    row["segment_ms"] = segment_ms
+    row["ways"] = len(routes)
+    row["cost_over_least"] = np.mean(routes) if routes else None
+    row["cpu_s_per_puzzle"] = cpu_s / len(answers)
+    row["cpu_s_per_solve"] = cpu_s / num_proven if num_proven else None
+    for time_ms in TIMES_MS:
+        is_in_time_N = is_proven_N & (segments_N * segment_ms <= time_ms)
+        row[f"within_{time_ms}_ms"] = 100 * is_in_time_N.mean()
+    row["is_solved"] = is_proven
+    row["segments"] = segments
+    return row
+
+
+def _timed(solve_all: SolveAll, requests: Sequence[SolveRequest]) -> tuple[dict[int, Reply], float]:
+    """Return the replies and their CPU seconds; an empty call measures what opening costs."""
     began_s = time.process_time()
     assert not dict(solve_all([]))
-    opened_s = time.process_time()
+    opening_s = time.process_time() - began_s
+    began_s = time.process_time()
     replies = dict(solve_all(requests))
-    cpu_s = max(time.process_time() - opened_s - (opened_s - began_s), 0)
-    answers = [_answer(replies[position]) for position in range(len(puzzles))]
-    is_right = [
-        _is_as_good(puzzle, known, answer)
-        for known, answer in zip(puzzles, answers, strict=True)
-        if answer.verified is True and known.solution is not None
-    ]
-    over_least = [way.cost / way.optimum for answer in answers if (way := answer.route) and way.cost]
-    is_solved = np.array([answer.verified is True for answer in answers])
-    segments = np.array([answer.total_segments for answer in answers])
-    segment_ms = 1e3 * cpu_s / segments.sum()
-    within = {f"within_{ms}_ms": 100 * (is_solved & (segments * segment_ms <= ms)).mean() for ms in TIMES_MS}
-    return {
-        "attempts": attempts,
-        "solved": int(is_solved.sum()),
-        "puzzles": len(answers),
-        "wrong": is_right.count(False),
-        "compared": len(is_right),
-        "segments_per_puzzle": segments.mean(),
-        "segment_ms": segment_ms,
-        "ways": len(over_least),
-        "cost_over_least": np.mean(over_least) if over_least else None,
-        "cpu_s_per_puzzle": cpu_s / len(answers),
-        "cpu_s_per_solve": cpu_s / is_solved.sum() if is_solved.any() else None,
-        **within,
-        "is_solved": is_solved.tolist(),
-        "segments": segments.tolist(),
-    }
+    spent_s = time.process_time() - began_s
+    return replies, max(spent_s - opening_s, 0)
 
 
-def _is_as_good(puzzle: Puzzle, known: KnownPuzzle, answer: SolveAnswer) -> bool:
-    """Of several ways with the least cost a known solution is only one."""
-    assert known.solution is not None
+@dataclass(frozen=True)
+class _Comparison:
+    num_compared: int
+    num_wrong: int
+
+
+def _compared(
+    puzzle: Puzzle, puzzles: Sequence[KnownPuzzle], answers: Sequence[SolveAnswer]
+) -> _Comparison:
+    """Compare the proven answers with the known solutions."""
+    is_right: list[bool] = []
+    for known, answer in zip(puzzles, answers, strict=True):
+        if answer.verified is True and known.solution is not None:
+            is_right.append(_is_as_good(puzzle, known.puzzle, known.solution, answer))
+    return _Comparison(num_compared=len(is_right), num_wrong=is_right.count(False))
+
+
+def _is_as_good(puzzle: Puzzle, question: object, solution: Grid, answer: SolveAnswer) -> bool:
+    """A route is right if it costs no more, since several can have the minimum cost."""
     if not isinstance(puzzle, Routed) or answer.route is None:
-        return np.array_equal(puzzle.parse(answer.solution).grid, known.solution)
-    return answer.route.cost == puzzle.route(puzzle.parse(known.puzzle).grid, known.solution).cost
+        return np.array_equal(puzzle.parse(answer.solution).grid, solution)
+    known = puzzle.route(puzzle.parse(question).grid, solution)
+    return answer.route.cost == known.cost
+
+
+def _routes(answers: Sequence[SolveAnswer]) -> list[float]:
+    """Return the costs of complete routes over the minimum."""
+    ratios: list[float] = []
+    for answer in answers:
+        route = answer.route
+        if route is not None and route.cost:
+            ratios.append(route.cost / route.optimum)
+    return ratios
 
 
 def _answer(reply: Reply) -> SolveAnswer:
     if isinstance(reply, SolveAnswer):
         return reply
-    raise ValueError(f"a puzzle is refused: {reply.message}; {reply.remedy}.")
+    raise ValueError(f"a puzzle is rejected: {reply.message}; {reply.remedy}.")

@@ -1,7 +1,7 @@
-"""A server in trouble: its engine is killed and stopped, its model reloaded, and clients flood, stall, crumble and go.
+"""A server in trouble: its engine is killed or stopped, its model is reloaded, clients misbehave.
 
-Others ask as usual beside them. Each of their requests must get the answer that the quiet server gave, once, or a
-refusal that says why; and `/livez` must answer soon.
+Well-behaved clients send puzzles meanwhile. Each of their requests must get the answer that the
+quiet server gave, exactly once, or an error that names the reason; and `/livez` must answer soon.
 """
 
 import asyncio
@@ -10,121 +10,229 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import httpx
 import numpy as np
 
-from hrm_benchmarks import attacks
+from hrm_benchmarks import attacks, client
 from hrm_benchmarks import server as serving
-from hrm_benchmarks.processes import Soak
+from hrm_benchmarks.client import CheckedClient
 from hrm_benchmarks.report import Row, tell
-from hrm_benchmarks.server import RunningServer, Target
+from hrm_benchmarks.server import RunningServer
+from hrm_benchmarks.soak import positive
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.http import auth
 from hrm_puzzles.data.sources import Questions
 
-STALL_S = 2  # an engine without a step for so long is killed
-SINGLES, STREAMS, LINES = 8, 2, 100
-FLOOD, CRUMBLING, LEAVING = 500, 8, 20
-DWELL_S = 3.0  # how long slow readers and floods stay
-CRUMBS = b"transfer-encoding: chunked\r\n\r\n", b"1\r\n\n\r\n" * 20_000
+STALL_S = 2  # an engine without a step for this long is killed
+SLOTS = 4
+QUEUE_LIMIT = 16  # small, so that it fills up
+SINGLES = 8  # connections that send single puzzles
+STREAMS = 2  # connections that send batches
+LINES = 100  # of a batch
+FLOOD = 500  # connections at once
+CRUMBLING = 8  # clients that send a body in chunks of one byte
+LEAVING = 20  # clients that leave before their answer
+DWELL_S = 3.0  # how long floods and slow readers stay
+CRUMBS = b"transfer-encoding: chunked\r\n\r\n" + b"1\r\n\n\r\n" * 20_000
 
 
-def measure(bundle: Bundle, asked: Questions, *, seconds: float, every_s: float, seed: int) -> Row:
-    """Serve a bundle among troubles, one `every_s`; `faults` is empty where every promise was kept."""
-    key, rng = auth.new_secret(), np.random.default_rng(seed)
-    target = serving.bundle_target(bundle, asked, "cpu", threads=1, num_slots=4, queue_limit=16)
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How long the chaos lasts, the pause between two troubles, and the seed of their order."""
+
+    seconds: float
+    every_s: float
+    seed: int
+
+
+def measure(bundle: Bundle, questions: Questions, plan: Plan) -> Row:
+    """Serve a bundle in trouble; `faults` is empty if the server kept every promise."""
+    key = auth.new_secret()
+    target = serving.bundle_target(
+        bundle, questions, engine="cpu", threads=1, slots=SLOTS, queue_limit=QUEUE_LIMIT
+    )
     with tempfile.TemporaryDirectory() as folder:
-        auth.write_keys(Path(folder) / "keys", [auth.Key(label="chaos", role="admin", sha256=auth.hash_of(key))])
-        named = f"--bundle-dir={bundle.path.parent}", f"--keys={folder}/keys", f"--stall-seconds={STALL_S}"
-        with serving.running([*target.command, *named], {"x-api-key": key}) as server:
-            return asyncio.run(_Chaos(server, target, bundle, key, rng).run(seconds, every_s))
+        keys = Path(folder) / "keys"
+        admin = auth.Key(label="chaos", role="admin", sha256=auth.hash_of(key))
+        auth.write_keys(keys, [admin])
+        options = [
+            f"--bundle-dir={bundle.path.parent}",
+            f"--keys={keys}",
+            f"--stall-seconds={STALL_S}",
+        ]
+        with serving.running([*target.command, *options], {"x-api-key": key}) as server:
+            chaos = _run(server, target.bodies(), bundle, key, plan)
+            return asyncio.run(chaos)
 
 
-class _Chaos(Soak):
+async def _run(
+    server: RunningServer, bodies: Sequence[bytes], bundle: Bundle, key: str, plan: Plan
+) -> Row:
+    rng = np.random.default_rng(plan.seed)
+    async with client.session(server.url, {"x-api-key": key}) as http:
+        solutions = await _quiet_solutions(http, bodies)
+        checked = CheckedClient(http, bodies, solutions)
+        end_s = time.monotonic() + plan.seconds
+        draws = Draws(rng, len(bodies), end_s)
+        troubles = Troubles(
+            server=server, http=http, bodies=bodies, bundle=bundle, key=key, counts=checked.counts
+        )
+        probing = asyncio.ensure_future(attacks.probe(server.url, end_s))
+        sending = [troubles.make(rng, plan.every_s, end_s)]
+        for _ in range(SINGLES):
+            sending.append(checked.send_singles(draws.numbers()))
+        for _ in range(STREAMS):
+            sending.append(checked.send_batches(draws.batches(LINES)))
+        await asyncio.gather(*sending)
+        livez_s = await probing
+    await asyncio.sleep(STALL_S + 2 * serving.SETTLED_S)
+    return _figures(server, checked.counts, livez_s)
+
+
+async def _quiet_solutions(http: aiohttp.ClientSession, bodies: Sequence[bytes]) -> list[object]:
+    solutions: list[object] = []
+    for body in bodies:
+        answer, _ = await client.post(http, body)
+        solutions.append(answer["solution"])
+    return solutions
+
+
+def _figures(server: RunningServer, counts: Counter[str], livez_s: list[float]) -> Row:
+    slots = server.slots()
+    bad: dict[str, float] = {}
+    bad["wrong"] = counts["wrong"]
+    bad["twice"] = counts["twice"]
+    bad["lost"] = counts["lost"]
+    bad["waiting"] = slots["waiting"]
+    bad["places held"] = sum(lane["requests"] for lane in slots["lanes"])
+    figures: dict[str, Any] = {"counts": dict(sorted(counts.items()))}
+    figures["livez"] = attacks.livez_row(livez_s)
+    figures["engines_lost"] = slots["engine"]["losses"]
+    figures["faults"] = positive(bad)
+    return figures
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Random puzzle numbers until `end_s`."""
+
+    rng: np.random.Generator
+    num_puzzles: int
+    end_s: float
+
+    def numbers(self) -> Iterator[int]:
+        for (number,) in self.batches(1):
+            yield number
+
+    def batches(self, size: int) -> Iterator[list[int]]:
+        while time.monotonic() < self.end_s:
+            yield self.rng.integers(self.num_puzzles, size=size).tolist()
+
+
+class Troubles:
+    """What happens to the server; each trouble is a method, and `counts` records those made."""
+
     def __init__(
-        self, server: RunningServer, target: Target, bundle: Bundle, key: str, rng: np.random.Generator
+        self,
+        *,
+        server: RunningServer,
+        http: aiohttp.ClientSession,
+        bodies: Sequence[bytes],
+        bundle: Bundle,
+        key: str,
+        counts: Counter[str],
     ) -> None:
-        super().__init__(server, target)
-        self._bundle, self._rng, self._end_s = bundle, rng, 0.0
-        self._head = f"POST /solve/batch HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\n".encode()
-        self._head += b"content-type: application/x-ndjson\r\n"
-        self._key = key
+        self._server = server
+        self._http = http
+        self._bodies = bodies
+        self._bundle = bundle
+        self._counts = counts
+        self._head = (
+            "POST /solve/batch HTTP/1.1\r\n"
+            "host: x\r\n"
+            f"x-api-key: {key}\r\n"
+            "content-type: application/x-ndjson\r\n"
+        ).encode()
 
-    async def run(self, seconds: float, every_s: float) -> Row:
-        async with serving.client(self.server.url, {"x-api-key": self._key}) as self._http:
-            self.solutions = [(await serving.post(self._http, body))[0]["solution"] for body in self.bodies]
-            self._end_s = time.monotonic() + seconds
-            singles = (batch[0] for batch in self._numbers(1))
-            probe = asyncio.ensure_future(attacks.probe(self.server.url, self._end_s))
-            await asyncio.gather(
-                self._make_trouble(every_s),
-                *(self.ask_all(self._http, singles) for _ in range(SINGLES)),
-                *(self.stream_all(self._http, self._numbers(LINES)) for _ in range(STREAMS)),
-            )
-            times_s = await probe
-        await asyncio.sleep(STALL_S + 2 * serving.SETTLED_S)
-        slots = self.server.slots()
-        bad = {what: self.counts[what] for what in ("wrong", "twice", "lost")}
-        bad |= {"waiting": slots["waiting"], "places held": sum(one["requests"] for one in slots["lanes"])}
-        return {
-            "counts": dict(sorted(self.counts.items())),
-            "livez": attacks.livez_row(times_s),
-            "engines_lost": slots["engine"]["losses"],
-            "faults": [f"{count} {what}" for what, count in bad.items() if count],
-        }
-
-    def _numbers(self, size: int) -> Iterator[list[int]]:
-        while time.monotonic() < self._end_s:
-            yield self._rng.integers(len(self.bodies), size=size).tolist()
-
-    async def _make_trouble(self, every_s: float) -> None:
-        """One trouble after another in random order, each of them once before any comes again."""
-        troubles = self.kill, self.stop, self.reload, self.flood, self.crumble, self.read_slowly, self.leave
-        made, order = set[asyncio.Task[None]](), list[int]()
-        for _ in self._numbers(0):
-            order = order or self._rng.permutation(len(troubles)).tolist()
+    async def make(self, rng: np.random.Generator, every_s: float, end_s: float) -> None:
+        """Make troubles in random order, each of them once before any comes again."""
+        troubles = [
+            self.kill,
+            self.stop,
+            self.reload,
+            self.flood,
+            self.crumble,
+            self.read_slowly,
+            self.leave,
+        ]
+        making: list[asyncio.Task[None]] = []
+        order: list[int] = []
+        while time.monotonic() < end_s:
+            if not order:
+                order = rng.permutation(len(troubles)).tolist()
             trouble = troubles[order.pop()]
-            self.counts[f"made: {trouble.__name__}"] += 1
-            made.add(asyncio.ensure_future(trouble()))
-            tell(f"{trouble.__name__}: {self.counts['answered']} answered, {self.counts['wrong']} wrong")
+            name = trouble.__name__
+            self._counts[f"made: {name}"] += 1
+            making.append(asyncio.ensure_future(trouble()))
+            tell(f"{name}: {self._counts['answered']} answered, {self._counts['wrong']} wrong")
             await asyncio.sleep(every_s)
-        await asyncio.gather(*made)
+        await asyncio.gather(*making)
 
-    async def kill(self, number: int = signal.SIGKILL) -> None:
-        engine = (await asyncio.to_thread(self.server.slots))["engine"]
-        if engine["state"] == "ready":  # one that is stopped while it starts is not missed
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(engine["pid"], number)
+    async def kill(self) -> None:
+        await self._signal_engine(signal.SIGKILL)
 
     async def stop(self) -> None:
-        await self.kill(signal.SIGSTOP)
+        await self._signal_engine(signal.SIGSTOP)
+
+    async def _signal_engine(self, number: int) -> None:
+        slots = await asyncio.to_thread(self._server.slots)
+        engine = slots["engine"]
+        if engine["state"] != "ready":  # the server does not notice that a starting engine stops
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(engine["pid"], number)
 
     async def reload(self) -> None:
-        path, bundle = f"/models/{self._bundle.manifest.name}", str(self._bundle.path)
-        async with self._http.put(path, json={"bundle": bundle}) as response:
-            self.counts[f"reload: {response.status}"] += 1
+        path = f"/models/{self._bundle.manifest.name}"
+        content = {"bundle": str(self._bundle.path)}
+        async with self._http.put(path, json=content) as response:
+            self._counts[f"reload: {response.status}"] += 1
 
     async def flood(self) -> None:
-        await asyncio.gather(*(self._say(b"GET / HT") for _ in range(FLOOD)))
+        await self._visit_often(b"GET / HT", FLOOD)
 
     async def crumble(self) -> None:
-        await asyncio.gather(*(self._say(self._head + b"".join(CRUMBS)) for _ in range(CRUMBLING)))
+        await self._visit_often(self._head + CRUMBS, CRUMBLING)
 
     async def read_slowly(self) -> None:
-        lines = b"\n".join(self.bodies * 20)
-        await self._say(self._head + b"content-length: %d\r\n\r\n" % len(lines) + lines)
+        lines = b"\n".join(self._bodies) + b"\n"
+        await self._visit(self._request(20 * lines))
 
     async def leave(self) -> None:
-        said = self._head + b"content-length: 9999\r\n\r\n" + self.bodies[0] + b"\n"
-        await asyncio.gather(*(self._say(said, dwell_s=number / LEAVING) for number in range(LEAVING)))
+        line = self._bodies[0] + b"\n"
+        unfinished = self._head + b"content-length: 9999\r\n\r\n" + line
+        visits = [self._visit(unfinished, number / LEAVING) for number in range(LEAVING)]
+        await asyncio.gather(*visits)
 
-    async def _say(self, what: bytes, dwell_s: float = DWELL_S) -> None:
-        """Say something, read nothing, and leave after a while."""
+    async def _visit_often(self, content: bytes, count: int) -> None:
+        visits = [self._visit(content) for _ in range(count)]
+        await asyncio.gather(*visits)
+
+    def _request(self, body: bytes) -> bytes:
+        return self._head + b"content-length: %d\r\n\r\n" % len(body) + body
+
+    async def _visit(self, content: bytes, dwell_s: float = DWELL_S) -> None:
+        """Connect, send the content, read nothing, and leave after a while."""
+        port = httpx.URL(self._server.url).port
         with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(self.server.url).port, limit=1)
-            writer.write(what)
+            _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+            writer.write(content)
             await asyncio.sleep(dwell_s)
             writer.transport.abort()

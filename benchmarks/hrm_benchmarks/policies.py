@@ -1,215 +1,269 @@
 """Five ways to serve the same puzzles, all through the same lane and the same engine.
 
-They differ only in how many slots they use, whether a free slot is refilled while others still think, and whether rows
-that have halted are still computed. Rounds are interleaved and ratios taken inside one: a machine that slows down slows
-every policy.
+They differ in the number of slots, in whether a free slot is refilled while others still run, and
+in whether halted rows are still computed. Rounds are interleaved and ratios are taken inside a
+round, so that a machine that slows down slows every policy.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 from hrm_benchmarks.report import Row, print_table, tell
-from hrm_benchmarks.scripted import MAX_SEGMENTS, Scripted, VirtualClock, draw_segments, made_up
-from hrm_edge_runtime.batching import task
+from hrm_benchmarks.scripted import (
+    MAX_SEGMENTS,
+    RealClock,
+    Scripted,
+    VirtualClock,
+    draw_segments,
+    made_up,
+)
 from hrm_edge_runtime.batching.lane import Checker, Lane, run_all
-from hrm_edge_runtime.contract import halting
+from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.halting import HaltingPolicy, PolicyKind
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
 from hrm_puzzles import registry
-from hrm_puzzles.data.sources import Questions, questions_from_csv, questions_made
+from hrm_puzzles.data.sources import Questions
 
-COLUMNS = [
-    ("policy", "{policy}"),
-    ("puzzles/s", "{puzzles_per_s:.2f}"),
-    ("refill x", "{refill_ratio:.2f}"),
-    ("occupancy", "{occupancy:.3f}"),
-    ("whole", "{occupancy_whole_run:.3f}"),
-    ("of bound", "{share_of_bound:.3f}"),
-    ("host ms", "{host_ms_per_step:.3f}"),
-    ("step ms", "{step_ms:.2f}"),
-    ("segments", "{mean_segments:.2f}"),
-    ("exact", "{exact:.3f}"),
-    ("proven", "{verified:.3f}"),
-]
+COLUMNS = {
+    "policy": "{policy}",
+    "puzzles/s": "{puzzles_per_s:.2f}",
+    "refill x": "{refill_ratio:.2f}",
+    "occupancy": "{occupancy:.3f}",
+    "whole": "{occupancy_whole_run:.3f}",
+    "of bound": "{share_of_bound:.3f}",
+    "host ms": "{host_ms_per_step:.3f}",
+    "step ms": "{step_ms:.2f}",
+    "segments": "{mean_segments:.2f}",
+    "exact": "{exact:.3f}",
+    "proven": "{verified:.3f}",
+}
 LEGEND = """\
-refill x:   how many times as many puzzles per second refilling gives, in the same round
-occupancy:  slot-segments that held a live puzzle, of those offered while puzzles waited; whole: in the whole run
-of bound:   occupancy times the engine's share of the time; 1 is all that refilling can give
-host ms:    time outside the engine for each step
-exact:      puzzles with every cell right, under that policy's own halting; proven: those the check proves"""
+refill x:   how many times as many puzzles per second refill serves, in the same round
+occupancy:  share of the offered slot-segments that held a live puzzle while puzzles waited
+whole:      the same over the whole run
+of bound:   occupancy times the engine's share of the time; 1 is the most that refill can reach
+host ms:    time outside the engine per step
+exact:      puzzles with every cell right, under the policy's own halting; proven: by the check"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     name: str
-    single: bool = False
-    batches: bool = True  # waits for a whole batch before the next
+    single: bool = False  # one slot
+    batches: bool = True  # waits for the whole batch before the next
     burns: bool = False  # computes halted rows until their batch ends
     early_exit: bool = True
 
 
-POLICIES: tuple[Policy, ...] = (
-    Policy(name="refill", batches=False),  # what the server does
-    Policy(name="fixed", early_exit=False),  # always every segment
-    Policy(name="slowest", burns=True),
-    Policy(name="compaction"),  # halted rows leave the step
-    Policy(name="one-at-a-time", single=True),
-)
+REFILL = Policy(name="refill", batches=False)  # what the server does
+FIXED = Policy(name="fixed", early_exit=False)  # always every segment
+SLOWEST = Policy(name="slowest", burns=True)
+COMPACTION = Policy(name="compaction")  # halted rows leave the step
+ONE_AT_A_TIME = Policy(name="one-at-a-time", single=True)
+POLICIES = (REFILL, FIXED, SLOWEST, COMPACTION, ONE_AT_A_TIME)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Bench:
+    """What every policy serves: an engine, the puzzles and the halting rule."""
+
     engine: Engine
     puzzle: Checker
     puzzle_vector_E: Float32
     questions: Questions
-    rule: halting.HaltingPolicy
+    rule: HaltingPolicy
     clock: Callable[[], float]
     title: str
 
 
-def scripted_bench(one: Scripted, *, virtual: bool) -> Bench:
-    rng, puzzle, clock = np.random.default_rng(one.seed), registry.get(one.puzzle), VirtualClock()
-    asked = made_up(puzzle, one.puzzles, rng)
-    segments_N = draw_segments(one.segments, rng, one.puzzles)
+def scripted_bench(script: Scripted, clock: RealClock | VirtualClock) -> Bench:
+    rng = np.random.default_rng(script.seed)
+    puzzle = registry.get(script.puzzle)
+    questions = made_up(puzzle, script.puzzles, rng)
+    segments_N = draw_segments(script.segments, rng, script.puzzles)
+    mean = segments_N.mean()
+    title = f"{script.title}, mean {mean:.2f} segments, {questions.title}"
+    rule = HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS)
+    engine = script.engine(questions, segments_N, sleep=clock.sleep)
     return Bench(
-        engine=one.engine(asked, segments_N, sleep=clock.sleep if virtual else time.sleep),
+        engine=engine,
         puzzle=puzzle,
         puzzle_vector_E=np.zeros(1, np.float32),
-        questions=asked,
-        rule=halting.HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS),
-        clock=clock if virtual else time.perf_counter,
-        title=f"{one.title}, mean {segments_N.mean():.2f} segments, {asked.title}",
+        questions=questions,
+        rule=rule,
+        clock=clock,
+        title=title,
     )
 
 
 def bundle_bench(
     bundle: Bundle,
-    asked: Questions,
+    questions: Questions,
+    *,
     precision: str,
-    kind: halting.PolicyKind | None,
+    kind: PolicyKind | None,
     num_slots: int,
     num_threads: int,
-    *,
     cpu_clock: bool,
 ) -> Bench:
-    """The real engine of a bundle, under its own halting rule or one of another kind."""
-    rule = bundle.manifest.halting_policy()
-    rule = replace(rule, kind=kind or rule.kind)
+    """Return the real engine of a bundle, under its own halting rule or one of another kind."""
+    own_rule = bundle.manifest.halting_policy()
+    rule = replace(own_rule, kind=kind or own_rule.kind)
+    engine = engine_from_bundle(
+        bundle, precision=precision, num_slots=num_slots, num_threads=num_threads
+    )
+    halting = f"rule {rule.kind} > {rule.threshold:g} up to {rule.max_segments} segments"
+    clock = time.process_time if cpu_clock else time.perf_counter
+    seconds = "CPU" if cpu_clock else "wall"
+    sizes = f"{num_slots} slots, {num_threads} threads, {seconds} seconds"
     return Bench(
-        engine=engine_from_bundle(bundle, precision=precision, num_slots=num_slots, num_threads=num_threads),
+        engine=engine,
         puzzle=bundle.puzzle,
         puzzle_vector_E=np.asarray(bundle.puzzle_table[0]),
-        questions=asked,
+        questions=questions,
         rule=rule,
-        clock=time.process_time if cpu_clock else time.perf_counter,
-        title=f"{bundle.manifest.name} {precision}, {asked.title}, rule {rule.kind} > {rule.threshold:g} up to "
-        f"{rule.max_segments} segments, {num_slots} slots, {num_threads} threads, "
-        f"{'CPU' if cpu_clock else 'wall'} seconds",
+        clock=clock,
+        title=f"{bundle.manifest.name} {precision}, {questions.title}, {halting}, {sizes}",
     )
 
 
-def questions_for(bundle: Bundle, csv: Path | None, difficulty: str | None, num_puzzles: int, seed: int) -> Questions:
-    """From the CSV where there is one, else fresh ones, by default of the easiest kind."""
-    if csv is not None:
-        return questions_from_csv(csv, bundle.puzzle).sample(num_puzzles, seed)
-    easiest = next(iter(bundle.puzzle.difficulties), "")  # puzzles without difficulties are refused
-    return questions_made(bundle.puzzle, num_puzzles, difficulty=difficulty or easiest, seed=seed)
-
-
 def measure(bench: Bench, *, rounds: int) -> dict[str, Row]:
-    """Run every policy in every round; for each the medians of its figures, and its last run's segments."""
-    seen: dict[str, list[Row]] = {policy.name: [] for policy in POLICIES}
-    histograms: dict[str, Row] = {}
+    """Run every policy in every round.
+
+    Returns the medians of each policy's figures and the histogram of the segments of its last run.
+    """
+    rows_of: dict[str, list[Row]] = {policy.name: [] for policy in POLICIES}
+    histograms: dict[str, list[int]] = {}
+    refill_per_s = 0.0
     for number in range(1, rounds + 1):
         for policy in POLICIES:
-            tell(f"round {number} of {rounds}: {policy.name}")
+            name = policy.name
+            tell(f"round {number} of {rounds}: {name}")
             results, figures = serve(policy, bench)
-            refill = figures if policy.name == "refill" else seen["refill"][-1]
-            ratio = refill["puzzles_per_s"] / figures["puzzles_per_s"]
-            seen[policy.name].append({**figures, "refill_ratio": ratio})
-            counts = np.bincount([result.segments for result in results])
-            histograms[policy.name] = {"segments_histogram": counts.tolist()}
-    return {
-        name: {**{key: median(row[key] for row in rows) for key in rows[0]}, **histograms[name]}
-        for name, rows in seen.items()
-    }
+            per_s = figures["puzzles_per_s"]
+            if policy is REFILL:  # the first of every round
+                refill_per_s = per_s
+            rows_of[name].append({**figures, "refill_ratio": refill_per_s / per_s})
+            segments = [result.segments for result in results]
+            histograms[name] = np.bincount(segments).tolist()
+    found: dict[str, Row] = {}
+    for name, rows in rows_of.items():
+        found[name] = {**_medians(rows), "segments_histogram": histograms[name]}
+    return found
 
 
-def serve(policy: Policy, bench: Bench) -> tuple[list[task.Attempt], Row]:
-    """Serve all puzzles, present from the start, in the same order under every policy; the figures say how it went."""
-    rule = bench.rule if policy.early_exit else replace(bench.rule, kind="fixed")
-    attempts = [
-        task.Attempt(
-            attempt_id=asked.index,
-            tokens_T=asked.tokens_T,
+def _medians(rows: Sequence[Row]) -> dict[str, Any]:
+    medians: dict[str, Any] = {}
+    for name in rows[0]:
+        medians[name] = median(row[name] for row in rows)
+    return medians
+
+
+def serve(policy: Policy, bench: Bench) -> tuple[list[Attempt], Row]:
+    """Serve all puzzles, which wait from the start, in the same order under every policy.
+
+    Returns the ended attempts and the figures of the run.
+    """
+    attempts = _attempts(policy, bench)
+    width = 1 if policy.single else bench.engine.num_slots
+    meter = _Meter(bench.engine, width=width, burns=policy.burns, num_puzzles=len(attempts))
+    lane = Lane(meter, bench.puzzle, queue_limit=len(attempts), clock=bench.clock)
+    batch = width if policy.batches else len(attempts)
+    results: list[Attempt] = []
+    began_s = bench.clock()
+    for start in range(0, len(attempts), batch):
+        results += run_all(lane, attempts[start : start + batch])
+    seconds = bench.clock() - began_s
+    return results, _figures(results, seconds, lane, meter, bench.questions)
+
+
+def _attempts(policy: Policy, bench: Bench) -> list[Attempt]:
+    rule = bench.rule
+    if not policy.early_exit:
+        rule = replace(rule, kind="fixed")
+    attempts: list[Attempt] = []
+    for question in bench.questions:
+        attempt = Attempt(
+            attempt_id=question.index,
+            tokens_T=question.tokens_T,
             puzzle_vector_E=bench.puzzle_vector_E,
             policy=rule,
             arrival_s=0.0,
         )
-        for asked in bench.questions
-    ]
-    width = 1 if policy.single else bench.engine.num_slots
-    meter = _Meter(bench.engine, width=width, burns=policy.burns, num_puzzles=len(attempts))
-    lane = Lane(meter, bench.puzzle, queue_limit=len(attempts), clock=bench.clock)
-    size = width if policy.batches else len(attempts)
-    results: list[task.Attempt] = []
-    began = bench.clock()
-    for start in range(0, len(attempts), size):
-        results += run_all(lane, attempts[start : start + size])
-    return results, _figures(results, bench.clock() - began, lane, meter, bench.questions)
+        attempts.append(attempt)
+    return attempts
 
 
-def _figures(results: Sequence[task.Attempt], wall_s: float, lane: Lane, meter: "_Meter", asked: Questions) -> Row:
-    seen, occupancy = lane.snapshot(), meter.backlog_rows_used / max(1, meter.backlog_rows_offered)
-    exact = [
-        result.answer_T is not None and np.array_equal(result.answer_T, asked[result.attempt_id].labels_T)
-        for result in results
-    ]
-    return {
-        "puzzles_per_s": len(results) / wall_s,
-        "occupancy": occupancy,
-        "occupancy_whole_run": seen.slot_segments / (seen.steps * seen.num_slots),
-        "share_of_bound": occupancy * seen.step_seconds_total / wall_s,
-        "host_ms_per_step": 1e3 * seen.host_seconds_total / seen.steps,
-        "step_ms": 1e3 * seen.step_seconds_total / seen.steps,
-        "mean_segments": float(np.mean([result.segments for result in results])),
-        "exact": float(np.mean(exact)),
-        "verified": float(np.mean([result.verified is True for result in results])),
-        "steps": seen.steps,
-    }
+def _figures(
+    results: Sequence[Attempt], seconds: float, lane: Lane, meter: "_Meter", questions: Questions
+) -> Row:
+    seen = lane.snapshot()
+    offered = seen.steps * seen.num_slots
+    engine_share = seen.step_seconds_total / seconds
+    row: dict[str, Any] = {"puzzles_per_s": len(results) / seconds}
+    row["occupancy"] = meter.occupancy
+    row["occupancy_whole_run"] = seen.slot_segments / offered
+    row["share_of_bound"] = meter.occupancy * engine_share
+    row["host_ms_per_step"] = 1e3 * seen.host_seconds_total / seen.steps
+    row["step_ms"] = 1e3 * seen.step_seconds_total / seen.steps
+    row["mean_segments"] = _mean(result.segments for result in results)
+    row["exact"] = _mean(_is_exact(result, questions) for result in results)
+    row["verified"] = _mean(result.verified is True for result in results)
+    row["steps"] = seen.steps
+    return row
 
 
-def print_figures(title: str, by_policy: Mapping[str, Row]) -> None:
-    rows = [
-        {"policy": name, **row, **({"refill_ratio": None} if name == "refill" else {"share_of_bound": None})}
-        for name, row in by_policy.items()
-    ]
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _is_exact(result: Attempt, questions: Questions) -> bool:
+    if result.answer_T is None:
+        return False
+    label_T = questions[result.attempt_id].labels_T
+    return np.array_equal(result.answer_T, label_T)
+
+
+def print_figures(title: str, row_of: Mapping[str, Row]) -> None:
+    rows: list[Row] = []
+    for name, row in row_of.items():
+        # Refill is its own yardstick, and the bound is the bound of refill.
+        hidden = "refill_ratio" if name == REFILL.name else "share_of_bound"
+        rows.append({**row, "policy": name, hidden: None})
     print_table(title, COLUMNS, rows, caption=LEGEND, left=["policy"])
 
 
 class _Meter(Engine):
-    """An engine that counts rows while puzzles wait, and computes halted rows where the policy burns them."""
+    """An engine that counts rows while puzzles wait, and computes halted rows if `burns`."""
 
     def __init__(self, engine: Engine, *, width: int, burns: bool, num_puzzles: int) -> None:
         self.num_slots = width
         self.seq_len = engine.seq_len
-        self.backlog_rows_used = self.backlog_rows_offered = 0
         self._engine = engine
         self._burns = burns
         self._num_waiting = num_puzzles
         self._batch_width = 0
+        self._rows_used = 0
+        self._rows_offered = 0
+
+    @property
+    def occupancy(self) -> float:
+        """Share of the offered rows that were used while puzzles waited."""
+        return self._rows_used / max(1, self._rows_offered)
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
         self._num_waiting -= 1
-        self._batch_width = max(self._batch_width, slot + 1) if slot else 1  # a batch begins with slot 0
+        if slot == 0:  # a batch begins with slot 0
+            self._batch_width = 0
+        self._batch_width = max(self._batch_width, slot + 1)
         self._engine.load(slot, tokens_T, puzzle_vector_E)
 
     def move(self, source: int, target: int) -> None:
@@ -217,8 +271,8 @@ class _Meter(Engine):
 
     def step(self, num_active: int) -> StepOutput:
         if self._num_waiting:
-            self.backlog_rows_used += num_active
-            self.backlog_rows_offered += self.num_slots
+            self._rows_used += num_active
+            self._rows_offered += self.num_slots
         if not self._burns:
             return self._engine.step(num_active)
         output = self._engine.step(self._batch_width)
@@ -229,4 +283,4 @@ class _Meter(Engine):
         )
 
     def close(self) -> None:
-        """The engine is closed by its owner."""
+        """Do nothing; the owner closes the engine."""

@@ -1,6 +1,7 @@
-"""What benchmarks share: what they print, and contestants in turns, each in a process (allocator, caches) of its own.
+"""What the benchmarks share: printed figures, and contestants that take turns.
 
-A row of figures is a mapping with the keys of `--json`; a column is a heading and a format of such a row.
+Each contestant runs in a process of its own, with its own allocator and caches. A row is a mapping
+with the keys of `--json`.
 Shapes: R rounds, C contestants.
 """
 
@@ -14,66 +15,86 @@ import sys
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from hrm_host import board, system
 
-PAPER_WIDTH = 160  # characters
+PIPE_WIDTH = 160  # characters; wide enough that no figure is cut
 
 Row = Mapping[str, Any]
-Columns = Sequence[tuple[str, str]]
+Columns = Mapping[str, str]
+"""The headings of a table, each with a format of a row."""
 
 
 def environment() -> dict[str, object]:
-    """The machine and the libraries, and how busy the machine is with other work."""
-    return {
-        "machine": platform.machine(),
-        "system": platform.platform(),
-        "processor": board.Host().cpu_model or platform.processor(),
-        "cores": os.cpu_count(),
-        "load_average": system.load_average(),
-        "python": platform.python_version(),
-        "onnxruntime": version("onnxruntime"),
-        "numpy": version("numpy"),
-    }
+    """Return the machine, the libraries, and the load of other work."""
+    seen: dict[str, object] = {}
+    seen["machine"] = platform.machine()
+    seen["system"] = platform.platform()
+    seen["processor"] = board.Host().cpu_model or platform.processor()
+    seen["cores"] = os.cpu_count()
+    seen["load_average"] = system.load_average()
+    seen["python"] = platform.python_version()
+    seen["onnxruntime"] = version("onnxruntime")
+    seen["numpy"] = version("numpy")
+    return seen
 
 
-def print_json(settings: Row, *, machine: Row | None = None, **found: object) -> None:
-    content = {"environment": {**environment(), **(machine or {})}, "settings": settings, **found}
+def print_json(settings: Row, *, machine: Row | None = None, **figures: object) -> None:
+    seen = {**environment(), **(machine or {})}
+    content = {"environment": seen, "settings": settings, **figures}
     print(json.dumps(content, indent=2, default=str))
 
 
 def print_table(
-    title: str, columns: Columns, rows: Iterable[Row], *, caption: str = "", left: Collection[str] = ()
+    title: str,
+    columns: Columns,
+    rows: Iterable[Row],
+    *,
+    caption: str = "",
+    left: Collection[str] = (),
 ) -> None:
-    """Print a line for each row; the columns named in `left` are aligned there."""
-    table = Table(title=title or None, caption=caption or None, title_justify="left", caption_justify="left")
-    for heading, _ in columns:
-        table.add_column(heading, justify="left" if heading in left else "right")
+    """Print a line for each row; align the columns named in `left` on the left."""
+    table = Table(
+        title=title or None, caption=caption or None, title_justify="left", caption_justify="left"
+    )
+    for heading in columns:
+        justify = "left" if heading in left else "right"
+        table.add_column(heading, justify=justify)
     for row in rows:
-        shown = {name: _shown(value) for name, value in row.items()}
-        table.add_row(*(form.format(**shown) for _, form in columns))
+        table.add_row(*cells(columns, row))
     paper().print(table)
 
 
+def cells(columns: Columns, row: Row) -> list[str]:
+    """Return the text of each column; a value that is None becomes a dash."""
+    values = {name: _shown(value) for name, value in row.items()}
+    return [form.format(**values) for form in columns.values()]
+
+
 def paper() -> Console:
-    """Standard output; in a pipe it is wide enough that no figure is cut."""
+    """Return standard output as a console."""
     console = Console()
-    return console if console.is_terminal else Console(width=PAPER_WIDTH)
+    if console.is_terminal:
+        return console
+    return Console(width=PIPE_WIDTH)
 
 
 def tell(line: str) -> None:
+    """Print a line of progress to standard error."""
     Console(file=sys.stderr).print(line, style="dim", highlight=False)
 
 
 @contextlib.contextmanager
 def leaving_at_sigterm() -> Generator[None]:
-    """Meanwhile SIGTERM raises, so that it does not leave a server behind."""
+    """Turn SIGTERM into SystemExit, so that it does not leave a server behind."""
 
     def leave(signal_number: int, _: object) -> NoReturn:
         sys.exit(128 + signal_number)
@@ -86,13 +107,15 @@ def leaving_at_sigterm() -> Generator[None]:
 
 
 def _shown(value: object) -> object:
+    if value is None:
+        return _Missing()
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return _Missing() if value is None else value
+    return value
 
 
 class _Missing:
-    """A figure that there is not, in any format."""
+    """A missing figure; prints as a dash in any format."""
 
     def __format__(self, spec: str) -> str:
         return "-"
@@ -100,39 +123,63 @@ class _Missing:
 
 Step = Callable[[], object]
 Make = Callable[[], tuple[Any, Step]]
-"""Called in a process of its own: returns a greeting, and the step that is timed."""
+"""Called in a process of its own; returns a greeting and the step to time."""
 
 RATIO = "{ratio:.2f} ({ratio_low:.2f} to {ratio_high:.2f})"
 
-_steps: list[Step] = []  # in a contestant's process, its own
+_steps: list[Step] = []  # holds one step in the process of a contestant
 
 
-class Rounds(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """How often the contestants take turns, and how long a turn lasts."""
+
     number: int
     turn_s: float
-    cpu_clock: bool  # a step's seconds are those of the CPU, else of the wall
+    cpu_clock: bool  # count CPU seconds instead of wall seconds
 
     @property
     def title(self) -> str:
-        return f"{self.number} rounds, {'CPU' if self.cpu_clock else 'wall'} seconds"
+        clock = "CPU" if self.cpu_clock else "wall"
+        return f"{self.number} rounds, {clock} seconds"
 
 
 def take_turns(
-    contestants: Sequence[Make], rounds: Rounds, greeted: Callable[[list[Any]], object] = lambda _: None
-) -> np.typing.NDArray[np.float64]:
-    """Seconds of one step, [R, C]; `greeted` sees all greetings first, and what it raises ends the contest."""
+    contestants: Sequence[Make],
+    rounds: Rounds,
+    check_greetings: Callable[[list[Any]], object] = lambda _: None,
+) -> NDArray[np.float64]:
+    """Return the seconds of one step, [R, C].
+
+    `check_greetings` sees all greetings first; if it raises, the contest ends.
+    """
     context = multiprocessing.get_context("spawn")
     with contextlib.ExitStack() as stack:
-        workers = [stack.enter_context(ProcessPoolExecutor(1, context)) for _ in contestants]
-        begun = [worker.submit(_begin, make) for worker, make in zip(workers, contestants, strict=True)]
-        greeted([one.result() for one in begun])
-        for worker in workers:
-            worker.submit(_turn, 0.0, False).result()  # what the first steps allocate and tune is not counted
+        workers: list[ProcessPoolExecutor] = []
+        for _ in contestants:
+            worker = ProcessPoolExecutor(1, context)
+            workers.append(stack.enter_context(worker))
+        check_greetings(_greetings(workers, contestants))
+        _turns(workers, 0.0, cpu_clock=False)  # uncounted: the first steps allocate and tune
         seconds_RC: list[list[float]] = []
         for number in range(1, rounds.number + 1):
             tell(f"round {number} of {rounds.number}")
-            seconds_RC.append([worker.submit(_turn, rounds.turn_s, rounds.cpu_clock).result() for worker in workers])
+            seconds_RC.append(_turns(workers, rounds.turn_s, cpu_clock=rounds.cpu_clock))
     return np.array(seconds_RC)
+
+
+def _greetings(workers: Sequence[ProcessPoolExecutor], contestants: Sequence[Make]) -> list[Any]:
+    """Let all contestants prepare at the same time."""
+    pairs = zip(workers, contestants, strict=True)
+    beginning = [worker.submit(_begin, make) for worker, make in pairs]
+    return [future.result() for future in beginning]
+
+
+def _turns(
+    workers: Sequence[ProcessPoolExecutor], turn_s: float, *, cpu_clock: bool
+) -> list[float]:
+    """Let one contestant run after another."""
+    return [worker.submit(_turn, turn_s, cpu_clock).result() for worker in workers]
 
 
 def _begin(make: Make) -> Any:
@@ -147,16 +194,25 @@ def _turn(turn_s: float, cpu_clock: bool) -> float:
 
 
 def step_seconds(step: Step, turn_s: float, *, cpu_clock: bool) -> float:
-    """Mean seconds of a step that is repeated until so much time has passed on the wall, at least once."""
+    """Repeat a step for `turn_s` wall seconds, at least once; return the mean seconds of a step."""
     clock = time.process_time if cpu_clock else time.perf_counter
-    num_steps, began, until_s = 0, clock(), time.perf_counter() + turn_s
-    while num_steps == 0 or time.perf_counter() < until_s:
+    num_steps = 0
+    began_s = clock()
+    end_s = time.perf_counter() + turn_s
+    while num_steps == 0 or time.perf_counter() < end_s:
         step()
         num_steps += 1
-    return (clock() - began) / num_steps
+    return (clock() - began_s) / num_steps
 
 
-def beside_first(rates_RC: np.typing.NDArray[np.float64]) -> list[Row]:
-    """How many times as fast as the first contestant each is, in the same round: median and quartiles."""
-    quartiles_3C = np.quantile(rates_RC / rates_RC[:, :1], (0.25, 0.5, 0.75), axis=0)
-    return [{"ratio": middle, "ratio_low": low, "ratio_high": high} for low, middle, high in quartiles_3C.T.tolist()]
+def beside_first(rates_RC: NDArray[np.float64]) -> list[Row]:
+    """Return how many times as fast as the first contestant each is: median and quartiles.
+
+    Ratios are taken inside a round, so that a machine that slows down slows every contestant.
+    """
+    ratios_RC = rates_RC / rates_RC[:, :1]
+    quartiles_3C = np.quantile(ratios_RC, (0.25, 0.5, 0.75), axis=0)
+    rows: list[Row] = []
+    for low, median, high in quartiles_3C.T.tolist():
+        rows.append({"ratio": median, "ratio_low": low, "ratio_high": high})
+    return rows

@@ -1,4 +1,4 @@
-"""A scripted engine and its work (made-up puzzles, their segments, what a step costs), and a real server over it.
+"""A scripted engine with its puzzles, and a real server over it.
 
     python -m hrm_benchmarks.scripted --port 8123 '{"step_ms": 5}'
 
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,87 +28,134 @@ from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
 
 NAME = "scripted"
-MAX_SEGMENTS = 16
-EASY, HARD = range(1, 4), range(12, 17)  # the two humps of a bimodal shape
+MAX_SEGMENTS = 16  # of the published evaluation
+EASY_SEGMENTS = np.arange(1, 4)  # the lower hump of a bimodal shape
+HARD_SEGMENTS = np.arange(12, 17)  # the upper hump
 
 Shares = NDArray[np.float64]
+Segments = NDArray[np.int64]
 
 Cost = Literal["flat", "half", "linear"]
-COST_OF: dict[Cost, tuple[float, float]] = {"flat": (1.0, 0.0), "half": (0.5, 0.5), "linear": (0.0, 1.0)}
-"""Of a step, and of each of its rows."""
+COST_OF_STEP: dict[Cost, float] = {"flat": 1.0, "half": 0.5, "linear": 0.0}
+"""In units of `step_ms`; each row costs the rest."""
+
+
+class RealClock:
+    """Wall seconds."""
+
+    def __call__(self) -> float:
+        return time.perf_counter()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 class VirtualClock:
     """Seconds that pass only in `sleep`: exact accounting in no time."""
 
     def __init__(self) -> None:
-        self._now = 0.0
+        self._now_s = 0.0
 
     def __call__(self) -> float:
-        return self._now
+        return self._now_s
 
     def sleep(self, seconds: float) -> None:
-        self._now += seconds
+        self._now_s += seconds
 
 
 def segment_shares(name: str) -> Shares:
-    """A shape by name, or a recorded one: a JSON file from `hrm-bench serve --json`, or of a list of counts."""
+    """Return a shape by its name, or a recorded one.
+
+    A recorded shape is a JSON file: the output of `hrm-bench serve --json`, or a list of counts.
+    Raises ValueError for anything else.
+    """
     if name in SHAPES:
         return SHAPES[name]
-    if not Path(name).is_file():
-        raise ValueError(f"{name!r} is no segment distribution: name a JSON file or one of {', '.join(SHAPES)}.")
+    path = Path(name)
+    if not path.is_file():
+        known = ", ".join(SHAPES)
+        raise ValueError(
+            f"{name!r} is not a segment distribution: name a JSON file or one of {known}."
+        )
     try:
-        content = json.loads(Path(name).read_text(encoding="utf-8"))
-        counts = content["runs"]["refill"]["segments_histogram"] if isinstance(content, dict) else content
-        counts_S = np.array(counts, np.float64)[1:]
+        counts_S = _recorded_counts(path)
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{name} holds no segment histogram ({error}): record one with --json.") from error
-    if counts_S.ndim != 1 or not counts_S.sum() > 0 or counts_S.min() < 0:
-        raise ValueError(f"{name} holds no counts of segments: give [0, after 1, after 2, ...].")
+        raise ValueError(
+            f"{name} lacks a segment histogram ({error}): record one with --json."
+        ) from error
+    is_histogram = counts_S.ndim == 1 and counts_S.sum() > 0 and counts_S.min() >= 0
+    if not is_histogram:
+        raise ValueError(f"{name} lacks counts of segments: give [0, after 1, after 2, ...].")
     return counts_S / counts_S.sum()
 
 
-def draw_segments(name: str, rng: np.random.Generator, num_puzzles: int) -> NDArray[np.int64]:
+def _recorded_counts(path: Path) -> Shares:
+    content: Any = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(content, dict):
+        content = content["runs"]["refill"]["segments_histogram"]
+    return np.array(content, np.float64)[1:]
+
+
+def draw_segments(name: str, rng: np.random.Generator, num_puzzles: int) -> Segments:
+    """Return random numbers of segments with the distribution of that name."""
     share_S = segment_shares(name)
-    return rng.choice(np.arange(1, len(share_S) + 1), size=num_puzzles, p=share_S)
+    segments_S = np.arange(1, len(share_S) + 1)
+    return rng.choice(segments_S, size=num_puzzles, p=share_S)
 
 
 def geometric(mean: float) -> Shares:
-    """A geometric law cut off at 16 segments, with that mean."""
+    """Return a geometric law with this mean, cut off at `MAX_SEGMENTS`."""
     segments_S = np.arange(1, MAX_SEGMENTS + 1)
-    # sum of (s - mean) ratio^s is 0; its coefficients change sign once, so one root is positive
+    # The sum of (s - mean) ratio^s is zero. Its coefficients change sign once, so exactly one
+    # root is positive.
     roots = np.roots((segments_S - mean)[::-1])
-    (ratio,) = roots[(abs(roots.imag) < 1e-9) & (roots.real > 0)].real
+    is_real = abs(roots.imag) < 1e-9
+    (ratio,) = roots[is_real & (roots.real > 0)].real
     weight_S = ratio**segments_S
     return weight_S / weight_S.sum()
 
 
 def bimodal(mean: float) -> Shares:
-    """Easy puzzles of 1 to 3 segments mixed with hard ones of 12 to 16, with that mean."""
-    hard = (mean - np.mean(EASY)) / (np.mean(HARD) - np.mean(EASY))
+    """Return a mixture of easy and hard puzzles with this mean."""
+    easy_mean = EASY_SEGMENTS.mean()
+    hard_mean = HARD_SEGMENTS.mean()
+    hard_share = (mean - easy_mean) / (hard_mean - easy_mean)
     share_S = np.zeros(MAX_SEGMENTS)
-    share_S[np.array(EASY) - 1] = (1 - hard) / len(EASY)
-    share_S[np.array(HARD) - 1] = hard / len(HARD)
+    share_S[EASY_SEGMENTS - 1] = (1 - hard_share) / len(EASY_SEGMENTS)
+    share_S[HARD_SEGMENTS - 1] = hard_share / len(HARD_SEGMENTS)
     return share_S
 
 
-SHAPES = {f"{kind}{mean}": shape(mean) for kind, shape in (("geo", geometric), ("bim", bimodal)) for mean in (3, 5, 8)}
+SHAPES: dict[str, Shares] = {}
+for _mean in (3, 5, 8):
+    SHAPES[f"geo{_mean}"] = geometric(_mean)
+    SHAPES[f"bim{_mean}"] = bimodal(_mean)
 
 
 def made_up(puzzle: Puzzle, num_puzzles: int, rng: np.random.Generator) -> Questions:
-    """Symmetric images of one generated puzzle: cheap, provable, each with one solution, and hardly two alike."""
+    """Return symmetric images of one generated puzzle.
+
+    They are cheap, provable, and have one solution each; hardly two are equal.
+    """
     example = puzzle.generate(rng, puzzle.difficulties[0])
-    both = [np.repeat(puzzle.encode(grid)[None], num_puzzles, axis=0) for grid in (example.question, example.answer)]
-    tokens_NT, labels_NT = puzzle.augment_BT(rng, *both)
-    ids_N = np.zeros(num_puzzles, np.int32)
-    return Questions(tokens_NT=tokens_NT, labels_NT=labels_NT, puzzle_ids_N=ids_N, source="made up")
+    question_T = puzzle.encode(example.question)
+    answer_T = puzzle.encode(example.answer)
+    questions_NT = np.repeat(question_T[None], num_puzzles, axis=0)
+    answers_NT = np.repeat(answer_T[None], num_puzzles, axis=0)
+    tokens_NT, labels_NT = puzzle.augment_BT(rng, questions_NT, answers_NT)
+    return Questions(
+        tokens_NT=tokens_NT,
+        labels_NT=labels_NT,
+        puzzle_ids_N=np.zeros(num_puzzles, np.int32),
+        source="made up",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scripted:
-    """A scripted engine and its work; a step over B rows sleeps `step_ms` times the cost of B.
+    """A scripted engine and its puzzles; a step of B rows takes `step_ms` times the cost of B.
 
-    The puzzles are made up from the seed, so it tells every question, its answer and its segments.
+    The seed determines every question, its answer and its number of segments.
     """
 
     puzzle: str = "sudoku"
@@ -126,38 +173,63 @@ class Scripted:
         return f"scripted engine, {self.segments}, {self.slots} slots, {step}"
 
     def questions(self) -> Questions:
-        return made_up(registry.get(self.puzzle), self.puzzles, np.random.default_rng(self.seed))
+        puzzle = registry.get(self.puzzle)
+        return made_up(puzzle, self.puzzles, np.random.default_rng(self.seed))
 
     def engine(
-        self, asked: Questions, segments_N: NDArray[np.int64], *, sleep: Callable[[float], object] = time.sleep
+        self,
+        questions: Questions,
+        segments_N: Segments,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> ScriptedEngine:
-        """Plays every question's label after its number of segments; any other question is its own answer."""
-        script_of = {
-            one.tokens_T.tobytes(): Script(answer_T=one.labels_T, segments=int(segments))
-            for one, segments in zip(asked, segments_N, strict=True)
-        }
-        of_step, of_row = COST_OF[self.cost]
+        """Return an engine that answers a question with its label after its number of segments.
+
+        Any other question is its own answer after one segment.
+        """
+        script_of: dict[bytes, Script] = {}
+        for question, segments in zip(questions, segments_N, strict=True):
+            script = Script(answer_T=question.labels_T, segments=int(segments))
+            script_of[question.tokens_T.tobytes()] = script
+
+        def play(tokens_T: NDArray[np.int32]) -> Script:
+            script = script_of.get(tokens_T.tobytes())
+            return script or Script(answer_T=tokens_T)
+
         return ScriptedEngine(
             num_slots=self.slots,
-            seq_len=asked.tokens_NT.shape[1],
-            play=lambda tokens_T: script_of.get(tokens_T.tobytes()) or Script(answer_T=tokens_T),
-            step_s=lambda num_rows: self.step_ms / 1e3 * (of_step + of_row * num_rows),
+            seq_len=questions.tokens_NT.shape[1],
+            play=play,
+            step_s=self._step_s,
             sleep=sleep,
         )
 
+    def _step_s(self, num_rows: int) -> float:
+        of_step = COST_OF_STEP[self.cost]
+        of_row = 1 - of_step
+        return self.step_ms / 1e3 * (of_step + of_row * num_rows)
 
-def scripted_lanes(one: Scripted) -> Lanes:
-    """Made in the engine process."""
-    segments_N = draw_segments(one.segments, np.random.default_rng(one.seed), one.puzzles)
-    engine = one.engine(one.questions(), segments_N)
-    lane = TaskLane(engine, registry.get(one.puzzle), np.zeros((1, 4), np.float32), queue_limit=one.queue_limit)
+
+def scripted_lanes(script: Scripted) -> Lanes:
+    """Make the one lane; runs in the engine process."""
+    rng = np.random.default_rng(script.seed)
+    segments_N = draw_segments(script.segments, rng, script.puzzles)
+    engine = script.engine(script.questions(), segments_N)
+    puzzle = registry.get(script.puzzle)
+    table_PE = np.zeros((1, 4), np.float32)
+    lane = TaskLane(engine, puzzle, table_PE, queue_limit=script.queue_limit)
     return {NAME: ready_lane(lane)}
 
 
 def scripted_model(
-    puzzle: Puzzle, *, num_slots: int, name: str = NAME, max_segments: int = MAX_SEGMENTS, max_attempts: int = 1
+    puzzle: Puzzle,
+    *,
+    num_slots: int,
+    name: str = NAME,
+    max_segments: int = MAX_SEGMENTS,
+    max_attempts: int = 1,
 ) -> ServedModel:
-    """What the HTTP process knows of a model that has no bundle."""
+    """Return what the HTTP process knows of a model without a bundle."""
     manifest = Manifest(
         name=name,
         puzzle=puzzle.name,
@@ -173,22 +245,34 @@ def scripted_model(
         files={},
     )
     return ServedModel(
-        manifest=manifest, puzzle=puzzle, precision="fp32", num_slots=num_slots, max_attempts=max_attempts, lane=name
+        manifest=manifest,
+        puzzle=puzzle,
+        precision="fp32",
+        num_slots=num_slots,
+        max_attempts=max_attempts,
+        lane=name,
     )
 
 
 def main() -> None:
-    from hrm_edge_runtime.http.server import ServerOptions, run_server  # the engine process does not need it
+    # The engine process imports this module too and does not need the server.
+    from hrm_edge_runtime.http.server import ServerOptions, run_server
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("scripted", type=json.loads, help="JSON of the fields of Scripted")
-    given = parser.parse_args()
-    one = Scripted(**given.scripted)
+    parser.add_argument("script", type=json.loads, help="JSON with fields of Scripted")
+    arguments = parser.parse_args()
+    script = Scripted(**arguments.script)
     logging.basicConfig(level=logging.INFO)
-    options = ServerOptions(host="127.0.0.1", port=given.port, queue_limit=one.queue_limit, drain_s=30.0, stall_s=60.0)
-    model = scripted_model(registry.get(one.puzzle), num_slots=one.slots)
-    run_server(functools.partial(scripted_lanes, one), [model], options)
+    options = ServerOptions(
+        host="127.0.0.1",
+        port=arguments.port,
+        queue_limit=script.queue_limit,
+        drain_s=30.0,
+        stall_s=60.0,
+    )
+    model = scripted_model(registry.get(script.puzzle), num_slots=script.slots)
+    run_server(functools.partial(scripted_lanes, script), [model], options)
 
 
 if __name__ == "__main__":

@@ -156,12 +156,12 @@ class _Served:
         return {"step_ms": times}, []
 
     def over_http(self) -> Found:
-        """Capacity and latencies of hrm-serve under load, as hrm-bench measures them."""
+        """Puzzles per second through hrm-serve, and latencies below that, as hrm-bench measures them."""
         if importlib.util.find_spec("aiohttp") is None:
             return {"skipped": "hrm-bench needs aiohttp: run pip install 'hrm-edge[bench]'"}, []
         options = ("--bundle", str(self.bundle.path), "--engine", str(self.choice), "--slots", str(self.num_slots))
-        seconds = ("--seconds", str(HTTP_S), "--saturation-s", str(HTTP_S), "--share", "0.8")
-        command = [sys.executable, "-c", BENCH, "load", *options, *seconds, "--json"]
+        seconds = ("--seconds", str(HTTP_S))
+        command = [sys.executable, "-c", BENCH, "throughput", *options, *seconds, "--json"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             return None, [(done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]]

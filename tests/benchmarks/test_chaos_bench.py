@@ -1,23 +1,25 @@
-"""The bench among troubles, in its short form: a real server that is killed, stopped, reloaded, flooded and left."""
-
-import json
+"""`hrm-bench chaos` in its short form: a server that is killed, stopped, reloaded and flooded."""
 
 import pytest
-from typer.testing import CliRunner
-
-from hrm_benchmarks.cli import app
+from bench_tools import figures_of, refusal_of
 
 pytestmark = pytest.mark.process
 
 
-def test_among_all_troubles_each_request_is_answered_once_and_right_or_told_why_not() -> None:
-    arguments = ["chaos", "--minutes", "0.08", "--every-s", "0.6", "--puzzles", "20", "--json"]
-    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    found = json.loads(done.stdout)
-    assert (done.exit_code, found["faults"]) == (0, [])
-    counts = found["counts"]
-    made = {name.partition(": ")[2] for name in counts if name.startswith("made: ")}
-    assert made == {"kill", "stop", "reload", "flood", "crumble", "read_slowly", "leave"}
+def names_after(prefix: str, counts: dict[str, int]) -> set[str]:
+    return {name.removeprefix(prefix) for name in counts if name.startswith(prefix)}
+
+
+def test_in_all_troubles_each_request_is_answered_once_and_correctly_or_told_why_not() -> None:
+    figures = figures_of("chaos --minutes 0.08 --every-s 0.6 --puzzles 20")
+    assert figures["faults"] == []
+    counts = figures["counts"]
+    troubles = {"kill", "stop", "reload", "flood", "crumble", "read_slowly", "leave"}
+    assert names_after("made: ", counts) == troubles
     assert counts["answered"] > 50
-    refused = {name.partition(": ")[2] for name in counts if name.startswith("refused: ")}
-    assert refused <= {"engine-lost", "queue-full"}
+    assert names_after("refused: ", counts) <= {"engine-lost", "queue-full"}
+
+
+def test_an_unknown_attack_is_rejected_in_one_sentence() -> None:
+    sentence = refusal_of("chaos --attack sponges")
+    assert "'sponges' is not an attack" in sentence

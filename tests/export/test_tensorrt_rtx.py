@@ -12,7 +12,15 @@ from pathlib import Path
 
 import onnx
 import pytest
-from rtx_tools import NUM_UNROLLED, Figures, build, full_size_graphs, is_installed, load_rtx, stubs_folder
+from rtx_tools import (
+    NUM_UNROLLED,
+    Figures,
+    build,
+    full_size_graphs,
+    is_installed,
+    load_rtx,
+    stubs_folder,
+)
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, find_bundle

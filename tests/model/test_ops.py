@@ -10,7 +10,14 @@ from torch import Tensor
 
 from hrm_calibration.quantise import quantised_matrix
 from hrm_model.layers import Linear
-from hrm_model.ops import ACTIVATION_LIMIT, WEIGHT_LIMIT, fake_int8, fake_int8_weight, gated, residual_norm
+from hrm_model.ops import (
+    ACTIVATION_LIMIT,
+    WEIGHT_LIMIT,
+    fake_int8,
+    fake_int8_weight,
+    gated,
+    residual_norm,
+)
 
 EPS = 1e-5
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2}

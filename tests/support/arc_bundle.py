@@ -1,7 +1,7 @@
-"""A small ARC bundle for the page: a step graph whose colours move on by one each segment, content from the fourth on.
+"""A small ARC bundle for the page; its step graph shifts every color by one in each segment.
 
-It learned nothing; it gives an answer that changes, a margin that rises and a halt of its own.
-Shapes: B slots, T = 49 cells, N = 50, D = E = 4, V = 12.
+It has learned nothing. Its answer changes, its margin rises, and it wants to halt from the fourth
+segment on. Shapes: B slots, T = 49 cells, N = 50, D = E = 4, V = 12.
 """
 
 from pathlib import Path
@@ -54,9 +54,10 @@ CONSTANTS = {
 
 def write_arc_bundle(path: Path) -> Path:
     table_PE = np.zeros((1 + len(TASKS), 4), np.float32)
+    graph = step_graph(ARC_STEP, CONSTANTS)
     return write_step_bundle(
         path,
-        step_graph(ARC_STEP, CONSTANTS),
+        graph,
         name="arc-colours",
         table_PE=table_PE,
         max_segments=8,

@@ -1,4 +1,4 @@
-"""An application in this process, called without a socket, so that a test decides when bytes come and go."""
+"""An application in this process, called without a socket: a test decides when bytes move."""
 
 import asyncio
 import contextlib
@@ -27,42 +27,69 @@ from hrm_edge_runtime.worker.process import ThreadEngine
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 
-QUICK = functools.partial(scripted_lanes, num_slots=2, queue_limit=8, segments=2, step_s=0.0, load_s=0.0)
+QUICK = functools.partial(
+    scripted_lanes, num_slots=2, queue_limit=8, segments=2, step_s=0.0, load_s=0.0
+)
 MAZE = registry.get("maze-8x8")
+MAZES = "mazes"
+PLACES = 10  # requests that a lane admits
+POLL_EVERY_S = 0.01
+MAX_POLLS = 3000
+SCOPE = {
+    "type": "http",
+    "asgi": {"version": "3.0", "spec_version": "2.3"},
+    "http_version": "1.1",
+    "method": "POST",
+    "root_path": "",
+    "scheme": "http",
+    "client": ("127.0.0.1", 1),
+    "server": ("test", 80),
+}
 
 
 def lanes_over(engine: Engine, puzzle: Puzzle = PUZZLE, name: str = NAME) -> Lanes:
-    """One lane over an engine of the test's own."""
-    return {name: ready_lane(TaskLane(engine, puzzle, np.zeros((1, 4), np.float32), queue_limit=8))}
+    """Return one lane over an engine of the test's own."""
+    table_PE = np.zeros((1, 4), np.float32)
+    lane = TaskLane(engine, puzzle, table_PE, queue_limit=8)
+    return {name: ready_lane(lane)}
 
 
 def app_over(
     make_lanes: MakeLanes, keys: KeyRing | None = None, origins: Sequence[str] = ()
 ) -> tuple[FastAPI, EngineClient]:
-    engine_client = EngineClient(functools.partial(ThreadEngine, make_lanes), {NAME: 10})
-    return create_app(engine_client, [scripted_model(num_slots=2)], Access(keys=keys, origins=origins)), engine_client
+    """Return an application over one lane, and the client of its engine."""
+    make_engine = functools.partial(ThreadEngine, make_lanes)
+    engine_client = EngineClient(make_engine, {NAME: PLACES})
+    access = Access(keys=keys, origins=origins)
+    return create_app(engine_client, [scripted_model(num_slots=2)], access), engine_client
 
 
 def app_of_two() -> tuple[FastAPI, EngineClient]:
-    """The scripted Sudokus, and mazes whose engine gives every question back as its answer."""
+    """Return an application of the scripted Sudokus and of mazes answered with their questions."""
+    make_engine = functools.partial(ThreadEngine, two_lanes)
+    engine_client = EngineClient(make_engine, {NAME: PLACES, MAZES: PLACES})
+    models = [scripted_model(num_slots=2), maze_model()]
+    return create_app(engine_client, models), engine_client
 
-    def bench() -> Lanes:
-        return {**QUICK(), **lanes_over(ScriptedEngine(num_slots=2, seq_len=MAZE.seq_len), MAZE, "mazes")}
 
-    engine_client = EngineClient(functools.partial(ThreadEngine, bench), {NAME: 10, "mazes": 10})
-    return create_app(engine_client, [scripted_model(num_slots=2), maze_model()]), engine_client
+def two_lanes() -> Lanes:
+    echo = ScriptedEngine(num_slots=2, seq_len=MAZE.seq_len)
+    return {**QUICK(), **lanes_over(echo, MAZE, MAZES)}
 
 
 def maze_model() -> ServedModel:
-    return scripted.scripted_model(MAZE, name="mazes", num_slots=2, max_segments=3)
+    return scripted.scripted_model(MAZE, name=MAZES, num_slots=2, max_segments=3)
 
 
 @contextlib.asynccontextmanager
-async def client_of(app: FastAPI, engine_client: EngineClient | None = None) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the running application; with its engine_client, once the engine is ready."""
+async def client_of(
+    app: FastAPI, engine_client: EngineClient | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
+    """Run the application and yield a client; with `engine_client`, wait until it is ready."""
+    transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http,
+        httpx.AsyncClient(transport=transport, base_url="http://test") as http,
     ):
         if engine_client is not None:
             await until(lambda: engine_client.state == "ready")
@@ -88,39 +115,44 @@ class Http:
 
 
 @contextlib.contextmanager
-def serving(app: FastAPI, engine_client: EngineClient, *, until_ready: bool = True) -> Iterator[Http]:
-    """The application runs in a thread of its own."""
+def serving(
+    app: FastAPI, engine_client: EngineClient, *, until_ready: bool = True
+) -> Iterator[Http]:
+    """Run the application in a thread of its own."""
+    awaited = engine_client if until_ready else None
     with (
         start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(client_of(app, engine_client if until_ready else None)) as http,
+        portal.wrap_async_context_manager(client_of(app, awaited)) as http,
     ):
         yield Http(engine_client=engine_client, portal=portal, http=http)
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(3000):
+    """Wait until a condition holds."""
+    for _ in range(MAX_POLLS):
         if holds():
             return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came true")
+        await asyncio.sleep(POLL_EVERY_S)
+    raise AssertionError("the condition never became true")
 
 
 class Call:
-    """One request whose body the test feeds and whose answer it takes piece by piece."""
+    """One request; the test feeds its body and takes its answer piece by piece."""
 
-    def __init__(self, app: FastAPI, path: str, headers: Mapping[str, str], *, query: str = "") -> None:
+    def __init__(
+        self, app: FastAPI, path: str, headers: Mapping[str, str], *, query: str = ""
+    ) -> None:
         self.status = 0
         self.body = b""
         self.num_taken = 0
         self.may_send = asyncio.Event()
         self.may_send.set()
         self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        scope = {
-            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "POST",
-            "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "", "scheme": "http",
-            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-            "client": ("127.0.0.1", 1), "server": ("test", 80),
-        }  # fmt: skip
+        scope: dict[str, Any] = dict(SCOPE)
+        scope["path"] = path
+        scope["raw_path"] = path.encode()
+        scope["query_string"] = query.encode()
+        scope["headers"] = [(name.encode(), value.encode()) for name, value in headers.items()]
         self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
 
     def give(self, piece: bytes, *, more: bool = True) -> None:

@@ -1,7 +1,7 @@
-"""A puzzle with ten symmetries and an engine that knows the course of every question, for tests of attempts.
+"""A puzzle with ten symmetries, and an engine that knows the course of every question.
 
-Tokens run to 99 and a symmetry adds tens, so a question 3 has the frames 3, 13, 23 ... The right answer is 50 more than
-the question, round the hundred. Shapes: B slots, T tokens.
+Tokens run to 99 and a symmetry adds tens, so the question 3 has the frames 3, 13, 23 ... The right
+answer is the question plus 50, modulo 100. Shapes: B slots, T tokens.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ def tokens(value: int) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """Adds `by` to every token, round the hundred."""
+    """Adds `by` to every token, modulo 100."""
 
     by: int
 
@@ -33,7 +33,7 @@ class Shift:
 
 
 class Tens:
-    """The puzzle; `proof_exists` says whether its check tells."""
+    """The puzzle; without `proof_exists` its check returns UNKNOWN."""
 
     vocab_size = 100
 
@@ -41,22 +41,22 @@ class Tens:
         self.proof_exists = proof_exists
 
     def check_BT(self, inputs_BT: np.ndarray, answers_BT: np.ndarray) -> np.ndarray:
-        is_right_B = (answers_BT == (inputs_BT + 50) % 100).all(axis=1)
-        return (
-            np.where(is_right_B, RIGHT, WRONG).astype(np.int8)
-            if self.proof_exists
-            else np.full(len(inputs_BT), UNKNOWN, np.int8)
-        )
+        if not self.proof_exists:
+            return np.full(len(inputs_BT), UNKNOWN, np.int8)
+        right_BT = (inputs_BT + 50) % 100
+        is_right_B = (answers_BT == right_BT).all(axis=1)
+        return np.where(is_right_B, RIGHT, WRONG).astype(np.int8)
 
     def symmetry(self, rng: np.random.Generator) -> Shift:
-        return Shift(by=10 * int(rng.integers(10)))
+        tens = int(rng.integers(10))
+        return Shift(by=10 * tens)
 
     def decode(self, tokens_T: np.ndarray) -> np.ndarray:
         return tokens_T.astype(np.int8)
 
 
 class NamedTens(Tens):
-    """The same with its symmetries as names: "task+30" is the task 30 further on."""
+    """The same puzzle, with symmetries in the names: "task+30" is the task, shifted by 30."""
 
     def variant_of(self, name: str) -> tuple[str, Shift]:
         task, _, by = name.partition("+")
@@ -65,14 +65,14 @@ class NamedTens(Tens):
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """From segment `segments` on the model is content with `answer`, in the frame of its question."""
+    """The model wants to halt from `segments` on; `answer` is in the frame of its question."""
 
     segments: int
     answer: int
 
 
 class Seer(ScriptedEngine):
-    """Plays a course for each first token and remembers which questions each step computed."""
+    """Plays a course for each first token, and records which questions each step computed."""
 
     def __init__(self, courses: dict[int, Course], *, num_slots: int) -> None:
         def play(tokens_T: np.ndarray) -> Script:

@@ -1,4 +1,7 @@
-"""The files of an Orin Nano 8 GB under JetPack 6.2, as its documents describe them; nobody has captured them on one."""
+"""The files of an Orin Nano 8 GB under JetPack 6.2.
+
+They follow its documents and have not been captured on a board.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,11 +20,24 @@ CPU_ONLINE CORE_0 1
 CPU_ONLINE CORE_0 1
 < PM_CONFIG DEFAULT=1 >
 """
+MEMINFO = """\
+MemTotal: 7802764 kB
+MemAvailable: 6100000 kB
+SwapTotal: 3901376 kB
+SwapFree: 3901376 kB
+"""
+SWAPS = """\
+Filename Type Size Used Priority
+/dev/zram0 partition 1950688 0 5
+/dev/zram1 partition 1950688 0 5
+"""
 GPU = "sys/class/devfreq/17000000.gpu"
 RAILS = "sys/class/hwmon/hwmon1"
 ZONE = "sys/class/thermal/thermal_zone"
 ORIN: Mapping[str, str] = {
-    "etc/nv_tegra_release": "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64, DATE: x\n",
+    "etc/nv_tegra_release": (
+        "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64, DATE: x\n"
+    ),
     "proc/device-tree/model": "NVIDIA Jetson Orin Nano Engineering Reference Developer Kit Super\0",
     "var/lib/nvpmodel/status": "pmode:0002 fmode:quiet\n",
     "etc/nvpmodel.conf": NVPMODEL_CONF,
@@ -51,16 +67,16 @@ ORIN: Mapping[str, str] = {
     f"{ZONE}0/trip_point_1_temp": "99000\n",
     f"{ZONE}1/type": "gpu-thermal\n",
     f"{ZONE}1/temp": "52500\n",
-    "proc/meminfo": "MemTotal: 7802764 kB\nMemAvailable: 6100000 kB\nSwapTotal: 3901376 kB\nSwapFree: 3901376 kB\n",
-    "proc/swaps": "Filename Type Size Used Priority\n"
-    "/dev/zram0 partition 1950688 0 5\n/dev/zram1 partition 1950688 0 5\n",
+    "proc/meminfo": MEMINFO,
+    "proc/swaps": SWAPS,
     "usr/local/cuda/version.json": '{"cuda": {"name": "CUDA SDK", "version": "12.6.11"}}\n',
 }
 
 
 def board(root: Path, files: Mapping[str, str] = ORIN, /, **changes: str) -> Host:
-    """A board with these files below `root`; a change names a file by its last part."""
+    """Write a board's files below `root`; a change replaces the text of a file by its last part."""
     for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(changes.get(Path(name).name, text))
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(changes.get(file.name, text))
     return Host(root=root)

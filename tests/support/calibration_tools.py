@@ -1,4 +1,4 @@
-"""Small real step graphs, puzzles for them, and how to run them.
+"""Small real step graphs, puzzles for them, and a way to run them.
 
 Shapes: B puzzles, N puzzles, T tokens, N positions, D hidden, E puzzle-vector width.
 """
@@ -19,7 +19,8 @@ SUDOKU = registry.get("sudoku-4x4")
 
 def small_graph(**changes: Any) -> onnx.ModelProto:
     """Each low matrix has four call sites and each high one two."""
-    return segment_graph(small_model(**{"low_layers": 1, **changes}))
+    model = small_model(**{"low_layers": 1, **changes})
+    return segment_graph(model)
 
 
 def table(rows: int = 3) -> np.ndarray:
@@ -29,28 +30,29 @@ def table(rows: int = 3) -> np.ndarray:
 def questions(count: int, seed: int = 0) -> Questions:
     rng = np.random.default_rng(seed)
     examples = [SUDOKU.generate(rng, "easy") for _ in range(count)]
-    return Questions(
-        tokens_NT=np.stack([SUDOKU.encode(example.question) for example in examples]),
-        labels_NT=np.stack([SUDOKU.encode(example.answer) for example in examples]),
-        puzzle_ids_N=np.arange(count, dtype=np.int32) % 3,
-        source="here",
-    )
+    tokens_NT = np.stack([SUDOKU.encode(example.question) for example in examples])
+    labels_NT = np.stack([SUDOKU.encode(example.answer) for example in examples])
+    ids_N = np.arange(count, dtype=np.int32) % 3
+    return Questions(tokens_NT=tokens_NT, labels_NT=labels_NT, puzzle_ids_N=ids_N, source="here")
 
 
 def random_inputs(count: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """A carry that is under way, and every third row fresh."""
+    """Return inputs of a running batch in which every third row is fresh."""
     rng = np.random.default_rng(seed)
-    return {
-        "tokens_BT": rng.integers(1, 6, (count, 16), dtype=np.int32),
-        "puzzle_vector_BE": rng.normal(size=(count, 32)).astype(np.float32),
-        "fresh_B": np.arange(count) % 3 == 0,
-        "z_high_BND": rng.normal(size=(count, 17, 32)).astype(np.float32),
-        "z_low_BND": rng.normal(size=(count, 17, 32)).astype(np.float32),
-    }
+    carry = (count, 17, 32)
+    inputs: dict[str, np.ndarray] = {}
+    inputs["tokens_BT"] = rng.integers(1, 6, (count, 16), dtype=np.int32)
+    inputs["puzzle_vector_BE"] = rng.normal(size=(count, 32)).astype(np.float32)
+    inputs["fresh_B"] = np.arange(count) % 3 == 0
+    inputs["z_high_BND"] = rng.normal(size=carry).astype(np.float32)
+    inputs["z_low_BND"] = rng.normal(size=carry).astype(np.float32)
+    return inputs
 
 
-def run(graph: onnx.ModelProto, inputs: dict[str, np.ndarray], *, optimised: bool = False) -> dict[str, np.ndarray]:
-    """One run by names, node by node as written or with ONNX Runtime's own kernels."""
+def run(
+    graph: onnx.ModelProto, inputs: dict[str, np.ndarray], *, optimised: bool = False
+) -> dict[str, np.ndarray]:
+    """Run a graph once, node by node as written or with ONNX Runtime's fused kernels."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     if not optimised:

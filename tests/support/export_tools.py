@@ -1,7 +1,7 @@
-"""Small real models and what to do with their graphs.
+"""Small real models, and ways to run their graphs.
 
-Shapes: B puzzles (N where they are only asked), T tokens, N positions, D hidden, E puzzle-vector width, V vocabulary.
-4x4 Sudoku: T = 16, V = 6.
+Shapes: B puzzles of a batch, N puzzles of a set, T tokens, E puzzle-vector width. 4x4 Sudoku:
+T = 16, V = 6 symbols.
 """
 
 from pathlib import Path
@@ -24,7 +24,8 @@ from hrm_puzzles.data.sources import Questions, questions_made
 from hrm_puzzles.puzzle import Puzzle
 
 GAIN = 0.7
-"""On all matrices: a fresh model amplifies rounding (a trained one does not), and would drown what is compared here."""
+"""Scales all matrices. A fresh model amplifies rounding, which would hide what the tests compare; a
+trained model does not."""
 
 TRM: dict[str, Any] = {
     "arch": "trm",
@@ -33,15 +34,29 @@ TRM: dict[str, Any] = {
     "halt_rule": "q_halt",
     "max_segments": 8,
 }
-"""What makes `small_model` a TRM."""
+"""Changes that make `small_model` a TRM."""
 TRM_MIXER: dict[str, Any] = {**TRM, "blocks": "mixer", "positions": "none"}
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 6,
+    "seq_len": 16,
+    "hidden_size": 32,
+    "num_heads": 2,
+    "puzzle_vector_size": 32,
+    "num_puzzle_ids": 3,
+    "high_layers": 1,
+    "low_layers": 2,
+}
 
 
 def small_model(*, seed: int = 0, gain: float = GAIN, **changes: Any) -> HRM:
-    """Two heads of width 16 on 4x4 Sudoku, everything random, also what starts as zero in training."""
+    """Return a model of 4x4 Sudoku with two heads of width 16.
+
+    Everything is random, also what is zero when training starts.
+    """
     torch.manual_seed(seed)
-    sizes = {"vocab_size": 6, "seq_len": 16, "hidden_size": 32, "num_heads": 2, "puzzle_vector_size": 32}
-    model = HRM(HRMConfig(**{**sizes, "num_puzzle_ids": 3, "high_layers": 1, "low_layers": 2, **changes}))
+    config = HRMConfig(**{**SIZES, **changes})
+    model = HRM(config)
     with torch.no_grad():
         for name, weights in model.named_parameters():
             if "level" in name:
@@ -52,38 +67,40 @@ def small_model(*, seed: int = 0, gain: float = GAIN, **changes: Any) -> HRM:
 
 
 def relational_sizes(puzzle: str, channels: int = 16) -> dict[str, Any]:
-    """What makes `small_model` one of the puzzle's own relations."""
+    """Return changes that give `small_model` relational blocks of this puzzle."""
     kind = registry.get(puzzle)
     geometry = kind.geometry
-    return {
-        "blocks": "relational",
-        "board": geometry.board,
-        "num_symbols": geometry.num_symbols,
-        "num_fixed": geometry.num_fixed,
-        "hidden_size": channels * geometry.num_symbols,
-        "num_heads": 2 if isinstance(kind, Arc) else 1,
-        "expansion": 2.0,
-        "puzzle_vector_size": 4 * geometry.num_symbols if isinstance(kind, Arc) else 0,
-        "vocab_size": kind.vocab_size,
-        "seq_len": kind.seq_len,
-        "halt_rule": "q_halt",
-    }
+    sizes: dict[str, Any] = {"blocks": "relational", "expansion": 2.0, "halt_rule": "q_halt"}
+    sizes["board"] = geometry.board
+    sizes["num_symbols"] = geometry.num_symbols
+    sizes["num_fixed"] = geometry.num_fixed
+    sizes["hidden_size"] = channels * geometry.num_symbols
+    sizes["vocab_size"] = kind.vocab_size
+    sizes["seq_len"] = kind.seq_len
+    sizes["num_heads"] = 1
+    sizes["puzzle_vector_size"] = 0
+    if isinstance(kind, Arc):
+        sizes["num_heads"] = 2
+        sizes["puzzle_vector_size"] = 4 * geometry.num_symbols
+    return sizes
 
 
 def random_questions(model: HRM, count: int, seed: int = 0) -> Questions:
-    rng, config = np.random.default_rng(seed), model.config
-    tokens_NT = rng.integers(1, config.vocab_size, (count, config.seq_len), dtype=np.int32)
+    rng = np.random.default_rng(seed)
+    config = model.config
+    shape = (count, config.seq_len)
+    tokens_NT = rng.integers(1, config.vocab_size, shape, dtype=np.int32)
     ids_N = rng.integers(0, config.num_puzzle_ids, count, dtype=np.int32)
     return Questions(tokens_NT=tokens_NT, puzzle_ids_N=ids_N, labels_NT=tokens_NT, source="here")
 
 
 def made_questions(puzzle: Puzzle, count: int) -> Questions:
-    """Real puzzles."""
+    """Return generated puzzles."""
     return questions_made(puzzle, count, progress=lambda _done, _total: None)
 
 
 def engine_of(graph: onnx.ModelProto, model: HRM, questions: Questions, path: Path) -> OnnxEngine:
-    """The real engine with every question loaded."""
+    """Return the real engine with every question loaded."""
     file = path / "step.onnx"
     file.write_bytes(graph.SerializeToString())
     engine = OnnxEngine(file, num_slots=len(questions), num_threads=1, want_logits=True)
@@ -94,30 +111,34 @@ def engine_of(graph: onnx.ModelProto, model: HRM, questions: Questions, path: Pa
 
 
 def replayed(bundle: Bundle, precision: str = "fp32") -> ParityReport:
-    """The bundle's golden traces against its own graph."""
-    return compare_engines(bundle, ParityOptions(engine=f"cpu:{precision}")).report
+    """Compare the bundle's golden traces with its own graph."""
+    options = ParityOptions(engine=f"cpu:{precision}")
+    return compare_engines(bundle, options).report
 
 
 def run_once(
     graph: onnx.ModelProto, inputs: dict[str, np.ndarray], options: ort.SessionOptions | None = None
 ) -> dict[str, np.ndarray]:
-    """One run of a graph by its names, without an engine around it; inputs the graph does not have are left out."""
-    session = ort.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    """Run a graph once without an engine; ignore inputs that the graph lacks."""
+    content = graph.SerializeToString()
+    session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    known = {value.name for value in session.get_inputs()}
-    outputs = session.run(names, {name: array for name, array in inputs.items() if name in known})
+    fed = {value.name: inputs[value.name] for value in session.get_inputs()}
+    outputs = session.run(names, fed)
     return dict(zip(names, outputs, strict=True))
 
 
 def random_inputs(model: HRM, count: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """A carry that is under way, and no row fresh."""
-    rng, config = np.random.default_rng(seed), model.config
+    """Return inputs of a running batch without fresh rows."""
+    rng = np.random.default_rng(seed)
+    config = model.config
     questions = random_questions(model, count, seed)
+    table = model.puzzle_table.numpy()
     carry = (count, config.num_positions, config.hidden_size)
-    return {
-        "tokens_BT": questions.tokens_NT,
-        "puzzle_vector_BE": model.puzzle_table.numpy()[questions.puzzle_ids_N],
-        "fresh_B": np.zeros(count, np.bool_),
-        "z_high_BND": rng.normal(size=carry).astype(np.float32),
-        "z_low_BND": rng.normal(size=carry).astype(np.float32),
-    }
+    inputs: dict[str, np.ndarray] = {}
+    inputs["tokens_BT"] = questions.tokens_NT
+    inputs["puzzle_vector_BE"] = table[questions.puzzle_ids_N]
+    inputs["fresh_B"] = np.zeros(count, np.bool_)
+    inputs["z_high_BND"] = rng.normal(size=carry).astype(np.float32)
+    inputs["z_low_BND"] = rng.normal(size=carry).astype(np.float32)
+    return inputs

@@ -1,4 +1,7 @@
-"""Lanes that open or lack memory as a test wishes; a module of its own, because what crosses the pipe is pickled."""
+"""Lanes that open, or lack memory if the test says so.
+
+A module of its own, because what crosses the pipe is pickled.
+"""
 
 from asgi_tools import QUICK
 from scripted_server import NAME
@@ -10,7 +13,9 @@ lacking_bytes: list[int] = []
 
 
 def open_with_luck(*_: object, **__: object) -> OpenedLane:
-    """A scripted lane of 100 bytes, unless the next entry of `lacking_bytes` says how much is missing."""
-    if lacking_bytes and (missing := lacking_bytes.pop(0)):
+    """Open a scripted lane of 100 bytes, unless the next entry of `lacking_bytes` is above zero."""
+    missing = lacking_bytes.pop(0) if lacking_bytes else 0
+    if missing:
         raise OverBudgetError(f"it takes {missing} bytes too many: use less.", missing)
-    return OpenedLane(lane=QUICK()[NAME].lane, report=REPORT)
+    lane = QUICK()[NAME].lane
+    return OpenedLane(lane=lane, report=REPORT)

@@ -1,4 +1,4 @@
-"""A real HTTP server that says to /models and /solve/batch whatever a test wants."""
+"""A real HTTP server that answers /models and /solve/batch as the test says."""
 
 from __future__ import annotations
 
@@ -37,14 +37,24 @@ MODEL: dict[str, Any] = {
     "provenance": {},
 }
 
+REFUSAL: dict[str, Any] = {
+    "reason": "bad-puzzle",
+    "field": None,
+    "rule": None,
+    "cell": None,
+    "message": "no",
+    "remedy": "mend it",
+}
+
 
 def body(content: bytes | str, status: int = 200, **headers: str) -> Reply:
-    """A whole answer with its length."""
+    """Return a complete response with its length."""
     raw = content.encode() if isinstance(content, str) else content
+    fields = {"Content-Length": str(len(raw)), **headers}
 
     def reply(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(status)
-        for name, value in {"Content-Length": str(len(raw)), **headers}.items():
+        for name, value in fields.items():
             handler.send_header(name.replace("_", "-"), value)
         handler.end_headers()
         handler.wfile.write(raw)
@@ -53,41 +63,42 @@ def body(content: bytes | str, status: int = 200, **headers: str) -> Reply:
 
 
 def lines(*values: object) -> Reply:
-    """A whole answer of lines of JSON."""
-    return body("".join(f"{json.dumps(value)}\n" for value in values))
+    """Return a complete response of lines of JSON."""
+    texts = [json.dumps(value) for value in values]
+    return body("\n".join(texts) + "\n")
 
 
 def solved(line: object, solution: object, **changed: object) -> dict[str, object]:
-    """A line of /solve/batch."""
-    return {"line": line, "answer": {**answer(solution).model_dump(mode="json"), **changed}}
+    """Return a line of /solve/batch."""
+    fields = answer(solution).model_dump(mode="json")
+    return {"line": line, "answer": {**fields, **changed}}
 
 
 def refused(line: int, **changed: object) -> dict[str, object]:
-    detail = {"reason": "bad-puzzle", "field": None, "rule": None, "cell": None, "message": "no", "remedy": "mend it"}
-    return {"line": line, "error": {**detail, **changed}}
+    return {"line": line, "error": {**REFUSAL, **changed}}
 
 
 @contextlib.contextmanager
 def odd_server(batch: Reply, models: Reply | None = None) -> Generator[str]:
-    """The address of a server that answers so; it ends with the block."""
-    models = models or body(json.dumps({"models": [MODEL]}))
+    """Run a server with these replies and yield its address."""
+    usual = body(json.dumps({"models": [MODEL]}))
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            self._say(models)
+            self._reply(models or usual)
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
-            self._say(batch)
+            self._reply(batch)
 
         def end_headers(self) -> None:
             self.send_header("Connection", "close")
             super().end_headers()
 
-        def _say(self, reply: Reply) -> None:
-            with contextlib.suppress(ConnectionError):  # the client has seen enough
+        def _reply(self, reply: Reply) -> None:
+            with contextlib.suppress(ConnectionError):  # the client may leave early
                 reply(self)
 
         def log_message(self, *_: Any) -> None:

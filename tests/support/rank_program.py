@@ -1,4 +1,7 @@
-"""A short training as one rank of some: prints its losses. Started by test_ranks.py with torchrun's variables set."""
+"""A short training as one of several ranks; the first prints the losses.
+
+test_ranks.py starts it with the variables of torchrun.
+"""
 
 import json
 import sys
@@ -18,56 +21,64 @@ from hrm_train.recipe import Recipe
 
 PUZZLE = registry.get("sudoku-4x4")
 NUM_IDS = 5
-STEPS, SAVED_AT = 20, 18  # beyond the curriculum's first interval, with counts not yet taken in
+STEPS = 20
+SAVED_AT = 18  # beyond the first interval of the curriculum, with counts not yet applied
+
+CONFIG = HRMConfig(
+    vocab_size=PUZZLE.vocab_size,
+    seq_len=PUZZLE.seq_len,
+    num_puzzle_ids=NUM_IDS,
+    hidden_size=32,
+    num_heads=2,
+    puzzle_vector_size=32,
+    high_layers=1,
+    low_layers=1,
+    low_cycles=1,
+    max_segments=4,
+)
+RECIPE = Recipe(
+    puzzle=PUZZLE.name,
+    batch_size=8,
+    window=2,
+    lr=2e-4,  # slow, so that differences of rounding do not grow
+    warmup_samples=0,
+    curriculum=4,
+    explore=0.3,
+    continue_loss=True,
+)
 
 
 class Numbered:
-    """A data set whose examples have puzzle ids of their own, as in ARC."""
+    """A data set whose examples have their own puzzle ids, as in ARC."""
 
     def __init__(self, source: SplitSource) -> None:
-        self.source, self.num_groups, self.pick = source, source.num_groups, source.pick
+        self.source = source
+        self.num_groups = source.num_groups
+        self.pick = source.pick
 
     def rows(self, indices_B: np.ndarray) -> Batch:
-        return self.source.rows(indices_B)._replace(puzzle_ids_B=(indices_B % NUM_IDS).astype(np.int32))
+        ids_B = (indices_B % NUM_IDS).astype(np.int32)
+        return self.source.rows(indices_B)._replace(puzzle_ids_B=ids_B)
 
 
 class Cramped(HRM):
-    """A network on a device that holds no more than two rows."""
+    """A network on a device with memory for two rows."""
 
-    def think(self, carry: Carry, tokens_BT: torch.Tensor, puzzle_vector_BE: torch.Tensor) -> SegmentOutput:
+    def think(
+        self, carry: Carry, tokens_BT: torch.Tensor, puzzle_vector_BE: torch.Tensor
+    ) -> SegmentOutput:
         if len(tokens_BT) > 2:
             raise torch.OutOfMemoryError("two rows at most")
         return super().think(carry, tokens_BT, puzzle_vector_BE)
 
 
 def trainer_on(data: Path, micro_batch: int = 0, model_type: type[HRM] = HRM) -> Trainer:
-    config = HRMConfig(
-        vocab_size=PUZZLE.vocab_size,
-        seq_len=PUZZLE.seq_len,
-        num_puzzle_ids=NUM_IDS,
-        hidden_size=32,
-        num_heads=2,
-        puzzle_vector_size=32,
-        high_layers=1,
-        low_layers=1,
-        low_cycles=1,
-        max_segments=4,
-    )
-    recipe = Recipe(
-        puzzle=PUZZLE.name,
-        batch_size=8,
-        window=2,
-        lr=2e-4,  # slow, so that differences of rounding do not grow
-        warmup_samples=0,
-        curriculum=4,
-        explore=0.3,
-        continue_loss=True,
-    )
     torch.manual_seed(0)
-    model = model_type(config)
+    model = model_type(CONFIG)
     model.q_head.bias.data[0] += 1  # some rows halt before the limit
-    feed = Feed(Numbered(open_source(data, "train", PUZZLE)), PUZZLE, seed=0, augment=True)
-    return Trainer(model, feed, recipe, PRESETS["cpu"], micro_batch=micro_batch)
+    source = Numbered(open_source(data, "train", PUZZLE))
+    feed = Feed(source, PUZZLE, seed=0, augment=True)
+    return Trainer(model, feed, RECIPE, PRESETS["cpu"], micro_batch=micro_batch)
 
 
 def losses(trainer: Trainer, steps: int) -> list[float]:
@@ -76,12 +87,13 @@ def losses(trainer: Trainer, steps: int) -> list[float]:
 
 def main(data: Path, saved: Path) -> None:
     with joined() as ranks:
-        trainer = trainer_on(data, micro_batch=3)  # of four: 2 and 2
+        trainer = trainer_on(data, micro_batch=3)  # splits the four rows of a rank into 2 and 2
         found = losses(trainer, SAVED_AT)
         trainer.save(saved, {})
         found += losses(trainer, STEPS - SAVED_AT)
         if ranks.is_first:
-            print(json.dumps({"losses": found, "table": trainer.model.puzzle_table.tolist()}))
+            table = trainer.model.puzzle_table.tolist()
+            print(json.dumps({"losses": found, "table": table}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A real server whose engine plays a script, for tests: `python scripted_server.py --port 8123 --step-s 0.05 ...`.
+"""A real server with a scripted engine: `python scripted_server.py --port 8123 --step-s 0.05 ...`.
 
-The model under it "solves" the 4x4 boards of `examples` after `--segments` segments and nothing else.
+Its model solves the 4x4 boards of `examples` after `--segments` segments, and no others.
 """
 
 import argparse
@@ -18,37 +18,59 @@ from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.scripted import Script, ScriptedEngine
 from hrm_edge_runtime.worker.lanes import Lanes, ready_lane
 from hrm_puzzles import registry
-from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.puzzle import Grid, Puzzle
 
 NUMBERS = {
-    "slots": 2, "queue_limit": 16, "segments": 3, "step_s": 0.005, "load_s": 0.0, "drain_s": 30.0, "stall_s": 60.0,
+    "slots": 2,
+    "queue_limit": 16,
+    "segments": 3,
+    "step_s": 0.005,
+    "load_s": 0.0,
+    "drain_s": 30.0,
+    "stall_s": 60.0,
     "max_connections": 4096,
-}  # fmt: skip
+}
 MAX_ATTEMPTS = 8
+NUM_WARM_UP_STEPS = 2
 NAME = serving.NAME
 PUZZLE: Puzzle = registry.get("sudoku-4x4")
 
 
 def examples(count: int = 8) -> dict[str, str]:
-    """Questions with their answers, as text; the same in every process."""
+    """Return questions with their answers, as text; the same in every process."""
     rng = np.random.default_rng(4)
-    made = [PUZZLE.generate(rng, "easy") for _ in range(count)]
-    return {
-        "".join(map(str, example.question.flat)).replace("0", "."): "".join(map(str, example.answer.flat))
-        for example in made
-    }
+    answers: dict[str, str] = {}
+    for _ in range(count):
+        example = PUZZLE.generate(rng, "easy")
+        question = _text(example.question).replace("0", ".")
+        answers[question] = _text(example.answer)
+    return answers
 
 
-def scripted_lanes(*, num_slots: int, queue_limit: int, segments: int, step_s: float, load_s: float) -> Lanes:
-    answers = {_tokens(question).tobytes(): _tokens(answer) for question, answer in examples().items()}
+def _text(grid: Grid) -> str:
+    return "".join(map(str, grid.flat))
+
+
+def scripted_lanes(
+    *, num_slots: int, queue_limit: int, segments: int, step_s: float, load_s: float
+) -> Lanes:
+    """Make the one lane after `load_s`; runs in the engine process."""
+    scripts: dict[bytes, Script] = {}
+    for question, answer in examples().items():
+        script = Script(answer_T=_tokens(answer), segments=segments)
+        scripts[_tokens(question).tobytes()] = script
 
     def play(tokens_T: np.ndarray) -> Script:
-        answer_T = answers.get(tokens_T.tobytes())
-        return Script(answer_T=tokens_T) if answer_T is None else Script(answer_T=answer_T, segments=segments)
+        script = scripts.get(tokens_T.tobytes())
+        return script or Script(answer_T=tokens_T)
 
     time.sleep(load_s)
     engine = ScriptedEngine(
-        num_slots=num_slots, seq_len=PUZZLE.seq_len, play=play, step_s=step_s, sleep=_after_warm_up(time.sleep)
+        num_slots=num_slots,
+        seq_len=PUZZLE.seq_len,
+        play=play,
+        step_s=step_s,
+        sleep=_after_warm_up(time.sleep),
     )
     table_PE = np.zeros((1, 4), np.float32)
     lane = TaskLane(engine, PUZZLE, table_PE, queue_limit=queue_limit, max_attempts=MAX_ATTEMPTS)
@@ -56,9 +78,14 @@ def scripted_lanes(*, num_slots: int, queue_limit: int, segments: int, step_s: f
 
 
 def _after_warm_up(sleep: Callable[[float], None]) -> Callable[[float], None]:
-    """The two steps of the warm-up cost nothing, so that tests of slow steps start quickly."""
-    num_calls = itertools.count()
-    return lambda seconds: sleep(seconds) if next(num_calls) >= 2 else None
+    """The steps of the warm-up cost nothing, so that tests of slow steps start quickly."""
+    calls = itertools.count()
+
+    def sleep_later(seconds: float) -> None:
+        if next(calls) >= NUM_WARM_UP_STEPS:
+            sleep(seconds)
+
+    return sleep_later
 
 
 def scripted_model(num_slots: int) -> ServedModel:
@@ -66,23 +93,30 @@ def scripted_model(num_slots: int) -> ServedModel:
 
 
 def _tokens(text: str) -> np.ndarray:
-    return PUZZLE.encode(PUZZLE.parse(text).grid)
+    grid = PUZZLE.parse(text).grid
+    return PUZZLE.encode(grid)
 
 
-def main() -> None:
-    from hrm_edge_runtime.contract.logs import configure
-    from hrm_edge_runtime.http.auth import KeyRing  # the engine process needs none of them
-    from hrm_edge_runtime.http.middleware import Access
-    from hrm_edge_runtime.http.server import ServerOptions, run_server
-
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     for name, default in NUMBERS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
-    for name in ("--keys", "--tls-cert", "--tls-key"):
-        parser.add_argument(name, type=Path)
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=type(default), default=default)
+    for option in ("--keys", "--tls-cert", "--tls-key"):
+        parser.add_argument(option, type=Path)
     parser.add_argument("--log", choices=["text", "json"], default="text")
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    # The engine process imports this module too and does not need these.
+    from hrm_edge_runtime.contract.logs import configure
+    from hrm_edge_runtime.http.auth import KeyRing
+    from hrm_edge_runtime.http.middleware import Access
+    from hrm_edge_runtime.http.server import ServerOptions, run_server
+
+    given = _arguments()
     configure(given.log)
     make_lanes = functools.partial(
         scripted_lanes,
@@ -92,6 +126,7 @@ def main() -> None:
         step_s=given.step_s,
         load_s=given.load_s,
     )
+    keys = KeyRing(given.keys) if given.keys else None
     options = ServerOptions(
         host="127.0.0.1",
         port=given.port,
@@ -99,7 +134,7 @@ def main() -> None:
         drain_s=given.drain_s,
         stall_s=given.stall_s,
         max_connections=given.max_connections,
-        access=Access(keys=KeyRing(given.keys) if given.keys else None),
+        access=Access(keys=keys),
         tls_cert=given.tls_cert,
         tls_key=given.tls_key,
         log=given.log,

@@ -16,13 +16,14 @@ from typing import Any
 
 import httpx
 
-PATIENCE_S = 60.0  # how long a busy machine may take for what usually takes a second
+PATIENCE_S = 60.0  # a busy machine takes this long for the work of a second
 
 
 class Server:
-    """A server process on a free port, from a command that takes `--port`; its standard error is kept in `log`.
+    """A server process on a free port, from a command that takes `--port`.
 
-    `options` are those of `httpx.Client`, for every request. It runs until the `with` block ends.
+    It runs until the `with` block ends. `log` holds its standard error. `options` are those of
+    `httpx.Client`.
     """
 
     def __init__(self, command: list[str], scheme: str = "http", **options: Any) -> None:
@@ -49,7 +50,7 @@ class Server:
         self._lines.extend(self.process.stderr)
 
     def status(self, path: str) -> int:
-        """The status of a GET, 0 where nothing listens."""
+        """Return the status of a GET; 0 if nothing listens."""
         try:
             return self.http.get(path).status_code
         except httpx.TransportError:
@@ -84,7 +85,7 @@ def wait_for(holds: Callable[[], bool], every_s: float = 0.02) -> None:
     """Wait until a condition holds."""
     give_up_s = time.monotonic() + PATIENCE_S
     while not holds():
-        assert time.monotonic() < give_up_s, "it never came true"
+        assert time.monotonic() < give_up_s, "the condition never became true"
         time.sleep(every_s)
 
 
@@ -94,28 +95,36 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+IMPORT_OF = {
+    "serve": "from hrm_edge_runtime.cli import serve as main",
+    "solve": "from hrm_edge_runtime.solve.cli import main",
+    "data": "from hrm_puzzles.cli import main",
+    "train": "from hrm_train.cli import main",
+    "eval": "from hrm_export.eval_cli import main",
+    "export": "from hrm_export.cli import main",
+    "parity": "from hrm_edge_runtime.parity.cli import main",
+}
+
+
 def command(name: str, *arguments: object) -> list[str]:
-    start = {
-        "serve": "from hrm_edge_runtime.cli import serve as main",
-        "solve": "from hrm_edge_runtime.solve.cli import main",
-        "data": "from hrm_puzzles.cli import main",
-        "train": "from hrm_train.cli import main",
-        "eval": "from hrm_export.eval_cli import main",
-        "export": "from hrm_export.cli import main",
-        "parity": "from hrm_edge_runtime.parity.cli import main",
-    }
-    return [sys.executable, "-c", f"{start[name]}; main()", *map(str, arguments)]
+    """Return the command line of `hrm-NAME` in this Python environment."""
+    program = f"{IMPORT_OF[name]}; main()"
+    return [sys.executable, "-c", program, *map(str, arguments)]
 
 
 def scripted_command(**options: float | str | Path) -> list[str]:
-    """Options are those of `scripted_server.py`, with underscores."""
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    return [sys.executable, str(Path(__file__).parent / "scripted_server.py"), *flags]
+    """Return the command line of `scripted_server.py`; its options have underscores here."""
+    program = Path(__file__).parent / "scripted_server.py"
+    line = [sys.executable, str(program)]
+    for name, value in options.items():
+        option = name.replace("_", "-")
+        line.append(f"--{option}={value}")
+    return line
 
 
 @contextlib.contextmanager
 def running(**options: float | str | Path) -> Iterator[Server]:
-    """A scripted server that is alive."""
+    """Run a scripted server; yield it when it is alive."""
     with Server(scripted_command(**options)) as server:
         wait_for(lambda: server.status("/livez") == 200)
         yield server
@@ -123,11 +132,12 @@ def running(**options: float | str | Path) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def asking(server: Server, puzzles: list[str]) -> Iterator[list[Future[httpx.Response]]]:
-    """Task for all of them at once, each over a connection of its own, and wait until the server holds them all."""
+    """Send all puzzles at once, each over its own connection; wait until the server holds them."""
     with ThreadPoolExecutor(len(puzzles)) as pool:
 
         def ask(puzzle: str) -> httpx.Response:
-            return httpx.post(f"{server.url}/solve", json={"puzzle": puzzle}, timeout=PATIENCE_S)
+            url = f"{server.url}/solve"
+            return httpx.post(url, json={"puzzle": puzzle}, timeout=PATIENCE_S)
 
         futures = [pool.submit(ask, puzzle) for puzzle in puzzles]
         wait_for(lambda: server.slots()["waiting"] == len(puzzles))
@@ -137,10 +147,17 @@ def asking(server: Server, puzzles: list[str]) -> Iterator[list[Future[httpx.Res
 def ask_and_stay(
     server: Server, puzzle: str, route: str = "/solve", key: str = "none", **fields: object
 ) -> socket.socket:
-    """A request sent by hand, over a connection that the caller reads or closes."""
+    """Send a request by hand; the caller reads or closes the connection."""
     body = json.dumps({"puzzle": puzzle, **fields}).encode()
     media_type = "application/x-ndjson" if route == "/solve/batch" else "application/json"
+    head = (
+        f"POST {route} HTTP/1.1\r\n"
+        "host: x\r\n"
+        f"x-api-key: {key}\r\n"
+        f"content-type: {media_type}\r\n"
+        f"content-length: {len(body)}\r\n"
+        "\r\n"
+    )
     connection = socket.create_connection(("127.0.0.1", server.port))
-    head = f"POST {route} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\ncontent-type: {media_type}\r\n"
-    connection.sendall(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
+    connection.sendall(head.encode() + body)
     return connection

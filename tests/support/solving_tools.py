@@ -1,6 +1,7 @@
-"""What the tests of `hrm-solve` share."""
+"""Answers and solvers for the tests of `hrm-solve`."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.solve.solvers import Reply, Solver
@@ -9,27 +10,29 @@ from hrm_puzzles import registry
 SOLVED = "1234341221434321"
 OPEN = "123434122143432."
 PUZZLE = registry.get("sudoku-4x4")
+USUAL: dict[str, Any] = {
+    "how": "plain",
+    "segments": 2,
+    "margin": 1.0,
+    "queue_ms": 0.0,
+    "compute_ms": 1.0,
+    "model": "m",
+    "attempts": 1,
+    "total_segments": 2,
+    "votes": None,
+    "vote_share": None,
+}
 
 
 def answer(puzzle: object, *, solved: bool = True) -> SolveAnswer:
-    return SolveAnswer(
-        solution=puzzle,
-        status="proven" if solved else "unfinished",
-        how="plain",
-        solved=solved,
-        verified=solved,
-        segments=2,
-        halted_by="proven" if solved else "max_segments",
-        margin=1.0,
-        queue_ms=0.0,
-        compute_ms=1.0,
-        model="m",
-        attempts=1,
-        total_segments=2,
-        votes=None,
-        vote_share=None,
-    )
+    """Return a proven answer, or one that ran out of segments."""
+    status = "proven" if solved else "unfinished"
+    halted_by = "proven" if solved else "max_segments"
+    verdict = {"status": status, "halted_by": halted_by, "solved": solved, "verified": solved}
+    return SolveAnswer(solution=puzzle, **verdict, **USUAL)
 
 
-def solver_of(solve_all: Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Reply]]]) -> Solver:
+def solver_of(
+    solve_all: Callable[[Iterable[SolveRequest]], Iterable[tuple[int, Reply]]],
+) -> Solver:
     return Solver(puzzles={"m": PUZZLE}, solve_all=solve_all)

@@ -1,4 +1,4 @@
-"""A real bundle around any step graph: what its manifest says of sizes is read from the graph."""
+"""A real bundle around any step graph; the sizes in its manifest are read from the graph."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,15 @@ import onnx.parser
 
 from hrm_edge_runtime.contract.manifest import write_manifest
 
+PRECISIONS = ("fp32", "fp16", "int8")
+
 
 def step_graph(text: str, constants: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-    """A graph in ONNX's own notation with its stored arrays."""
+    """Return a graph in ONNX's text notation, with its stored arrays."""
     model = onnx.parser.parse_model(text)
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
+    for name, array in constants.items():
+        stored = onnx.numpy_helper.from_array(array, name)
+        model.graph.initializer.append(stored)
     onnx.checker.check_model(model, full_check=True)
     return model
 
@@ -31,14 +35,20 @@ def write_step_bundle(
     tasks: Sequence[str] | None = None,
     golden: Mapping[str, np.ndarray] | None = None,
 ) -> Path:
-    """One to three graphs of one function: float32, float16 and INT8. `tasks` name the table's rows but the first."""
+    """Write a bundle of one to three graphs of one function: float32, float16 and INT8.
+
+    `tasks` names the rows of the table after the first.
+    """
     path.mkdir()
-    precisions = {name: f"step.{name}.onnx" for name in ("fp32", "fp16", "int8")[: len(graphs)]}
-    for file, graph in zip(precisions.values(), graphs, strict=True):
-        onnx.save(graph, path / file)
+    precisions: dict[str, str] = {}
+    for precision, graph in zip(PRECISIONS, graphs, strict=False):
+        precisions[precision] = f"step.{precision}.onnx"
+        onnx.save(graph, path / precisions[precision])
     np.save(path / "puzzle_table.npy", table_PE)
-    tasks = [f"task-{row}" for row in range(1, len(table_PE))] if tasks is None else tasks
-    (path / "identifiers.json").write_text(json.dumps(["<blank>", *tasks]))
+    if tasks is None:
+        tasks = [f"task-{row}" for row in range(1, len(table_PE))]
+    identifiers = json.dumps(["<blank>", *tasks])
+    (path / "identifiers.json").write_text(identifiers)
     if golden is not None:
         np.savez(path / "golden.npz", allow_pickle=False, **golden)
     write_manifest(
@@ -55,16 +65,17 @@ def write_step_bundle(
 
 
 def _sizes(graph: onnx.ModelProto) -> dict[str, Any]:
-    shape_of = {
-        value.name: [size.dim_value for size in value.type.tensor_type.shape.dim]
-        for value in (*graph.graph.input, *graph.graph.output)
-    }
+    shape_of: dict[str, list[int]] = {}
+    for value in (*graph.graph.input, *graph.graph.output):
+        dims = value.type.tensor_type.shape.dim
+        shape_of[value.name] = [dim.dim_value for dim in dims]
     _, num_positions, hidden_size = shape_of["z_high_BND"]
     _, seq_len, vocab_size = shape_of["logits_BTV"]
+    _, puzzle_vector_size = shape_of["puzzle_vector_BE"]
     return {
         "seq_len": seq_len,
         "vocab_size": vocab_size,
         "num_positions": num_positions,
         "hidden_size": hidden_size,
-        "puzzle_vector_size": shape_of["puzzle_vector_BE"][1],
+        "puzzle_vector_size": puzzle_vector_size,
     }

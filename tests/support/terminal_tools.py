@@ -1,25 +1,43 @@
-"""A terminal for tests: what a person sees who runs a command on one."""
+"""A terminal for tests: what a person sees who runs a command."""
 
 import os
 import pty
 import subprocess
 from pathlib import Path
 
+PIECE_BYTES = 65536
+PATIENCE_S = 60
+WIDE = {"TERM": "xterm-256color", "COLUMNS": "200"}
+
 
 def shown(arguments: list[str], answers: Path | None = None) -> str:
-    """What a person sees who runs the command on a terminal; its standard output goes to `answers` if that is given."""
+    """Run a command on a terminal and return what it shows.
+
+    With `answers`, the command's standard output goes to that file instead.
+    """
     master, slave = pty.openpty()
-    out = slave if answers is None else os.open(answers, os.O_WRONLY | os.O_CREAT)
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
-    with subprocess.Popen(arguments, stdout=out, stderr=slave, stdin=slave, env=environment) as process:
+    out = slave
+    if answers is not None:
+        out = os.open(answers, os.O_WRONLY | os.O_CREAT)
+    environment = {**os.environ, **WIDE}
+    with subprocess.Popen(
+        arguments, stdout=out, stderr=slave, stdin=slave, env=environment
+    ) as process:
         os.close(slave)
-        seen = b""
-        try:
-            while piece := os.read(master, 65536):
-                seen += piece
-        except OSError:  # Linux's word for the end
-            pass
-        finally:
-            os.close(master)
-        process.wait(60)
+        seen = _read_all(master)
+        process.wait(PATIENCE_S)
     return seen.decode()
+
+
+def _read_all(master: int) -> bytes:
+    seen = b""
+    try:
+        piece = os.read(master, PIECE_BYTES)
+        while piece:
+            seen += piece
+            piece = os.read(master, PIECE_BYTES)
+    except OSError:  # Linux reports the end of a terminal like this
+        pass
+    finally:
+        os.close(master)
+    return seen

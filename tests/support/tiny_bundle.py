@@ -1,6 +1,7 @@
 """A step graph small enough to read, and a bundle around it: both real files.
 
-Shapes: B slots, S segments, T = 16 tokens, N = 17 positions, D = 8 width, E = 8, V = 6 (the 4x4 Sudoku).
+Shapes: B slots, S segments, P puzzle ids, T = 16 tokens, N = 17 positions, D = E = 8, V = 6 (the
+4x4 Sudoku).
 """
 
 from pathlib import Path
@@ -12,7 +13,13 @@ from step_bundle import step_graph, write_step_bundle
 
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 
-SEQ_LEN, VOCAB_SIZE, NUM_POSITIONS, WIDTH, NUM_PUZZLE_IDS, MAX_SEGMENTS = 16, 6, 17, 8, 3, 6
+SEQ_LEN = 16
+VOCAB_SIZE = 6
+NUM_POSITIONS = 17
+WIDTH = 8
+NUM_PUZZLE_IDS = 3
+MAX_SEGMENTS = 6
+NUM_TRACES = 5
 
 TRACE_OF = {
     "answer_SBT": "answer_BT",
@@ -21,7 +28,8 @@ TRACE_OF = {
     "logits_SBTV": "logits_BTV",
 }
 
-# Counts its segments in the carry (z_high[:, 0, 0]) and wants to halt from segment 1 + (sum of the tokens mod 7) on.
+# Counts its segments in the carry (z_high[:, 0, 0]), and wants to halt from segment
+# 1 + (sum of the tokens modulo 7) on.
 TINY_STEP = """
 <ir_version: 10, opset_import: ["" : 20]>
 tiny_step (int32[B,16] tokens_BT, float[B,8] puzzle_vector_BE, bool[B] fresh_B,
@@ -64,23 +72,26 @@ def _constants() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(7)
     is_counter_ND = np.zeros((NUM_POSITIONS, WIDTH), np.bool_)
     is_counter_ND[0, 0] = True
-    weights = {
-        "embedding_VD": rng.normal(size=(VOCAB_SIZE, WIDTH)),
-        "mixing_NN": rng.normal(size=(NUM_POSITIONS, NUM_POSITIONS)) / 4,
-        "low_DD": rng.normal(size=(WIDTH, WIDTH)),
-        "high_DD": rng.normal(size=(WIDTH, WIDTH)),
-        "head_DV": rng.normal(size=(WIDTH, VOCAB_SIZE)),
-        "initial_ND": np.zeros((NUM_POSITIONS, WIDTH)),
-        **{name: np.array(value) for name, value in (("zero", 0.0), ("half", 0.5), ("one", 1.0))},
-    }
-    numbers = {
-        "is_counter_ND": is_counter_ND,
-        "seven": np.array(7, np.int32),
-        "axis_1": np.array([1]),
-        "axes_12": np.array([1, 2]),
-        "end": np.array([NUM_POSITIONS]),
-    }
-    return {name: array.astype(np.float32) for name, array in weights.items()} | numbers
+
+    def weights(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape).astype(np.float32)
+
+    constants: dict[str, np.ndarray] = {}
+    constants["embedding_VD"] = weights(VOCAB_SIZE, WIDTH)
+    constants["mixing_NN"] = weights(NUM_POSITIONS, NUM_POSITIONS) / np.float32(4)
+    constants["low_DD"] = weights(WIDTH, WIDTH)
+    constants["high_DD"] = weights(WIDTH, WIDTH)
+    constants["head_DV"] = weights(WIDTH, VOCAB_SIZE)
+    constants["initial_ND"] = np.zeros((NUM_POSITIONS, WIDTH), np.float32)
+    constants["zero"] = np.array(0.0, np.float32)
+    constants["half"] = np.array(0.5, np.float32)
+    constants["one"] = np.array(1.0, np.float32)
+    constants["is_counter_ND"] = is_counter_ND
+    constants["seven"] = np.array(7, np.int32)
+    constants["axis_1"] = np.array([1])
+    constants["axes_12"] = np.array([1, 2])
+    constants["end"] = np.array([NUM_POSITIONS])
+    return constants
 
 
 def write_tiny_graph(path: Path) -> Path:
@@ -89,28 +100,32 @@ def write_tiny_graph(path: Path) -> Path:
 
 
 def write_tiny_bundle(path: Path) -> Path:
-    """The graph with a random puzzle table and golden traces of its own."""
+    """Write the graph with a random puzzle table and its own golden traces."""
     rng = np.random.default_rng(11)
     table_PE = rng.normal(size=(NUM_PUZZLE_IDS, WIDTH)).astype(np.float32)
     graph = step_graph(TINY_STEP, _constants())
     with TemporaryDirectory() as directory:
-        golden = _traces(write_tiny_graph(Path(directory) / "step.onnx"), table_PE, rng)
-    return write_step_bundle(path, graph, name="tiny", table_PE=table_PE, max_segments=MAX_SEGMENTS, golden=golden)
+        file = write_tiny_graph(Path(directory) / "step.onnx")
+        golden = _traces(file, table_PE, rng)
+    return write_step_bundle(
+        path, graph, name="tiny", table_PE=table_PE, max_segments=MAX_SEGMENTS, golden=golden
+    )
 
 
-def _traces(graph: Path, table_IE: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    tokens_BT = rng.integers(0, VOCAB_SIZE, (5, SEQ_LEN), dtype=np.int32)
-    puzzle_ids_B = rng.integers(0, NUM_PUZZLE_IDS, 5, dtype=np.int32)
-    engine = OnnxEngine(graph, num_slots=5, num_threads=1, want_logits=True)
-    for slot in range(5):
-        engine.load(slot, tokens_BT[slot], table_IE[puzzle_ids_B[slot]])
-    traces: dict[str, list[np.ndarray]] = {name: [] for name in TRACE_OF}
+def _traces(graph: Path, table_PE: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    tokens_BT = rng.integers(0, VOCAB_SIZE, (NUM_TRACES, SEQ_LEN), dtype=np.int32)
+    puzzle_ids_B = rng.integers(0, NUM_PUZZLE_IDS, NUM_TRACES, dtype=np.int32)
+    engine = OnnxEngine(graph, num_slots=NUM_TRACES, num_threads=1, want_logits=True)
+    for slot, puzzle_id in enumerate(puzzle_ids_B):
+        engine.load(slot, tokens_BT[slot], table_PE[puzzle_id])
+    steps: dict[str, list[np.ndarray]] = {name: [] for name in TRACE_OF}
     for _ in range(MAX_SEGMENTS):
-        output = engine.step(5)
-        for name, step_name in TRACE_OF.items():
-            traces[name].append(getattr(output, step_name).copy())
-    return {name: np.stack(trace) for name, trace in traces.items()} | {
-        "tokens_BT": tokens_BT,
-        "puzzle_ids_B": puzzle_ids_B,
-        "labels_BT": tokens_BT,
-    }
+        output = engine.step(NUM_TRACES)
+        for name, field in TRACE_OF.items():
+            array = getattr(output, field)
+            steps[name].append(array.copy())
+    traces = {name: np.stack(arrays) for name, arrays in steps.items()}
+    traces["tokens_BT"] = tokens_BT
+    traces["puzzle_ids_B"] = puzzle_ids_B
+    traces["labels_BT"] = tokens_BT
+    return traces

@@ -1,4 +1,4 @@
-"""The small real thing: a trainer on 4x4 Sudoku, and hrm-train processes that start with torch imported already."""
+"""A small real trainer on 4x4 Sudoku, and hrm-train processes that start with torch imported."""
 
 import multiprocessing
 import os
@@ -33,7 +33,10 @@ SIZES = HRMConfig(
     halt_rule="q_halt",
 )
 FORK = multiprocessing.get_context("forkserver")
-FORK.set_forkserver_preload(["hrm_train.session", "torch._dynamo", "torch.utils.tensorboard", "matplotlib.figure"])
+FORK.set_forkserver_preload(
+    ["hrm_train.session", "torch._dynamo", "torch.utils.tensorboard", "matplotlib.figure"]
+)
+STEP_SAMPLES = 16  # batch_size times window
 
 
 def small_trainer(
@@ -43,34 +46,45 @@ def small_trainer(
     recipe = Recipe(puzzle=PUZZLE.name, **sizes)  # type: ignore[arg-type]
     torch.manual_seed(recipe.seed)
     model = HRM(config)
-    feed = Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=recipe.seed, augment=recipe.augment)
+    source = open_source(data, "train", PUZZLE)
+    feed = Feed(source, PUZZLE, seed=recipe.seed, augment=recipe.augment)
     return Trainer(model, feed, recipe, hardware)
 
 
 def fresh(data: Path, steps: int) -> list[str]:
-    """Options of a new run of that model."""
+    """Return options of a new run of that model."""
+    options = [f"--data={data}", "--puzzle=sudoku-4x4", "--hw=cpu", "--preset=small"]
     sizes = ("hidden_size=32", "puzzle_vector_size=32", "max_segments=4")
-    recipe = ("batch_size=8", "window=2", f"total_samples={16 * steps}")
-    alike = ("precision=fp32", "compile=false")  # --hw cpu chooses others where the processor multiplies bfloat16
-    settings = [part for setting in (*sizes, *recipe, *alike) for part in ("--set", setting)]
-    return ["--data", str(data), "--puzzle", "sudoku-4x4", "--hw", "cpu", "--preset", "small", *settings]
+    recipe = ("batch_size=8", "window=2", f"total_samples={STEP_SAMPLES * steps}")
+    # --hw cpu chooses others if the processor multiplies bfloat16.
+    hardware = ("precision=fp32", "compile=false")
+    for setting in (*sizes, *recipe, *hardware):
+        options += ["--set", setting]
+    return options
 
 
 def train(run: Path, *options: str, largest_file: int | None = None) -> ForkServerProcess:
-    """hrm-train in a process of its own; what it says goes to `RUN.log`, and files may be limited in size (bytes)."""
-    arguments = (["--run", str(run), *options], run.with_suffix(".log"), largest_file)
-    process = FORK.Process(target=_hrm_train, args=arguments)
+    """Start hrm-train in a process of its own.
+
+    Its output goes to `RUN.log`. No file may grow beyond `largest_file` bytes.
+    """
+    arguments = ["--run", str(run), *options]
+    log = run.with_suffix(".log")
+    process = FORK.Process(target=_hrm_train, args=(arguments, log, largest_file))
     process.start()
     return process
 
 
 def said(run: Path) -> str:
+    """Return the output of `train` on one line."""
     log = run.with_suffix(".log")
-    return " ".join(log.read_text().split()) if log.exists() else ""
+    if not log.exists():
+        return ""
+    return " ".join(log.read_text().split())
 
 
 def _hrm_train(arguments: list[str], log: Path, largest_file: int | None) -> None:
-    """The command as a shell would start it: its own standard error, its own exit code."""
+    """Run the command as a shell starts it: its own standard error, its own exit code."""
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
@@ -85,9 +99,11 @@ def _hrm_train(arguments: list[str], log: Path, largest_file: int | None) -> Non
 
 
 def latest(run: Path) -> Path | None:
-    return checkpoint.resolve(run / "latest") if (run / "latest").exists() else None
+    pointer = run / "latest"
+    return checkpoint.resolve(pointer) if pointer.exists() else None
 
 
 def weights_of(run: Path) -> bytes:
-    """Weights, moments and slots, to the bit."""
-    return (checkpoint.resolve(run / "latest") / "trainer.safetensors").read_bytes()
+    """Return weights, moments and slots, to the bit."""
+    folder = checkpoint.resolve(run / "latest")
+    return (folder / "trainer.safetensors").read_bytes()

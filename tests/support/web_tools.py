@@ -1,4 +1,4 @@
-"""The page in a real browser: where it is, what it shows, and how a person would use it."""
+"""The page in a real browser, used as a person uses it."""
 
 import os
 import shutil
@@ -6,13 +6,33 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+)
 
-from playwright.sync_api import Browser, Error, Locator, Page, Playwright, Route, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    Error,
+    Locator,
+    Page,
+    Playwright,
+    Route,
+    expect,
+    sync_playwright,
+)
 
-__all__ = ["Browser", "Error", "Locator", "Page", "Playwright", "Route", "expect", "sync_playwright"]
+__all__ = [
+    "Browser",
+    "Error",
+    "Locator",
+    "Page",
+    "Playwright",
+    "Route",
+    "expect",
+    "sync_playwright",
+]
 
-PATIENCE_MS = 60_000  # how long a busy machine may take for what usually takes a second
+PATIENCE_MS = 60_000  # a busy machine takes this long for the work of a second
 expect.set_options(timeout=PATIENCE_MS)
 
 DONE = "#verdict:is(.good, .bad, .open)"
@@ -20,14 +40,21 @@ SYSTEM_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chro
 PASTE = """text => {
   const clipboardData = new DataTransfer();
   clipboardData.setData("text", text);
-  document.body.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
+  const options = { clipboardData, bubbles: true, cancelable: true };
+  document.body.dispatchEvent(new ClipboardEvent("paste", options));
 }"""
 
 
 def find_chromium(playwright: Playwright) -> str | None:
-    """Playwright's own Chromium where it is installed, else the system's."""
+    """Return Playwright's own Chromium, else the system's, else None."""
     own = playwright.chromium.executable_path
-    return own if Path(own).exists() else next(filter(None, map(shutil.which, SYSTEM_BROWSERS)), None)
+    if Path(own).exists():
+        return own
+    for name in SYSTEM_BROWSERS:
+        path = shutil.which(name)
+        if path is not None:
+            return path
+    return None
 
 
 def choose(page: Page, model: str, sample: str | None = None) -> None:
@@ -41,7 +68,7 @@ def paste(page: Page, text: str) -> None:
 
 
 def solve(page: Page) -> str:
-    """Press Solve and wait; the title of the verdict."""
+    """Press Solve, wait, and return the title of the verdict."""
     page.click("#solve")
     return verdict(page)
 
@@ -52,20 +79,23 @@ def verdict(page: Page) -> str:
 
 
 def cell(page: Page, row: int, col: int) -> Locator:
-    """A cell of the question's board, from 1."""
-    return page.locator(f"#board [role=row]:nth-child({row}) [role=gridcell]:nth-child({col})")
+    """Return a cell of the question's board; rows and columns count from 1."""
+    row_selector = f"#board [role=row]:nth-child({row})"
+    return page.locator(f"{row_selector} [role=gridcell]:nth-child({col})")
 
 
 def digits(page: Page) -> str:
-    """What stands in the cells of the board, a point where nothing does."""
+    """Return the text of the board's cells, with a point for an empty one."""
     cells = page.locator("#board [role=gridcell]").all_text_contents()
     return "".join(text or "." for text in cells)
 
 
 def screen(page: Page, name: str, *, whole: bool = True) -> None:
-    """A picture for docs/screens, where HRM_SCREENS names a folder for them."""
+    """Take a picture for docs/screens if HRM_SCREENS names a folder."""
     folder = os.environ.get("HRM_SCREENS")
-    if folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        page.mouse.move(0, 0)
-        page.screenshot(path=Path(folder) / f"{name}.png", full_page=whole)
+    if not folder:
+        return
+    path = Path(folder) / f"{name}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page.mouse.move(0, 0)
+    page.screenshot(path=path, full_page=whole)

@@ -1,1 +1,1 @@
-"""PyTorch's side: training beside the published step, a segment beside the engines; no other part has torch."""
+"""The benchmarks that need PyTorch; no other part of the package imports it."""

@@ -1,104 +1,175 @@
-"""HRM, TRM, a plain transformer and relational blocks beside each other: the same puzzles, seeds and CPU seconds.
+"""HRM, TRM, a plain transformer and relational blocks on the same puzzles, seeds and CPU seconds.
 
-Their widths are chosen for about as many parameters. Each learns on one thread by the recipe of its preset, but for a
-rate that stays constant after the warm-up.
+Their widths give them about as many parameters. Each trains on one thread by the recipe of its
+preset, except that the learning rate stays constant after the warm-up.
 """
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from hrm_benchmarks.report import Row
+from hrm_benchmarks.report import Row, cells
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
+from hrm_puzzles.data.build import DataRecipe, build
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import batches, hardware, loop
 from hrm_train.evaluate import Evaluation, evaluate
 from hrm_train.recipe import Recipe, config_for, recipe_for
 
-ARCHS = {
-    "hrm": ("small", {}),
-    "trm": ("small", {"arch": "trm", "high_layers": 2, "low_layers": 2}),
-    "transformer": ("small", {"arch": "transformer", "max_segments": 1}),
-    "relational": ("relational", {}),
-}
-WIDTHS = range(8, 257, 8)  # of one vector
+PRESET_OF = {"hrm": "small", "trm": "small", "transformer": "small", "relational": "relational"}
+TRM: dict[str, Any] = {"arch": "trm", "high_layers": 2, "low_layers": 2}
+TRANSFORMER: dict[str, Any] = {"arch": "transformer", "max_segments": 1}
+CHANGES_OF = {"hrm": {}, "trm": TRM, "transformer": TRANSFORMER, "relational": {}}
+ARCHS = tuple(PRESET_OF)
+WIDTHS = range(8, 257, 8)  # candidates for the width of one vector
 WARMUP = 2_000  # samples
-COLUMNS = [
-    ("puzzle", "{puzzle}"),
-    ("model", "{arch}"),
-    ("parameters", "{parameters:,}"),
-    ("samples", "{samples:,}"),
-    ("exact %", "{exact}"),
-    ("open cells %", "{cells}"),
-]
-LEGEND = "exact solves and right cells of each seed after all segments; sample: one puzzle for one segment"
+BATCH_SIZE = 32
+COLUMNS = {
+    "puzzle": "{puzzle}",
+    "model": "{arch}",
+    "parameters": "{parameters:,}",
+    "samples": "{samples:,}",
+    "exact %": "{exact}",
+    "open cells %": "{cells}",
+}
+LEGEND = (
+    "exact solves and correct cells of each seed after all segments; "
+    "sample: one puzzle for one segment"
+)
 
 
-def measure(arch: str, data: Path, seeds: Sequence[int], *, cpu_s: float, num_parameters: int) -> Row:
-    """Train once for each seed, and evaluate the averaged weights on the test split."""
-    puzzle, preset = registry.get(data.name), ARCHS[arch][0]
-    config, usual = config_of(arch, puzzle, num_parameters), recipe_for(preset, puzzle, batch_size=32)
-    revealed = min(usual.curriculum, puzzle.seq_len // 3)  # the preset's are for 81 cells
-    usual = replace(usual, lr_min_ratio=1.0, warmup_samples=WARMUP, curriculum=revealed)
-    found = [_trained(config, replace(usual, seed=seed), puzzle, data, cpu_s) for seed in seeds]
-    return {
-        "puzzle": puzzle.name,
-        "arch": arch,
-        "parameters": _num_parameters(config),
-        "samples": round(np.mean([samples for samples, _ in found])),
-        **{name: [round(100 * getattr(seen, name)[-1], 1) for _, seen in found] for name in ("exact", "cells")},
-    }
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """What every family gets: seeds, CPU time, parameters, and puzzles of each kind."""
+
+    seeds: Sequence[int]
+    cpu_s: float
+    num_parameters: int
+    num_train: int
+    num_test: int
+
+    def rows(self, puzzles: Iterable[str]) -> Iterator[Row]:
+        """Yield a row for each puzzle and family, as it ends."""
+        with TemporaryDirectory() as folder:
+            for name in puzzles:
+                data = Path(folder) / name
+                recipe = DataRecipe(puzzle=name, num_train=self.num_train, num_test=self.num_test)
+                build(recipe, data)
+                for arch in ARCHS:
+                    yield self.measure(arch, registry.get(name), data)
+
+    def measure(self, arch: str, puzzle: Puzzle, data: Path) -> Row:
+        """Train once for each seed, and evaluate the averaged weights on the test split."""
+        config = config_of(arch, puzzle, self.num_parameters)
+        recipe = recipe_of(arch, puzzle)
+        samples: list[int] = []
+        exact: list[float] = []
+        cells: list[float] = []
+        for seed in self.seeds:
+            seeded = replace(recipe, seed=seed)
+            num_samples, evaluation = _trained(config, seeded, puzzle, data, self.cpu_s)
+            samples.append(num_samples)
+            exact.append(_percent(evaluation.exact[-1]))
+            cells.append(_percent(evaluation.cells[-1]))
+        return {
+            "puzzle": puzzle.name,
+            "arch": arch,
+            "parameters": num_parameters(config),
+            "samples": round(np.mean(samples)),
+            "exact": exact,
+            "cells": cells,
+        }
 
 
-def config_of(arch: str, puzzle: Puzzle, num_parameters: int) -> HRMConfig:
-    """The family's sizes at the width that comes closest to so many parameters."""
-    preset, changes = ARCHS[arch]
-    plain = replace(config_for(preset, puzzle, 1), **changes)
-    sized = ("hidden_size", "puzzle_vector_size") if plain.puzzle_vector_size else ("hidden_size",)
-    configs = [replace(plain, **dict.fromkeys(sized, plain.num_symbols * width)) for width in WIDTHS]
-    return min(configs, key=lambda config: abs(_num_parameters(config) - num_parameters))
+def _percent(share: float) -> float:
+    return round(100 * share, 1)
 
 
-def _num_parameters(config: HRMConfig) -> int:
+def config_of(arch: str, puzzle: Puzzle, wanted: int) -> HRMConfig:
+    """Return the family's sizes at the width that comes closest to `wanted` parameters."""
+    preset = config_for(PRESET_OF[arch], puzzle, 1)
+    family = replace(preset, **CHANGES_OF[arch])
+    configs = [_at_width(family, width) for width in WIDTHS]
+    return min(configs, key=lambda config: abs(num_parameters(config) - wanted))
+
+
+def _at_width(config: HRMConfig, width: int) -> HRMConfig:
+    hidden_size = config.num_symbols * width
+    if not config.puzzle_vector_size:
+        return replace(config, hidden_size=hidden_size)
+    return replace(config, hidden_size=hidden_size, puzzle_vector_size=hidden_size)
+
+
+def recipe_of(arch: str, puzzle: Puzzle) -> Recipe:
+    usual = recipe_for(PRESET_OF[arch], puzzle, batch_size=BATCH_SIZE)
+    # The preset's curriculum is for 81 cells.
+    curriculum = min(usual.curriculum, puzzle.seq_len // 3)
+    return replace(usual, lr_min_ratio=1.0, warmup_samples=WARMUP, curriculum=curriculum)
+
+
+def num_parameters(config: HRMConfig) -> int:
     with torch.device("meta"):
-        return sum(parameter.numel() for parameter in HRM(config).parameters())
+        model = HRM(config)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _trained(config: HRMConfig, recipe: Recipe, puzzle: Puzzle, data: Path, cpu_s: float) -> tuple[int, Evaluation]:
+def _trained(
+    config: HRMConfig, recipe: Recipe, puzzle: Puzzle, data: Path, cpu_s: float
+) -> tuple[int, Evaluation]:
+    """Train for so many CPU seconds; return the number of samples and the evaluation."""
     torch.manual_seed(recipe.seed)
     torch.set_num_threads(1)
-    training, held_out = (batches.open_source(data, split, puzzle) for split in ("train", "test"))
+    training = batches.open_source(data, "train", puzzle)
+    held_out = batches.open_source(data, "test", puzzle)
     feed = batches.Feed(training, puzzle, seed=recipe.seed, augment=recipe.augment)
-    model = HRM(config)
-    trainer = loop.Trainer(model, feed, recipe, hardware.PRESETS["cpu"])
+    trainer = loop.Trainer(HRM(config), feed, recipe, hardware.PRESETS["cpu"])
     end_s = time.process_time() + cpu_s
     while time.process_time() < end_s:
         trainer.step()
     rows = held_out.rows(np.arange(len(held_out)))
-    return trainer.progress.samples, evaluate(trainer.averaged_model(), puzzle, rows)
+    evaluation = evaluate(trainer.averaged_model(), puzzle, rows)
+    return trainer.progress.samples, evaluation
 
 
 def save(folder: Path, rows: Sequence[Row]) -> None:
-    """The table as JSON and Markdown, and a picture of the exact solves."""
+    """Write the table as JSON and Markdown, and a picture of the exact solves."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "compare.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    lines = [[heading for heading, _ in COLUMNS], ["---"] * len(COLUMNS)]
-    lines += [[form.format(**row) for _, form in COLUMNS] for row in rows]
-    (folder / "compare.md").write_text("".join(f"| {' | '.join(line)} |\n" for line in lines), encoding="utf-8")
+    table = json.dumps(rows, indent=2) + "\n"
+    (folder / "compare.json").write_text(table, encoding="utf-8")
+    (folder / "compare.md").write_text(_markdown(rows), encoding="utf-8")
+    _picture(rows).savefig(folder / "compare.png", dpi=130)
+
+
+def _markdown(rows: Sequence[Row]) -> str:
+    headings = list(COLUMNS)
+    rule = ["---"] * len(COLUMNS)
+    lines = [headings, rule]
+    lines += [cells(COLUMNS, row) for row in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _picture(rows: Sequence[Row]) -> Figure:
     figure = Figure(figsize=(7, 3.6), layout="tight")
     axes = figure.subplots()
     for arch in ARCHS:
-        exact = {row["puzzle"]: np.mean(row["exact"]) for row in rows if row["arch"] == arch}
-        axes.plot(list(exact), list(exact.values()), "o:", label=arch)
+        puzzles: list[str] = []
+        exact: list[float] = []
+        for row in rows:
+            if row["arch"] == arch:
+                puzzles.append(row["puzzle"])
+                exact.append(np.mean(row["exact"]))
+        axes.plot(puzzles, exact, "o:", label=arch)
     axes.set(ylabel="exact solves of held-out puzzles, %", ylim=(-2, 102))
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(folder / "compare.png", dpi=130)
+    return figure

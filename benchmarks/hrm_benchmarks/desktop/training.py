@@ -1,4 +1,4 @@
-"""Trainers side by side, with equal losses where the work is said to be equal; and one segment by PyTorch.
+"""Trainers side by side, with equal losses if the work is equal; and one segment by PyTorch.
 
 Read `measure` first. Shapes: R rounds, C contestants, B batch, N puzzles, T tokens.
 """
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,20 +24,23 @@ from hrm_train import batches, hardware, loop
 from hrm_train.recipe import Recipe, config_for, recipe_for
 
 GAIN = 0.7
-"""On the matrices of both levels: a fresh model amplifies rounding so much that equal steps would part within three."""
-CHECKED_STEPS = 5
+"""Scales the matrices of both levels. A fresh model amplifies rounding so much that equal steps
+would part within three."""
+CHECKED_STEPS = 5  # losses that must be equal before the turns
 NUM_PUZZLES = 64
 LOSS_TOLERANCE = 1e-5
-COLUMNS = [
-    ("trainer", "{name}"),
-    ("equal work", "{equal_work}"),
-    ("samples/s", "{samples_per_s:.1f}"),
-    ("ms a step", "{step_ms:.1f}"),
-    ("ratio", RATIO),
-]
+PUBLISHED_SEGMENTS = 16
+COLUMNS = {
+    "trainer": "{name}",
+    "equal work": "{equal_work}",
+    "samples/s": "{samples_per_s:.1f}",
+    "ms a step": "{step_ms:.1f}",
+    "ratio": RATIO,
+}
 LEGEND = (
-    "sample: one puzzle for one segment; ratio: samples/s beside the plain step of the same round, median and (in "
-    "brackets) quartiles;\nequal work: the first losses, from equal weights, are the plain step's to "
+    "sample: one puzzle for one segment\n"
+    "ratio: samples/s over the plain step of the same round, median (quartiles)\n"
+    "equal work: from equal weights, the first losses equal those of the plain step to "
     f"{LOSS_TOLERANCE:g}"
 )
 
@@ -50,7 +54,7 @@ class TrainerUnderTest:
     data: Path
     num_threads: int
     compile: bool = False
-    equal_work: bool = True  # must have the plain trainer's losses
+    equal_work: bool = True  # must have the losses of the plain trainer
 
     @property
     def samples_per_step(self) -> int:
@@ -58,94 +62,110 @@ class TrainerUnderTest:
 
 
 def contestants(
-    preset: str, puzzle_name: str, data: Path, *, batch_size: int, num_threads: int | None, compiled: bool
+    preset: str, puzzle_name: str, data: Path, *, batch_size: int, num_threads: int | None
 ) -> list[TrainerUnderTest]:
-    """The published step written plainly, the same step by our trainer, and the preset's own recipe.
+    """Return the plain published step, the same step by our trainer, and the preset's recipe.
 
-    Their rows come from `data`, a data set to make.
+    Builds their data set in the folder `data`.
     """
     puzzle = registry.get(puzzle_name)
-    own = config_for(preset, puzzle, 1)
-    build(DataRecipe(puzzle=puzzle.name, num_train=NUM_PUZZLES, num_test=1, difficulty=puzzle.difficulties[0]), data)
+    config = config_for(preset, puzzle, 1)
+    easiest = puzzle.difficulties[0]
+    rows = DataRecipe(puzzle=puzzle.name, num_train=NUM_PUZZLES, num_test=1, difficulty=easiest)
+    build(rows, data)
+    published = recipe_for("published", puzzle, batch_size)
     plain = TrainerUnderTest(
         name="published step, plain",
         is_ours=False,
-        config=replace(own, halt_rule="difference", max_segments=16),
-        recipe=replace(recipe_for("published", puzzle, batch_size), augment=False),
+        config=replace(config, halt_rule="difference", max_segments=PUBLISHED_SEGMENTS),
+        recipe=replace(published, augment=False),
         data=data,
         num_threads=num_threads or torch.get_num_threads(),
     )
     same = replace(plain, name="published step, our trainer", is_ours=True)
-    preferred = replace(
-        same,
-        name="our recipe: q_halt alone, no second pass",
-        config=replace(own, halt_rule="q_halt"),
-        recipe=replace(recipe_for(preset, puzzle, batch_size), continue_loss=False),
-        equal_work=False,
-    )
-    chosen = [same, preferred]
-    return [plain, *chosen, *(replace(one, name=f"{one.name}, compiled", compile=True) for one in chosen if compiled)]
+    own = replace(recipe_for(preset, puzzle, batch_size), continue_loss=False)
+    one_pass = replace(config, halt_rule="q_halt")
+    name = "our recipe: q_halt alone, no second pass"
+    preferred = replace(same, name=name, config=one_pass, recipe=own, equal_work=False)
+    return [plain, same, preferred]
 
 
-def measure(all_of: Sequence[TrainerUnderTest], rounds: Rounds) -> list[Row]:
-    """A row for each trainer, see `speeds`. Refuses (ValueError) where equal work does not give equal losses."""
-
-    def require_equal(losses: Sequence[Sequence[float]]) -> None:
-        for one, found in zip(all_of, losses, strict=True):
-            gap = float(np.abs(np.subtract(found, losses[0])).max())
-            if one.equal_work and not gap <= LOSS_TOLERANCE:
-                raise ValueError(
-                    f"{one.name!r} has the losses {found} where the plain step has {losses[0]}, so the work is not "
-                    "equal; report this as a fault of the benchmark"
-                )
-
-    tell(f"starting {len(all_of)} trainers and comparing their first {CHECKED_STEPS} losses")
-    return speeds(all_of, take_turns([partial(_prepared, one) for one in all_of], rounds, require_equal))
+def compiled(trainers: Sequence[TrainerUnderTest]) -> list[TrainerUnderTest]:
+    """Return our trainers again, with torch.compile."""
+    ours = [one for one in trainers if one.is_ours]
+    return [replace(one, name=f"{one.name}, compiled", compile=True) for one in ours]
 
 
-def speeds(all_of: Sequence[TrainerUnderTest], seconds_RC: NDArray[np.float64]) -> list[Row]:
-    """A row for each trainer: medians over the rounds, and ratios to the first one taken inside a round."""
-    rates_RC = np.array([one.samples_per_step for one in all_of]) / seconds_RC
+def measure(trainers: Sequence[TrainerUnderTest], rounds: Rounds) -> list[Row]:
+    """Return a row for each trainer, see `speeds`.
+
+    Raises ValueError if a trainer with equal work has other losses than the first.
+    """
+    tell(f"starting {len(trainers)} trainers and comparing their first {CHECKED_STEPS} losses")
+    preparing = [partial(_prepared, trainer) for trainer in trainers]
+    seconds_RC = take_turns(preparing, rounds, partial(_require_equal, trainers))
+    return speeds(trainers, seconds_RC)
+
+
+def _require_equal(trainers: Sequence[TrainerUnderTest], losses: Sequence[Sequence[float]]) -> None:
+    plain = losses[0]
+    for trainer, own in zip(trainers, losses, strict=True):
+        gap = float(np.abs(np.subtract(own, plain)).max())
+        is_equal = gap <= LOSS_TOLERANCE  # false for NaN
+        if trainer.equal_work and not is_equal:
+            raise ValueError(
+                f"{trainer.name!r} has the losses {own}, the plain step has {plain}, so the work "
+                "is not equal: report this as a fault of the benchmark."
+            )
+
+
+def speeds(trainers: Sequence[TrainerUnderTest], seconds_RC: NDArray[np.float64]) -> list[Row]:
+    """Return medians over the rounds, and ratios to the first trainer taken inside a round."""
+    samples_C = np.array([trainer.samples_per_step for trainer in trainers])
+    rates_RC = samples_C / seconds_RC
+    samples_per_s = np.median(rates_RC, axis=0).tolist()
+    steps_ms = (1e3 * np.median(seconds_RC, axis=0)).tolist()
     ratios = beside_first(rates_RC)
-    return [
-        {
-            "name": one.name,
-            "equal_work": one.equal_work,
-            "samples_per_s": float(np.median(rates_RC[:, index])),
-            "step_ms": 1e3 * float(np.median(seconds_RC[:, index])),
-            **ratios[index],
-        }
-        for index, one in enumerate(all_of)
-    ]
+    rows: list[Row] = []
+    for index, trainer in enumerate(trainers):
+        row: dict[str, Any] = {"name": trainer.name, "equal_work": trainer.equal_work}
+        row["samples_per_s"] = samples_per_s[index]
+        row["step_ms"] = steps_ms[index]
+        rows.append({**row, **ratios[index]})
+    return rows
 
 
-def _prepared(contestant: TrainerUnderTest) -> tuple[list[float], Callable[[], float]]:
-    """The first losses, and the step."""
-    torch.set_num_threads(contestant.num_threads)
-    step = stepper(contestant)
-    if contestant.is_ours:
+def _prepared(trainer: TrainerUnderTest) -> tuple[list[float], Callable[[], float]]:
+    """Return the first losses, and the step."""
+    torch.set_num_threads(trainer.num_threads)
+    step = stepper(trainer)
+    if trainer.is_ours:
         memory.keep_freed_memory()
-    return [step() for _ in range(CHECKED_STEPS)], step
+    losses = [step() for _ in range(CHECKED_STEPS)]
+    return losses, step
 
 
 def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
-    """A function that trains one step and returns its loss; equal contestants start from equal weights."""
-    recipe, config = contestant.recipe, contestant.config
+    """Return a function that trains one step and returns its loss.
+
+    Contestants with the same config start from the same weights.
+    """
+    recipe = contestant.recipe
     puzzle = registry.get(recipe.puzzle)
     source = batches.open_source(contestant.data, "train", puzzle)
     feed = batches.Feed(source, puzzle, seed=recipe.seed, augment=recipe.augment)
-    model = _start(config)
+    model = _initial(contestant.config)
     if not contestant.is_ours:
-        plain = PlainHRM(config)
+        plain = PlainHRM(contestant.config)
         plain.load_state_dict(model.state_dict())
-        baseline = PlainTrainer(plain, feed, recipe)
-        return baseline.step
-    trainer = loop.Trainer(model, feed, recipe, replace(hardware.PRESETS["cpu"], compile=contestant.compile))
+        return PlainTrainer(plain, feed, recipe).step
+    cpu = replace(hardware.PRESETS["cpu"], compile=contestant.compile)
+    trainer = loop.Trainer(model, feed, recipe, cpu)
     return lambda: float(trainer.step().loss)
 
 
 @torch.no_grad()
-def _start(config: HRMConfig) -> hrm.HRM:
+def _initial(config: HRMConfig) -> hrm.HRM:
     torch.manual_seed(0)
     model = hrm.HRM(config)
     for level in model.levels:
@@ -154,19 +174,25 @@ def _start(config: HRMConfig) -> hrm.HRM:
     return model
 
 
-def segment_step(path: Path, tokens_BT: NDArray[np.int32], num_threads: int, *, compiled: bool) -> Callable[[], object]:
-    """A function that runs one more segment of all puzzles; its answers and halting margins are computed as well."""
+def segment_step(
+    path: Path, tokens_BT: NDArray[np.int32], num_threads: int, *, compiled: bool
+) -> Callable[[], object]:
+    """Return a function that runs one more segment of all puzzles, with answers and margins."""
     torch.set_num_threads(num_threads)
     model, _ = checkpoint.load(checkpoint.resolve(path))
     model.eval()
+    batch = len(tokens_BT)
+    tokens = torch.from_numpy(tokens_BT)
+    first_ids_B = torch.zeros(batch, dtype=torch.long)
+    vector_BE = model.puzzle_table[first_ids_B]
 
     def run(carry: hrm.Carry) -> tuple[hrm.Carry, torch.Tensor, torch.Tensor]:
         output = model.think(carry, tokens, vector_BE)
         return output.carry, output.logits_BTV.argmax(-1), model.margin(output)
 
     segment = torch.compile(run) if compiled else run
-    tokens, vector_BE = torch.from_numpy(tokens_BT), model.puzzle_table[torch.zeros(len(tokens_BT), dtype=torch.long)]
-    carry = hrm.Carry(*(state.clone() for state in model.start(len(tokens_BT))))
+    start = model.start(batch)
+    carry = hrm.Carry(*(state.clone() for state in start))
 
     @torch.no_grad()
     def step() -> object:

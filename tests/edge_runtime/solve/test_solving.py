@@ -22,7 +22,15 @@ from solving_tools import OPEN, PUZZLE, SOLVED, answer, solver_of
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveRequest
 from hrm_edge_runtime.solve.client import Client, RetryPolicy, UnavailableError
 from hrm_edge_runtime.solve.output import Tally, continued, record_of
-from hrm_edge_runtime.solve.solvers import Entry, Reply, SolvingError, entries, opened, options_of, solve_in_order
+from hrm_edge_runtime.solve.solvers import (
+    Entry,
+    Reply,
+    SolvingError,
+    entries,
+    opened,
+    options_of,
+    solve_in_order,
+)
 
 # --- what is read
 

@@ -5,7 +5,21 @@ import re
 
 import pytest
 from service_tools import Server
-from web_tools import DONE, Browser, Error, Page, Route, cell, choose, digits, expect, paste, screen, solve, verdict
+from web_tools import (
+    DONE,
+    Browser,
+    Error,
+    Page,
+    Route,
+    cell,
+    choose,
+    digits,
+    expect,
+    paste,
+    screen,
+    solve,
+    verdict,
+)
 
 pytestmark = pytest.mark.process
 

@@ -17,7 +17,14 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.factory import Choice
 from hrm_edge_runtime.engines.scripted import ScriptedEngine
-from hrm_edge_runtime.worker.step_times import FAIR_SLOTS, FOLDER, NOISE, StepTimesFile, measure, sizing_from
+from hrm_edge_runtime.worker.step_times import (
+    FAIR_SLOTS,
+    FOLDER,
+    NOISE,
+    StepTimesFile,
+    measure,
+    sizing_from,
+)
 
 VECTOR_E = np.zeros(4, np.float32)
 

@@ -1,0 +1,81 @@
+"""The frame of a subcommand of `hrm-bench`, and the options that several share.
+
+Imports at the top must not load ONNX Runtime or PyTorch.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Exit, Option
+
+from hrm_benchmarks.report import Row, leaving_at_sigterm, print_json
+from hrm_host.command import Command
+
+app = Command("hrm-bench", extra="serve,bench", no_args_is_help=True)
+"""Entry point of `hrm-bench`."""
+
+BundleOption = Annotated[
+    str | None, Option(help="Bundle directory or shipped name; else the default.")
+]
+BundleOrScript = Annotated[
+    str | None,
+    Option(help="Bundle directory or shipped name; else a scripted engine."),
+]
+EngineOption = Annotated[str, Option(metavar="ENGINE[:PRECISION]", help="As in hrm-serve.")]
+Csv = Annotated[Path | None, Option(help="Puzzles in Sudoku-Extreme form; else generated.")]
+Easiest = Annotated[str | None, Option(help="Difficulty of generated puzzles; else the easiest.")]
+Hardest = Annotated[str | None, Option(help="Difficulty of generated puzzles; else the hardest.")]
+Puzzles = Annotated[int, Option(min=1, help="Number of different puzzles.")]
+Slots = Annotated[int, Option(min=1, help="Slots of the server.")]
+Threads = Annotated[int, Option(min=1, help="Threads of the engine.")]
+Seed = Annotated[int, Option(min=0, help="Seed of everything random.")]
+TurnRounds = Annotated[int, Option(min=1, help="Turns of each contestant; figures are medians.")]
+TurnS = Annotated[float, Option(min=0, help="Seconds of a turn; at least one step runs.")]
+CpuClock = Annotated[bool, Option(help="Count CPU seconds, for a machine with other work.")]
+Json = Annotated[bool, Option("--json", help="Print JSON with all figures instead of a table.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a command measured."""
+
+    figures: Row  # of --json; a command with `faults` among them exits with 1
+    show: Callable[[], object]  # prints them for people
+    title: str = ""
+
+
+def measured(
+    example: str, **settings: Any
+) -> Callable[[Callable[..., Result]], Callable[..., None]]:
+    """Make a command of a function that returns a Result, and add the option --json.
+
+    `settings` are those of `Command.command`.
+    """
+
+    def command_of(function: Callable[..., Result]) -> Callable[..., None]:
+        @wraps(function)
+        def command(json: bool, **options: Any) -> None:
+            with leaving_at_sigterm():
+                result = function(**options)
+            if json:
+                print_json({"title": result.title, **options}, **result.figures)
+            else:
+                result.show()
+            has_faults = bool(result.figures.get("faults"))
+            raise Exit(int(has_faults))
+
+        command.__dict__["__signature__"] = _with_json(inspect.signature(function))
+        return app.command(epilog=f"Example: hrm-bench {example}", **settings)(command)
+
+    return command_of
+
+
+def _with_json(signature: inspect.Signature) -> inspect.Signature:
+    option = Parameter("json", Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+    parameters = [*signature.parameters.values(), option]
+    return signature.replace(parameters=parameters)
