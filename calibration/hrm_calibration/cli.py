@@ -31,7 +31,6 @@ def int8(
     import onnx
 
     from hrm_calibration.int8 import Int8Settings, calibrate, for_cpus
-    from hrm_calibration.kept import Kept
     from hrm_calibration.rollouts import ServedGraph
     from hrm_edge_runtime.bundle import Bundle, find_bundle
     from hrm_host import atomic
@@ -44,19 +43,16 @@ def int8(
     with stages_on() as stages:
         progress = partial(stages.show, "making puzzles")
         questions = find_questions(calib, bundle.puzzle, count=puzzles, data=data, progress=progress)
-        decides = bundle.manifest.model_dump_json(), repr(settings), questions.fingerprint()
         served = ServedGraph(
             graph=onnx.load(bundle.graph_path("fp32")),
             puzzle=bundle.puzzle,
             puzzle_table=bundle.puzzle_table,
             policy=bundle.manifest.halting_policy(),
             num_threads=threads,
-            kept=Kept.beside(out, stages).under(*decides),
         )
         signed, report = calibrate(served, questions, settings=settings, stages=stages)
     with atomic.new_directory(out) as unfinished:
         onnx.save(signed, unfinished / "step.int8.onnx")
         onnx.save(for_cpus(served.graph, report.scales, report.weight_only), unfinished / "step.int8.cpu.onnx")
         report.save(unfinished)
-    served.kept.drop()
     print(f"{out}: {report.summary()}")

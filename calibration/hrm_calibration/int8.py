@@ -10,16 +10,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import ModelProto
 
 from hrm_calibration import INT8_BUDGET
 from hrm_calibration import int8_report as found
 from hrm_calibration.halting_curve import Outcomes
-from hrm_calibration.kept import Arrays
 from hrm_calibration.quantise import METHODS, call_sites, quantise, scale_of, unsigned
 from hrm_calibration.rollouts import Recorder, ServedGraph, States, session_of
-from hrm_edge_runtime.engines.engine import CARRIES, INPUTS, Float32
+from hrm_edge_runtime.engines.engine import CARRIES, Float32
 from hrm_host.progress import Stages
 from hrm_puzzles.data.sources import Questions
 
@@ -94,10 +92,15 @@ class Int8Trials:
         """Record, try every method, keep the best, leave weight-only what the budget asks for, and judge."""
         graph, settings = self.served.graph, self.settings
         to_record, to_choose, to_judge = parts_of(questions, settings)
-        seen = self.served.kept.arrays("recording ranges", lambda: self.recorded(to_record))
-        states, segments_N = {name: seen[name][: settings.num_calibration] for name in INPUTS}, seen["segments_N"]
-        names = [site.name for site in call_sites(graph)]
-        scales_of = {method: dict(zip(names, seen[method].tolist(), strict=True)) for method in settings.methods}
+        recorder = Recorder(graph)
+        show = partial(self.stages.show, "recording ranges")
+        segments_N = self.served.observed(to_record, recorder.observe, progress=show).segments_N
+        states = {name: rows[: settings.num_calibration] for name, rows in recorder.states.items()}
+        histograms = recorder.histograms
+        scales_of = {
+            method: {site: scale_of(histogram, method) for site, histogram in histograms.items()}
+            for method in settings.methods
+        }
         float32 = Run(self, "float32", to_choose)
         runs = {
             method: Run(self, f"trying {method}", to_choose, self.quantised(scales_of[method])) for method in scales_of
@@ -112,7 +115,7 @@ class Int8Trials:
             num_tried=min(settings.num_tried, len(to_choose)),
             num_choice=len(to_choose),
             reach=[int((segments_N > segment).sum()) for segment in range(int(segments_N.max()))],
-            largest=dict(zip(names, seen["largest"].tolist(), strict=True)),
+            largest={site: histogram.largest for site, histogram in histograms.items()},
             scales_of=scales_of,
             float32=float32.so_far.score(),
             methods=methods,
@@ -124,15 +127,6 @@ class Int8Trials:
             judged=self.judged(final, to_judge) if judges else None,
             size_bytes={"fp32": graph.ByteSize(), "int8": final.ByteSize()},
         )
-
-    def recorded(self, questions: Questions) -> Arrays:
-        """The largest magnitude and every method's scale of each call site; states; and the segments of each puzzle."""
-        recorder, show = Recorder(self.served.graph), partial(self.stages.show, "recording ranges")
-        segments_N = self.served.observed(questions, recorder.observe, progress=show).segments_N
-        seen = list(recorder.histograms.values())
-        scales = {method: np.array([scale_of(one, method) for one in seen]) for method in self.settings.methods}
-        largest = np.array([one.largest for one in seen])
-        return {**recorder.states, **scales, "largest": largest, "segments_N": segments_N}
 
     def quantised(self, scales: Scales, weight_only: Sequence[str] = ()) -> ModelProto:
         return for_cpus(self.served.graph, scales, weight_only)
@@ -161,17 +155,13 @@ class Int8Trials:
         """Each matrix with the drift of rounding what it reads, all others weight-only; the worst first."""
         weights = sorted({site.weight for site in call_sites(self.served.graph)})
 
-        def drifts() -> Arrays:
-            reference = carries_after(self.served, self.quantised(scales, weights), states)
-            moved: dict[str, NDArray[np.float64]] = {}
-            for weight in weights:
-                graph = self.quantised(scales, [other for other in weights if other != weight])
-                moved[weight] = np.array(drift(carries_after(self.served, graph, states), reference))
-                self.stages.show("ranking layers", len(moved), len(weights))
-            return moved
-
-        moved = self.served.kept.arrays("ranking layers", drifts)
-        return {weight: float(moved[weight]) for weight in sorted(weights, key=lambda weight: -moved[weight])}
+        reference = carries_after(self.served, self.quantised(scales, weights), states)
+        moved: dict[str, float] = {}
+        for weight in weights:
+            graph = self.quantised(scales, [other for other in weights if other != weight])
+            moved[weight] = drift(carries_after(self.served, graph, states), reference)
+            self.stages.show("ranking layers", len(moved), len(weights))
+        return dict(sorted(moved.items(), key=lambda item: -item[1]))
 
     def budget_steps(self, scales: Scales, ranking: Sequence[str], whole: "Run", float32: "Run") -> list[found.Paired]:
         """Leave one more of the most sensitive matrices weight-only at a time, until the budget is kept.
@@ -229,9 +219,7 @@ class Run:
         start, served = sum(len(part.exact_N) for part in self._parts), self.trials.served
         if count > start:
             part, show = self.questions.at(np.arange(start, count)), partial(self.trials.stages.show, self.stage)
-            stage = f"{self.stage} {start} to {count}"
-            found = served.kept.arrays(stage, lambda: vars(served.outcomes(part, other=self.graph, progress=show)))
-            self._parts.append(Outcomes(**found))
+            self._parts.append(served.outcomes(part, other=self.graph, progress=show))
         return self.so_far.at(slice(count))
 
 

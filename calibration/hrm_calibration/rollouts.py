@@ -6,7 +6,7 @@ Shapes: N puzzles, B slots, T tokens, E puzzle-vector size.
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +16,6 @@ import onnxruntime as ort
 from onnx import ModelProto
 
 from hrm_calibration.halting_curve import Outcomes
-from hrm_calibration.kept import Kept
 from hrm_calibration.quantise import Histogram, call_sites, with_outputs
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_edge_runtime.batching.task import Attempt
@@ -42,10 +41,7 @@ Observer = Callable[[Mapping[str, np.typing.NDArray[Any]]], object]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServedGraph:
-    """A float32 step graph with all that serving it takes: its puzzle, its puzzle table and its halting rule.
-
-    `kept` holds what was found out about it, where somebody keeps that.
-    """
+    """A float32 step graph with its puzzle, its puzzle table and its halting rule."""
 
     graph: ModelProto
     puzzle: Puzzle
@@ -53,7 +49,6 @@ class ServedGraph:
     policy: HaltingPolicy
     num_threads: int = 1
     provider: Provider = CPU
-    kept: Kept = field(default_factory=Kept)
 
     @property
     def num_slots(self) -> int:

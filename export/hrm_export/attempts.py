@@ -5,9 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_calibration.kept import Arrays
 from hrm_edge_runtime.batching.attempts import Attempts
 from hrm_edge_runtime.batching.task import Task
 from hrm_edge_runtime.manifest import AttemptKind
@@ -21,16 +19,11 @@ FIRST_GUESSING: dict[AttemptKind, int | None] = {"symmetries": None, "hypotheses
 
 def proven_by(graph: Path, form: Form, contents: Contents, stages: Stages) -> dict[AttemptKind, int]:
     """How many of the puzzles left each kind proves; empty where cells have no symbols to try or nothing is left."""
-    found = contents.served.kept.arrays("trying further attempts", lambda: _counts(graph, form, contents, stages))
-    return {kind: int(found[kind]) for kind in FIRST_GUESSING if kind in found}
-
-
-def _counts(graph: Path, form: Form, contents: Contents, stages: Stages) -> Arrays:
-    served, plan = contents.served, contents.plan
-    left_N = np.flatnonzero(~form.outcomes.proven_N)[: min(NUM_PUZZLES, plan.settings.num_tried)]
+    served = contents.served
+    left_N = np.flatnonzero(~form.outcomes.proven_N)[:NUM_PUZZLES]
     if not (served.puzzle.proof_exists and served.puzzle.geometry.num_symbols > 1 and len(left_N)):
         return {}
-    counts: dict[str, NDArray[np.int64]] = {}
+    counts: dict[AttemptKind, int] = {}
     with closing(contents.engine(graph, 2 * NUM_ATTEMPTS, want_logits=True)) as engine:
         for kind, first in FIRST_GUESSING.items():
             lane = Attempts(
@@ -46,7 +39,7 @@ def _counts(graph: Path, form: Form, contents: Contents, stages: Stages) -> Arra
                     first_guessing=first,
                 )
                 lane.submit(task)
-            counts[kind] = np.array(0)
+            counts[kind] = 0
             while lane.has_work:
                 counts[kind] += sum(result.status == "proven" for result in lane.step()[0])
             stages.show("trying further attempts", len(counts), len(FIRST_GUESSING))

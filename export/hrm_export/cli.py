@@ -32,7 +32,6 @@ def export(options: Options) -> None:
     with stages_on() as stages:
         contents = contents_of(options, source, out, stages)
         forms = write_bundle(out, contents, options, stages)
-    contents.served.kept.drop()
     show(out, contents, forms, as_json=options.as_json)
     if options.build_engine:  # in a process of its own, whose memory is free again when the engines are built
         build = [sys.executable, "-m", "hrm_edge_runtime.engines.trt.build", str(out)]

@@ -12,12 +12,11 @@ import onnx
 import onnxruntime
 import torch
 
-from hrm_calibration.kept import Kept
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy, PolicyKind
 from hrm_edge_runtime.engines.onnx import CPU, CUDA, OnnxEngine, Provider
 from hrm_export.options import Options
-from hrm_export.plan import LONG_S, ExportPlan, plan_for
+from hrm_export.plan import LONG_S, plan_export
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import torch_device
 from hrm_host import atomic, board, progress
@@ -50,7 +49,6 @@ class Contents:
     identifiers: Sequence[str]
     tasks: Mapping[str, Any]
     meta: Mapping[str, Any]
-    plan: ExportPlan
     trained: ServedGraph | None = None
 
     @property
@@ -84,33 +82,23 @@ def contents_of(options: Options, source: Path, out: Path, stages: progress.Stag
     identifiers = identifiers_of(data, config.num_puzzle_ids)
     provider = provider_of(options.device)
     served = served_graph(model, puzzle, policy, provider)
-    content = served.graph.SerializeToString(deterministic=True)
-    forms = repr((options.fp16, options.int8, provider.name))
-    kept = Kept.beside(out, stages).under(content, forms, onnxruntime.__version__)
-    plan = plan_for(replace(served, kept=kept), options)
-    if plan.seconds > LONG_S:
-        more = "; no less tells anything" if plan.seconds > 60 * options.budget_minutes else ""
-        stages.say(f"{plan.sentence()}{more}")
-    try:
-        calibration, held_out = find_puzzles(replace(options, held_out=plan.num_held_out), config, puzzle, data, stages)
-    except (ValueError, OSError):
-        if not kept.num_finished:
-            kept.drop()
-        raise
-    rows_PE = served.puzzle_table[np.union1d(calibration.puzzle_ids_N, held_out.puzzle_ids_N)]
-    decided = repr((plan, policy, options.int8_budget)), rows_PE.tobytes()
-    model.config = replace(config, max_segments=min(plan.num_segments, config.max_segments))  # what traces cover
+    plan = plan_export(served, options)
+    if plan.estimate_s > LONG_S:
+        stages.say(plan.sentence)
+    options = replace(options, held_out=plan.num_held_out)
+    calibration, held_out = find_puzzles(options, config, puzzle, data, stages)
+    num_traced = min(policy.max_segments, config.max_segments)
+    model.config = replace(config, max_segments=num_traced)
     return Contents(
         name=options.name or out.stem,
         model=model.to(provider.device or "cpu"),
-        served=replace(served, kept=kept.under(*decided, calibration.fingerprint(), held_out.fingerprint())),
+        served=served,
         calibration=calibration,
         held_out=held_out,
         identifiers=identifiers,
         tasks={} if data is None else tasks_of(data, puzzle, identifiers),
         meta={"checkpoint": source.name, **meta, "puzzle": puzzle.name},
         trained=served_graph(own, trained, policy, provider) if options.board and trained.difficulties else None,
-        plan=plan,
     )
 
 

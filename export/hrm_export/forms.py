@@ -16,7 +16,6 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from hrm_calibration.halting_curve import Outcomes, PolicyScore, Rollout, Score
 from hrm_calibration.int8 import Int8Settings, calibrate, for_cpus
 from hrm_calibration.int8_report import Paired, paired
-from hrm_calibration.kept import Arrays
 from hrm_calibration.quantise import with_nodes, with_outputs
 from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.halting import HaltingPolicy
@@ -111,12 +110,12 @@ class Form:
 
 
 def lower_precisions(
-    served: ServedGraph, questions: Questions, options: Options, settings: Int8Settings, stages: Stages
+    served: ServedGraph, questions: Questions, options: Options, stages: Stages
 ) -> Iterator[Form]:
     """The other forms in the options, each made after the one before has been judged."""
     if not (options.fp16 or options.int8):
         return
-    few, graph = questions.sample(min(NUM_RANGE_PUZZLES, settings.num_calibration)), served.graph
+    few, graph = questions.sample(NUM_RANGE_PUZZLES), served.graph
     ranges = record_ranges(served, few, progress=partial(stages.show, "recording ranges for float16"))
     if options.fp16:
         kept = float32_nodes(graph, ranges)
@@ -124,7 +123,7 @@ def lower_precisions(
         check_graph(half, stored_sizes(graph))
         yield Form(precision="fp16", portable=half, origin={"float32_nodes": sorted(kept)})
     if options.int8:
-        settings = replace(settings, budget=options.int8_budget / 100)
+        settings = Int8Settings(budget=options.int8_budget / 100)
         signed, report = calibrate(served, questions, settings=settings, stages=stages, judges=False)
         if options.report is not None:
             report.save(options.report)
@@ -155,12 +154,8 @@ def record_ranges(served: ServedGraph, questions: Questions, *, progress: OnProg
         for name in values:
             largest[name] = max(largest[name], float(arrays[f"{name}/largest"]))
 
-    def record() -> Arrays:
-        served.observed(questions, observe, shown=shown, progress=progress)
-        return {"largest": np.array(list(largest.values()))}
-
-    found = served.kept.arrays("recording ranges for float16", record)["largest"]
-    return dict(zip(values, found.tolist(), strict=True))
+    served.observed(questions, observe, shown=shown, progress=progress)
+    return largest
 
 
 def float32_nodes(graph: ModelProto, ranges: Mapping[str, float]) -> frozenset[str]:

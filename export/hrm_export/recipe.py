@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 
 from hrm_calibration.halting_curve import Rollout, choose, learned_curve, roll_out
-from hrm_calibration.kept import Arrays
 from hrm_edge_runtime.bundle import GOLDEN_NAME, IDENTIFIERS_NAME, PUZZLE_TABLE_NAME, TASKS_NAME, Bundle, Golden
 from hrm_edge_runtime.engines.engine import load_blanks, median_step_ms
 from hrm_edge_runtime.manifest import write_manifest
@@ -40,6 +39,8 @@ STRICT = GOLDEN_FP32.model_copy(
     update={"every_segment": SegmentLimits(worst={**GOLDEN_FP32.every_segment.worst, "logit_gap": LOGIT_TOLERANCE})}
 )
 """Stricter than replaying elsewhere: PyTorch ran on this very processor, so no segment may differ by more."""
+CANDIDATES = 16
+"""Puzzles tried for each golden trace; not every one survives rounding."""
 MEASURED_BATCHES = (1, 8)
 MEASURE_S = 0.1  # a table of the report, no decision hangs on it
 STEP = "step.fp32.onnx"
@@ -66,15 +67,14 @@ def write_bundle(path: Path, contents: Contents, options: Options, stages: Stage
         fp32 = Form(precision="fp32", portable=contents.served.graph)
         _write_and_measure(unfinished, fp32, contents, options, stages)
         say_cost_of_size(unfinished, contents, fp32, options, stages)
-        golden, num_candidates = _golden(contents, fp32.policy.threshold, stages)
+        golden, num_candidates = _golden(contents, fp32.policy.threshold, options.golden, stages)
         np.savez_compressed(unfinished / GOLDEN_NAME, allow_pickle=False, **vars(golden))
         fp32.origin = {"tolerance": LOGIT_TOLERANCE, "num_candidates": num_candidates}
         _compare(unfinished, fp32, golden, contents)
         _require_parity(fp32)
         fp32.origin["attempts"] = proven_by(unfinished / next(iter(fp32.graphs)), fp32, contents, stages)
         forms, served = [fp32], replace(contents.served, policy=fp32.policy)
-        settings = contents.plan.settings_at(fp32.score.mean_segments / contents.plan.num_segments)
-        for form in lower_precisions(served, contents.calibration, options, settings, stages):
+        for form in lower_precisions(served, contents.calibration, options, stages):
             _write_and_measure(unfinished, form, contents, options, stages)
             form.lost = form.losses_against(fp32)
             _compare(unfinished, form, golden, contents)
@@ -106,28 +106,24 @@ def _write_and_measure(directory: Path, form: Form, contents: Contents, options:
 
 
 def _rollout(contents: Contents, form: Form, stages: Stages) -> Rollout:
-    served, asked, stage = contents.served, contents.held_out, f"measuring {form.precision}"
+    served = contents.served
+    show = partial(stages.show, f"measuring {form.precision}")
+    with served.engine(list(form.graphs.values())[-1]) as engine:
+        return roll_out(
+            engine,
+            served.puzzle,
+            served.puzzle_table,
+            contents.held_out,
+            served.policy.max_segments,
+            progress=show,
+        )
 
-    def roll() -> Arrays:
-        table, count, show = served.puzzle_table, contents.plan.num_segments, partial(stages.show, stage)
-        with served.engine(list(form.graphs.values())[-1]) as engine:
-            rollout = roll_out(engine, served.puzzle, table, asked, count, progress=show)
-        return {name: getattr(rollout, name) for name in ("margin_SN", "verdict_SN", "exact_SN")}
 
-    return Rollout(**served.kept.arrays(stage, roll), ratings_N=asked.ratings_N)
-
-
-def _golden(contents: Contents, threshold: float, stages: Stages) -> tuple[Golden, int]:
-    plan, show = contents.plan, partial(stages.show, "golden traces")
-    candidates = contents.held_out.at(np.arange(min(plan.num_candidates, len(contents.held_out))))
-
-    def record() -> Arrays:
-        golden, num_tried = golden_traces(contents.model, candidates, threshold, plan.num_golden, progress=show)
-        return {**vars(golden), "num_tried": np.array(num_tried)}
-
-    arrays = dict(contents.served.kept.arrays("golden traces", record))
-    num_tried = int(arrays.pop("num_tried"))
-    return Golden(**arrays), num_tried
+def _golden(contents: Contents, threshold: float, num_golden: int, stages: Stages) -> tuple[Golden, int]:
+    num_candidates = min(CANDIDATES * num_golden, len(contents.held_out))
+    candidates = contents.held_out.at(np.arange(num_candidates))
+    show = partial(stages.show, "golden traces")
+    return golden_traces(contents.model, candidates, threshold, num_golden, progress=show)
 
 
 def _compare(directory: Path, form: Form, golden: Golden, contents: Contents) -> None:

@@ -27,7 +27,6 @@ from hrm_calibration.int8 import (
     parts_of,
 )
 from hrm_calibration.int8_report import Int8Report, MethodScore, Paired, draw, paired
-from hrm_calibration.kept import Kept
 from hrm_calibration.quantise import call_sites, quantise, unsigned
 from hrm_calibration.rollouts import ServedGraph, slots_for
 from hrm_edge_runtime.batching.halting import HaltingPolicy
@@ -187,18 +186,6 @@ class HeardStages(Stages):
         self.heard[stage] = (done, total, note)
 
 
-def test_what_was_finished_is_not_done_again_and_gives_the_same_graph(tmp_path: Path, result: Calibrated) -> None:
-    kept = Kept.beside(tmp_path / "int8", Stages()).under("these puzzles")
-    served = dataclasses.replace(SERVED, kept=kept)
-    assert calibrate(served, questions(16), settings=SETTINGS) == result
-    stages = HeardStages()
-    assert calibrate(served, questions(16), settings=SETTINGS, stages=stages) == result
-    assert stages.heard == {}
-    other = dataclasses.replace(SERVED, kept=kept.under("other puzzles"))
-    calibrate(other, questions(16, seed=1), settings=SETTINGS, stages=stages)
-    assert "recording ranges" in stages.heard
-
-
 def test_every_picture_is_drawn(result: Calibrated, tmp_path: Path) -> None:
     draw(result[1], tmp_path / "pictures")
     files = sorted((tmp_path / "pictures").iterdir())
@@ -243,7 +230,7 @@ def test_the_command_writes_graphs_report_and_pictures(bundle: Path, tmp_path: P
     assert "exact solves" in ended.stdout
     names = {"step.int8.onnx", "step.int8.cpu.onnx", "calibration.json", "layers.png"}
     assert names <= {file.name for file in out.iterdir()}
-    assert [file.name for file in tmp_path.iterdir()] == ["out"]  # what was kept on the way is gone
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
     again = CliRunner().invoke(app, ["int8", str(bundle), *options])
     assert again.exit_code == 2
     assert "exists already" in again.stderr

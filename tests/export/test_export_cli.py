@@ -6,9 +6,6 @@ Shapes: T tokens.
 import json
 import os
 import re
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -238,31 +235,6 @@ def test_every_precision_is_one_column_and_one_object(tmp_path: Path) -> None:
     assert found["num_held_out"] == 40
     assert [row["ratio"] for row in found["precisions"]] == sorted(row["ratio"] for row in found["precisions"])[::-1]
     assert {"1", "8"} == set(found["precisions"][2]["segment_ms"])
-
-
-@pytest.mark.process
-def test_an_export_that_was_killed_is_taken_up_again_and_gives_the_same_files(tmp_path: Path) -> None:
-    model = small_model(num_puzzle_ids=1, max_segments=4, high_cycles=1, low_cycles=1, low_layers=1)
-    source, data = saved(tmp_path / "step_12", model=model), data_set(tmp_path / "data", 80)
-    options = ["--fp16", "--int8", "--data", str(data), "--max-loss", "100", "--golden", "4", "--held-out", "40"]
-    whole, killed = (tmp_path / name / "tiny.bundle" for name in ("whole", "killed"))
-    assert CliRunner().invoke(app, [str(source), "--out", str(whole), *options]).exit_code == 0
-    command = ["-c", "from hrm_export.cli import main; main()", str(source), "--out", str(killed), *options]
-    kept = killed.with_name(".tiny.bundle.kept")
-    with subprocess.Popen(
-        [sys.executable, *command], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ) as process:
-        while len(list(kept.glob("*.npz"))) < 4:
-            assert process.poll() is None
-            time.sleep(0.002)
-        process.kill()
-    finished = set(kept.glob("*.npz"))
-    again = CliRunner().invoke(app, [str(source), "--out", str(killed), *options])
-    assert again.exit_code == 0, again.output
-    assert f"{len(finished)} finished stages in {kept} are taken up again" in again.stderr
-    assert not kept.exists()
-    for file in whole.iterdir():
-        assert file.read_bytes() == (killed / file.name).read_bytes(), file.name
 
 
 def test_the_run_of_the_puzzle_is_exported_where_no_checkpoint_is_named(

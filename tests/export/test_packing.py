@@ -29,7 +29,6 @@ from hrm_edge_runtime.parity.report import breaks
 from hrm_export.contents import Contents, served_graph
 from hrm_export.forms import Form
 from hrm_export.options import Options
-from hrm_export.plan import plan_for
 from hrm_export.recipe import ParityError, write_bundle
 from hrm_host.progress import Stages
 from hrm_puzzles import registry
@@ -44,7 +43,6 @@ def small_contents(**changes: Any) -> Contents:
         name="small",
         model=model,
         served=served,
-        plan=plan_for(served, replace(OPTIONS, fp16=True, int8=True)),
         calibration=random_questions(model, 32, seed=1),
         held_out=random_questions(model, 24),
         identifiers=["<blank>", "one", "two"],
