@@ -1,4 +1,4 @@
-"""How many held-out puzzles fit into the time of an export; one batch of the step graph is timed."""
+"""How many held-out puzzles fit into the time of an export; one batch of steps is timed."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ FP32_RUNS = 3.0
 FP16_RUNS = 2.0
 """Runs more for float16: recording its ranges and measuring."""
 INT8_RUNS = 12.0
-"""Runs more for INT8: calibration tries five methods and then weight-only matrices on other puzzles."""
+"""Runs more for INT8: calibration tries five methods, then weight-only matrices."""
 TIMED_S = 0.25
 LONG_S = 60.0
 """A shorter export starts without an estimate."""
@@ -27,7 +27,9 @@ class ExportPlan:
 
     @property
     def sentence(self) -> str:
-        return f"about {duration(self.estimate_s)} at most with {self.num_held_out} held-out puzzles"
+        return (
+            f"about {duration(self.estimate_s)} at most with {self.num_held_out} held-out puzzles"
+        )
 
 
 def plan_export(served: ServedGraph, options: Options) -> ExportPlan:

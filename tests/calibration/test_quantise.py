@@ -161,7 +161,7 @@ def test_weight_only_all_through_is_the_float_graph_with_rounded_weights() -> No
     [
         ({**SCALES, SITES[3].name: 0.0}, [], f"{SITES[3].name} has no scale"),
         ({}, [], f"{SITES[0].name} has no scale"),
-        (SCALES, ["lm_head.weight"], "lm_head.weight is no matrix of a linear layer"),
+        (SCALES, ["lm_head.weight"], "lm_head.weight is not a matrix of a linear layer"),
     ],
 )
 def test_ranges_that_do_not_fit_the_graph_are_refused(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm_calibration.quantise import METHODS, NUM_BINS, Histogram, scale_of
+from hrm_calibration.ranges import METHODS, NUM_BINS, Histogram, scale_of
 
 
 def histogram_of(*parts: np.ndarray) -> Histogram:

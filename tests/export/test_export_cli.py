@@ -6,6 +6,9 @@ Shapes: T tokens.
 import json
 import os
 import re
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +29,8 @@ from hrm_edge_runtime.http.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.parity.report import breaks
 from hrm_edge_runtime.solve.solvers import from_bundle
 from hrm_export.cli import main as app
-from hrm_export.contents import bundle_name, data_of, find_puzzles, provider_of
+from hrm_export.contents import provider_of
+from hrm_export.inputs import bundle_name, data_of, find_puzzles
 from hrm_export.options import Options, parse_loop
 from hrm_export.torch_engine import record
 from hrm_host.progress import Stages
@@ -98,7 +102,7 @@ def test_without_a_gpu_an_export_runs_on_the_cpu_and_refuses_to_run_elsewhere(tm
     source = saved(tmp_path / "step_12")
     assert provider_of("auto") is provider_of("cpu") is CPU
     assert exported(source, tmp_path / "here.bundle", "--device", "cpu").exit_code == 0
-    refused(source, tmp_path / "there.bundle", "--device", "cuda", saying="sees none; leave the option away")
+    refused(source, tmp_path / "there.bundle", "--device", "cuda", saying="sees none; omit --device")
 
 
 @pytest.mark.process
@@ -125,7 +129,7 @@ def test_a_transformer_answers_from_its_bundle_in_one_segment(tmp_path: Path) ->
     bundle = Bundle.open(tmp_path / "tiny.bundle")
     assert not breaks(replayed(bundle))
     assert_lane_answers_as_pytorch_does(bundle, model)
-    refused(source, tmp_path / "longer.bundle", "--max-segments", "2", saying="leave the option away")
+    refused(source, tmp_path / "longer.bundle", "--max-segments", "2", saying="omit --max-segments")
 
 
 def test_a_trm_goes_from_training_to_a_served_answer_like_any_model(tmp_path: Path) -> None:
@@ -169,7 +173,7 @@ def test_relational_weights_serve_a_board_they_were_not_trained_on(tmp_path: Pat
     assert not breaks(replayed(bundle))
     refused(source, tmp_path / "other.bundle", "--board", "sudoku-4x4", saying="choose its own kind")
     attention = saved(tmp_path / "step_13")
-    refused(attention, tmp_path / "other.bundle", "--board", "sudoku", saying="leave the option away")
+    refused(attention, tmp_path / "other.bundle", "--board", "sudoku", saying="omit --board")
 
 
 @pytest.mark.parametrize(("limit", "traced"), [(9, 4), (2, 2)])
@@ -237,6 +241,45 @@ def test_every_precision_is_one_column_and_one_object(tmp_path: Path) -> None:
     assert {"1", "8"} == set(found["precisions"][2]["segment_ms"])
 
 
+@pytest.mark.process
+def test_a_killed_export_reuses_its_finished_precisions(tmp_path: Path) -> None:
+    sizes = {"high_cycles": 1, "low_cycles": 1, "low_layers": 1}
+    model = small_model(num_puzzle_ids=1, max_segments=4, **sizes)
+    source = saved(tmp_path / "step_12", model=model)
+    data = data_set(tmp_path / "data", 80)
+    options = ("--fp16", "--int8", "--data", str(data), "--max-loss", "100")
+    whole = tmp_path / "whole" / "tiny.bundle"
+    killed = tmp_path / "killed" / "tiny.bundle"
+    assert exported(source, whole, *options).exit_code == 0
+    kill_after_first_precision(source, killed, *options)
+    again = exported(source, killed, *options)
+    assert again.exit_code == 0, again.output
+    assert "reusing fp32 from" in again.stderr
+    assert [found.name for found in killed.parent.iterdir()] == ["tiny.bundle"]
+    for file in whole.iterdir():
+        assert file.read_bytes() == (killed / file.name).read_bytes(), file.name
+
+
+def kill_after_first_precision(source: Path, out: Path, *options: str) -> None:
+    arguments = [str(source), "--out", str(out), "--golden", "4", "--held-out", "40", *options]
+    command = [sys.executable, "-c", "from hrm_export.cli import main; main()", *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, env=environment) as process:
+        while not list(out.parent.glob(".tiny.bundle.forms/fp32-*.npz")):
+            assert process.poll() is None
+            time.sleep(0.002)
+        process.kill()
+
+
+def test_a_rejected_precision_is_not_measured_again(tmp_path: Path) -> None:
+    source = saved(tmp_path / "step_12")
+    out = tmp_path / "tiny.bundle"
+    refused(source, out, "--fp16", "--max-loss", "-1", saying="fp16 loses")
+    again = exported(source, out, "--fp16", "--max-loss", "100")
+    assert again.exit_code == 0, again.output
+    assert "reusing fp16 from" in again.stderr
+
+
 def test_the_run_of_the_puzzle_is_exported_where_no_checkpoint_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +295,7 @@ def test_the_run_of_the_puzzle_is_exported_where_no_checkpoint_is_named(
     [
         (("--calib", "maze"), "give sudoku or the path of a data set of sudoku-4x4"),
         (("--int8", "--calib", "arc"), "give sudoku or the path of a data set of sudoku-4x4"),
-        (("--report", "int8"), "add --int8 or leave it away"),
+        (("--report", "int8"), "add --int8 or omit --report"),
         (("--loop", "unrolled=0"), "give host, unrolled or unrolled=N"),
         (("--policy", "hope"), "'hope' is not known"),
     ],
@@ -267,7 +310,7 @@ def test_without_a_checkpoint_or_a_puzzle_it_says_what_to_give() -> None:
     assert "give CHECKPOINT, or --calib NAME" in result.stderr
     missing = CliRunner().invoke(app, ["--int8", "--calib", "nowhere"])
     assert missing.exit_code == 2
-    assert "runs/nowhere/best, which --calib nowhere stands for, is not there; give CHECKPOINT" in missing.stderr
+    assert "--calib nowhere selects runs/nowhere/best, which does not exist; give CHECKPOINT" in missing.stderr
     untrained = CliRunner().invoke(app, ["--int8", "--calib", "arc"])
     assert "train first: hrm-train --puzzle arc" in untrained.stderr
 
@@ -286,7 +329,7 @@ def test_a_bundle_that_is_there_already_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("puzzle", "saying"),
     [
-        (None, "does not say its puzzle"),
+        (None, "does not name its puzzle"),
         ("chess", "chess"),
         ("sudoku", "has 16 positions of 6 tokens but sudoku has 81"),
     ],
@@ -298,7 +341,7 @@ def test_a_checkpoint_for_no_known_puzzle_is_refused(tmp_path: Path, puzzle: obj
 @pytest.mark.parametrize(
     ("changes", "saying"),
     [
-        ({"num_puzzle_ids": 3, "max_segments": 4}, "give that with --data"),
+        ({"num_puzzle_ids": 3, "max_segments": 4}, "give it with --data"),
         ({"num_puzzle_ids": 1, "max_segments": 6, "gain": 4.0}, "rounding alone changes"),
     ],
     ids=["many tasks", "amplifies rounding"],
@@ -336,7 +379,7 @@ def test_a_bundle_is_called_after_its_run_or_its_checkpoint(tmp_path: Path) -> N
 
 
 def test_what_calibrates_is_not_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hrm_export.contents.NUM_CALIBRATION", 25)
+    monkeypatch.setattr("hrm_export.inputs.NUM_CALIBRATION", 25)
     calibration, held_out = find_puzzles(Options(fp16=True, held_out=30), CONFIG, SUDOKU, None, Stages())
     assert (len(calibration), len(held_out)) == (25, 30)
     both = [{tokens_T.tobytes() for tokens_T in questions.tokens_NT} for questions in (calibration, held_out)]

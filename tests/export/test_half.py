@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from hrm_calibration.quantise import call_sites, quantise
 from hrm_edge_runtime.batching.halting import HaltingPolicy
 from hrm_export.contents import served_graph
-from hrm_export.forms import float32_nodes, half_graph, record_ranges
+from hrm_export.half import float32_nodes, half_graph, record_ranges
 from hrm_export.onnx_graph import check_graph, element_types, stored_sizes
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import record

@@ -27,9 +27,12 @@ from hrm_edge_runtime.manifest import BundleError
 from hrm_edge_runtime.parity.cli import main as parity_main
 from hrm_edge_runtime.parity.report import breaks
 from hrm_export.contents import Contents, served_graph
+from hrm_export.finished import FinishedForms
 from hrm_export.forms import Form
-from hrm_export.options import Options
-from hrm_export.recipe import ParityError, write_bundle
+from hrm_export.judge import ParityError
+from hrm_export.options import Options, parse_loop
+from hrm_export.precisions import judge_precisions
+from hrm_export.recipe import write_bundle
 from hrm_host.progress import Stages
 from hrm_puzzles import registry
 
@@ -52,7 +55,18 @@ def small_contents(**changes: Any) -> Contents:
 
 
 def written(path: Path, contents: Contents | None = None, **changes: Any) -> list[Form]:
-    return write_bundle(path, contents or small_contents(), replace(OPTIONS, **changes), Stages())
+    contents = contents or small_contents()
+    options = replace(OPTIONS, **changes)
+    stages = Stages()
+    finished = FinishedForms(path, contents, options, stages)
+    judged = judge_precisions(contents, options, finished, stages)
+    write_bundle(path, contents, judged, parse_loop(options.loop))
+    return judged.forms
+
+
+def bundles_in(path: Path) -> list[Path]:
+    """Bundles and half-written ones; precisions kept for a second call are neither."""
+    return [found for found in path.iterdir() if found.suffix != ".forms"]
 
 
 def test_what_is_written_opens_and_replays(tmp_path: Path) -> None:
@@ -180,7 +194,7 @@ def test_a_threshold_that_is_not_given_is_chosen_from_the_curve(tmp_path: Path) 
 def test_a_precision_that_loses_too_much_is_refused_and_nothing_is_left_behind(tmp_path: Path) -> None:
     with pytest.raises(ParityError, match=r"fp16 loses .* points of exact solves .* --max-loss allows -1"):
         written(tmp_path / "small.bundle", fp16=True, max_loss=-1.0)
-    assert not list(tmp_path.iterdir())
+    assert not bundles_in(tmp_path)
 
 
 def test_the_same_checkpoint_gives_the_same_files(tmp_path: Path) -> None:
@@ -205,7 +219,7 @@ def test_a_corrupted_graph_is_refused_and_nothing_is_left_behind(tmp_path: Path,
     tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(1.01), name))
     with pytest.raises(ParityError, match="differs from PyTorch"):
         written(tmp_path / "small.bundle", contents)
-    assert not list(tmp_path.iterdir())
+    assert not bundles_in(tmp_path)
 
 
 def test_a_graph_for_another_model_is_refused_and_nothing_is_left_behind(tmp_path: Path) -> None:
@@ -213,7 +227,7 @@ def test_a_graph_for_another_model_is_refused_and_nothing_is_left_behind(tmp_pat
     contents = replace(contents, served=replace(contents.served, graph=onnx.ModelProto()))
     with pytest.raises(ValueError, match="does not load"):
         written(tmp_path / "small.bundle", contents)
-    assert not list(tmp_path.iterdir())
+    assert not bundles_in(tmp_path)
 
 
 def test_a_bundle_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
@@ -242,7 +256,7 @@ def test_a_kill_during_writing_leaves_no_half_bundle(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         assert process.stdout.readline().strip().isdigit()
-        while not list(tmp_path.glob(".*")):  # the next one is under way
+        while not list(tmp_path.glob(".*.forms")):  # the next one is under way
             assert process.poll() is None
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)

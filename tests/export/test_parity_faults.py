@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from hrm_calibration.quantise import call_sites, quantise, with_outputs
 from hrm_edge_runtime.manifest import read_manifest, write_manifest
 from hrm_edge_runtime.parity.cli import main as app
-from hrm_export.forms import half_graph
+from hrm_export.half import half_graph
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import golden_traces
 from hrm_model import checkpoint
@@ -188,4 +188,4 @@ def test_a_checkpoint_of_other_sizes_is_rejected(desk: Path, tmp_path: Path) -> 
     bundle = desk / "honest.bundle"
     ended = CliRunner().invoke(app, [str(bundle), "--checkpoint", str(other)])
     assert ended.exit_code == 2
-    assert "num_puzzle_ids 5 where the bundle small has 3" in ended.stderr
+    assert "num_puzzle_ids 5 but the bundle small has 3" in ended.stderr

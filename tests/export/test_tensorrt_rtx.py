@@ -12,7 +12,15 @@ from pathlib import Path
 
 import onnx
 import pytest
-from rtx_tools import NUM_UNROLLED, Figures, build, full_size_graphs, is_installed, load_rtx, stubs_folder
+from rtx_tools import (
+    NUM_UNROLLED,
+    Figures,
+    build,
+    full_size_graphs,
+    is_installed,
+    load_rtx,
+    stubs_folder,
+)
 
 from hrm_edge_runtime.bundle import SHIPPED_BUNDLES, Bundle, find_bundle
 

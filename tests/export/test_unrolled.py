@@ -29,10 +29,11 @@ from hrm_edge_runtime.batching.halting import HaltingPolicy, stops_B
 from hrm_edge_runtime.bundle import Bundle, find_bundle
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_export.forms import half_graph, unrolled_graph
+from hrm_export.half import half_graph
 from hrm_export.onnx_graph import check_graph, stored_sizes
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import record
+from hrm_export.unrolled import unrolled_graph
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import UNKNOWN
 
@@ -164,7 +165,7 @@ def test_a_margin_equal_to_the_threshold_goes_on_as_in_the_loop() -> None:
 
 
 def test_no_segment_is_refused() -> None:
-    with pytest.raises(ValueError, match="give 1 or more"):
+    with pytest.raises(ValueError, match="needs 1 or more segments, not 0"):
         unrolled_graph(segment_graph(small_model()), HaltingPolicy(), 0)
 
 
