@@ -56,18 +56,20 @@ class Outcomes:
     segments_N: NDArray[np.int32]
 
     def at(self, rows: slice | NDArray[np.bool_]) -> Outcomes:
-        return Outcomes(
-            exact_N=self.exact_N[rows],
-            proven_N=self.proven_N[rows],
-            segments_N=self.segments_N[rows],
-        )
+        exact_N = self.exact_N[rows]
+        proven_N = self.proven_N[rows]
+        segments_N = self.segments_N[rows]
+        return Outcomes(exact_N=exact_N, proven_N=proven_N, segments_N=segments_N)
 
     @classmethod
     def joined(cls, parts: Sequence[Outcomes]) -> Outcomes:
+        def whole(name: str) -> NDArray[Any]:
+            return np.concatenate([getattr(part, name) for part in parts])
+
         return cls(
-            exact_N=np.concatenate([part.exact_N for part in parts]),
-            proven_N=np.concatenate([part.proven_N for part in parts]),
-            segments_N=np.concatenate([part.segments_N for part in parts]),
+            exact_N=whole("exact_N"),
+            proven_N=whole("proven_N"),
+            segments_N=whole("segments_N"),
         )
 
     def score(self) -> Score:
@@ -111,11 +113,10 @@ class Rollout:
         assert stops_SN.any(axis=0).all(), "a policy may not run longer than the rollout"
         index_N = stops_SN.argmax(axis=0)
         last = (index_N, np.arange(len(index_N)))
-        return Outcomes(
-            exact_N=self.exact_SN[last],
-            proven_N=self.verdict_SN[last] == RIGHT,
-            segments_N=index_N.astype(np.int32) + 1,
-        )
+        exact_N = self.exact_SN[last]
+        proven_N = self.verdict_SN[last] == RIGHT
+        segments_N = index_N.astype(np.int32) + 1
+        return Outcomes(exact_N=exact_N, proven_N=proven_N, segments_N=segments_N)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,8 +259,7 @@ class HaltingReport:
             cells.append(f"{100 * self.cells[name]:.1f}")
         rows = [head]
         for label, point in self.labelled():
-            scores = [str(score) for score in point.scores.values()]
-            rows.append([label, *scores])
+            rows.append([label, *map(str, point.scores.values())])
         rows.append(cells)
         return rows
 

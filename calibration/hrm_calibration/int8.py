@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import ModelProto
 
 from hrm_calibration import INT8_BUDGET
@@ -167,14 +168,10 @@ class Int8Trials:
         for method in self.settings.methods:
             scales = {site: scale_of(seen, method) for site, seen in histograms.items()}
             scales_of[method] = scales
-        segments_N = outcomes.segments_N
-        last = int(segments_N.max())
-        return Recorded(
-            states=recorder.states,
-            reach=[int((segments_N > segment).sum()) for segment in range(last)],
-            largest={site: seen.largest for site, seen in histograms.items()},
-            scales_of=scales_of,
-        )
+        reach = reach_of(outcomes.segments_N)
+        largest = {site: seen.largest for site, seen in histograms.items()}
+        states = recorder.states
+        return Recorded(states=states, reach=reach, largest=largest, scales_of=scales_of)
 
     def quantised(self, scales: Scales, weight_only: Sequence[str] = ()) -> ModelProto:
         return for_cpus(self.served.graph, scales, weight_only)
@@ -212,7 +209,9 @@ class Int8Trials:
         for look in looks(min(self.settings.num_tried, num_puzzles)):
             exact = {method: runs[method].first(look).exact_N for method in left}
             best_N = max(exact.values(), key=np.sum)
-            left = [method for method in left if surely(paired(best_N, exact[method])) <= 0]
+            for method, exact_N in exact.items():
+                if surely(paired(best_N, exact_N)) > 0:
+                    left.remove(method)
             if len(left) == 1:
                 break
         return left
@@ -303,6 +302,15 @@ class Run:
             outcomes = self.trials.served.outcomes(part, other=self.graph, progress=show)
             self._parts.append(outcomes)
         return self.so_far.at(slice(count))
+
+
+def reach_of(segments_N: NDArray[np.int32]) -> list[int]:
+    """Puzzles that ran more than s segments, by s."""
+    counts: list[int] = []
+    for segment in range(int(segments_N.max())):
+        is_beyond_N = segments_N > segment
+        counts.append(int(is_beyond_N.sum()))
+    return counts
 
 
 def looks(count: int) -> list[int]:

@@ -175,7 +175,7 @@ def _draw_ranges(axes: Axes, report: Int8Report) -> None:
     sites = list(report.largest)
     sites.reverse()
     places = range(len(sites))
-    largest = [report.largest[site] for site in sites]
+    largest = list(reversed(report.largest.values()))
     axes.barh(sites, largest, color="0.85", label="largest seen")
     for method, scales in report.scales_of.items():
         size = 30 if method == report.chosen else 10

@@ -53,9 +53,12 @@ def call_sites(graph: ModelProto) -> list[Site]:
             stored.add(tensor.name)
     sites: list[Site] = []
     for node in graph.graph.node:
-        is_product = node.op_type == "MatMul" and node.input[1] in stored
-        if is_product and node.name not in IN_FLOAT:
-            sites.append(Site(name=node.name, tensor=node.input[0], weight=node.input[1]))
+        if node.op_type != "MatMul" or node.name in IN_FLOAT:
+            continue
+        tensor_name, weight_name = node.input
+        if weight_name in stored:
+            site = Site(name=node.name, tensor=tensor_name, weight=weight_name)
+            sites.append(site)
     if not sites:
         problem = "the graph has no product with a stored float matrix"
         raise ValueError(f"{problem}; give a step graph in float32")
@@ -142,14 +145,12 @@ def _rounded_product(node: NodeProto, site: Site) -> list[NodeProto]:
     scale = name + SCALE
     small = f"{name}/quantized"
     back = f"{name}/dequantized"
-    quantize_inputs = [site.tensor, scale, SIGNED_ZERO]
-    dequantize_inputs = [small, scale, SIGNED_ZERO]
-    outputs = list(node.output)
-    return [
-        helper.make_node("QuantizeLinear", quantize_inputs, [small], name=f"{name}/quantize"),
-        helper.make_node("DequantizeLinear", dequantize_inputs, [back], name=f"{name}/dequantize"),
-        helper.make_node("MatMul", [back, site.weight], outputs, name=node.name),
-    ]
+    read = [site.tensor, scale, SIGNED_ZERO]
+    stored = [small, scale, SIGNED_ZERO]
+    quantize = helper.make_node("QuantizeLinear", read, [small], f"{name}/quantize")
+    dequantize = helper.make_node("DequantizeLinear", stored, [back], f"{name}/dequantize")
+    product = helper.make_node("MatMul", [back, site.weight], list(node.output), node.name)
+    return [quantize, dequantize, product]
 
 
 def unsigned(graph: ModelProto, weight_only: Collection[str] = ()) -> ModelProto:
@@ -177,10 +178,9 @@ def _float_matrix(dequantize: NodeProto) -> list[NodeProto]:
     matrix, scale = dequantize.input
     weight = dequantize.output[0]
     cast = f"{weight}/cast"
-    return [
-        helper.make_node("Cast", [matrix], [cast], cast, to=TensorProto.FLOAT),
-        helper.make_node("Mul", [cast, scale], [weight], f"{weight}/scaled"),
-    ]
+    to_float = helper.make_node("Cast", [matrix], [cast], cast, to=TensorProto.FLOAT)
+    scaled = helper.make_node("Mul", [cast, scale], [weight], f"{weight}/scaled")
+    return [to_float, scaled]
 
 
 def with_nodes(
@@ -196,7 +196,9 @@ def with_nodes(
     used: set[str] = set()
     for node in changed.graph.node:
         used.update(node.input)
-    changed.graph.initializer.extend(tensor for tensor in tensors if tensor.name in used)
+    for tensor in tensors:
+        if tensor.name in used:
+            changed.graph.initializer.append(tensor)
     return changed
 
 

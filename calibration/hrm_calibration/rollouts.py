@@ -4,7 +4,8 @@ The lane decides when a puzzle stops, so calibration sees every segment that ser
 Shapes: N puzzles, B slots, T tokens, E puzzle-vector size.
 """
 
-from collections.abc import Callable, Generator, Mapping
+import copy
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -126,16 +127,18 @@ class ServedGraph:
             ended.append(attempt)
             progress(len(ended), len(questions))
         ended.sort(key=attrgetter("attempt_id"))
-        exact: list[bool] = []
-        for attempt, label_T in zip(ended, questions.labels_NT, strict=True):
-            exact.append(is_exact(attempt, label_T))
-        proven = [attempt.verified is True for attempt in ended]
-        segments = [attempt.segments for attempt in ended]
-        return Outcomes(
-            exact_N=np.array(exact),
-            proven_N=np.array(proven),
-            segments_N=np.array(segments, np.int32),
-        )
+        return outcomes_of(ended, questions.labels_NT)
+
+
+def outcomes_of(ended: Sequence[Attempt], labels_NT: Int32) -> Outcomes:
+    exact_N = np.zeros(len(ended), np.bool_)
+    proven_N = np.zeros(len(ended), np.bool_)
+    segments_N = np.zeros(len(ended), np.int32)
+    for index, attempt in enumerate(ended):
+        exact_N[index] = is_exact(attempt, labels_NT[index])
+        proven_N[index] = attempt.verified is True
+        segments_N[index] = attempt.segments
+    return Outcomes(exact_N=exact_N, proven_N=proven_N, segments_N=segments_N)
 
 
 def is_exact(attempt: Attempt, label_T: Int32) -> bool:
@@ -153,9 +156,11 @@ class Recorder:
     """
 
     def __init__(self, graph: ModelProto) -> None:
-        sites = call_sites(graph)
-        self._by_tensor = {site.tensor: Histogram() for site in sites}
-        self.histograms = {site.name: self._by_tensor[site.tensor] for site in sites}
+        self._by_tensor: dict[str, Histogram] = {}
+        self.histograms: dict[str, Histogram] = {}
+        for site in call_sites(graph):
+            histogram = self._by_tensor.setdefault(site.tensor, Histogram())
+            self.histograms[site.name] = histogram
         self._rng = np.random.default_rng(0)
         self._rows: list[States] = []
         self._num_seen = 0
@@ -169,18 +174,24 @@ class Recorder:
     def _sample(self, row: States) -> None:
         """Keep this state with the chance that every state seen so far has."""
         self._num_seen += 1
-        row_bytes = sum(array.nbytes for array in row.values())
+        row_bytes = size_bytes(row)
         limit = max(1, min(MAX_STATES, STATES_BYTES // row_bytes))
         place = len(self._rows)
         if place >= limit:
             place = int(self._rng.integers(self._num_seen))
         if place < limit:
-            copied = {name: array.copy() for name, array in row.items()}
-            self._rows[place : place + 1] = [copied]
+            self._rows[place : place + 1] = [copy.deepcopy(row)]
 
     @property
     def states(self) -> States:
-        return {name: np.stack([row[name] for row in self._rows]) for name in INPUTS}
+        states: States = {}
+        for name in INPUTS:
+            states[name] = np.stack([row[name] for row in self._rows])
+        return states
+
+
+def size_bytes(arrays: States) -> int:
+    return sum(array.nbytes for array in arrays.values())
 
 
 class RecordingEngine(Engine):
@@ -223,18 +234,26 @@ class RecordingEngine(Engine):
 
 def slots_for(graph: ModelProto, most: int = MAX_SLOTS) -> int:
     """Slots whose linear-layer inputs fit into `MEMORY_BYTES`; at least one, at most `most`."""
-    inputs = {value.name: value for value in graph.graph.input}
-    if CARRIES[0] not in inputs:
+    num_positions = positions_of(graph)
+    if num_positions is None:
         return 1  # not a step graph; the engine that loads it says so
-    carry_shape = inputs[CARRIES[0]].type.tensor_type.shape
-    num_positions = carry_shape.dim[1].dim_value
     width_of: dict[str, int] = {}
     for tensor in graph.graph.initializer:
         if len(tensor.dims) == 2:
             width_of[tensor.name] = tensor.dims[0]
-    read = {site.tensor: width_of[site.weight] for site in call_sites(graph)}
+    read: dict[str, int] = {}
+    for site in call_sites(graph):
+        read[site.tensor] = width_of[site.weight]
     row_bytes = 2 * FLOAT_BYTES * num_positions * sum(read.values())
     return max(1, min(most, MEMORY_BYTES // row_bytes))
+
+
+def positions_of(graph: ModelProto) -> int | None:
+    """Positions of the carry, if the graph has one."""
+    for value in graph.graph.input:
+        if value.name == CARRIES[0]:
+            return value.type.tensor_type.shape.dim[1].dim_value
+    return None
 
 
 def session_of(

@@ -1,4 +1,4 @@
-"""Halting policies are scored by what they would have done, on courses short enough to follow by eye.
+"""Halting policies are scored by what they would have done, on courses that a reader can follow.
 
 Shapes: N puzzles, S segments, T = 16 tokens (4x4 Sudoku).
 """
@@ -41,7 +41,7 @@ def questions() -> Questions:
 
 
 def played(num_slots: int = 2) -> Rollout:
-    """Right after 1 segment; right after 3; sure and wrong after 2; never done; right but for the free cell after 2."""
+    """Right after 1 segment, after 3, sure and wrong after 2, never done, right but for a cell."""
     asked = questions()
     answers = asked.labels_NT.copy()
     answers[4, 0] = 1
@@ -51,7 +51,9 @@ def played(num_slots: int = 2) -> Rollout:
         tokens_T.tobytes(): Script(answer_T=answer_T, segments=count)
         for tokens_T, answer_T, count in zip(asked.tokens_NT, answers, segments, strict=True)
     }
-    engine = ScriptedEngine(num_slots=num_slots, seq_len=16, play=lambda tokens_T: scripts[tokens_T.tobytes()])
+    engine = ScriptedEngine(
+        num_slots=num_slots, seq_len=16, play=lambda tokens_T: scripts[tokens_T.tobytes()]
+    )
     return roll_out(engine, SUDOKU, np.zeros((1, 4), np.float32), asked, num_segments=4)
 
 
@@ -118,12 +120,18 @@ def course(*margins: float, right_from: int) -> tuple[list[float], list[bool]]:
 
 
 def three_puzzles() -> Rollout:
-    """Sure of itself at once or later; the second is sure (margin 1) before it is right, and surer (3) once it is."""
-    courses = [course(2, 4, 5, right_from=1), course(1, 1, 3, right_from=3), course(-1, 2, 2, right_from=2)]
+    """The second is sure (margin 1) before it is right, and surer (3) once it is."""
+    courses = [
+        course(2, 4, 5, right_from=1),
+        course(1, 1, 3, right_from=3),
+        course(-1, 2, 2, right_from=2),
+    ]
     margins, exacts = zip(*courses, strict=True)
     exact_SN = np.array(exacts).T
     verdict_SN = np.full(exact_SN.shape, UNKNOWN, np.int8)
-    return Rollout(margin_SN=np.array(margins, np.float32).T, verdict_SN=verdict_SN, exact_SN=exact_SN)
+    return Rollout(
+        margin_SN=np.array(margins, np.float32).T, verdict_SN=verdict_SN, exact_SN=exact_SN
+    )
 
 
 def test_a_higher_threshold_never_stops_earlier() -> None:
@@ -134,7 +142,9 @@ def test_a_higher_threshold_never_stops_earlier() -> None:
 
 def test_the_threshold_chosen_spends_least_within_the_loss_allowed() -> None:
     curve = learned_curve(three_puzzles())
-    by_threshold = {point.policy.threshold: (point.total.mean_segments, point.total.exact) for point in curve}
+    by_threshold = {
+        point.policy.threshold: (point.total.mean_segments, point.total.exact) for point in curve
+    }
     assert by_threshold == {
         -1.0: ((1 + 1 + 2) / 3, 2 / 3),
         0.0: ((1 + 1 + 2) / 3, 2 / 3),

@@ -1,4 +1,4 @@
-"""A whole calibration of a small random model: parts kept apart, a budget that is kept, a cache that refuses."""
+"""A whole calibration of a small random model: separate parts, and a budget that is kept."""
 
 import dataclasses
 from pathlib import Path
@@ -41,7 +41,9 @@ Calibrated = tuple[onnx.ModelProto, Int8Report]
 
 
 def calibrated(asked: Questions | None = None, **changes: Any) -> Calibrated:
-    return calibrate(SERVED, asked or questions(16), settings=dataclasses.replace(SETTINGS, **changes))
+    return calibrate(
+        SERVED, asked or questions(16), settings=dataclasses.replace(SETTINGS, **changes)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +56,20 @@ def test_tensorrt_gets_eight_bits_and_a_cpu_seven_of_one_calibration(result: Cal
     narrow = for_cpus(GRAPH, report.scales, report.weight_only)
     assert signed == quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=8)
     assert narrow == unsigned(
-        quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=7), report.weight_only
+        quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=7),
+        report.weight_only,
     )
     matrices = [
-        [numpy_helper.to_array(tensor) for tensor in form.graph.initializer if tensor.name.endswith("/int8")]
+        [
+            numpy_helper.to_array(tensor)
+            for tensor in form.graph.initializer
+            if tensor.name.endswith("/int8")
+        ]
         for form in (signed, narrow)
     ]
-    assert [max(np.abs(matrix_IO.astype(int)).max() for matrix_IO in form) for form in matrices] == [127, 64]
+    assert [
+        max(np.abs(matrix_IO.astype(int)).max() for matrix_IO in form) for form in matrices
+    ] == [127, 64]
 
 
 def test_every_call_site_has_a_range_and_every_matrix_a_rank(result: Calibrated) -> None:
@@ -105,7 +114,7 @@ def trials(budget: float) -> Int8Trials:
 
 
 def own_answers(asked: Questions) -> Questions:
-    """The same puzzles labelled with what the float graph answers, so that it solves them all and INT8 must agree."""
+    """The same puzzles labelled with the float graph's answers, so that INT8 must agree with it."""
     inputs = random_inputs(len(asked))
     inputs.update(tokens_BT=asked.tokens_NT, puzzle_vector_BE=table()[asked.puzzle_ids_N])
     inputs["fresh_B"][:] = True
@@ -114,13 +123,15 @@ def own_answers(asked: Questions) -> Questions:
 
 
 def test_the_worst_matrices_become_weight_only_until_the_budget_is_kept() -> None:
-    """Scales far too coarse for two matrices: with those weight-only little is lost, with them nearly everything."""
+    """Scales far too coarse for two matrices: with those weight-only little is lost."""
     asked, tried = own_answers(questions(24)), trials(0.6)
     weights = sorted({site.weight for site in call_sites(GRAPH)})
     broken = set(weights[:2])
     scales = {site.name: 50.0 if site.weight in broken else 0.002 for site in call_sites(GRAPH)}
     float32 = Run(tried, "float32", asked)
-    steps = tried.budget_steps(scales, weights, Run(tried, "whole", asked, tried.quantised(scales)), float32)
+    steps = tried.budget_steps(
+        scales, weights, Run(tried, "whole", asked, tried.quantised(scales)), float32
+    )
     assert float32.so_far.exact_N.all()
     assert steps[0].loss > 0.6 >= steps[-1].loss
     assert len(steps) <= 1 + 2 + 1
@@ -136,7 +147,7 @@ def lost_of(num_puzzles: int, num_lost: int) -> Paired:
 
 
 def test_the_budget_is_kept_by_a_standard_error_where_the_puzzles_can_tell() -> None:
-    """Of 10,000 puzzles with 90 lost the error is a tenth of a point, of 100 with one lost a whole one."""
+    """The error is a tenth of a point for 90 of 10,000 puzzles, and a whole one for 1 of 100."""
     assert is_kept(lost_of(10_000, 90), 0.0101)
     assert not is_kept(lost_of(10_000, 90), 0.0095)
     assert is_kept(lost_of(100, 1), 0.01)
@@ -144,10 +155,14 @@ def test_the_budget_is_kept_by_a_standard_error_where_the_puzzles_can_tell() -> 
 
 
 def test_a_comparison_ends_at_the_first_look_that_decides_it() -> None:
-    """Where about 3 of 10 puzzles are lost, 128 of 200 leave no doubt about six, and all 200 are asked about three."""
+    """About 3 of 10 puzzles are lost: 128 of 200 decide about six, only all 200 about three."""
     asked = own_answers(questions(200))
     fine = {site.name: 0.02 for site in call_sites(GRAPH)}
-    for budget, scales, looked in ((0.6, fine, 128), (0.3, dict.fromkeys(fine, 1000.0), 128), (0.3, fine, 200)):
+    for budget, scales, looked in (
+        (0.6, fine, 128),
+        (0.3, dict.fromkeys(fine, 1000.0), 128),
+        (0.3, fine, 200),
+    ):
         tried = trials(budget)
         run = Run(tried, "trying", asked, tried.quantised(scales))
         assert tried.lost(run, Run(tried, "float32", asked)).num_puzzles == looked
@@ -237,7 +252,9 @@ def test_the_command_writes_graphs_report_and_pictures(bundle: Path, tmp_path: P
 
 
 def test_the_command_refuses_another_puzzle_in_one_sentence(bundle: Path, tmp_path: Path) -> None:
-    ended = CliRunner().invoke(app, ["int8", str(bundle), "--calib", "maze", "--out", str(tmp_path / "out")])
+    ended = CliRunner().invoke(
+        app, ["int8", str(bundle), "--calib", "maze", "--out", str(tmp_path / "out")]
+    )
     assert ended.exit_code == 2
     assert ended.stderr.count("\n") == 1
     assert "give sudoku" in ended.stderr

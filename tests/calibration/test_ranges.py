@@ -15,8 +15,13 @@ def histogram_of(*parts: np.ndarray) -> Histogram:
     return histogram
 
 
-@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60), st.randoms(use_true_random=False))
-def test_the_order_in_which_values_arrive_changes_nothing(values: list[float], random: object) -> None:
+@given(
+    st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60),
+    st.randoms(use_true_random=False),
+)
+def test_the_order_in_which_values_arrive_changes_nothing(
+    values: list[float], random: object
+) -> None:
     shuffled = values.copy()
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     one, other = histogram_of(*([value] for value in values)), histogram_of(shuffled)
