@@ -34,6 +34,8 @@ from hrm_host.progress import Stages
 from hrm_puzzles.data.sources import Questions
 
 GRAPH = small_graph(high_cycles=1, low_cycles=1)
+SITES = [site.name for site in call_sites(GRAPH)]
+WEIGHTS = sorted({site.weight for site in call_sites(GRAPH)})
 POLICY = HaltingPolicy(kind="verified", max_segments=3)
 SERVED = ServedGraph(graph=GRAPH, puzzle=SUDOKU, puzzle_table=table(), policy=POLICY)
 SETTINGS = Int8Settings(methods=("min-max", "mse"), budget=1.0)
@@ -41,9 +43,8 @@ Calibrated = tuple[onnx.ModelProto, Int8Report]
 
 
 def calibrated(asked: Questions | None = None, **changes: Any) -> Calibrated:
-    return calibrate(
-        SERVED, asked or questions(16), settings=dataclasses.replace(SETTINGS, **changes)
-    )
+    settings = dataclasses.replace(SETTINGS, **changes)
+    return calibrate(SERVED, asked or questions(16), settings=settings)
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +56,8 @@ def test_tensorrt_gets_eight_bits_and_a_cpu_seven_of_one_calibration(result: Cal
     signed, report = result
     narrow = for_cpus(GRAPH, report.scales, report.weight_only)
     assert signed == quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=8)
-    assert narrow == unsigned(
-        quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=7),
-        report.weight_only,
-    )
+    seven = quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=7)
+    assert narrow == unsigned(seven, report.weight_only)
     matrices = [
         [
             numpy_helper.to_array(tensor)
@@ -103,8 +102,11 @@ def score(method: str, num_lost: int, moved: float) -> MethodScore:
 
 
 def test_of_methods_that_chance_cannot_tell_apart_the_one_that_drifts_least_wins() -> None:
-    assert best_of([score("a", 40, 0.01), score("b", 10, 0.05), score("c", 11, 0.02)]).method == "c"
-    assert best_of([score("a", 40, 0.01), score("b", 10, 0.05)]).method == "b"
+    bad = score("bad", 40, 0.01)
+    best = score("best", 10, 0.05)
+    near = score("near", 11, 0.02)
+    assert best_of([bad, best, near]) is near
+    assert best_of([bad, best]) is best
 
 
 def trials(budget: float) -> Int8Trials:
@@ -124,14 +126,16 @@ def own_answers(asked: Questions) -> Questions:
 
 def test_the_worst_matrices_become_weight_only_until_the_budget_is_kept() -> None:
     """Scales far too coarse for two matrices: with those weight-only little is lost."""
-    asked, tried = own_answers(questions(24)), trials(0.6)
-    weights = sorted({site.weight for site in call_sites(GRAPH)})
-    broken = set(weights[:2])
-    scales = {site.name: 50.0 if site.weight in broken else 0.002 for site in call_sites(GRAPH)}
+    asked = own_answers(questions(24))
+    tried = trials(0.6)
+    broken = WEIGHTS[:2]
+    scales = dict.fromkeys(SITES, 0.002)
+    for site in call_sites(GRAPH):
+        if site.weight in broken:
+            scales[site.name] = 50.0
     float32 = Run(tried, "float32", asked)
-    steps = tried.budget_steps(
-        scales, weights, Run(tried, "whole", asked, tried.quantised(scales)), float32
-    )
+    whole = Run(tried, "whole", asked, tried.quantised(scales))
+    steps = tried.budget_steps(scales, WEIGHTS, whole, float32)
     assert float32.so_far.exact_N.all()
     assert steps[0].loss > 0.6 >= steps[-1].loss
     assert len(steps) <= 1 + 2 + 1
@@ -154,28 +158,34 @@ def test_the_budget_is_kept_by_a_standard_error_where_the_puzzles_can_tell() -> 
     assert not is_kept(lost_of(100, 2), 0.01)
 
 
-def test_a_comparison_ends_at_the_first_look_that_decides_it() -> None:
+FINE = dict.fromkeys(SITES, 0.02)
+COARSE = dict.fromkeys(SITES, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("budget", "scales", "looked"),
+    [(0.6, FINE, 128), (0.3, COARSE, 128), (0.3, FINE, 200)],
+)
+def test_a_comparison_ends_at_the_first_look_that_decides_it(
+    budget: float,
+    scales: dict[str, float],
+    looked: int,
+) -> None:
     """About 3 of 10 puzzles are lost: 128 of 200 decide about six, only all 200 about three."""
     asked = own_answers(questions(200))
-    fine = {site.name: 0.02 for site in call_sites(GRAPH)}
-    for budget, scales, looked in (
-        (0.6, fine, 128),
-        (0.3, dict.fromkeys(fine, 1000.0), 128),
-        (0.3, fine, 200),
-    ):
-        tried = trials(budget)
-        run = Run(tried, "trying", asked, tried.quantised(scales))
-        assert tried.lost(run, Run(tried, "float32", asked)).num_puzzles == looked
+    tried = trials(budget)
+    run = Run(tried, "trying", asked, tried.quantised(scales))
+    float32 = Run(tried, "float32", asked)
+    assert tried.lost(run, float32).num_puzzles == looked
 
 
-def test_a_budget_no_graph_keeps_is_refused() -> None:
+def test_a_budget_no_graph_keeps_is_rejected() -> None:
     asked = own_answers(questions(8))
-    scales = {site.name: 1000.0 for site in call_sites(GRAPH)}
     tried = trials(0.0)
-    run = Run(tried, "whole", asked, tried.quantised(scales))
-    weights = sorted({site.weight for site in call_sites(GRAPH)})
+    whole = Run(tried, "whole", asked, tried.quantised(COARSE))
+    float32 = Run(tried, "float32", asked)
     with pytest.raises(ValueError, match="allow a greater loss or export without INT8"):
-        tried.budget_steps(scales, weights, run, Run(tried, "float32", asked))
+        tried.budget_steps(COARSE, WEIGHTS, whole, float32)
 
 
 def test_drift_is_none_against_itself_and_grows_with_the_scale() -> None:
@@ -185,8 +195,9 @@ def test_drift_is_none_against_itself_and_grows_with_the_scale() -> None:
     assert drift(reference, carries_after(SERVED, GRAPH, states)) < 1e-5
     drifts: list[float] = []
     for scale in (0.1, 0.4, 1.6):  # none of them clips
-        rounded = unsigned(quantise(GRAPH, {site.name: scale for site in call_sites(GRAPH)}))
-        drifts.append(drift(carries_after(SERVED, rounded, states), reference))
+        rounded = unsigned(quantise(GRAPH, dict.fromkeys(SITES, scale)))
+        carries = carries_after(SERVED, rounded, states)
+        drifts.append(drift(carries, reference))
     assert drifts == sorted(drifts)
 
 

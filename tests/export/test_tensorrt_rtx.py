@@ -1,7 +1,8 @@
 """Every form of a full-size graph through NVIDIA's parser and strongly typed builder.
 
-Runs if the two TensorRT-RTX wheels can be imported (`rtx_tools.REQUIREMENTS`). Not sufficient:
-RTX 1.7 is a compiler of the TensorRT 11 family for another Ampere card, and nothing is executed.
+Runs if the two TensorRT-RTX wheels can be imported (`rtx_tools.REQUIREMENTS`). Necessary, not
+sufficient: RTX 1.7 is a compiler of the TensorRT 11 family for another Ampere card, and nothing is
+executed.
 """
 
 import json
