@@ -24,7 +24,8 @@ def test_the_order_in_which_values_arrive_changes_nothing(
 ) -> None:
     shuffled = values.copy()
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    one, other = histogram_of(*([value] for value in values)), histogram_of(shuffled)
+    one = histogram_of(*([value] for value in values))
+    other = histogram_of(shuffled)
     assert one.top == other.top
     assert np.array_equal(one.counts, other.counts)
     assert one.largest == max(map(abs, np.float32(values)))

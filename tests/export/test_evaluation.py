@@ -127,9 +127,11 @@ def test_a_checkpoint_is_evaluated_as_training_validates_it(data: Path, tmp_path
         tmp_path / "run", "--data", data, "--json", "--slots", 4, "--picture", picture
     )
     assert result.exit_code == 0, result.output
-    report, held = json.loads(result.stdout), open_source(data, "test", SUDOKU)
+    report = json.loads(result.stdout)
+    held = open_source(data, "test", SUDOKU)
     expected = validate(model, SUDOKU, held.rows(np.arange(len(held))))
-    learned, fixed = report["plain"]["scores"]["all"], report["fixed"]
+    learned = report["plain"]["scores"]["all"]
+    fixed = report["fixed"]
     assert [point["scores"]["all"]["exact"] for point in fixed] == [
         expected.exact[count - 1] for count in (1, 2, 3)
     ]

@@ -264,7 +264,8 @@ def test_every_precision_is_one_column_and_one_object(tmp_path: Path) -> None:
     model = small_model(num_puzzle_ids=1, max_segments=2, high_cycles=1, low_cycles=1, low_layers=1)
     data = data_set(tmp_path / "data", 80)
     options = ("--fp16", "--int8", "--calib", "sudoku", "--data", str(data), "--max-loss", "100")
-    source, report = saved(tmp_path / "step_12", model=model), tmp_path / "report"
+    source = saved(tmp_path / "step_12", model=model)
+    report = tmp_path / "report"
     shown = exported(source, tmp_path / "one.bundle", *options, "--report", str(report))
     assert shown.exit_code == 0, shown.output
     for word in (

@@ -98,7 +98,8 @@ def test_a_model_that_amplifies_rounding_everywhere_is_refused() -> None:
 
 def test_the_torch_engine_says_what_the_model_says_in_every_segment() -> None:
     model = small_model(max_segments=3)
-    golden, engine = record(model, random_questions(model, 3)), TorchEngine(model, 4)
+    golden = record(model, random_questions(model, 3))
+    engine = TorchEngine(model, 4)
     for slot, puzzle_id in enumerate(golden.puzzle_ids_B.tolist()):
         engine.load(slot, golden.tokens_BT[slot], model.puzzle_table.numpy()[puzzle_id])
     for segment in range(3):
@@ -113,7 +114,8 @@ def test_a_moved_puzzle_goes_on_and_a_loaded_one_begins_anew() -> None:
     model = small_model()
     tokens_BT = random_inputs(model, 3)["tokens_BT"]
     table = model.puzzle_table.numpy()
-    engine, alone = TorchEngine(model, 2), TorchEngine(model, 1)
+    engine = TorchEngine(model, 2)
+    alone = TorchEngine(model, 1)
     for slot in range(2):
         engine.load(slot, tokens_BT[slot], table[0])
     alone.load(0, tokens_BT[1], table[0])

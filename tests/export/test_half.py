@@ -94,7 +94,8 @@ def test_within_halfs_range_every_normalisation_and_nothing_else_stays_float32()
 
 def test_a_float32_node_keeps_finite_what_would_overflow() -> None:
     model = large_model()
-    graph, inputs = segment_graph(model), random_inputs(model, 2)
+    graph = segment_graph(model)
+    inputs = random_inputs(model, 2)
     truth = ReferenceEvaluator(graph).run(["logits_BTV"], inputs)[0]
     with np.errstate(over="ignore"):
         spoilt = ReferenceEvaluator(half_graph(graph, ())).run(["logits_BTV"], inputs)[0]

@@ -178,7 +178,8 @@ def test_a_server_over_the_unrolled_graph_answers_after_as_many_segments_as_the_
     said = []
     for engine in ("unrolled", "cpu"):
         opened = engine_for(whole, engine=engine, num_slots=3, num_threads=1)
-        lane, golden = Lane(opened, whole.puzzle, queue_limit=9), whole.golden()
+        lane = Lane(opened, whole.puzzle, queue_limit=9)
+        golden = whole.golden()
         policy = HaltingPolicy(
             kind="learned", threshold=whole.manifest.halting_policy().threshold, max_segments=3
         )

@@ -103,7 +103,8 @@ def test_the_models_compared_here_are_no_trivial_ones() -> None:
 @pytest.mark.parametrize("garbage", [np.nan, np.inf, 1e30])
 def test_garbage_in_the_carry_of_a_fresh_row_never_leaks(garbage: float) -> None:
     model = small_model()
-    graph, inputs = segment_graph(model), random_inputs(model, 4)
+    graph = segment_graph(model)
+    inputs = random_inputs(model, 4)
     inputs["fresh_B"][[1, 3]] = True
     clean = run_once(graph, inputs)
     for name in ("z_high_BND", "z_low_BND"):
@@ -115,7 +116,8 @@ def test_garbage_in_the_carry_of_a_fresh_row_never_leaks(garbage: float) -> None
 
 def test_a_row_that_is_not_fresh_goes_on_from_its_carry() -> None:
     model = small_model()
-    graph, inputs = segment_graph(model), random_inputs(model, 2)
+    graph = segment_graph(model)
+    inputs = random_inputs(model, 2)
     going_on = run_once(graph, inputs)["logits_BTV"]
     afresh = run_once(graph, {**inputs, "fresh_B": np.ones(2, np.bool_)})["logits_BTV"]
     assert np.abs(going_on - afresh).max() > 0.01
@@ -124,7 +126,8 @@ def test_a_row_that_is_not_fresh_goes_on_from_its_carry() -> None:
 @pytest.mark.parametrize("positions", ["rope", "learned"])
 def test_a_puzzle_gets_the_same_answer_in_batches_of_1_3_and_8(positions: str) -> None:
     model = small_model(positions=positions)
-    graph, inputs = segment_graph(model), random_inputs(model, 8)
+    graph = segment_graph(model)
+    inputs = random_inputs(model, 8)
     whole = run_once(graph, inputs)
     for size in (1, 3):
         part = run_once(graph, {name: array[:size] for name, array in inputs.items()})

@@ -111,7 +111,8 @@ def test_every_shipped_graph_builds_within_its_budget(name: str, precision: str)
 
 
 def test_types_agree_with_the_stubs_of_tensorrt(tmp_path: Path) -> None:
-    stubs, room = stubs_folder(), Path(__file__).parents[2] / "edge_runtime"
+    stubs = stubs_folder()
+    room = Path(__file__).parents[2] / "edge_runtime"
     if stubs is None:
         pytest.skip("tensorrt-stubs is not unpacked beside the wheels")
     settings = {

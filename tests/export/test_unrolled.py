@@ -135,7 +135,8 @@ def test_other_precisions_unroll_as_well(
     form: Callable[[onnx.ModelProto], onnx.ModelProto], changes: dict[str, Any], tmp_path: Path
 ) -> None:
     model = small_model(max_segments=4, **changes)
-    questions, graph = random_questions(model, 6), segment_graph(model)
+    questions = random_questions(model, 6)
+    graph = segment_graph(model)
     policy = HaltingPolicy(kind="fixed", max_segments=2)
     inputs = inputs_of(questions, model.puzzle_table.numpy())
     theirs = looped(engine_of(form(graph), model, questions, tmp_path), inputs, policy)
@@ -147,7 +148,8 @@ def test_other_precisions_unroll_as_well(
 
 
 def test_more_segments_add_nodes_but_no_weights() -> None:
-    graph, policy = segment_graph(small_model()), HaltingPolicy()
+    graph = segment_graph(small_model())
+    policy = HaltingPolicy()
     few, many = (unrolled_graph(graph, policy, count) for count in (2, 16))
     check_graph(many, stored_sizes(graph))
     assert stored_sizes(many) == stored_sizes(few) == stored_sizes(graph)
