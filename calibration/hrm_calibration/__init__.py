@@ -2,4 +2,4 @@
 import hrm_edge_runtime as hrm_edge_runtime
 
 INT8_BUDGET = 0.005
-"""Share of exact solves that INT8 may lose where nothing else is said."""
+"""Share of exact solves that INT8 may lose by default."""

@@ -1,8 +1,10 @@
-"""What each halting policy costs and saves, counted from one run of every puzzle through all segments.
+"""What each halting policy costs and saves, from one run of every puzzle through all segments.
 
-The rule applied afterwards is the very function that the server calls, on margins from the very engine it runs.
+The policy is applied afterwards by the function that the server calls, on margins of its engine.
 Shapes: N puzzles, B slots, S segments, T tokens, E puzzle-vector size.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +21,22 @@ from hrm_host.progress import OnProgress, unheard
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import RIGHT, UNKNOWN
 
-RATING_CLASSES = {"0": (0, 0), "1-9": (1, 9), "10-19": (10, 19), "20-49": (20, 49), "50+": (50, np.inf)}
+RATING_CLASSES = {
+    "0": (0, 0),
+    "1-9": (1, 9),
+    "10-19": (10, 19),
+    "20-49": (20, 49),
+    "50+": (50, np.inf),
+}
 """Difficulty by rating, bounds included."""
 ALL = "all"
 NUM_THRESHOLDS = 65
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Shares of puzzles whose last answer equals the label, or carries a proof, and the mean of segments spent."""
+    """Shares of puzzles whose last answer equals the label or is proven, and mean segments."""
 
     num_puzzles: int
     exact: float
@@ -40,18 +49,28 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcomes:
-    """How each puzzle ended under a policy; `exact_N` where the last answer equals the label."""
+    """How each puzzle ended under a policy; it is exact if its last answer equals the label."""
 
     exact_N: NDArray[np.bool_]
     proven_N: NDArray[np.bool_]
     segments_N: NDArray[np.int32]
 
-    def at(self, rows: slice | NDArray[np.bool_]) -> "Outcomes":
-        return Outcomes(**{name: values_N[rows] for name, values_N in vars(self).items()})
+    def at(self, rows: slice | NDArray[np.bool_]) -> Outcomes:
+        exact_N = self.exact_N[rows]
+        proven_N = self.proven_N[rows]
+        segments_N = self.segments_N[rows]
+        return Outcomes(exact_N=exact_N, proven_N=proven_N, segments_N=segments_N)
 
     @classmethod
-    def joined(cls, parts: "Sequence[Outcomes]") -> "Outcomes":
-        return cls(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
+    def joined(cls, parts: Sequence[Outcomes]) -> Outcomes:
+        def whole(name: str) -> NDArray[Any]:
+            return np.concatenate([getattr(part, name) for part in parts])
+
+        return cls(
+            exact_N=whole("exact_N"),
+            proven_N=whole("proven_N"),
+            segments_N=whole("segments_N"),
+        )
 
     def score(self) -> Score:
         return Score(
@@ -64,7 +83,7 @@ class Outcomes:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rollout:
-    """What every puzzle said after every segment; `exact_SN` where the answer equals the label."""
+    """Margin, verdict and exactness of every puzzle after every segment."""
 
     margin_SN: NDArray[np.float32]
     verdict_SN: NDArray[np.int8]
@@ -76,29 +95,33 @@ class Rollout:
         return len(self.margin_SN)
 
     def classes(self) -> dict[str, NDArray[np.bool_]]:
-        """The puzzles of each difficulty that there is, where ratings are known."""
-        found = {ALL: np.ones(self.margin_SN.shape[1], np.bool_)}
-        if self.ratings_N is not None:
-            rated = {
-                name: (self.ratings_N >= low) & (self.ratings_N <= high) for name, (low, high) in RATING_CLASSES.items()
-            }
-            found |= {name: chosen_N for name, chosen_N in rated.items() if chosen_N.any()}
+        """Masks of all puzzles and, if ratings are known, of each difficulty that occurs."""
+        num_puzzles = self.margin_SN.shape[1]
+        found = {ALL: np.ones(num_puzzles, np.bool_)}
+        if self.ratings_N is None:
+            return found
+        for name, (low, high) in RATING_CLASSES.items():
+            is_in_class_N = (self.ratings_N >= low) & (self.ratings_N <= high)
+            if is_in_class_N.any():
+                found[name] = is_in_class_N
         return found
 
     def under(self, policy: HaltingPolicy) -> Outcomes:
-        """Where each puzzle would have stopped, and what it had answered by then."""
+        """Where each puzzle would have halted, and its answer at that point."""
         segment_S1 = np.arange(1, self.num_segments + 1)[:, None]
         stops_SN = stops_B(self.margin_SN, segment_S1, self.verdict_SN, policy)
         assert stops_SN.any(axis=0).all(), "a policy may not run longer than the rollout"
         index_N = stops_SN.argmax(axis=0)
         last = (index_N, np.arange(len(index_N)))
+        exact_N = self.exact_SN[last]
+        proven_N = self.verdict_SN[last] == RIGHT
         segments_N = index_N.astype(np.int32) + 1
-        return Outcomes(exact_N=self.exact_SN[last], proven_N=self.verdict_SN[last] == RIGHT, segments_N=segments_N)
+        return Outcomes(exact_N=exact_N, proven_N=proven_N, segments_N=segments_N)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyScore:
-    """A policy with its score on all puzzles and on each difficulty that there is."""
+    """A policy with its score on all puzzles and on each difficulty that occurs."""
 
     policy: HaltingPolicy
     scores: dict[str, Score]
@@ -120,53 +143,88 @@ def roll_out(
 ) -> Rollout:
     """Run every puzzle through all segments, as many at a time as the engine has slots.
 
-    `at_the_end` sees what the last segment said of each part of the questions.
+    `at_the_end` receives the last segment's output for each part of the questions.
     """
-    shape = (num_segments, len(questions))
-    margin_SN, verdict_SN, exact_SN = np.zeros(shape, np.float32), np.zeros(shape, np.int8), np.zeros(shape, np.bool_)
-    for start in range(0, len(questions), engine.num_slots):
-        part = slice(start, min(start + engine.num_slots, len(questions)))
-        tokens_BT, labels_BT = questions.tokens_NT[part], questions.labels_NT[part]
-        for slot, (tokens_T, puzzle_id) in enumerate(zip(tokens_BT, questions.puzzle_ids_N[part], strict=True)):
-            engine.load(slot, tokens_T, puzzle_table[puzzle_id])
+    num_puzzles = len(questions)
+    shape = (num_segments, num_puzzles)
+    margin_SN = np.zeros(shape, np.float32)
+    verdict_SN = np.zeros(shape, np.int8)
+    exact_SN = np.zeros(shape, np.bool_)
+    for start in range(0, num_puzzles, engine.num_slots):
+        end = min(start + engine.num_slots, num_puzzles)
+        part = slice(start, end)
+        tokens_BT = questions.tokens_NT[part]
+        labels_BT = questions.labels_NT[part]
+        for slot, puzzle_id in enumerate(questions.puzzle_ids_N[part]):
+            engine.load(slot, tokens_BT[slot], puzzle_table[puzzle_id])
         for segment in range(num_segments):
-            output = engine.step(len(tokens_BT))
+            output = engine.step(end - start)
+            is_right_BT = (output.answer_BT == labels_BT) | (labels_BT < 0)
             margin_SN[segment, part] = output.halt_margin_B
             verdict_SN[segment, part] = puzzle.check_BT(tokens_BT, output.answer_BT)
-            exact_SN[segment, part] = ((output.answer_BT == labels_BT) | (labels_BT < 0)).all(axis=1)
+            exact_SN[segment, part] = is_right_BT.all(axis=1)
             if at_the_end and segment == num_segments - 1:
                 at_the_end(part, output)
-        progress(part.stop, len(questions))
-    return Rollout(margin_SN=margin_SN, verdict_SN=verdict_SN, exact_SN=exact_SN, ratings_N=questions.ratings_N)
+        progress(end, num_puzzles)
+    return Rollout(
+        margin_SN=margin_SN,
+        verdict_SN=verdict_SN,
+        exact_SN=exact_SN,
+        ratings_N=questions.ratings_N,
+    )
 
 
 def score_policy(rollout: Rollout, policy: HaltingPolicy) -> PolicyScore:
     outcomes = rollout.under(policy)
-    scores = {name: outcomes.at(chosen_N).score() for name, chosen_N in rollout.classes().items()}
+    scores: dict[str, Score] = {}
+    for name, is_in_class_N in rollout.classes().items():
+        scores[name] = outcomes.at(is_in_class_N).score()
     return PolicyScore(policy=policy, scores=scores)
 
 
 def fixed_scores(rollout: Rollout) -> list[PolicyScore]:
-    """Stopping after 1, 2, 4 ... and after all segments."""
+    """Scores of halting after 1, 2, 4 ... and after all segments."""
     last = rollout.num_segments
-    counts = (*(2**power for power in range(last.bit_length()) if 2**power < last), last)
-    return [score_policy(rollout, HaltingPolicy(kind="fixed", max_segments=count)) for count in counts]
+    counts: list[int] = []
+    count = 1
+    while count < last:
+        counts.append(count)
+        count *= 2
+    counts.append(last)
+    points: list[PolicyScore] = []
+    for count in counts:
+        policy = HaltingPolicy(kind="fixed", max_segments=count)
+        points.append(score_policy(rollout, policy))
+    return points
 
 
 def learned_curve(rollout: Rollout) -> list[PolicyScore]:
-    """The learned rule at 0 and at quantiles of the margins seen, rising: under the last no puzzle halts early."""
-    quantiles = np.quantile(rollout.margin_SN, np.linspace(0, 1, NUM_THRESHOLDS), method="higher")
+    """Scores of the learned policy at threshold 0 and at quantiles of the margins, in rising order.
+
+    Under the last threshold no puzzle halts early.
+    """
+    shares = np.linspace(0, 1, NUM_THRESHOLDS)
+    quantiles = np.quantile(rollout.margin_SN, shares, method="higher")
+    thresholds = sorted({0.0, *quantiles.tolist()})
+    points: list[PolicyScore] = []
+    for threshold in thresholds:
+        policy = learned_policy(rollout, threshold)
+        points.append(score_policy(rollout, policy))
+    return points
+
+
+def learned_policy(rollout: Rollout, threshold: float = 0.0) -> HaltingPolicy:
     limit = rollout.num_segments
-    return [
-        score_policy(rollout, HaltingPolicy(kind="learned", threshold=threshold, max_segments=limit))
-        for threshold in sorted({0.0, *quantiles.tolist()})
-    ]
+    return HaltingPolicy(kind="learned", threshold=threshold, max_segments=limit)
 
 
 def choose(curve: Sequence[PolicyScore], max_loss: float) -> PolicyScore:
-    """The point of fewest segments that loses at most the share `max_loss` of exact solves against the last one."""
-    least = curve[-1].total.exact - max_loss - 1e-9
-    good = (point for point in curve if point.total.exact >= least)
+    """The point with the fewest segments that loses at most `max_loss` against the last point.
+
+    `max_loss` is a share of exact solves.
+    """
+    required = curve[-1].total.exact - max_loss - ROUNDING
+    good = [point for point in curve if point.total.exact >= required]
     return min(good, key=lambda point: (point.total.mean_segments, -point.total.exact))
 
 
@@ -174,9 +232,9 @@ def choose(curve: Sequence[PolicyScore], max_loss: float) -> PolicyScore:
 class HaltingReport:
     """How the policies of one model compare.
 
-    `chosen` is the point of the `learned` curve of fewest segments that loses at most the share `max_loss`. `cells` are
-    the right ones among the open, by difficulty, and `pass_at` the tasks solved by so many voted answers, after all
-    segments.
+    `chosen` is the point of the `learned` curve that `choose` picks for `max_loss`. `verified` is
+    None if answers cannot be proven. `cells` is the share of right cells among the open ones, by
+    difficulty, and `pass_at` the share of tasks solved by k voted answers, both after all segments.
     """
 
     model: str
@@ -192,26 +250,44 @@ class HaltingReport:
     pass_at: dict[int, float]
 
     def rows(self) -> list[list[str]]:
-        """The table with its head: one row for each policy, one column for each difficulty."""
+        """The table, head first: one row for each policy, one column for each difficulty."""
         classes = self.plain.scores
-        rows = [] if self.verified is None else [("verified", self.verified)]
-        rows += [("learned > 0", self.plain), (f"calibrated > {self.chosen.policy.threshold:.3g}", self.chosen)]
-        rows += [(f"fixed {point.policy.max_segments}", point) for point in self.fixed]
-        head = ["halting", *(f"{name} ({score.num_puzzles})" for name, score in classes.items())]
-        shown = [[label, *map(str, point.scores.values())] for label, point in rows]
-        return [head, *shown, ["open cells", *(f"{100 * self.cells[name]:.1f}" for name in classes)]]
+        head = ["halting"]
+        cells = ["open cells"]
+        for name, score in classes.items():
+            head.append(f"{name} ({score.num_puzzles})")
+            cells.append(f"{100 * self.cells[name]:.1f}")
+        rows = [head]
+        for label, point in self.labelled():
+            rows.append([label, *map(str, point.scores.values())])
+        rows.append(cells)
+        return rows
+
+    def labelled(self) -> list[tuple[str, PolicyScore]]:
+        points: list[tuple[str, PolicyScore]] = []
+        if self.verified is not None:
+            points.append(("verified", self.verified))
+        points.append(("learned > 0", self.plain))
+        points.append((f"calibrated > {self.chosen.policy.threshold:.3g}", self.chosen))
+        for point in self.fixed:
+            points.append((f"fixed {point.policy.max_segments}", point))
+        return points
 
     def caption(self) -> str:
+        passes = [f" pass@{k} {100 * share:.1f} %." for k, share in self.pass_at.items()]
+        points = 100 * self.max_loss
         return (
-            f"{self.model} ({self.precision}): exact solves in % / mean segments, by rating (number of puzzles). The "
-            f"calibrated margin loses at most {100 * self.max_loss:g} points against all {self.num_segments} segments."
-            + "".join(f" pass@{k} {100 * share:.1f} %." for k, share in self.pass_at.items())
-        )
+            f"{self.model} ({self.precision}): exact solves in % / mean segments, by rating "
+            f"(number of puzzles). The calibrated margin loses at most {points:g} points against "
+            f"all {self.num_segments} segments."
+        ) + "".join(passes)
 
     def markdown(self) -> str:
-        head, *rows = ("| " + " | ".join(row) + " |" for row in self.rows())
-        rule = "|---" * len(self.rows()[0]) + "|"
-        return "\n".join([head, rule, *rows, "", self.caption()])
+        rows = self.rows()
+        rule = "|---" * len(rows[0]) + "|"
+        lines = ["| " + " | ".join(row) + " |" for row in rows]
+        lines.insert(1, rule)
+        return "\n".join([*lines, "", self.caption()])
 
     def table(self) -> Table:
         head, *rows = self.rows()
@@ -230,19 +306,26 @@ def report_on(
     cells_N: NDArray[Any],
     pass_at: Mapping[int, float],
 ) -> HaltingReport:
-    """Score every policy on one rollout; `verified` only where answers can be proven."""
-    fixed, learned, limit = fixed_scores(rollout), learned_curve(rollout), rollout.num_segments
-    verified = score_policy(rollout, HaltingPolicy(kind="verified", max_segments=limit))
+    """Score every policy on one rollout."""
+    learned = learned_curve(rollout)
+    verified = None
+    if (rollout.verdict_SN != UNKNOWN).any():
+        limit = rollout.num_segments
+        policy = HaltingPolicy(kind="verified", max_segments=limit)
+        verified = score_policy(rollout, policy)
+    cells: dict[str, float] = {}
+    for name, is_in_class_N in rollout.classes().items():
+        cells[name] = float(cells_N[is_in_class_N].mean())
     return HaltingReport(
         model=model,
         precision=precision,
-        num_segments=limit,
+        num_segments=rollout.num_segments,
         max_loss=max_loss,
-        verified=verified if (rollout.verdict_SN != UNKNOWN).any() else None,
-        plain=score_policy(rollout, HaltingPolicy(kind="learned", max_segments=limit)),
+        verified=verified,
+        plain=score_policy(rollout, learned_policy(rollout)),
         chosen=choose(learned, max_loss),
-        fixed=fixed,
+        fixed=fixed_scores(rollout),
         learned=learned,
-        cells={name: float(cells_N[chosen_N].mean()) for name, chosen_N in rollout.classes().items()},
+        cells=cells,
         pass_at=dict(pass_at),
     )

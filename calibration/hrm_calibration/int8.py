@@ -1,42 +1,49 @@
 """INT8 calibration from end to end; read `Int8Trials.report` first.
 
-Ranges are recorded on some puzzles, the method and the weight-only matrices are chosen on others, and the rest judge.
-All graphs run the same puzzles in the same order, and a comparison ends at the first look that decides it.
-Layers are ranked by the drift of the carry in one segment: exact solves of a few hundred puzzles cannot rank them.
+Some puzzles record ranges, others choose the method and the weight-only matrices, the rest judge.
+All graphs run the same puzzles in the same order, and a comparison ends as soon as it is decided.
+Layers are ranked by how far they move the carry in one segment, because exact solves of a few
+hundred puzzles cannot rank them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
 from hrm_calibration import INT8_BUDGET
-from hrm_calibration import int8_report as found
 from hrm_calibration.halting_curve import Outcomes
-from hrm_calibration.kept import Arrays
-from hrm_calibration.quantise import METHODS, call_sites, quantise, scale_of, unsigned
+from hrm_calibration.int8_report import Int8Report, Judged, MethodScore, Paired, paired
+from hrm_calibration.quantise import call_sites, quantise, unsigned
+from hrm_calibration.ranges import METHODS, scale_of
 from hrm_calibration.rollouts import Recorder, ServedGraph, States, session_of
 from hrm_edge_runtime.contract.arrays import Float32
-from hrm_edge_runtime.engines.engine import CARRIES, INPUTS
+from hrm_edge_runtime.engines.engine import CARRIES
 from hrm_host.progress import Stages
 from hrm_puzzles.data.sources import Questions
 
 FIRST_LOOK = 128
-"""Puzzles after which a comparison is looked at for the first time; then at every doubling, and at the end."""
+"""Puzzles before the first look at a comparison. More looks follow at every doubling."""
 EARLY = 3.0
-"""Standard errors that decide before the end (Haybittle and Peto), so that looking often costs no certainty."""
+"""Standard errors that decide before the end (Haybittle and Peto): looking often stays safe."""
+MIN_PUZZLES = 4
+"""One to record, two to choose by, one to judge by."""
+CPU_WEIGHT_BITS = 7
 
-Scales = Mapping[str, float]  # by call site
+Scales = Mapping[str, float]
+"""Activation scales by call site."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Int8Settings:
     """What decides the outcome. `budget` is the share of exact solves that may be lost.
 
-    At most a quarter of the puzzles calibrates and a half chooses: methods on the first `num_tried`, the budget on all.
+    At most a quarter of the puzzles calibrates and half of them choose: the first `num_tried`
+    choose the method, all choose the weight-only matrices.
     """
 
     methods: tuple[str, ...] = tuple(METHODS)
@@ -53,168 +60,230 @@ def calibrate(
     settings: Int8Settings,
     stages: Stages | None = None,
     judges: bool = True,
-) -> tuple[ModelProto, found.Int8Report]:
-    """The signed INT8 form of a served graph, chosen and judged on `questions` under its halting rule.
+) -> tuple[ModelProto, Int8Report]:
+    """The signed INT8 form of a served graph, chosen and judged on `questions`.
 
-    Without `judges` it is left to the caller to judge. Refuses too few puzzles, and those of tasks that the table does
-    not hold.
+    Without `judges` the caller judges. Raises ValueError for fewer than four puzzles and for
+    puzzles of tasks that the puzzle table lacks.
     """
-    if len(questions) < 4:
-        raise ValueError(f"{len(questions)} puzzles are too few to calibrate, choose and judge by; give thousands.")
+    if len(questions) < MIN_PUZZLES:
+        problem = f"{len(questions)} puzzles are too few to calibrate, choose and judge by"
+        raise ValueError(f"{problem}; give thousands")
     questions.require_ids(len(served.puzzle_table))
     trials = Int8Trials(served=served, settings=settings, stages=stages or Stages())
     report = trials.report(questions, judges=judges)
-    return quantise(served.graph, report.scales, weight_only=report.weight_only), report
+    signed = quantise(served.graph, report.scales, weight_only=report.weight_only)
+    return signed, report
 
 
 def for_cpus(graph: ModelProto, scales: Scales, weight_only: Collection[str]) -> ModelProto:
     """The same calibration with weights of seven bits, for ONNX Runtime's kernels."""
-    return unsigned(quantise(graph, scales, weight_only=weight_only, weight_bits=7), weight_only)
+    signed = quantise(graph, scales, weight_only=weight_only, weight_bits=CPU_WEIGHT_BITS)
+    return unsigned(signed, weight_only)
 
 
-def parts_of(questions: Questions, settings: Int8Settings) -> tuple[Questions, Questions, Questions]:
-    """Puzzles to record, to choose by and to judge by, at random; none is in two of them."""
-    first = min(settings.num_calibration, len(questions) // 4)
-    second = first + min(settings.num_choice, len(questions) // 2)
+def parts_of(
+    questions: Questions,
+    settings: Int8Settings,
+) -> tuple[Questions, Questions, Questions]:
+    """Disjoint random parts of the puzzles: to record, to choose by, to judge by."""
+    num_recorded = min(settings.num_calibration, len(questions) // 4)
+    num_choosing = min(settings.num_choice, len(questions) // 2)
+    end = num_recorded + num_choosing
     order_N = np.random.default_rng(0).permutation(len(questions))
-    return questions.at(order_N[:first]), questions.at(order_N[first:second]), questions.at(order_N[second:])
+    to_record = questions.at(order_N[:num_recorded])
+    to_choose = questions.at(order_N[num_recorded:end])
+    to_judge = questions.at(order_N[end:])
+    return to_record, to_choose, to_judge
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What the calibration puzzles showed; all but `states` and `reach` by call site."""
+
+    states: States
+    reach: list[int]
+    largest: dict[str, float]
+    scales_of: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodChoice:
+    scores: list[MethodScore]
+    chosen: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Int8Trials:
-    """Puts INT8 forms in the place of a served graph; `float32` arguments say how the same puzzles ended without.
+    """Replaces a served graph by INT8 forms and compares them with float32 on the same puzzles.
 
-    Measured on the form for CPUs through the engine and the lane that serve.
+    It runs the form for CPUs through the engine and the lane that serve.
     """
 
     served: ServedGraph
     settings: Int8Settings
     stages: Stages
 
-    def report(self, questions: Questions, *, judges: bool = True) -> found.Int8Report:
-        """Record, try every method, keep the best, leave weight-only what the budget asks for, and judge."""
-        graph, settings = self.served.graph, self.settings
-        to_record, to_choose, to_judge = parts_of(questions, settings)
-        seen = self.served.kept.arrays("recording ranges", lambda: self.recorded(to_record))
-        states, segments_N = {name: seen[name][: settings.num_calibration] for name in INPUTS}, seen["segments_N"]
-        names = [site.name for site in call_sites(graph)]
-        scales_of = {method: dict(zip(names, seen[method].tolist(), strict=True)) for method in settings.methods}
+    def report(self, questions: Questions, *, judges: bool = True) -> Int8Report:
+        """Record ranges, choose a method, choose weight-only matrices within the budget, judge."""
+        to_record, to_choose, to_judge = parts_of(questions, self.settings)
+        recorded = self.record(to_record)
         float32 = Run(self, "float32", to_choose)
-        runs = {
-            method: Run(self, f"trying {method}", to_choose, self.quantised(scales_of[method])) for method in scales_of
-        }
-        methods, chosen = self.score_methods(runs, states, float32)
-        ranking = self.sensitivity(scales_of[chosen], states)
-        steps = self.budget_steps(scales_of[chosen], list(ranking), runs[chosen], float32)
+        runs: dict[str, Run] = {}
+        for method, scales in recorded.scales_of.items():
+            runs[method] = Run(self, f"trying {method}", to_choose, self.quantised(scales))
+        methods = self.choose_method(runs, recorded.states, float32)
+        scales = recorded.scales_of[methods.chosen]
+        ranking = self.sensitivity(scales, recorded.states)
+        steps = self.budget_steps(scales, list(ranking), runs[methods.chosen], float32)
         weight_only = list(ranking)[: len(steps) - 1]
-        final = self.quantised(scales_of[chosen], weight_only)
-        return found.Int8Report(
+        final = self.quantised(scales, weight_only)
+        judged = None
+        if judges:
+            judged = self.judged(final, to_judge)
+        return Int8Report(
             num_calibration=len(to_record),
-            num_tried=min(settings.num_tried, len(to_choose)),
+            num_tried=min(self.settings.num_tried, len(to_choose)),
             num_choice=len(to_choose),
-            reach=[int((segments_N > segment).sum()) for segment in range(int(segments_N.max()))],
-            largest=dict(zip(names, seen["largest"].tolist(), strict=True)),
-            scales_of=scales_of,
+            reach=recorded.reach,
+            largest=recorded.largest,
+            scales_of=recorded.scales_of,
             float32=float32.so_far.score(),
-            methods=methods,
-            chosen=chosen,
+            methods=methods.scores,
+            chosen=methods.chosen,
             sensitivity=ranking,
-            budget=settings.budget,
+            budget=self.settings.budget,
             budget_steps=steps,
             weight_only=weight_only,
-            judged=self.judged(final, to_judge) if judges else None,
-            size_bytes={"fp32": graph.ByteSize(), "int8": final.ByteSize()},
+            judged=judged,
+            size_bytes={"fp32": self.served.graph.ByteSize(), "int8": final.ByteSize()},
         )
 
-    def recorded(self, questions: Questions) -> Arrays:
-        """The largest magnitude and every method's scale of each call site; states; and the segments of each puzzle."""
-        recorder, show = Recorder(self.served.graph), partial(self.stages.show, "recording ranges")
-        segments_N = self.served.observed(questions, recorder.observe, progress=show).segments_N
-        seen = list(recorder.histograms.values())
-        scales = {method: np.array([scale_of(one, method) for one in seen]) for method in self.settings.methods}
-        largest = np.array([one.largest for one in seen])
-        return {**recorder.states, **scales, "largest": largest, "segments_N": segments_N}
+    def record(self, questions: Questions) -> Recorded:
+        """Ranges of every call site, the scales each method takes from them, and sampled states."""
+        recorder = Recorder(self.served.graph)
+        show = partial(self.stages.show, "recording ranges")
+        outcomes = self.served.observed(questions, recorder.observe, progress=show)
+        histograms = recorder.histograms
+        scales_of: dict[str, dict[str, float]] = {}
+        for method in self.settings.methods:
+            scales = {site: scale_of(seen, method) for site, seen in histograms.items()}
+            scales_of[method] = scales
+        reach = reach_of(outcomes.segments_N)
+        largest = {site: seen.largest for site, seen in histograms.items()}
+        states = recorder.states
+        return Recorded(states=states, reach=reach, largest=largest, scales_of=scales_of)
 
     def quantised(self, scales: Scales, weight_only: Sequence[str] = ()) -> ModelProto:
         return for_cpus(self.served.graph, scales, weight_only)
 
-    def score_methods(
-        self, runs: Mapping[str, "Run"], states: States, float32: "Run"
-    ) -> tuple[list[found.MethodScore], str]:
-        """Each method's solves and drift, and the best; one clearly worse than another goes no further."""
-        left = list(runs)
-        for look in looks(min(self.settings.num_tried, len(float32.questions))):
-            exact = {method: runs[method].first(look).exact_N for method in left}
-            best_N = max(exact.values(), key=np.sum)
-            left = [method for method in left if surely(found.paired(best_N, exact[method])) <= 0]
-            if len(left) == 1:
-                break
+    def choose_method(
+        self,
+        runs: Mapping[str, "Run"],
+        states: States,
+        float32: "Run",
+    ) -> MethodChoice:
+        """Score every method and choose the best.
+
+        A method that is clearly worse than another one runs no further.
+        """
+        left = self.surviving_methods(runs, len(float32.questions))
         reference = carries_after(self.served, self.served.graph, states)
-        scores: dict[str, found.MethodScore] = {}
+        scores: dict[str, MethodScore] = {}
         for method, run in runs.items():
             assert run.graph is not None
-            moved = drift(carries_after(self.served, run.graph, states), reference)
-            exact = found.paired(float32.first(len(run.so_far.exact_N)).exact_N, run.so_far.exact_N)
-            scores[method] = found.MethodScore(method=method, solves=run.so_far.score(), exact=exact, drift=moved)
-        return list(scores.values()), best_of([scores[method] for method in left]).method
+            carries = carries_after(self.served, run.graph, states)
+            ours = run.so_far
+            theirs = float32.first(len(ours.exact_N))
+            scores[method] = MethodScore(
+                method=method,
+                solves=ours.score(),
+                exact=paired(theirs.exact_N, ours.exact_N),
+                drift=drift(carries, reference),
+            )
+        best = best_of([scores[method] for method in left])
+        return MethodChoice(scores=list(scores.values()), chosen=best.method)
+
+    def surviving_methods(self, runs: Mapping[str, "Run"], num_puzzles: int) -> list[str]:
+        """Methods that no other method beats for certain, after as many puzzles as that takes."""
+        left = list(runs)
+        for look in looks(min(self.settings.num_tried, num_puzzles)):
+            exact = {method: runs[method].first(look).exact_N for method in left}
+            best_N = max(exact.values(), key=np.sum)
+            for method, exact_N in exact.items():
+                if surely(paired(best_N, exact_N)) > 0:
+                    left.remove(method)
+            if len(left) == 1:
+                break
+        return left
 
     def sensitivity(self, scales: Scales, states: States) -> dict[str, float]:
-        """Each matrix with the drift of rounding what it reads, all others weight-only; the worst first."""
+        """Drift by matrix if its inputs alone are rounded, all others weight-only; worst first."""
         weights = sorted({site.weight for site in call_sites(self.served.graph)})
+        weight_only = self.quantised(scales, weights)
+        reference = carries_after(self.served, weight_only, states)
+        moved: dict[str, float] = {}
+        for weight in weights:
+            others = [other for other in weights if other != weight]
+            carries = carries_after(self.served, self.quantised(scales, others), states)
+            moved[weight] = drift(carries, reference)
+            self.stages.show("ranking layers", len(moved), len(weights))
+        worst_first = sorted(weights, key=lambda weight: -moved[weight])
+        return {weight: moved[weight] for weight in worst_first}
 
-        def drifts() -> Arrays:
-            reference = carries_after(self.served, self.quantised(scales, weights), states)
-            moved: dict[str, NDArray[np.float64]] = {}
-            for weight in weights:
-                graph = self.quantised(scales, [other for other in weights if other != weight])
-                moved[weight] = np.array(drift(carries_after(self.served, graph, states), reference))
-                self.stages.show("ranking layers", len(moved), len(weights))
-            return moved
+    def budget_steps(
+        self,
+        scales: Scales,
+        ranking: Sequence[str],
+        whole: "Run",
+        float32: "Run",
+    ) -> list[Paired]:
+        """Make one more of the most sensitive matrices weight-only until the budget is kept.
 
-        moved = self.served.kept.arrays("ranking layers", drifts)
-        return {weight: float(moved[weight]) for weight in sorted(weights, key=lambda weight: -moved[weight])}
-
-    def budget_steps(self, scales: Scales, ranking: Sequence[str], whole: "Run", float32: "Run") -> list[found.Paired]:
-        """Leave one more of the most sensitive matrices weight-only at a time, until the budget is kept.
-
-        `whole` runs with none. Refuses where not even one matrix can have its inputs rounded (ValueError).
+        Returns the loss of every step; the first is that of `whole`, without any such matrix.
+        Raises ValueError if the budget is lost even with a single matrix whose inputs are rounded.
         """
-        steps: list[found.Paired] = []
+        steps: list[Paired] = []
         for count in range(len(ranking)):
-            stage, graph = f"{count} matrices weight-only", self.quantised(scales, ranking[:count])
-            run = Run(self, stage, float32.questions, graph) if count else whole
+            run = whole
+            if count:
+                graph = self.quantised(scales, ranking[:count])
+                run = Run(self, f"{count} matrices weight-only", float32.questions, graph)
             steps.append(self.lost(run, float32))
             if is_kept(steps[-1], self.settings.budget):
                 return steps
+        points = 100 * self.settings.budget
         raise ValueError(
-            f"INT8 loses more than {100 * self.settings.budget:g} points of exact solves even where only one matrix "
-            "has its inputs rounded; allow a greater loss or export without INT8."
+            f"INT8 loses more than {points:g} points of exact solves even if only one matrix has "
+            "its inputs rounded; allow a greater loss or export without INT8"
         )
 
-    def lost(self, run: "Run", float32: "Run") -> found.Paired:
+    def lost(self, run: "Run", float32: "Run") -> Paired:
         """What a graph loses, on as many puzzles as decide whether the budget is kept."""
-        budget, left = self.settings.budget, looks(len(float32.questions))
-        while True:
-            look = left.pop(0)
-            exact = found.paired(float32.first(look).exact_N, run.first(look).exact_N)
-            is_decided = surely(exact) > budget or exact.loss + EARLY * exact.standard_error <= budget
-            if is_decided or not left:
+        budget = self.settings.budget
+        num_puzzles = len(float32.questions)
+        for look in looks(num_puzzles):
+            exact = paired(float32.first(look).exact_N, run.first(look).exact_N)
+            at_most = exact.loss + EARLY * exact.standard_error
+            if look == num_puzzles or surely(exact) > budget or at_most <= budget:
                 return exact
+        raise AssertionError("the last look covers all puzzles")
 
-    def judged(self, final: ModelProto, questions: Questions) -> found.Judged:
-        runs = Run(self, "judging float32", questions), Run(self, "judging int8", questions, final)
-        float32, int8 = (run.first(len(questions)) for run in runs)
-        return found.Judged(
+    def judged(self, final: ModelProto, questions: Questions) -> Judged:
+        count = len(questions)
+        float32 = Run(self, "judging float32", questions).first(count)
+        int8 = Run(self, "judging int8", questions, final).first(count)
+        return Judged(
             float32=float32.score(),
             int8=int8.score(),
-            exact=found.paired(float32.exact_N, int8.exact_N),
-            proven=found.paired(float32.proven_N, int8.proven_N),
+            exact=paired(float32.exact_N, int8.exact_N),
+            proven=paired(float32.proven_N, int8.proven_N),
         )
 
 
 @dataclass(eq=False)
 class Run:
-    """A graph (the served one where it is None) over the first of the puzzles, as far as somebody has asked."""
+    """A graph over the first of the puzzles, as far as needed; without a graph the served one."""
 
     trials: Int8Trials
     stage: str
@@ -227,51 +296,75 @@ class Run:
         return Outcomes.joined(self._parts)
 
     def first(self, count: int) -> Outcomes:
-        start, served = sum(len(part.exact_N) for part in self._parts), self.trials.served
+        start = sum(len(part.exact_N) for part in self._parts)
         if count > start:
-            part, show = self.questions.at(np.arange(start, count)), partial(self.trials.stages.show, self.stage)
-            stage = f"{self.stage} {start} to {count}"
-            found = served.kept.arrays(stage, lambda: vars(served.outcomes(part, other=self.graph, progress=show)))
-            self._parts.append(Outcomes(**found))
+            part = self.questions.at(np.arange(start, count))
+            show = partial(self.trials.stages.show, self.stage)
+            outcomes = self.trials.served.outcomes(part, other=self.graph, progress=show)
+            self._parts.append(outcomes)
         return self.so_far.at(slice(count))
 
 
+def reach_of(segments_N: NDArray[np.int32]) -> list[int]:
+    """Puzzles that ran more than s segments, by s."""
+    counts: list[int] = []
+    for segment in range(int(segments_N.max())):
+        is_beyond_N = segments_N > segment
+        counts.append(int(is_beyond_N.sum()))
+    return counts
+
+
 def looks(count: int) -> list[int]:
-    doublings = (FIRST_LOOK << power for power in range(count.bit_length()))
-    return [*(look for look in doublings if look < count), count]
+    """Numbers of puzzles at which a comparison is looked at; the last is `count`."""
+    numbers: list[int] = []
+    look = FIRST_LOOK
+    while look < count:
+        numbers.append(look)
+        look *= 2
+    return [*numbers, count]
 
 
-def surely(exact: found.Paired) -> float:
-    """What is lost at the very least."""
+def surely(exact: Paired) -> float:
+    """A lower bound of the loss."""
     return exact.loss - EARLY * exact.standard_error
 
 
-def best_of(scores: Sequence[found.MethodScore]) -> found.MethodScore:
-    """Of the methods that chance cannot tell from the one of most exact solves, the one that moves the carry least."""
+def best_of(scores: Sequence[MethodScore]) -> MethodScore:
+    """The method with the least drift among those that chance cannot tell from the best."""
     most = max(scores, key=lambda score: score.solves.exact)
-    return min((score for score in scores if score.exact.low <= most.exact.loss), key=lambda score: score.drift)
+    equal = [score for score in scores if score.exact.low <= most.exact.loss]
+    return min(equal, key=lambda score: score.drift)
 
 
-def is_kept(exact: found.Paired, budget: float) -> bool:
-    """Whether a loss keeps the budget, by a standard error where so many puzzles tell the budget from nothing.
+def is_kept(exact: Paired, budget: float) -> bool:
+    """Whether a loss keeps the budget, by a standard error if that is below the budget.
 
-    Or chance alone would end the search: of 1,024 Sudokus half a point is less than one standard error.
+    With fewer puzzles chance alone would end the search: of 1,024 Sudokus half a point is less than
+    one standard error.
     """
-    margin = exact.standard_error if exact.standard_error <= budget else 0.0
+    margin = 0.0
+    if exact.standard_error <= budget:
+        margin = exact.standard_error
     return exact.loss + margin <= budget + 1e-9
 
 
 def carries_after(served: ServedGraph, graph: ModelProto, states: States) -> list[Float32]:
-    """Both carries one segment later, as many states at a time as are served."""
-    session, num_rows = session_of(graph, served.num_threads, served.provider), served.num_slots
+    """Both carries one segment after the states, run in batches as large as those served."""
+    session = session_of(graph, served.num_threads, served.provider)
+    num_rows = served.num_slots
     names = [f"{name}_next" for name in CARRIES]
-    parts = [
-        session.run(names, {name: rows[start : start + num_rows] for name, rows in states.items()})
-        for start in range(0, len(states["fresh_B"]), num_rows)
-    ]
+    parts: list[list[Any]] = []
+    for start in range(0, len(states["fresh_B"]), num_rows):
+        batch = slice(start, start + num_rows)
+        inputs = {name: rows[batch] for name, rows in states.items()}
+        parts.append(list(session.run(names, inputs)))
     return [np.concatenate(carry) for carry in zip(*parts, strict=True)]
 
 
 def drift(ours: list[Float32], reference: list[Float32]) -> float:
-    """The larger relative distance (Euclidean) of the two carries."""
-    return max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(ours, reference, strict=True))
+    """The larger relative Euclidean distance of the two carries."""
+    distances: list[float] = []
+    for found, expected in zip(ours, reference, strict=True):
+        distance = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+        distances.append(float(distance))
+    return max(distances)

@@ -1,4 +1,4 @@
-"""What a calibration found: enough to quantise again, to judge the result, to keep it on disk and to draw it."""
+"""What a calibration found: enough to quantize again, to judge the result, to store and draw it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,28 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hrm_calibration.halting_curve import Score
+from hrm_calibration.ranges import STEPS
 from hrm_edge_runtime.parity.measures import Z_95, loss_interval
 from hrm_host import atomic
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
+    from numpy.typing import NDArray
 
-WIDTH, ROW_HEIGHT = 9.0, 0.22
+WIDTH_INCHES = 9.0
+ROW_INCHES = 0.22
+FRAME_INCHES = 1.5
+"""Height of a picture's title and axis."""
+DOTS_PER_INCH = 110
+WEIGHT_ONLY_COLOR = "C1"
+ROUNDED_COLOR = "C0"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paired:
-    """Two runs over the same puzzles: `loss` is the share that `ours` solves less than the reference.
+    """Two runs over the same puzzles: `loss` is the share that `ours` solves less than `reference`.
 
     `low` and `high` bound the loss at 95 %.
     """
@@ -40,10 +47,11 @@ class Paired:
         return (self.high - self.low) / (2 * Z_95)
 
 
-def paired(reference_N: np.typing.NDArray[np.bool_], ours_N: np.typing.NDArray[np.bool_]) -> Paired:
-    """Compare puzzle by puzzle; `loss_interval` says which interval this is."""
+def paired(reference_N: NDArray[np.bool_], ours_N: NDArray[np.bool_]) -> Paired:
+    """Compare puzzle by puzzle, with the interval of `loss_interval`."""
     num_puzzles = len(reference_N)
-    num_lost, num_won = int((reference_N & ~ours_N).sum()), int((ours_N & ~reference_N).sum())
+    num_lost = int((reference_N & ~ours_N).sum())
+    num_won = int((ours_N & ~reference_N).sum())
     low, high = loss_interval(num_lost, num_won, num_puzzles)
     return Paired(
         num_puzzles=num_puzzles,
@@ -59,7 +67,7 @@ def paired(reference_N: np.typing.NDArray[np.bool_], ours_N: np.typing.NDArray[n
 
 @dataclass(frozen=True, kw_only=True)
 class MethodScore:
-    """A method by what its graph solves of the choice puzzles; `drift` is the carry's after one segment."""
+    """How a method's graph solves the choice puzzles; `drift` is the carry's after one segment."""
 
     method: str
     solves: Score
@@ -69,7 +77,7 @@ class MethodScore:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """INT8 against float32 on puzzles that took part in no choice, under the same halting rule."""
+    """INT8 against float32 on puzzles that took part in no choice."""
 
     float32: Score
     int8: Score
@@ -79,11 +87,14 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Int8Report:
-    """`reach[s]` counts the calibration puzzles that ran more than s segments.
+    """Every comparison states on how many puzzles it was decided.
 
-    Each comparison says on how many puzzles it was decided. By call site, `largest` is the largest magnitude seen and
-    `scales_of` each method's choice. `sensitivity` says by matrix how far rounding what it alone reads moves the carry
-    in one segment, the worst first; `budget_steps[n]` what is lost with the n worst weight-only.
+    reach: calibration puzzles that ran more than s segments, by s
+    largest: largest magnitude seen, by call site
+    scales_of: the scales that each method chose, by call site
+    sensitivity: drift of the carry in one segment if the inputs of this matrix alone are rounded,
+      the worst matrix first
+    budget_steps: what is lost with the n worst matrices weight-only, by n
     """
 
     num_calibration: int
@@ -107,48 +118,68 @@ class Int8Report:
         return self.scales_of[self.chosen]
 
     def summary(self) -> str:
-        assert self.judged is not None, "whoever shows it asked for it"
-        exact, size_ratio = self.judged.exact, self.size_bytes["int8"] / self.size_bytes["fp32"]
+        assert self.judged is not None, "only a judged calibration has a summary"
+        exact = self.judged.exact
+        size_ratio = self.size_bytes["int8"] / self.size_bytes["fp32"]
+        num_weight_only = len(self.weight_only)
+        low = 100 * exact.low
+        high = 100 * exact.high
         return (
-            f"{self.chosen}, {len(self.weight_only)} of {len(self.sensitivity)} matrices weight-only: exact solves "
-            f"{100 * exact.ours:.1f} % against {100 * exact.reference:.1f} % in float32 on {exact.num_puzzles} other "
-            f"puzzles, a loss of {100 * exact.loss:.2f} points ({100 * exact.low:.2f} to {100 * exact.high:.2f} at "
-            f"95 %), file {size_ratio:.3f} of float32"
+            f"{self.chosen}, {num_weight_only} of {len(self.sensitivity)} matrices weight-only: "
+            f"exact solves {100 * exact.ours:.1f} % against {100 * exact.reference:.1f} % in "
+            f"float32 on {exact.num_puzzles} other puzzles, a loss of {100 * exact.loss:.2f} "
+            f"points ({low:.2f} to {high:.2f} at 95 %), file {size_ratio:.3f} of float32"
         )
 
     def save(self, directory: Path) -> None:
-        """`calibration.json` and the pictures."""
+        """Write `calibration.json` and the pictures."""
         draw(self, directory)
-        atomic.write_text(directory / "calibration.json", json.dumps(asdict(self), indent=1) + "\n")
+        text = json.dumps(asdict(self), indent=1)
+        atomic.write_text(directory / "calibration.json", text + "\n")
 
 
 def draw(report: Int8Report, directory: Path) -> None:
-    """`layers.png` and `ranges.png`."""
+    """Write `layers.png` and `ranges.png`."""
     from matplotlib.figure import Figure
 
     directory.mkdir(parents=True, exist_ok=True)
-    for name, num_rows, fill in (
-        ("layers", len(report.sensitivity), _draw_layers),
-        ("ranges", len(report.largest), _draw_ranges),
-    ):
-        figure = Figure(figsize=(WIDTH, 1.5 + ROW_HEIGHT * num_rows), layout="constrained")
-        fill(figure.subplots(), report)
-        figure.savefig(directory / f"{name}.png", dpi=110)
+    height = FRAME_INCHES + ROW_INCHES * len(report.sensitivity)
+    layers = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    _draw_layers(layers.subplots(), report)
+    layers.savefig(directory / "layers.png", dpi=DOTS_PER_INCH)
+
+    height = FRAME_INCHES + ROW_INCHES * len(report.largest)
+    ranges = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    _draw_ranges(ranges.subplots(), report)
+    ranges.savefig(directory / "ranges.png", dpi=DOTS_PER_INCH)
 
 
 def _draw_layers(axes: Axes, report: Int8Report) -> None:
-    weights = list(report.sensitivity)[::-1]  # the worst on top
-    colors = ["C1" if weight in report.weight_only else "C0" for weight in weights]
-    axes.barh(weights, [report.sensitivity[weight] for weight in weights], color=colors)
-    title = f"inputs of one matrix rounded at a time; {len(report.weight_only)} left weight-only"
+    """Drift by matrix, the worst one on top."""
+    weights: list[str] = []
+    drifts: list[float] = []
+    colors: list[str] = []
+    for weight, drift in reversed(report.sensitivity.items()):
+        is_weight_only = weight in report.weight_only
+        weights.append(weight)
+        drifts.append(drift)
+        colors.append(WEIGHT_ONLY_COLOR if is_weight_only else ROUNDED_COLOR)
+    axes.barh(weights, drifts, color=colors)
+    num_weight_only = len(report.weight_only)
+    title = f"inputs of one matrix rounded at a time; {num_weight_only} stay weight-only"
     axes.set(xlabel="relative drift of the carry in one segment", title=title)
 
 
 def _draw_ranges(axes: Axes, report: Int8Report) -> None:
-    sites = list(report.largest)[::-1]
-    axes.barh(sites, [report.largest[site] for site in sites], color="0.85", label="largest seen")
+    """The largest magnitude of every call site, and where each method clips it."""
+    sites = list(report.largest)
+    sites.reverse()
+    places = range(len(sites))
+    largest = list(reversed(report.largest.values()))
+    axes.barh(sites, largest, color="0.85", label="largest seen")
     for method, scales in report.scales_of.items():
         size = 30 if method == report.chosen else 10
-        axes.scatter([127 * scales[site] for site in sites], range(len(sites)), s=size, label=method, zorder=2)
+        clips = [STEPS * scales[site] for site in sites]
+        axes.scatter(clips, places, s=size, label=method, zorder=2)
     axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     axes.set(xlabel="magnitude", title="what each call site reads, and where it is clipped")

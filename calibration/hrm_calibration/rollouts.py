@@ -1,23 +1,26 @@
-"""Puzzles through the lane that serves: how each ended, and the ranges and states met on the way.
+"""Run puzzles through the lane that serves, and record how each ends and what the graph computes.
 
-Every segment that a puzzle reaches takes part, because the lane itself decides when a puzzle stops.
+The lane decides when a puzzle stops, so calibration sees every segment that serving reaches.
 Shapes: N puzzles, B slots, T tokens, E puzzle-vector size.
 """
 
-from collections.abc import Callable, Generator, Mapping
+import copy
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
 from onnx import ModelProto
 
 from hrm_calibration.halting_curve import Outcomes
-from hrm_calibration.kept import Kept
-from hrm_calibration.quantise import Histogram, call_sites, with_outputs
+from hrm_calibration.quantise import call_sites, with_outputs
+from hrm_calibration.ranges import Histogram
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.halting import HaltingPolicy
@@ -29,24 +32,24 @@ from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
 
 MAX_STATES = 64
+"""States that a recorder samples."""
 STATES_BYTES = 16 << 20
-"""Of all sampled states: few suffice where each has hundreds of positions, and every matrix is tried on all of them."""
+"""Memory for sampled states. A few suffice if each has hundreds of positions."""
 MEMORY_BYTES = 512 << 20
-"""What the tensors shown may take at once; ONNX Runtime holds each of them twice while it hands them out."""
-MAX_SLOTS, MAX_SLOTS_GPU = 8, 64
+"""Memory for the recorded tensors. ONNX Runtime holds each of them twice when it returns them."""
+MAX_SLOTS = 8
+MAX_SLOTS_GPU = 64
+FLOAT_BYTES = 4
 
-States = dict[str, np.typing.NDArray[Any]]
+States = dict[str, NDArray[Any]]
 """The graph's inputs by name, one row for each state."""
-Observer = Callable[[Mapping[str, np.typing.NDArray[Any]]], object]
-"""Called after each segment with the inputs and the tensors shown, by name; the next segment overwrites the arrays."""
+Observer = Callable[[Mapping[str, NDArray[Any]]], object]
+"""Receives the inputs and recorded tensors after each segment. The next segment overwrites them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServedGraph:
-    """A float32 step graph with all that serving it takes: its puzzle, its puzzle table and its halting rule.
-
-    `kept` holds what was found out about it, where somebody keeps that.
-    """
+    """A float32 step graph with its puzzle, its puzzle table and its halting policy."""
 
     graph: ModelProto
     puzzle: Puzzle
@@ -54,27 +57,43 @@ class ServedGraph:
     policy: HaltingPolicy
     num_threads: int = 1
     provider: Provider = CPU
-    kept: Kept = field(default_factory=Kept)
 
     @property
     def num_slots(self) -> int:
-        return slots_for(self.graph, MAX_SLOTS if self.provider is CPU else MAX_SLOTS_GPU)
+        most = MAX_SLOTS if self.provider is CPU else MAX_SLOTS_GPU
+        return slots_for(self.graph, most)
 
     def outcomes(
-        self, questions: Questions, *, other: ModelProto | None = None, progress: OnProgress = unheard
+        self,
+        questions: Questions,
+        *,
+        other: ModelProto | None = None,
+        progress: OnProgress = unheard,
     ) -> Outcomes:
-        """How each puzzle ends in the engine that serves; `other` is run in the graph's place."""
+        """How each puzzle ends in the engine that serves; `other` replaces the graph."""
         with self.engine(other or self.graph) as engine:
             return self.solve(engine, questions, progress)
 
     @contextmanager
-    def engine(self, graph: ModelProto) -> Generator[OnnxEngine]:
+    def engine(
+        self,
+        graph: ModelProto,
+        *,
+        num_slots: int | None = None,
+        want_logits: bool = False,
+    ) -> Generator[OnnxEngine]:
         """This graph or another form of it in the engine that serves."""
         with TemporaryDirectory() as directory:
             path = Path(directory) / "step.onnx"
             path.write_bytes(graph.SerializeToString())
-            settings: dict[str, Any] = {"num_threads": self.num_threads, "provider": self.provider}
-            with closing(OnnxEngine(path, num_slots=self.num_slots, **settings)) as engine:
+            engine = OnnxEngine(
+                path,
+                num_slots=num_slots or self.num_slots,
+                num_threads=self.num_threads,
+                provider=self.provider,
+                want_logits=want_logits,
+            )
+            with closing(engine):
                 yield engine
 
     def observed(
@@ -85,69 +104,110 @@ class ServedGraph:
         shown: ModelProto | None = None,
         progress: OnProgress = unheard,
     ) -> Outcomes:
-        """The same while `observe` sees every segment of `shown`: the graph with what linear layers read as outputs."""
-        shown = shown or with_outputs(self.graph, sorted({site.tensor for site in call_sites(self.graph)}))
+        """How each puzzle ends, while `observe` receives every segment of `shown`.
+
+        By default `shown` is the graph with the inputs of its linear layers among its outputs.
+        """
+        if shown is None:
+            read = {site.tensor for site in call_sites(self.graph)}
+            shown = with_outputs(self.graph, sorted(read))
         session = session_of(shown, self.num_threads, self.provider)
         engine = RecordingEngine(session, self.num_slots, observe)
         return self.solve(engine, questions, progress)
 
-    def solve(self, engine: Engine, questions: Questions, progress: OnProgress = unheard) -> Outcomes:
-        """Every puzzle once through a lane, which runs until the last has halted."""
-        results: list[Attempt] = []
-        for result in run_questions(engine, self.puzzle, questions, self.puzzle_table, self.policy):
-            results.append(result)
-            progress(len(results), len(questions))
-        results.sort(key=lambda result: result.attempt_id)
-        pairs = [(result.answer_T, label_T) for result, label_T in zip(results, questions.labels_NT, strict=True)]
-        return Outcomes(  # an engine that gave garbage has no answer
-            exact_N=np.array([ours is not None and ((ours == label) | (label < 0)).all() for ours, label in pairs]),
-            proven_N=np.array([result.verified is True for result in results]),
-            segments_N=np.array([result.segments for result in results], np.int32),
-        )
+    def solve(
+        self,
+        engine: Engine,
+        questions: Questions,
+        progress: OnProgress = unheard,
+    ) -> Outcomes:
+        """Run every puzzle once through a lane until the last has halted."""
+        ended: list[Attempt] = []
+        running = run_questions(engine, self.puzzle, questions, self.puzzle_table, self.policy)
+        for attempt in running:
+            ended.append(attempt)
+            progress(len(ended), len(questions))
+        ended.sort(key=attrgetter("attempt_id"))
+        return outcomes_of(ended, questions.labels_NT)
+
+
+def outcomes_of(ended: Sequence[Attempt], labels_NT: Int32) -> Outcomes:
+    exact_N = np.zeros(len(ended), np.bool_)
+    proven_N = np.zeros(len(ended), np.bool_)
+    segments_N = np.zeros(len(ended), np.int32)
+    for index, attempt in enumerate(ended):
+        exact_N[index] = is_exact(attempt, labels_NT[index])
+        proven_N[index] = attempt.verified is True
+        segments_N[index] = attempt.segments
+    return Outcomes(exact_N=exact_N, proven_N=proven_N, segments_N=segments_N)
+
+
+def is_exact(attempt: Attempt, label_T: Int32) -> bool:
+    """Whether the answer equals the label. An engine that returned garbage has no answer."""
+    if attempt.answer_T is None:
+        return False
+    is_right_T = (attempt.answer_T == label_T) | (label_T < 0)
+    return bool(is_right_T.all())
 
 
 class Recorder:
-    """An observer that keeps the magnitudes by call site, and a fair sample of the states met.
+    """An observer that keeps magnitudes by call site and a fair sample of the states.
 
-    In memory that neither puzzles nor segments enlarge (the sample: Vitter 1985, algorithm R).
+    Its memory does not grow with puzzles or segments (sample: Vitter 1985, algorithm R).
     """
 
     def __init__(self, graph: ModelProto) -> None:
-        sites = call_sites(graph)
-        self._by_tensor = {site.tensor: Histogram() for site in sites}
-        self.histograms = {site.name: self._by_tensor[site.tensor] for site in sites}
+        self._by_tensor: dict[str, Histogram] = {}
+        self.histograms: dict[str, Histogram] = {}
+        for site in call_sites(graph):
+            histogram = self._by_tensor.setdefault(site.tensor, Histogram())
+            self.histograms[site.name] = histogram
         self._rng = np.random.default_rng(0)
-        self._rows: list[dict[str, np.typing.NDArray[Any]]] = []
+        self._rows: list[States] = []
         self._num_seen = 0
 
-    def observe(self, arrays: Mapping[str, np.typing.NDArray[Any]]) -> None:
+    def observe(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         for tensor, histogram in self._by_tensor.items():
             histogram.add(arrays[tensor])
         for index in range(len(arrays["fresh_B"])):
-            self._num_seen += 1
-            limit = max(1, min(MAX_STATES, STATES_BYTES // sum(arrays[name][index].nbytes for name in INPUTS)))
-            place = len(self._rows) if len(self._rows) < limit else int(self._rng.integers(self._num_seen))
-            if place < limit:
-                self._rows[place : place + 1] = [{name: arrays[name][index].copy() for name in INPUTS}]
+            self._sample({name: arrays[name][index] for name in INPUTS})
+
+    def _sample(self, row: States) -> None:
+        """Keep this state with the chance that every state seen so far has."""
+        self._num_seen += 1
+        row_bytes = size_bytes(row)
+        limit = max(1, min(MAX_STATES, STATES_BYTES // row_bytes))
+        place = len(self._rows)
+        if place >= limit:
+            place = int(self._rng.integers(self._num_seen))
+        if place < limit:
+            self._rows[place : place + 1] = [copy.deepcopy(row)]
 
     @property
     def states(self) -> States:
-        return {name: np.stack([row[name] for row in self._rows]) for name in INPUTS}
+        states: States = {}
+        for name in INPUTS:
+            states[name] = np.stack([row[name] for row in self._rows])
+        return states
+
+
+def size_bytes(arrays: States) -> int:
+    return sum(array.nbytes for array in arrays.values())
 
 
 class RecordingEngine(Engine):
-    """A step graph on ONNX Runtime whose `observe` is called with the inputs and further outputs of every segment."""
+    """A step graph on ONNX Runtime that passes inputs and outputs of every segment to `observe`."""
 
     def __init__(self, session: ort.InferenceSession, num_slots: int, observe: Observer) -> None:
         self.num_slots = num_slots
         self._observe = observe
         self._session = session
-        self._rows = {
-            value.name: np.zeros((num_slots, *value.shape[1:]), INPUTS[value.name])
-            for value in self._session.get_inputs()
-        }
-        self._names = [value.name for value in self._session.get_outputs()]
-        self.seq_len = len(self._rows["tokens_BT"][0])
+        self._rows: dict[str, NDArray[Any]] = {}
+        for value in session.get_inputs():
+            shape = (num_slots, *value.shape[1:])
+            self._rows[value.name] = np.zeros(shape, INPUTS[value.name])
+        self._names = [value.name for value in session.get_outputs()]
+        self.seq_len = self._rows["tokens_BT"].shape[1]
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
         self._rows["tokens_BT"][slot] = tokens_T
@@ -160,35 +220,55 @@ class RecordingEngine(Engine):
 
     def step(self, num_active: int) -> StepOutput:
         inputs = {name: rows[:num_active] for name, rows in self._rows.items()}
-        outputs: dict[str, Any] = dict(zip(self._names, self._session.run(self._names, inputs), strict=True))
+        arrays = self._session.run(self._names, inputs)
+        outputs: dict[str, Any] = dict(zip(self._names, arrays, strict=True))
         self._observe({**outputs, **inputs})
         for name in CARRIES:
             self._rows[name][:num_active] = outputs[f"{name}_next"]
         self._rows["fresh_B"][:num_active] = False
         return StepOutput(
-            answer_BT=outputs["answer_BT"], halt_margin_B=outputs["halt_margin_B"], q_halt_B=outputs["q_halt_B"]
+            answer_BT=outputs["answer_BT"],
+            halt_margin_B=outputs["halt_margin_B"],
+            q_halt_B=outputs["q_halt_B"],
         )
 
 
 def slots_for(graph: ModelProto, most: int = MAX_SLOTS) -> int:
-    """As many puzzles at a time as keep what the linear layers read within `MEMORY_BYTES`, at least one."""
-    inputs = {value.name: value for value in graph.graph.input}
-    if CARRIES[0] not in inputs:
-        return 1  # no step graph: who loads it says so
-    num_positions = inputs[CARRIES[0]].type.tensor_type.shape.dim[1]
-    num_inputs = {tensor.name: tensor.dims[0] for tensor in graph.graph.initializer if len(tensor.dims) == 2}
-    widths_I = {site.tensor: num_inputs[site.weight] for site in call_sites(graph)}
-    row_bytes = 2 * 4 * num_positions.dim_value * sum(widths_I.values())
+    """Slots whose linear-layer inputs fit into `MEMORY_BYTES`; at least one, at most `most`."""
+    num_positions = positions_of(graph)
+    if num_positions is None:
+        return 1  # not a step graph; the engine that loads it says so
+    width_of: dict[str, int] = {}
+    for tensor in graph.graph.initializer:
+        if len(tensor.dims) == 2:
+            width_of[tensor.name] = tensor.dims[0]
+    read: dict[str, int] = {}
+    for site in call_sites(graph):
+        read[site.tensor] = width_of[site.weight]
+    row_bytes = 2 * FLOAT_BYTES * num_positions * sum(read.values())
     return max(1, min(most, MEMORY_BYTES // row_bytes))
 
 
-def session_of(graph: ModelProto, num_threads: int = 0, provider: Provider = CPU) -> ort.InferenceSession:
-    """A graph on all cores unless a number of threads is given, in no more memory than a step takes."""
+def positions_of(graph: ModelProto) -> int | None:
+    """Positions of the carry, if the graph has one."""
+    for value in graph.graph.input:
+        if value.name == CARRIES[0]:
+            return value.type.tensor_type.shape.dim[1].dim_value
+    return None
+
+
+def session_of(
+    graph: ModelProto,
+    num_threads: int = 0,
+    provider: Provider = CPU,
+) -> ort.InferenceSession:
+    """Open a graph on `num_threads` threads (0: all cores) with the memory of a single step."""
     options = ort.SessionOptions()
-    options.log_severity_level = 3  # errors; its optimiser warns of each fusion that it leaves undone
+    options.log_severity_level = 3  # errors only; the optimizer warns of each fusion it skips
     options.intra_op_num_threads = num_threads
-    options.enable_cpu_mem_arena = False  # an arena would keep the largest step's tensors for good
-    # as written: by default what is shown comes last, and every tensor of a step is held until then
+    options.enable_cpu_mem_arena = False  # an arena would hold the largest tensors forever
+    # Run nodes in their order. By default the recorded outputs come last, and all stay in memory.
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return ort.InferenceSession(graph.SerializeToString(), options, providers=[(provider.name, provider.options)])
+    providers = [(provider.name, provider.options)]
+    return ort.InferenceSession(graph.SerializeToString(), options, providers=providers)

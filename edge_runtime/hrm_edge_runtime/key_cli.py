@@ -6,7 +6,14 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from hrm_edge_runtime.http.auth import Key, KeyFileError, changed_keys, hash_of, new_secret, read_keys
+from hrm_edge_runtime.http.auth import (
+    Key,
+    KeyFileError,
+    changed_keys,
+    hash_of,
+    new_secret,
+    read_keys,
+)
 from hrm_host.command import Command
 from hrm_host.system import HANG_UP
 

@@ -1,53 +1,79 @@
-"""Which kind of further attempts pays with a model, measured on held-out puzzles that one plain attempt leaves."""
+"""Which kind of further attempts pays, measured on puzzles that one attempt leaves unproven."""
 
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hrm_calibration.kept import Arrays
+from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.batching.task import Task
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.manifest import AttemptKind
-from hrm_export.contents import Contents
-from hrm_export.forms import Form
+from hrm_edge_runtime.engines.engine import Engine
+from hrm_export.forms import Measured
 from hrm_host.progress import Stages
+from hrm_puzzles.data.sources import HeldOutPuzzle, Questions
 
-NUM_ATTEMPTS, NUM_PUZZLES = 4, 32
+NUM_ATTEMPTS = 4
+NUM_PUZZLES = 32
 FIRST_GUESSING: dict[AttemptKind, int | None] = {"symmetries": None, "hypotheses": 1}
+"""The first attempt that guesses, by kind of attempt."""
+STAGE = "trying further attempts"
 
 
-def proven_by(graph: Path, form: Form, contents: Contents, stages: Stages) -> dict[AttemptKind, int]:
-    """How many of the puzzles left each kind proves; empty where cells have no symbols to try or nothing is left."""
-    found = contents.served.kept.arrays("trying further attempts", lambda: _counts(graph, form, contents, stages))
-    return {kind: int(found[kind]) for kind in FIRST_GUESSING if kind in found}
+def proven_by(
+    measured: Measured,
+    served: ServedGraph,
+    held_out: Questions,
+    stages: Stages,
+) -> dict[AttemptKind, int]:
+    """How many unproven puzzles each kind of attempt proves.
 
-
-def _counts(graph: Path, form: Form, contents: Contents, stages: Stages) -> Arrays:
-    served, plan = contents.served, contents.plan
-    left_N = np.flatnonzero(~form.outcomes.proven_N)[: min(NUM_PUZZLES, plan.settings.num_tried)]
-    if not (served.puzzle.proof_exists and served.puzzle.geometry.num_symbols > 1 and len(left_N)):
+    Empty if answers cannot be proven, if cells have no symbols to try, or if all are proven.
+    """
+    unproven_N = np.flatnonzero(~measured.outcomes.proven_N)[:NUM_PUZZLES]
+    has_symbols = served.puzzle.proof_exists and served.puzzle.geometry.num_symbols > 1
+    if not has_symbols or not len(unproven_N):
         return {}
-    counts: dict[str, NDArray[np.int64]] = {}
-    with closing(contents.engine(graph, 2 * NUM_ATTEMPTS, want_logits=True)) as engine:
-        for kind, first in FIRST_GUESSING.items():
-            lane = TaskLane(
-                engine, served.puzzle, served.puzzle_table, queue_limit=NUM_PUZZLES, max_attempts=NUM_ATTEMPTS
-            )
-            for asked in contents.held_out.at(left_N):
-                task = Task(
-                    task_id=asked.index,
-                    tokens_T=asked.tokens_T,
-                    policy=replace(form.policy, max_segments=form.rollout.num_segments),
-                    arrival_s=0.0,
-                    num_attempts=NUM_ATTEMPTS,
-                    first_guessing=first,
-                )
-                lane.submit(task)
-            counts[kind] = np.array(0)
-            while lane.has_work:
-                counts[kind] += sum(result.status == "proven" for result in lane.step()[0])
-            stages.show("trying further attempts", len(counts), len(FIRST_GUESSING))
+    questions = held_out.at(unproven_N)
+    policy = replace(measured.policy, max_segments=measured.rollout.num_segments)
+    tried = replace(served, policy=policy)
+    counts: dict[AttemptKind, int] = {}
+    graph = measured.graphs.portable
+    with served.engine(graph, num_slots=2 * NUM_ATTEMPTS, want_logits=True) as engine:
+        for kind, first_guessing in FIRST_GUESSING.items():
+            counts[kind] = num_proven(engine, tried, questions, first_guessing)
+            stages.show(STAGE, len(counts), len(FIRST_GUESSING))
     return counts
+
+
+def num_proven(
+    engine: Engine,
+    served: ServedGraph,
+    questions: Questions,
+    first_guessing: int | None,
+) -> int:
+    lane = TaskLane(
+        engine,
+        served.puzzle,
+        served.puzzle_table,
+        queue_limit=NUM_PUZZLES,
+        max_attempts=NUM_ATTEMPTS,
+    )
+    for asked in questions:
+        lane.submit(task_of(asked, served, first_guessing))
+    count = 0
+    while lane.has_work:
+        results, _ = lane.step()
+        count += sum(result.status == "proven" for result in results)
+    return count
+
+
+def task_of(asked: HeldOutPuzzle, served: ServedGraph, first_guessing: int | None) -> Task:
+    return Task(
+        task_id=asked.index,
+        tokens_T=asked.tokens_T,
+        policy=served.policy,
+        arrival_s=0.0,
+        num_attempts=NUM_ATTEMPTS,
+        first_guessing=first_guessing,
+    )

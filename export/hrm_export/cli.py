@@ -1,4 +1,4 @@
-"""hrm-export: a checkpoint becomes a bundle; nothing heavy is imported before it begins."""
+"""hrm-export: turn a checkpoint into a bundle. Heavy imports wait until the command runs."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from hrm_export.options import Options
+from hrm_export.options import Options, parse_loop
 from hrm_host import command
 
 main = command.Command("hrm-export", extra="export")
@@ -22,18 +22,27 @@ main = command.Command("hrm-export", extra="export")
 )
 @command.taking(Options)
 def export(options: Options) -> None:
-    """Make a bundle: step graphs, puzzle table and golden traces, measured and compared with PyTorch first."""
-    from hrm_export.contents import bundle_name, contents_of, find_checkpoint
-    from hrm_export.recipe import show, write_bundle
+    """Make a bundle of step graphs, puzzle table and golden traces, compared with PyTorch."""
+    from hrm_export.contents import contents_of
+    from hrm_export.finished import FinishedForms
+    from hrm_export.inputs import bundle_name, find_checkpoint
+    from hrm_export.precisions import judge_precisions
+    from hrm_export.recipe import write_bundle
+    from hrm_export.summary import print_json, print_table
     from hrm_host.progress import stages_on
 
     source = find_checkpoint(options.source, options.calib)
     out = options.out or Path(f"{bundle_name(source)}.bundle")
     with stages_on() as stages:
         contents = contents_of(options, source, out, stages)
-        forms = write_bundle(out, contents, options, stages)
-    contents.served.kept.drop()
-    show(out, contents, forms, as_json=options.as_json)
-    if options.build_engine:  # in a process of its own, whose memory is free again when the engines are built
+        finished = FinishedForms(out, contents, options, stages)
+        judged = judge_precisions(contents, options, finished, stages)
+        write_bundle(out, contents, judged, parse_loop(options.loop))
+    if options.as_json:
+        print_json(out, contents, judged.forms)
+    else:
+        print_table(out, contents, judged.forms)
+    if options.build_engine:
+        # in a process of its own, whose memory is free again once the engines are built
         build = [sys.executable, "-m", "hrm_edge_runtime.engines.trt.build", str(out)]
         raise typer.Exit(subprocess.run(build).returncode)

@@ -1,37 +1,40 @@
-"""How good a checkpoint or a bundle is on held-out puzzles, under every halting policy. Read `evaluate`."""
+"""How good a checkpoint or a bundle is on held-out puzzles, under every halting policy.
+
+Read `evaluate`. Shapes: N puzzles, T tokens, E puzzle-vector size.
+"""
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hrm_calibration.halting_curve import ALL, HaltingReport, PolicyScore, report_on, roll_out
+from hrm_calibration.halting_curve import HaltingReport, report_on, roll_out
 from hrm_edge_runtime.contract.bundle import IDENTIFIERS_NAME, Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.engine import Engine, StepOutput
 from hrm_edge_runtime.engines.factory import choose, engine_for
-from hrm_export.eval_cli import EvaluationOptions
+from hrm_export.eval_options import EvaluationOptions
 from hrm_export.torch_engine import TorchEngine, torch_device
 from hrm_host.board import num_cores
 from hrm_host.progress import Stages
 from hrm_model import checkpoint, geometry
 from hrm_puzzles import registry
-from hrm_puzzles.data.sources import find_questions
+from hrm_puzzles.data.sources import Questions, find_questions
 from hrm_puzzles.puzzle import Puzzle, Voting
 
 NUM_FRESH = 1000
+"""Puzzles to generate if neither a data set nor a number is given."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subject:
-    """What is evaluated, opened; `precision` says what runs."""
+    """An opened model under evaluation; `precision` names what runs it."""
 
     name: str
     precision: str
@@ -42,20 +45,26 @@ class Subject:
 
 
 def subject_of(options: EvaluationOptions) -> Subject:
+    """Open the checkpoint or the bundle that the options name."""
     path = Path(options.source)
-    path = checkpoint.resolve(path / "best" if (path / "best").is_file() else path)
-    return (_checkpoint if (path / checkpoint.CONFIG).is_file() else _bundle)(path, options)
+    best = path / "best"
+    path = checkpoint.resolve(best if best.is_file() else path)
+    if (path / checkpoint.CONFIG).is_file():
+        return open_checkpoint(path, options)
+    return open_bundle(path, options)
 
 
-def _checkpoint(path: Path, options: EvaluationOptions) -> Subject:
+def open_checkpoint(path: Path, options: EvaluationOptions) -> Subject:
     model, meta = checkpoint.load(path)
     puzzle = registry.get(options.board or str(meta.get("puzzle")))
     model = geometry.on_board(model, puzzle)
-    sizes = model.config.seq_len, model.config.vocab_size
-    if sizes != (puzzle.seq_len, puzzle.vocab_size):
-        raise ValueError(f"{path} has {sizes[0]} positions of {sizes[1]} tokens, which is not {puzzle.name}")
+    config = model.config
+    if (config.seq_len, config.vocab_size) != (puzzle.seq_len, puzzle.vocab_size):
+        sizes = f"{config.seq_len} positions of {config.vocab_size} tokens"
+        raise ValueError(f"{path} has {sizes}, which is not {puzzle.name}; give its own board")
     if options.engine not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"--engine {options.engine} is for bundles; a checkpoint runs in PyTorch on cpu or cuda")
+        problem = f"--engine {options.engine} is for bundles"
+        raise ValueError(f"{problem}; a checkpoint runs in PyTorch on cpu or cuda")
     device = torch_device(options.engine, "--engine")
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -64,77 +73,99 @@ def _checkpoint(path: Path, options: EvaluationOptions) -> Subject:
         precision=f"PyTorch on {device}",
         puzzle=puzzle,
         puzzle_table=model.puzzle_table.float().numpy(),
-        max_segments=options.max_segments or model.config.max_segments,
+        max_segments=options.max_segments or config.max_segments,
         engine=TorchEngine(model.to(device), options.slots),
     )
 
 
-def _bundle(path: Path, options: EvaluationOptions) -> Subject:
+def open_bundle(path: Path, options: EvaluationOptions) -> Subject:
     bundle = Bundle.open(find_bundle(str(path)))
     choice = choose(bundle, options.engine, num_slots=options.slots)
+    engine = engine_for(
+        bundle,
+        engine=str(choice),
+        num_slots=options.slots,
+        num_threads=options.threads,
+    )
     return Subject(
         name=bundle.manifest.name,
         precision=str(choice),
         puzzle=bundle.puzzle,
         puzzle_table=bundle.puzzle_table,
         max_segments=options.max_segments or bundle.manifest.max_segments,
-        engine=engine_for(bundle, engine=str(choice), num_slots=options.slots, num_threads=options.threads),
+        engine=engine,
     )
 
 
+class LastAnswers:
+    """Keeps the answers and q_halt values of the last segment, for `roll_out`."""
+
+    def __init__(self, questions: Questions) -> None:
+        self.answers_NT = np.zeros_like(questions.tokens_NT)
+        self.q_halt_N = np.zeros(len(questions), np.float32)
+
+    def keep(self, part: slice, output: StepOutput) -> None:
+        self.answers_NT[part] = output.answer_BT
+        self.q_halt_N[part] = output.q_halt_B
+
+
 def evaluate(subject: Subject, options: EvaluationOptions, stages: Stages) -> HaltingReport:
-    """Runs every puzzle through all segments once and scores each policy on that; variants of a task vote."""
-    data, puzzle, making = Path(options.data), subject.puzzle, partial(stages.show, "making puzzles")
-    count = options.puzzles or (sys.maxsize if data.exists() else NUM_FRESH)
-    asked = find_questions(options.data, puzzle, count=count, num_workers=num_cores(), progress=making)
-    asked.require_ids(len(subject.puzzle_table))
-    answers_NT, labels_NT, q_halt_N = np.zeros_like(asked.tokens_NT), asked.labels_NT, np.zeros(len(asked), np.float32)
-
-    def keep(part: slice, output: StepOutput) -> None:
-        answers_NT[part], q_halt_N[part] = output.answer_BT, output.q_halt_B
-
-    show, table_PE, limit = partial(stages.show, "puzzles"), subject.puzzle_table, subject.max_segments
-    rollout = roll_out(subject.engine, puzzle, table_PE, asked, limit, progress=show, at_the_end=keep)
-    open_NT = (asked.tokens_NT != labels_NT) & (labels_NT >= 0)
-    pass_at: Mapping[int, float] = {}
-    if isinstance(puzzle, Voting) and data.is_dir():
-        identifiers = json.loads((data / IDENTIFIERS_NAME).read_text(encoding="utf-8"))
-        names = [identifiers[number] for number in asked.puzzle_ids_N.tolist()]
-        pass_at = puzzle.pass_at(names, asked.tokens_NT, labels_NT, answers_NT, q_halt_N)
+    """Run every puzzle through all segments once and score each policy on that rollout."""
+    questions = held_out(subject, options, stages)
+    last = LastAnswers(questions)
+    rollout = roll_out(
+        subject.engine,
+        subject.puzzle,
+        subject.puzzle_table,
+        questions,
+        subject.max_segments,
+        progress=partial(stages.show, "puzzles"),
+        at_the_end=last.keep,
+    )
     return report_on(
         rollout,
         model=subject.name,
         precision=subject.precision,
         max_loss=options.max_loss / 100,
-        cells_N=1 - (open_NT & (answers_NT != labels_NT)).sum(1) / np.maximum(1, open_NT.sum(1)),
-        pass_at=pass_at,
+        cells_N=right_cells_N(questions, last.answers_NT),
+        pass_at=pass_at(subject.puzzle, Path(options.data), questions, last),
     )
 
 
-def save_picture(path: Path, report: HaltingReport) -> None:
-    """Exact solves over mean segments: on the left every policy, on the right the fixed ones by difficulty."""
-    from matplotlib.figure import Figure
+def held_out(subject: Subject, options: EvaluationOptions, stages: Stages) -> Questions:
+    is_stored = Path(options.data).exists()
+    count = options.puzzles or (sys.maxsize if is_stored else NUM_FRESH)
+    questions = find_questions(
+        options.data,
+        subject.puzzle,
+        count=count,
+        num_workers=num_cores(),
+        progress=partial(stages.show, "making puzzles"),
+    )
+    questions.require_ids(len(subject.puzzle_table))
+    return questions
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    policies, difficulties = figure.subplots(1, 2, sharey=True)
-    lines: list[tuple[Any, Sequence[PolicyScore], str, str, str]] = [
-        (policies, report.fixed, "fixed", "o-", ALL),
-        (policies, report.learned, "learned, any threshold", "-", ALL),
-        (policies, [report.plain], "learned > 0", "k*", ALL),
-        (policies, [report.chosen], f"calibrated > {report.chosen.policy.threshold:.3g}", "ks", ALL),
-        *((policies, [verified], "until proven", "kD", ALL) for verified in [report.verified] if verified),
-        *((difficulties, report.fixed, name, "o-", name) for name in report.plain.scores),
-    ]
-    for axes, points, label, style, of in lines:
-        spent, solved = zip(*((p.scores[of].mean_segments, 100 * p.scores[of].exact) for p in points), strict=True)
-        axes.plot(spent, solved, style, label=label)
-    for axes, title in ((policies, "halting policies"), (difficulties, "fixed, by difficulty")):
-        axes.set(xlabel="mean segments", xscale="log", title=title, ylim=(0, 102))
-        counts = [point.policy.max_segments for point in report.fixed]
-        axes.set_xticks(counts, [str(count) for count in counts])
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    policies.set_ylabel("exact solves (%)")
-    figure.suptitle(f"{report.model} ({report.precision})", fontsize=10)
-    figure.savefig(path, dpi=120)
+
+def right_cells_N(questions: Questions, answers_NT: NDArray[np.int32]) -> NDArray[np.float64]:
+    """The share of right cells among the open ones of each puzzle; 1 if none is open."""
+    labels_NT = questions.labels_NT
+    is_open_NT = (questions.tokens_NT != labels_NT) & (labels_NT >= 0)
+    is_wrong_NT = is_open_NT & (answers_NT != labels_NT)
+    num_open_N = np.maximum(1, is_open_NT.sum(1))
+    return 1 - is_wrong_NT.sum(1) / num_open_N
+
+
+def pass_at(
+    puzzle: Puzzle,
+    data: Path,
+    questions: Questions,
+    last: LastAnswers,
+) -> Mapping[int, float]:
+    """Tasks solved within k answers if the variants of a task vote; empty for other puzzles."""
+    if not isinstance(puzzle, Voting) or not data.is_dir():
+        return {}
+    identifiers = json.loads((data / IDENTIFIERS_NAME).read_text(encoding="utf-8"))
+    names = [identifiers[number] for number in questions.puzzle_ids_N.tolist()]
+    tokens_NT = questions.tokens_NT
+    labels_NT = questions.labels_NT
+    return puzzle.pass_at(names, tokens_NT, labels_NT, last.answers_NT, last.q_halt_N)

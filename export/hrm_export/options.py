@@ -1,4 +1,4 @@
-"""The options of hrm-export; what contradicts itself is refused here."""
+"""The options of hrm-export; contradictions are rejected here."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,45 +8,81 @@ import typer
 
 from hrm_calibration import INT8_BUDGET
 
+SOURCE_HELP = "Checkpoint, or a run's file latest or best. Default: runs/CALIB/best."
+OUT_HELP = "Bundle directory to create. Default: RUN.bundle."
+NAME_HELP = "Name of the model. Default: the name of the directory."
+BOARD_HELP = "Export relational weights for a board of this size, such as 30x30."
+CALIB_HELP = "Calibrate on sudoku, maze, arc, logistics, or a data set or CSV file."
+BUDGET_HELP = "Points of exact solves that INT8 may lose."
+REPORT_HELP = "Directory for the calibration report and its pictures."
+LOOP_HELP = "host, or unrolled[=N] to add a graph that runs N segments in one call."
+ENGINE_HELP = "Build TensorRT engines for this GPU."
+POLICY_HELP = "verified, learned or fixed. Default: verified if answers can be proven."
+THRESHOLD_HELP = "Halt above this margin. Default: chosen on the held-out puzzles."
+SEGMENTS_HELP = "Most segments per puzzle. Default: as in training."
+DATA_HELP = "Data set with the held-out puzzles (test split). Default: generated puzzles."
+HELD_OUT_HELP = "Measure every precision on at most this many puzzles."
+MAX_LOSS_HELP = "Points of exact solves that a precision may lose against fp32."
+MINUTES_HELP = "Minutes for the export; fewer held-out puzzles are measured if they do not fit."
+DEVICE_HELP = "Device that runs the puzzles and the golden traces."
+GOLDEN_HELP = "Compare with PyTorch on at most this many golden puzzles."
+JSON_HELP = "Print one JSON object instead of the table."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     source: Annotated[
         Path | None,
-        typer.Argument(metavar="CHECKPOINT", help="Checkpoint, or a run's file latest or best; else runs/CALIB/best."),
+        typer.Argument(metavar="CHECKPOINT", help=SOURCE_HELP),
     ] = None
-    out: Annotated[Path | None, typer.Option(help="Bundle directory to make, not there yet; else RUN.bundle.")] = None
-    name: Annotated[str | None, typer.Option(help="Name of the model; without it, that of the directory.")] = None
-    board: Annotated[str | None, typer.Option(help="Puzzle of another size for relational weights, as 30x30.")] = None
+    out: Annotated[Path | None, typer.Option(help=OUT_HELP)] = None
+    name: Annotated[str | None, typer.Option(help=NAME_HELP)] = None
+    board: Annotated[str | None, typer.Option(help=BOARD_HELP)] = None
     fp16: Annotated[bool, typer.Option("--fp16", help="Add a float16 graph.")] = False
-    int8: Annotated[bool, typer.Option("--int8", help="Calibrate; add an INT8 graph and its CPU form.")] = False
-    calib: Annotated[str | None, typer.Option(help="Calibrate on sudoku, maze, arc, logistics or a path.")] = None
-    int8_budget: Annotated[float, typer.Option(min=0, help="Points of exact solves INT8 may lose.")] = 100 * INT8_BUDGET
-    report: Annotated[Path | None, typer.Option(help="Directory for the calibration's report and pictures.")] = None
-    loop: Annotated[str, typer.Option(help="host; unrolled[=N] adds a graph that halts by itself.")] = "host"
-    build_engine: Annotated[bool, typer.Option("--build-engine", help="Build TensorRT engines for this GPU.")] = False
-    policy: Annotated[str | None, typer.Option(help="verified, learned or fixed; verified where proofs exist.")] = None
-    threshold: Annotated[float | None, typer.Option(help="Margin above which to stop; else the curve's.")] = None
-    max_segments: Annotated[int | None, typer.Option(min=1, help="Segments a puzzle may run; else the model's.")] = None
-    data: Annotated[Path | None, typer.Option(help="Data set of the held-out puzzles (test split); else made.")] = None
-    held_out: Annotated[int, typer.Option(min=1, help="Puzzles to measure every precision on, at most.")] = 2000
-    max_loss: Annotated[float, typer.Option(help="Points of exact solves a precision may lose against fp32.")] = 1.0
-    budget_minutes: Annotated[float, typer.Option(min=0.1, help="Minutes for all this; it measures what fits.")] = 20.0
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where puzzles and traces run.")] = "auto"
-    golden: Annotated[int, typer.Option(min=1, help="Golden puzzles to compare with PyTorch on, at most.")] = 16
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False
+    int8: Annotated[
+        bool,
+        typer.Option("--int8", help="Calibrate; add an INT8 graph and its CPU form."),
+    ] = False
+    calib: Annotated[str | None, typer.Option(help=CALIB_HELP)] = None
+    int8_budget: Annotated[float, typer.Option(min=0, help=BUDGET_HELP)] = 100 * INT8_BUDGET
+    report: Annotated[Path | None, typer.Option(help=REPORT_HELP)] = None
+    loop: Annotated[str, typer.Option(help=LOOP_HELP)] = "host"
+    build_engine: Annotated[bool, typer.Option("--build-engine", help=ENGINE_HELP)] = False
+    policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None
+    threshold: Annotated[float | None, typer.Option(help=THRESHOLD_HELP)] = None
+    max_segments: Annotated[int | None, typer.Option(min=1, help=SEGMENTS_HELP)] = None
+    data: Annotated[Path | None, typer.Option(help=DATA_HELP)] = None
+    held_out: Annotated[int, typer.Option(min=1, help=HELD_OUT_HELP)] = 2000
+    max_loss: Annotated[float, typer.Option(help=MAX_LOSS_HELP)] = 1.0
+    budget_minutes: Annotated[float, typer.Option(min=0.1, help=MINUTES_HELP)] = 20.0
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help=DEVICE_HELP)] = "auto"
+    golden: Annotated[int, typer.Option(min=1, help=GOLDEN_HELP)] = 16
+    as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False
 
     def __post_init__(self) -> None:
         parse_loop(self.loop)
         if self.report is not None and not self.int8:
-            raise ValueError("--report is of the calibration, which only INT8 needs; add --int8 or leave it away")
+            raise ValueError("--report needs a calibration; add --int8 or omit --report")
+
+    @property
+    def lower_precisions(self) -> list[str]:
+        """The requested precisions below float32."""
+        names: list[str] = []
+        if self.fp16:
+            names.append("fp16")
+        if self.int8:
+            names.append("int8")
+        return names
 
 
 def parse_loop(text: str) -> int | None:
     """Segments of the unrolled graph: None for `host`, 0 for `unrolled`, N for `unrolled=N`."""
-    form, equals, count = text.partition("=")
     if text == "host":
         return None
-    if form != "unrolled" or (equals and not (count.isdecimal() and int(count) > 0)):
-        raise ValueError(f"--loop {text} is no form of the loop; give host, unrolled or unrolled=N with N from 1")
-    return int(count or 0)
+    if text == "unrolled":
+        return 0
+    form, _, count = text.partition("=")
+    if form != "unrolled" or not count.isdecimal() or int(count) == 0:
+        problem = f"--loop {text} is not a form of the loop"
+        raise ValueError(f"{problem}; give host, unrolled or unrolled=N with N of 1 or more")
+    return int(count)

@@ -1,9 +1,10 @@
-"""What PyTorch says: golden traces for any machine to replay without torch, and an engine to compare with on a desktop.
+"""PyTorch as the reference: golden traces that any machine can replay, and PyTorch as an engine.
 
-A recurrent model may amplify rounding until two correct engines part ways, and such a trace says nothing about either.
-So every puzzle also runs in float64, and only traces that survive this other rounding are kept, all for the same number
-of segments. Shapes: B or N puzzles or slots, S segments, T tokens, N positions, D hidden, E puzzle-vector width, V
-vocabulary.
+A recurrent model may amplify rounding until two correct engines differ. Such a trace cannot tell a
+right engine from a wrong one. So every puzzle also runs in float64, and only traces that survive
+this other rounding are kept, all for the same number of segments.
+Shapes: B or N puzzles or slots, S segments, T tokens, N positions, D hidden, E puzzle-vector width,
+P rows of the puzzle table, V vocabulary, X all values of a puzzle.
 """
 
 import copy
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Golden
@@ -20,20 +22,31 @@ from hrm_edge_runtime.parity import measures
 from hrm_edge_runtime.parity.report import LOGIT_TOLERANCE
 from hrm_host.progress import OnProgress, unheard
 from hrm_model import checkpoint
+from hrm_model.config import HRMConfig
 from hrm_model.geometry import on_board
 from hrm_model.hrm import HRM, Carry
 from hrm_puzzles import registry
 from hrm_puzzles.data.sources import Questions
 
-SIZES = ("seq_len", "vocab_size", "num_positions", "hidden_size", "puzzle_vector_size", "num_puzzle_ids")
-"""Of a model, by their names in its configuration and in the manifest."""
+SIZES = (
+    "seq_len",
+    "vocab_size",
+    "num_positions",
+    "hidden_size",
+    "puzzle_vector_size",
+    "num_puzzle_ids",
+)
+"""Sizes of a model, named as in its configuration and in the manifest."""
 MAX_BYTES = 1_500_000
-"""Of logits in one file; a bundle travels, and 16 segments of 900 cells are already 0.7 MB a puzzle."""
+"""Logits in one file. Bundles travel, and 16 segments of 900 cells take 0.7 MB per puzzle."""
+FLOAT_BYTES = 4
 MIN_TRACES = 4
+"""Traces end after the last segment that this many puzzles survive."""
 FAR = 8.0
-"""A trace is safe where so many times the rounding we saw still passes for parity and changes no answer and no halt.
+"""A trace is safe if this many times the rounding seen here passes parity and changes no result.
 
-Another rounding was up to three times as far from PyTorch, and more than four times in one 9x9 Sudoku of 24 segments.
+Another processor was up to three times as far from PyTorch, and more than four times on one 9x9
+Sudoku with 24 segments.
 """
 
 
@@ -46,46 +59,71 @@ def golden_traces(
     max_bytes: int = MAX_BYTES,
     progress: OnProgress = unheard,
 ) -> tuple[Golden, int]:
-    """Traces of the first `count` candidates (fewer where `max_bytes` hold no more) that survive another rounding.
+    """Traces of the first `count` candidates that survive another rounding, within `max_bytes`.
 
-    They cover all segments, or as many as MIN_TRACES candidates survive. Also returns how many candidates were tried.
-    Refuses (ValueError) a model of which none survives its first segment: no trace could tell a right engine from a
-    wrong one.
+    They cover all segments, or as many as MIN_TRACES candidates survive. Also returns how many
+    candidates were tried. Raises ValueError if no candidate survives its first segment.
     """
-    config = model.config
-    count = min(count, max(1, max_bytes // (config.max_segments * config.seq_len * config.vocab_size * 4)))
-    # the table may be larger than all else, so both read their rows from the one there is
-    other_rounding = copy.deepcopy(model, {id(model.puzzle_table): model.puzzle_table[:0]}).double()
-    steady_SN = np.empty((config.max_segments, 0), np.bool_)
-    while steady_SN.shape[1] < len(candidates) and steady_SN[-1].sum() < count:
-        start = steady_SN.shape[1]
-        part = candidates.at(np.arange(start, min(start + count, len(candidates))))
-        other = record(other_rounding, part, table_PE=model.puzzle_table)
-        survives_SB = survives_rounding_SB(record(model, part), other, threshold)
-        steady_SN = np.concatenate([steady_SN, survives_SB], axis=1)
-        progress(min(count, int(steady_SN[-1].sum())), count)
-    num_S = steady_SN.sum(axis=1)
-    num_segments = int((num_S >= min(MIN_TRACES, count, max(1, num_S[0]))).sum())
+    count = min(count, max(1, max_bytes // trace_bytes(model.config)))
+    # The table may be larger than everything else, so both models read the one that exists.
+    no_rows = {id(model.puzzle_table): model.puzzle_table[:0]}
+    in_float64 = copy.deepcopy(model, no_rows).double()
+    survives_SN = np.empty((model.config.max_segments, 0), np.bool_)
+    num_tried = 0
+    while num_tried < len(candidates) and survives_SN[-1].sum() < count:
+        end = min(num_tried + count, len(candidates))
+        part = candidates.at(np.arange(num_tried, end))
+        ours = record(model, part)
+        other = record(in_float64, part, table_PE=model.puzzle_table)
+        survives_SB = survives_rounding_SB(ours, other, threshold)
+        survives_SN = np.concatenate([survives_SN, survives_SB], axis=1)
+        num_tried = end
+        progress(min(count, int(survives_SN[-1].sum())), count)
+    num_segments = common_segments(survives_SN, count)
     if not num_segments:
         raise ValueError(
-            f"rounding alone changes what the model says about each of {len(candidates)} puzzles after one segment, so "
-            "no graph of it can be compared; train it further or give more puzzles"
+            f"rounding alone changes the model's answers to all {len(candidates)} puzzles after "
+            "one segment, so no graph can be compared; train it further or give more puzzles"
         )
-    kept_N = np.flatnonzero(steady_SN[num_segments - 1])[:count]
-    return record(model, candidates.at(kept_N), num_segments), steady_SN.shape[1]
+    kept_N = np.flatnonzero(survives_SN[num_segments - 1])[:count]
+    return record(model, candidates.at(kept_N), num_segments), num_tried
+
+
+def trace_bytes(config: HRMConfig) -> int:
+    """Bytes of the logits of one puzzle."""
+    num_logits = config.max_segments * config.seq_len * config.vocab_size
+    return num_logits * FLOAT_BYTES
+
+
+def common_segments(survives_SN: NDArray[np.bool_], count: int) -> int:
+    """Segments that enough puzzles survive: MIN_TRACES, `count`, or all that survive the first."""
+    num_S = survives_SN.sum(axis=1)
+    num_first = max(1, num_S[0])
+    enough = min(MIN_TRACES, count, num_first)
+    return int((num_S >= enough).sum())
 
 
 def record(
-    model: HRM, questions: Questions, num_segments: int | None = None, *, table_PE: torch.Tensor | None = None
+    model: HRM,
+    questions: Questions,
+    num_segments: int | None = None,
+    *,
+    table_PE: torch.Tensor | None = None,
 ) -> Golden:
-    """Runs every puzzle through so many segments (all), in the model's own number format; results are float32.
+    """Run every puzzle through `num_segments` (default: all) in the model's own number format.
 
-    Their vectors are rows of the model's table, or of `table_PE`.
+    Puzzle vectors come from the model's table or from `table_PE`. Results are float32.
     """
-    engine, table_PE = TorchEngine(model, len(questions)), model.puzzle_table if table_PE is None else table_PE
+    engine = TorchEngine(model, len(questions))
+    if table_PE is None:
+        table_PE = model.puzzle_table
     for slot, asked in enumerate(questions):
-        engine.load(slot, asked.tokens_T, table_PE[asked.puzzle_id].float().cpu().numpy())
-    outputs = [engine.step(len(questions)) for _ in range(num_segments or model.config.max_segments)]
+        vector_E = table_PE[asked.puzzle_id].float().cpu().numpy()
+        engine.load(slot, asked.tokens_T, vector_E)
+    if num_segments is None:
+        num_segments = model.config.max_segments
+    outputs = [engine.step(len(questions)) for _ in range(num_segments)]
+    logits = [output.logits_BTV for output in outputs if output.logits_BTV is not None]
     return Golden(
         tokens_BT=questions.tokens_NT,
         puzzle_ids_B=questions.puzzle_ids_N,
@@ -93,46 +131,65 @@ def record(
         answer_SBT=np.stack([output.answer_BT for output in outputs]),
         halt_margin_SB=np.stack([output.halt_margin_B for output in outputs]),
         q_halt_SB=np.stack([output.q_halt_B for output in outputs]),
-        logits_SBTV=np.stack([output.logits_BTV for output in outputs if output.logits_BTV is not None]),
+        logits_SBTV=np.stack(logits),
     )
 
 
-def survives_rounding_SB(golden: Golden, other: Golden, threshold: float) -> np.typing.NDArray[np.bool_]:
-    """Up to which segment rounding stays far below the parity tolerance and far from changing an answer or a halt."""
+def survives_rounding_SB(golden: Golden, other: Golden, threshold: float) -> NDArray[np.bool_]:
+    """The segments up to which rounding stays far from breaking parity, an answer or a halt."""
+    answers_SB = answers_agree_SB(golden, other)
+    halts_SB = halts_agree_SB(golden, other, threshold)
+    return np.logical_and.accumulate(answers_SB & halts_SB, axis=0)
+
+
+def answers_agree_SB(golden: Golden, other: Golden) -> NDArray[np.bool_]:
+    ours_SBTV = golden.logits_SBTV
+    theirs_SBTV = other.logits_SBTV
     num_segments, num_puzzles = golden.halt_margin_SB.shape
-    ours_NX, theirs_NX = (one.logits_SBTV.reshape(num_segments * num_puzzles, -1) for one in (golden, other))
-    logit_gap_SB = measures.logit_gap_B(theirs_NX, ours_NX).reshape(num_segments, num_puzzles)
-    largest_gap_SB = np.abs(golden.logits_SBTV - other.logits_SBTV).max(axis=(2, 3))
-    runner_up_SBT, best_SBT = np.moveaxis(np.partition(golden.logits_SBTV, -2, axis=-1)[..., -2:], -1, 0)
-    lead_SB = (best_SBT - runner_up_SBT).min(axis=2)
-    margin_gap_SB = np.abs(golden.halt_margin_SB - other.halt_margin_SB)
+    num_rows = num_segments * num_puzzles
+    ours_NX = ours_SBTV.reshape(num_rows, -1)
+    theirs_NX = theirs_SBTV.reshape(num_rows, -1)
+    gap_SB = measures.logit_gap_B(theirs_NX, ours_NX).reshape(num_segments, num_puzzles)
+    largest_gap_SB = np.abs(ours_SBTV - theirs_SBTV).max(axis=(2, 3))
+    sorted_SBTV = np.partition(ours_SBTV, -2, axis=-1)
+    lead_SBT = sorted_SBTV[..., -1] - sorted_SBTV[..., -2]
+    lead_SB = lead_SBT.min(axis=2)
+    return (FAR * gap_SB <= LOGIT_TOLERANCE) & (lead_SB >= FAR * largest_gap_SB)
+
+
+def halts_agree_SB(golden: Golden, other: Golden, threshold: float) -> NDArray[np.bool_]:
+    gap_SB = np.abs(golden.halt_margin_SB - other.halt_margin_SB)
     distance_SB = np.abs(golden.halt_margin_SB - threshold)
-    halts_alike_SB = np.minimum(LOGIT_TOLERANCE, distance_SB) >= FAR * margin_gap_SB
-    answers_alike_SB = (FAR * logit_gap_SB <= LOGIT_TOLERANCE) & (lead_SB >= FAR * largest_gap_SB)
-    return np.logical_and.accumulate(answers_alike_SB & halts_alike_SB, axis=0)
+    return np.minimum(LOGIT_TOLERANCE, distance_SB) >= FAR * gap_SB
 
 
-def torch_device(asked: str, option: str) -> str:
-    """`auto` is cuda where PyTorch sees a device; refuses cuda where it sees none (ValueError)."""
-    is_there = torch.cuda.is_available()
-    if asked == "cuda" and not is_there:
-        raise ValueError(f"{option} cuda needs a CUDA device and this PyTorch sees none; leave the option away")
-    return ("cuda" if is_there else "cpu") if asked == "auto" else asked
+def torch_device(device: str, option: str) -> str:
+    """Resolve `auto` to cuda if PyTorch sees a device; ValueError for cuda if it sees none."""
+    has_cuda = torch.cuda.is_available()
+    if device == "cuda" and not has_cuda:
+        problem = f"{option} cuda needs a CUDA device and this PyTorch sees none"
+        raise ValueError(f"{problem}; omit {option}")
+    if device != "auto":
+        return device
+    return "cuda" if has_cuda else "cpu"
 
 
 class TorchEngine(Engine):
-    """A model with the slots of an engine; the carry stays in tensors where the model is, outputs are copies."""
+    """A model with the slots of an engine. Outputs are copies; the carry stays on the device."""
 
     def __init__(self, model: HRM, num_slots: int) -> None:
         config = model.config
+        device = model.high_init.device
+        dtype = model.high_init.dtype
         self.num_slots = num_slots
         self.seq_len = config.seq_len
         self._model = model
         self._start = model.start(num_slots)
         self._carry = Carry(*(rows_BND.clone() for rows_BND in self._start))
-        device, dtype = model.high_init.device, model.high_init.dtype
-        self._tokens_BT = torch.zeros(num_slots, config.seq_len, dtype=torch.int32, device=device)
-        self._vector_BE = torch.zeros(num_slots, config.puzzle_vector_size, dtype=dtype, device=device)
+        tokens_shape = (num_slots, config.seq_len)
+        vector_shape = (num_slots, config.puzzle_vector_size)
+        self._tokens_BT = torch.zeros(tokens_shape, dtype=torch.int32, device=device)
+        self._vector_BE = torch.zeros(vector_shape, dtype=dtype, device=device)
         self._fresh_B = torch.ones(num_slots, dtype=torch.bool, device=device)
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
@@ -147,15 +204,17 @@ class TorchEngine(Engine):
     @torch.no_grad()
     def step(self, num_active: int) -> StepOutput:
         active = slice(0, num_active)
-        carry, start = (Carry(*(rows_BND[active] for rows_BND in one)) for one in (self._carry, self._start))
+        carry = Carry(*(rows_BND[active] for rows_BND in self._carry))
+        start = Carry(*(rows_BND[active] for rows_BND in self._start))
         before = carry.where(self._fresh_B[active], start)
         output = self._model.think(before, self._tokens_BT[active], self._vector_BE[active])
         for rows, new_rows in zip(self._carry, output.carry, strict=True):
             rows[active] = new_rows
         self._fresh_B[active] = False
+        margin_B = self._model.margin(output)
         return StepOutput(
             answer_BT=output.logits_BTV.argmax(-1).int().cpu().numpy(),
-            halt_margin_B=self._model.margin(output).float().cpu().numpy(),
+            halt_margin_B=margin_B.float().cpu().numpy(),
             q_halt_B=output.q_halt_B.float().cpu().numpy(),
             logits_BTV=output.logits_BTV.float().cpu().numpy(),
         )
@@ -166,13 +225,16 @@ class TorchEngine(Engine):
 
 
 def open_checkpoint(path: Path, manifest: Manifest, num_slots: int) -> tuple[TorchEngine, Float32]:
-    """A checkpoint, or a run's file latest or best; refuses one whose sizes are not the bundle's (ValueError)."""
-    model = on_board(checkpoint.load(checkpoint.resolve(path))[0], registry.get(manifest.puzzle))
+    """A checkpoint, or a run's file latest or best, as an engine with its puzzle table.
+
+    Raises ValueError if its sizes are not the bundle's.
+    """
+    model, _ = checkpoint.load(checkpoint.resolve(path))
+    model = on_board(model, registry.get(manifest.puzzle))
     for name in SIZES:
-        found, expected = getattr(model.config, name), getattr(manifest, name)
+        found = getattr(model.config, name)
+        expected = getattr(manifest, name)
         if found != expected:
-            raise ValueError(
-                f"{path} has {name} {found} where the bundle {manifest.name} has {expected}; give the checkpoint it "
-                "was exported from."
-            )
+            problem = f"{path} has {name} {found} but the bundle {manifest.name} has {expected}"
+            raise ValueError(f"{problem}; give the checkpoint that was exported")
     return TorchEngine(model, num_slots), model.puzzle_table.float().numpy()

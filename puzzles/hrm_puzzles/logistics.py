@@ -19,11 +19,27 @@ import numpy as np
 
 from hrm_puzzles import tours
 from hrm_puzzles.grid import notation as grid_notation
-from hrm_puzzles.grid.board import NEIGHBOURS, BoolArray, GridShape, Int32Array, bit_at, levels_from, num_neighbours_BT
+from hrm_puzzles.grid.board import (
+    NEIGHBOURS,
+    BoolArray,
+    GridShape,
+    Int32Array,
+    bit_at,
+    levels_from,
+    num_neighbours_BT,
+)
 from hrm_puzzles.grid.notation import Cell, Legend
 from hrm_puzzles.grid.puzzle import GridPuzzle
 from hrm_puzzles.puzzle import Example, Grid, IntArray, Leg, PuzzleError, Route, require_difficulty
-from hrm_puzzles.tours import COST_OF_TOKEN, COSTS, CUSTOMER_TOKEN, DEPOT_TOKEN, FAR, TOUR, VOCAB_SIZE
+from hrm_puzzles.tours import (
+    COST_OF_TOKEN,
+    COSTS,
+    CUSTOMER_TOKEN,
+    DEPOT_TOKEN,
+    FAR,
+    TOUR,
+    VOCAB_SIZE,
+)
 
 BUILDING, ROAD, DEPOT, CUSTOMER = 0, 1, 5, 6  # values in grids
 ON_TOUR = 10  # added to the value of a road

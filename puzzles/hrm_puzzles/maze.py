@@ -17,7 +17,16 @@ from numpy.typing import NDArray
 from hrm_puzzles.grid import board as grid_board
 from hrm_puzzles.grid import notation as grid_notation
 from hrm_puzzles.grid.puzzle import GridPuzzle
-from hrm_puzzles.puzzle import Example, Grid, Hints, IntArray, Leg, PuzzleError, Route, require_difficulty
+from hrm_puzzles.puzzle import (
+    Example,
+    Grid,
+    Hints,
+    IntArray,
+    Leg,
+    PuzzleError,
+    Route,
+    require_difficulty,
+)
 
 OPEN, WALL, START, GOAL, PATH = range(5)  # values in grids
 WALL_TOKEN, OPEN_TOKEN, START_TOKEN, GOAL_TOKEN, PATH_TOKEN = range(1, 6)

@@ -1,4 +1,4 @@
-"""A whole calibration of a small random model: parts kept apart, a budget that is kept, a cache that refuses."""
+"""A whole calibration of a small random model: separate parts, and a budget that is kept."""
 
 import dataclasses
 from pathlib import Path
@@ -27,7 +27,6 @@ from hrm_calibration.int8 import (
     parts_of,
 )
 from hrm_calibration.int8_report import Int8Report, MethodScore, Paired, draw, paired
-from hrm_calibration.kept import Kept
 from hrm_calibration.quantise import call_sites, quantise, unsigned
 from hrm_calibration.rollouts import ServedGraph, slots_for
 from hrm_edge_runtime.contract.halting import HaltingPolicy
@@ -35,6 +34,8 @@ from hrm_host.progress import Stages
 from hrm_puzzles.data.sources import Questions
 
 GRAPH = small_graph(high_cycles=1, low_cycles=1)
+SITES = [site.name for site in call_sites(GRAPH)]
+WEIGHTS = sorted({site.weight for site in call_sites(GRAPH)})
 POLICY = HaltingPolicy(kind="verified", max_segments=3)
 SERVED = ServedGraph(graph=GRAPH, puzzle=SUDOKU, puzzle_table=table(), policy=POLICY)
 SETTINGS = Int8Settings(methods=("min-max", "mse"), budget=1.0)
@@ -42,7 +43,8 @@ Calibrated = tuple[onnx.ModelProto, Int8Report]
 
 
 def calibrated(asked: Questions | None = None, **changes: Any) -> Calibrated:
-    return calibrate(SERVED, asked or questions(16), settings=dataclasses.replace(SETTINGS, **changes))
+    settings = dataclasses.replace(SETTINGS, **changes)
+    return calibrate(SERVED, asked or questions(16), settings=settings)
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +56,19 @@ def test_tensorrt_gets_eight_bits_and_a_cpu_seven_of_one_calibration(result: Cal
     signed, report = result
     narrow = for_cpus(GRAPH, report.scales, report.weight_only)
     assert signed == quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=8)
-    assert narrow == unsigned(
-        quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=7), report.weight_only
-    )
+    seven = quantise(GRAPH, report.scales, weight_only=report.weight_only, weight_bits=7)
+    assert narrow == unsigned(seven, report.weight_only)
     matrices = [
-        [numpy_helper.to_array(tensor) for tensor in form.graph.initializer if tensor.name.endswith("/int8")]
+        [
+            numpy_helper.to_array(tensor)
+            for tensor in form.graph.initializer
+            if tensor.name.endswith("/int8")
+        ]
         for form in (signed, narrow)
     ]
-    assert [max(np.abs(matrix_IO.astype(int)).max() for matrix_IO in form) for form in matrices] == [127, 64]
+    assert [
+        max(np.abs(matrix_IO.astype(int)).max() for matrix_IO in form) for form in matrices
+    ] == [127, 64]
 
 
 def test_every_call_site_has_a_range_and_every_matrix_a_rank(result: Calibrated) -> None:
@@ -95,8 +102,11 @@ def score(method: str, num_lost: int, moved: float) -> MethodScore:
 
 
 def test_of_methods_that_chance_cannot_tell_apart_the_one_that_drifts_least_wins() -> None:
-    assert best_of([score("a", 40, 0.01), score("b", 10, 0.05), score("c", 11, 0.02)]).method == "c"
-    assert best_of([score("a", 40, 0.01), score("b", 10, 0.05)]).method == "b"
+    bad = score("bad", 40, 0.01)
+    best = score("best", 10, 0.05)
+    near = score("near", 11, 0.02)
+    assert best_of([bad, best, near]) is near
+    assert best_of([bad, best]) is best
 
 
 def trials(budget: float) -> Int8Trials:
@@ -106,7 +116,7 @@ def trials(budget: float) -> Int8Trials:
 
 
 def own_answers(asked: Questions) -> Questions:
-    """The same puzzles labelled with what the float graph answers, so that it solves them all and INT8 must agree."""
+    """The same puzzles labelled with the float graph's answers, so that INT8 must agree with it."""
     inputs = random_inputs(len(asked))
     inputs.update(tokens_BT=asked.tokens_NT, puzzle_vector_BE=table()[asked.puzzle_ids_N])
     inputs["fresh_B"][:] = True
@@ -115,13 +125,17 @@ def own_answers(asked: Questions) -> Questions:
 
 
 def test_the_worst_matrices_become_weight_only_until_the_budget_is_kept() -> None:
-    """Scales far too coarse for two matrices: with those weight-only little is lost, with them nearly everything."""
-    asked, tried = own_answers(questions(24)), trials(0.6)
-    weights = sorted({site.weight for site in call_sites(GRAPH)})
-    broken = set(weights[:2])
-    scales = {site.name: 50.0 if site.weight in broken else 0.002 for site in call_sites(GRAPH)}
+    """Scales far too coarse for two matrices: with those weight-only little is lost."""
+    asked = own_answers(questions(24))
+    tried = trials(0.6)
+    broken = WEIGHTS[:2]
+    scales = dict.fromkeys(SITES, 0.002)
+    for site in call_sites(GRAPH):
+        if site.weight in broken:
+            scales[site.name] = 50.0
     float32 = Run(tried, "float32", asked)
-    steps = tried.budget_steps(scales, weights, Run(tried, "whole", asked, tried.quantised(scales)), float32)
+    whole = Run(tried, "whole", asked, tried.quantised(scales))
+    steps = tried.budget_steps(scales, WEIGHTS, whole, float32)
     assert float32.so_far.exact_N.all()
     assert steps[0].loss > 0.6 >= steps[-1].loss
     assert len(steps) <= 1 + 2 + 1
@@ -137,31 +151,41 @@ def lost_of(num_puzzles: int, num_lost: int) -> Paired:
 
 
 def test_the_budget_is_kept_by_a_standard_error_where_the_puzzles_can_tell() -> None:
-    """Of 10,000 puzzles with 90 lost the error is a tenth of a point, of 100 with one lost a whole one."""
+    """The error is a tenth of a point for 90 of 10,000 puzzles, and a whole one for 1 of 100."""
     assert is_kept(lost_of(10_000, 90), 0.0101)
     assert not is_kept(lost_of(10_000, 90), 0.0095)
     assert is_kept(lost_of(100, 1), 0.01)
     assert not is_kept(lost_of(100, 2), 0.01)
 
 
-def test_a_comparison_ends_at_the_first_look_that_decides_it() -> None:
-    """Where about 3 of 10 puzzles are lost, 128 of 200 leave no doubt about six, and all 200 are asked about three."""
+FINE = dict.fromkeys(SITES, 0.02)
+COARSE = dict.fromkeys(SITES, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("budget", "scales", "looked"),
+    [(0.6, FINE, 128), (0.3, COARSE, 128), (0.3, FINE, 200)],
+)
+def test_a_comparison_ends_at_the_first_look_that_decides_it(
+    budget: float,
+    scales: dict[str, float],
+    looked: int,
+) -> None:
+    """About 3 of 10 puzzles are lost: 128 of 200 decide about six, only all 200 about three."""
     asked = own_answers(questions(200))
-    fine = {site.name: 0.02 for site in call_sites(GRAPH)}
-    for budget, scales, looked in ((0.6, fine, 128), (0.3, dict.fromkeys(fine, 1000.0), 128), (0.3, fine, 200)):
-        tried = trials(budget)
-        run = Run(tried, "trying", asked, tried.quantised(scales))
-        assert tried.lost(run, Run(tried, "float32", asked)).num_puzzles == looked
+    tried = trials(budget)
+    run = Run(tried, "trying", asked, tried.quantised(scales))
+    float32 = Run(tried, "float32", asked)
+    assert tried.lost(run, float32).num_puzzles == looked
 
 
-def test_a_budget_no_graph_keeps_is_refused() -> None:
+def test_a_budget_no_graph_keeps_is_rejected() -> None:
     asked = own_answers(questions(8))
-    scales = {site.name: 1000.0 for site in call_sites(GRAPH)}
     tried = trials(0.0)
-    run = Run(tried, "whole", asked, tried.quantised(scales))
-    weights = sorted({site.weight for site in call_sites(GRAPH)})
+    whole = Run(tried, "whole", asked, tried.quantised(COARSE))
+    float32 = Run(tried, "float32", asked)
     with pytest.raises(ValueError, match="allow a greater loss or export without INT8"):
-        tried.budget_steps(scales, weights, run, Run(tried, "float32", asked))
+        tried.budget_steps(COARSE, WEIGHTS, whole, float32)
 
 
 def test_drift_is_none_against_itself_and_grows_with_the_scale() -> None:
@@ -171,8 +195,9 @@ def test_drift_is_none_against_itself_and_grows_with_the_scale() -> None:
     assert drift(reference, carries_after(SERVED, GRAPH, states)) < 1e-5
     drifts: list[float] = []
     for scale in (0.1, 0.4, 1.6):  # none of them clips
-        rounded = unsigned(quantise(GRAPH, {site.name: scale for site in call_sites(GRAPH)}))
-        drifts.append(drift(carries_after(SERVED, rounded, states), reference))
+        rounded = unsigned(quantise(GRAPH, dict.fromkeys(SITES, scale)))
+        carries = carries_after(SERVED, rounded, states)
+        drifts.append(drift(carries, reference))
     assert drifts == sorted(drifts)
 
 
@@ -185,18 +210,6 @@ class HeardStages(Stages):
 
     def show(self, stage: str, done: int, total: int | None = None, note: str = "") -> None:
         self.heard[stage] = (done, total, note)
-
-
-def test_what_was_finished_is_not_done_again_and_gives_the_same_graph(tmp_path: Path, result: Calibrated) -> None:
-    kept = Kept.beside(tmp_path / "int8", Stages()).under("these puzzles")
-    served = dataclasses.replace(SERVED, kept=kept)
-    assert calibrate(served, questions(16), settings=SETTINGS) == result
-    stages = HeardStages()
-    assert calibrate(served, questions(16), settings=SETTINGS, stages=stages) == result
-    assert stages.heard == {}
-    other = dataclasses.replace(SERVED, kept=kept.under("other puzzles"))
-    calibrate(other, questions(16, seed=1), settings=SETTINGS, stages=stages)
-    assert "recording ranges" in stages.heard
 
 
 def test_every_picture_is_drawn(result: Calibrated, tmp_path: Path) -> None:
@@ -243,14 +256,16 @@ def test_the_command_writes_graphs_report_and_pictures(bundle: Path, tmp_path: P
     assert "exact solves" in ended.stdout
     names = {"step.int8.onnx", "step.int8.cpu.onnx", "calibration.json", "layers.png"}
     assert names <= {file.name for file in out.iterdir()}
-    assert [file.name for file in tmp_path.iterdir()] == ["out"]  # what was kept on the way is gone
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
     again = CliRunner().invoke(app, ["int8", str(bundle), *options])
     assert again.exit_code == 2
     assert "exists already" in again.stderr
 
 
 def test_the_command_refuses_another_puzzle_in_one_sentence(bundle: Path, tmp_path: Path) -> None:
-    ended = CliRunner().invoke(app, ["int8", str(bundle), "--calib", "maze", "--out", str(tmp_path / "out")])
+    ended = CliRunner().invoke(
+        app, ["int8", str(bundle), "--calib", "maze", "--out", str(tmp_path / "out")]
+    )
     assert ended.exit_code == 2
     assert ended.stderr.count("\n") == 1
     assert "give sudoku" in ended.stderr

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm_calibration.quantise import METHODS, NUM_BINS, Histogram, scale_of
+from hrm_calibration.ranges import METHODS, NUM_BINS, Histogram, scale_of
 
 
 def histogram_of(*parts: np.ndarray) -> Histogram:
@@ -15,11 +15,17 @@ def histogram_of(*parts: np.ndarray) -> Histogram:
     return histogram
 
 
-@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60), st.randoms(use_true_random=False))
-def test_the_order_in_which_values_arrive_changes_nothing(values: list[float], random: object) -> None:
+@given(
+    st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60),
+    st.randoms(use_true_random=False),
+)
+def test_the_order_in_which_values_arrive_changes_nothing(
+    values: list[float], random: object
+) -> None:
     shuffled = values.copy()
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    one, other = histogram_of(*([value] for value in values)), histogram_of(shuffled)
+    one = histogram_of(*([value] for value in values))
+    other = histogram_of(shuffled)
     assert one.top == other.top
     assert np.array_equal(one.counts, other.counts)
     assert one.largest == max(map(abs, np.float32(values)))

@@ -1,4 +1,4 @@
-"""What is recorded is what serving passes through: the same answers, each segment as often as it is reached."""
+"""Calibration records what serving computes: the same answers, every segment that is reached."""
 
 import subprocess
 import sys
@@ -42,7 +42,9 @@ def test_the_recording_engine_answers_like_the_engine_that_serves(tmp_path: Path
     served = SERVED.solve(onnx_engine(tmp_path, 3), asked)
     recorded = SERVED.observed(asked, Recorder(GRAPH).observe)
     assert same(served, recorded)
-    assert len(set(recorded.segments_N.tolist())) > 1  # some stop early, so that the lane really refills
+    assert (
+        len(set(recorded.segments_N.tolist())) > 1
+    )  # some stop early, so that the lane really refills
 
 
 @pytest.mark.gpu
@@ -58,7 +60,9 @@ def test_puzzles_end_on_a_gpu_as_they_do_where_they_were_calibrated(tmp_path: Pa
 
 def test_solving_in_the_lane_is_the_policy_applied_to_whole_rollouts(tmp_path: Path) -> None:
     asked = questions(20)
-    whole = score_policy(roll_out(onnx_engine(tmp_path, 4), SUDOKU, table(), asked, 4), LEARNED).total
+    whole = score_policy(
+        roll_out(onnx_engine(tmp_path, 4), SUDOKU, table(), asked, 4), LEARNED
+    ).total
     lane = SERVED.solve(onnx_engine(tmp_path, 3), asked)
     assert lane.segments_N.mean() == pytest.approx(whole.mean_segments)
     assert lane.exact_N.mean() == pytest.approx(whole.exact)
@@ -72,7 +76,9 @@ def test_puzzles_keep_their_order_and_their_labels() -> None:
         tokens_T.tobytes(): Script(answer_T=answer_T, segments=count)
         for tokens_T, answer_T, count in zip(asked.tokens_NT, answers, (3, 1, 2, 4, 1), strict=True)
     }
-    engine = ScriptedEngine(num_slots=2, seq_len=16, play=lambda tokens_T: scripts[tokens_T.tobytes()])
+    engine = ScriptedEngine(
+        num_slots=2, seq_len=16, play=lambda tokens_T: scripts[tokens_T.tobytes()]
+    )
     outcome = SERVED.solve(engine, asked)
     assert outcome.segments_N.tolist() == [3, 1, 2, 4, 1]
     assert outcome.exact_N.tolist() == [True, True, False, True, True]
@@ -83,7 +89,9 @@ def test_each_segment_is_recorded_as_often_as_it_is_reached() -> None:
     recorder = Recorder(GRAPH)
     num_rows = int(SERVED.observed(questions(12), recorder.observe).segments_N.sum())
     counted = {name: int(histogram.counts.sum()) for name, histogram in recorder.histograms.items()}
-    assert counted == {site.name: num_rows * 17 * len(weight_of(site.name)) for site in call_sites(GRAPH)}
+    assert counted == {
+        site.name: num_rows * 17 * len(weight_of(site.name)) for site in call_sites(GRAPH)
+    }
 
 
 def weight_of(site: str) -> np.ndarray:
@@ -92,7 +100,7 @@ def weight_of(site: str) -> np.ndarray:
 
 
 def test_what_is_recorded_is_what_the_linear_layer_reads() -> None:
-    """One fresh puzzle, one segment: the first low layer reads the sum of state, input and high state."""
+    """One fresh puzzle: the first low layer reads the sum of state, input and high state."""
     seen: list[Mapping[str, Any]] = []
 
     def observe(arrays: Mapping[str, Any]) -> None:
@@ -108,9 +116,14 @@ def test_what_is_recorded_is_what_the_linear_layer_reads() -> None:
     assert np.allclose(seen[0][first.tensor], run(shown, inputs)[first.tensor], atol=1e-5)
 
 
-def test_states_are_drawn_from_all_segments_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_are_drawn_from_all_segments_and_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(rollouts, "MAX_STATES", 7)
-    fixed, recorder = replace(SERVED, policy=HaltingPolicy(kind="fixed", max_segments=4)), Recorder(GRAPH)
+    fixed, recorder = (
+        replace(SERVED, policy=HaltingPolicy(kind="fixed", max_segments=4)),
+        Recorder(GRAPH),
+    )
     fixed.observed(questions(30), recorder.observe)
     states = recorder.states
     assert {name: len(rows) for name, rows in states.items()} == dict.fromkeys(rollouts.INPUTS, 7)
@@ -139,7 +152,8 @@ served = ServedGraph(
     graph=onnx.load(sys.argv[1]), puzzle=puzzle, puzzle_table=np.ones((1, 256), np.float32),
     policy=HaltingPolicy(kind="verified", max_segments=2),
 )
-calibrate(served, questions_made(puzzle, 8), settings=Int8Settings(methods=("min-max", "entropy", "mse")))
+settings = Int8Settings(methods=("min-max", "entropy", "mse"))
+calibrate(served, questions_made(puzzle, 8), settings=settings)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
@@ -147,9 +161,18 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # a minute of processor time
 def test_nine_hundred_tokens_take_less_than_two_gigabytes(tmp_path: Path) -> None:
-    sizes = {"vocab_size": 6, "seq_len": 900, "hidden_size": 256, "num_heads": 4, "puzzle_vector_size": 256}
+    sizes = {
+        "vocab_size": 6,
+        "seq_len": 900,
+        "hidden_size": 256,
+        "num_heads": 4,
+        "puzzle_vector_size": 256,
+    }
     (tmp_path / "step.onnx").write_bytes(small_graph(**sizes).SerializeToString())
     ended = subprocess.run(
-        [sys.executable, "-c", CALIBRATE_LONG, str(tmp_path / "step.onnx")], capture_output=True, text=True, check=True
+        [sys.executable, "-c", CALIBRATE_LONG, str(tmp_path / "step.onnx")],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert int(ended.stdout.split()[-1]) < 2 << 30

@@ -1,4 +1,4 @@
-"""hrm-eval over a real bundle and a real checkpoint: what it prints is what a reader and a script need."""
+"""hrm-eval over a real bundle and a real checkpoint: its output for readers and for scripts."""
 
 import json
 from pathlib import Path
@@ -49,8 +49,13 @@ CONSTANTS = {
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path, table_PE = tmp_path_factory.mktemp("bundles") / "echo.bundle", np.zeros((1, 4), np.float32)
-    return write_step_bundle(path, step_graph(ECHO, CONSTANTS), name="echo", table_PE=table_PE, max_segments=4)
+    path, table_PE = (
+        tmp_path_factory.mktemp("bundles") / "echo.bundle",
+        np.zeros((1, 4), np.float32),
+    )
+    return write_step_bundle(
+        path, step_graph(ECHO, CONSTANTS), name="echo", table_PE=table_PE, max_segments=4
+    )
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +66,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labels_NT = np.stack([SUDOKU.encode(example.answer) for example in examples])
     inputs_NT = np.stack([SUDOKU.encode(example.question) for example in examples])
     inputs_NT[:2] = labels_NT[:2]
-    datasets.write_split(path, "test", inputs_NT, labels_NT, puzzle=SUDOKU, ratings_N=np.array([0, 1, 0, 1, 20, 20]))
+    datasets.write_split(
+        path, "test", inputs_NT, labels_NT, puzzle=SUDOKU, ratings_N=np.array([0, 1, 0, 1, 20, 20])
+    )
     return path
 
 
@@ -86,7 +93,13 @@ def test_the_markdown_table_can_be_pasted_as_it_is(bundle: Path, data: Path) -> 
 def test_json_holds_the_whole_curve(bundle: Path, data: Path) -> None:
     report = json.loads(evaluated(bundle, "--data", data, "--json", "--slots", 4).stdout)
     assert report["chosen"]["policy"] == {"kind": "learned", "threshold": -0.5, "max_segments": 4}
-    assert [point["scores"]["all"]["mean_segments"] for point in report["learned"]] == [2.0, 2.0, 3.0, 4.0, 4.0]
+    assert [point["scores"]["all"]["mean_segments"] for point in report["learned"]] == [
+        2.0,
+        2.0,
+        3.0,
+        4.0,
+        4.0,
+    ]
     assert report["verified"]["scores"]["all"]["proven"] == pytest.approx(1 / 3)
 
 
@@ -98,7 +111,9 @@ def test_the_plain_table_names_every_policy(bundle: Path, data: Path) -> None:
 
 
 def test_a_choice_of_puzzles_is_the_same_each_time(bundle: Path, data: Path) -> None:
-    one, other = (evaluated(bundle, "--data", data, "--puzzles", 3, "--json").stdout for _ in range(2))
+    one, other = (
+        evaluated(bundle, "--data", data, "--puzzles", 3, "--json").stdout for _ in range(2)
+    )
     assert one == other
     assert json.loads(one)["verified"]["scores"]["all"]["num_puzzles"] == 3
 
@@ -108,14 +123,25 @@ def test_a_checkpoint_is_evaluated_as_training_validates_it(data: Path, tmp_path
     checkpoint.save(tmp_path / "run" / "step_1", model, {"puzzle": "sudoku-4x4"})
     checkpoint.point(tmp_path / "run" / "best", tmp_path / "run" / "step_1")
     picture = tmp_path / "eval.png"
-    result = evaluated(tmp_path / "run", "--data", data, "--json", "--slots", 4, "--picture", picture)
+    result = evaluated(
+        tmp_path / "run", "--data", data, "--json", "--slots", 4, "--picture", picture
+    )
     assert result.exit_code == 0, result.output
-    report, held = json.loads(result.stdout), open_source(data, "test", SUDOKU)
+    report = json.loads(result.stdout)
+    held = open_source(data, "test", SUDOKU)
     expected = validate(model, SUDOKU, held.rows(np.arange(len(held))))
-    learned, fixed = report["plain"]["scores"]["all"], report["fixed"]
-    assert [point["scores"]["all"]["exact"] for point in fixed] == [expected.exact[count - 1] for count in (1, 2, 3)]
-    assert (learned["exact"], learned["mean_segments"]) == pytest.approx((expected.halted_exact, expected.segments))
-    assert (report["cells"]["all"], report["precision"]) == (pytest.approx(expected.cells[-1]), "PyTorch on cpu")
+    learned = report["plain"]["scores"]["all"]
+    fixed = report["fixed"]
+    assert [point["scores"]["all"]["exact"] for point in fixed] == [
+        expected.exact[count - 1] for count in (1, 2, 3)
+    ]
+    assert (learned["exact"], learned["mean_segments"]) == pytest.approx(
+        (expected.halted_exact, expected.segments)
+    )
+    assert (report["cells"]["all"], report["precision"]) == (
+        pytest.approx(expected.cells[-1]),
+        "PyTorch on cpu",
+    )
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -126,7 +152,9 @@ def test_variants_of_a_task_vote(tmp_path: Path) -> None:
     ids = open_source(tmp_path / "data", "test", arc).num_puzzle_ids
     model = small_model(vocab_size=12, seq_len=49, num_puzzle_ids=ids, max_segments=2)
     checkpoint.save(tmp_path / "step_1", model, {"puzzle": "arc-7x7"})
-    report = json.loads(evaluated(tmp_path / "step_1", "--data", tmp_path / "data", "--json").stdout)
+    report = json.loads(
+        evaluated(tmp_path / "step_1", "--data", tmp_path / "data", "--json").stdout
+    )
     assert report["verified"] is None
     assert {"1", "2"} <= report["pass_at"].keys()
 
@@ -138,7 +166,9 @@ def test_variants_of_a_task_vote(tmp_path: Path) -> None:
         (("--board", "sudoku-6x6"), "has 16 positions of 6 tokens, which is not sudoku-6x6"),
     ],
 )
-def test_what_a_checkpoint_cannot_do_is_refused(data: Path, tmp_path: Path, options: tuple[str], saying: str) -> None:
+def test_what_a_checkpoint_cannot_do_is_refused(
+    data: Path, tmp_path: Path, options: tuple[str], saying: str
+) -> None:
     checkpoint.save(tmp_path / "step_1", small_model(), {"puzzle": "sudoku-4x4"})
     result = evaluated(tmp_path / "step_1", "--data", data, *options)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)

@@ -1,4 +1,4 @@
-"""Golden traces: what PyTorch says, of puzzles on which rounding decides nothing; and PyTorch as an engine.
+"""Golden traces of puzzles on which rounding decides nothing, and PyTorch as an engine.
 
 Shapes: B puzzles, S segments, T tokens, V vocabulary.
 """
@@ -17,7 +17,9 @@ from hrm_export.torch_engine import TorchEngine, golden_traces, record, survives
 def test_a_trace_runs_all_segments_from_the_models_own_start() -> None:
     model = small_model(max_segments=5)
     golden = record(model, random_questions(model, 2))
-    first = model.segment(model.start(2), torch.from_numpy(golden.tokens_BT), torch.from_numpy(golden.puzzle_ids_B))
+    first = model.segment(
+        model.start(2), torch.from_numpy(golden.tokens_BT), torch.from_numpy(golden.puzzle_ids_B)
+    )
     assert golden.logits_SBTV.shape == (5, 2, 16, 6)
     assert np.array_equal(golden.logits_SBTV[0], first.logits_BTV.detach().numpy())
     assert np.array_equal(golden.halt_margin_SB[0], model.margin(first).detach().numpy())
@@ -96,7 +98,8 @@ def test_a_model_that_amplifies_rounding_everywhere_is_refused() -> None:
 
 def test_the_torch_engine_says_what_the_model_says_in_every_segment() -> None:
     model = small_model(max_segments=3)
-    golden, engine = record(model, random_questions(model, 3)), TorchEngine(model, 4)
+    golden = record(model, random_questions(model, 3))
+    engine = TorchEngine(model, 4)
     for slot, puzzle_id in enumerate(golden.puzzle_ids_B.tolist()):
         engine.load(slot, golden.tokens_BT[slot], model.puzzle_table.numpy()[puzzle_id])
     for segment in range(3):
@@ -111,7 +114,8 @@ def test_a_moved_puzzle_goes_on_and_a_loaded_one_begins_anew() -> None:
     model = small_model()
     tokens_BT = random_inputs(model, 3)["tokens_BT"]
     table = model.puzzle_table.numpy()
-    engine, alone = TorchEngine(model, 2), TorchEngine(model, 1)
+    engine = TorchEngine(model, 2)
+    alone = TorchEngine(model, 1)
     for slot in range(2):
         engine.load(slot, tokens_BT[slot], table[0])
     alone.load(0, tokens_BT[1], table[0])
@@ -123,4 +127,6 @@ def test_a_moved_puzzle_goes_on_and_a_loaded_one_begins_anew() -> None:
     assert np.allclose(outputs.logits_BTV[0], alone.step(1).logits_BTV[0], atol=1e-5)
     fresh = model.segment(model.start(1), torch.from_numpy(tokens_BT[2:]), torch.tensor([1]))
     assert np.allclose(outputs.logits_BTV[1], fresh.logits_BTV[0].detach().numpy(), atol=1e-5)
-    assert np.allclose(engine.read_carry(2)[0][1], fresh.carry.z_high_BND[0].detach().numpy(), atol=1e-5)
+    assert np.allclose(
+        engine.read_carry(2)[0][1], fresh.carry.z_high_BND[0].detach().numpy(), atol=1e-5
+    )

@@ -1,4 +1,4 @@
-"""Float16 with some nodes in float32: the same function within float16's rounding, in a file of half the size.
+"""Float16 with some nodes in float32: the same function within rounding, in half the bytes.
 
 Shapes: B puzzles, S segments, T tokens, V vocabulary.
 """
@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from hrm_calibration.quantise import call_sites, quantise
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_export.contents import served_graph
-from hrm_export.forms import float32_nodes, half_graph, record_ranges
+from hrm_export.half import float32_nodes, half_graph, record_ranges
 from hrm_export.onnx_graph import check_graph, element_types, stored_sizes
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import record
@@ -36,7 +36,9 @@ def large_model() -> HRM:
 
 
 def ranges_of(model: HRM) -> dict[str, float]:
-    served = served_graph(model, registry.get("sudoku-4x4"), HaltingPolicy(kind="fixed", max_segments=4))
+    served = served_graph(
+        model, registry.get("sudoku-4x4"), HaltingPolicy(kind="fixed", max_segments=4)
+    )
     return record_ranges(served, random_questions(model, 6))
 
 
@@ -71,7 +73,9 @@ def test_it_says_nearly_what_pytorch_says_after_every_segment(tmp_path: Path) ->
     model = small_model()
     questions = random_questions(model, 5)
     graph = segment_graph(model)
-    engine = engine_of(half_graph(graph, float32_nodes(graph, ranges_of(model))), model, questions, tmp_path)
+    engine = engine_of(
+        half_graph(graph, float32_nodes(graph, ranges_of(model))), model, questions, tmp_path
+    )
     for logits_BTV in record(model, questions).logits_SBTV:
         output = engine.step(5)
         assert output.logits_BTV is not None
@@ -90,13 +94,18 @@ def test_within_halfs_range_every_normalisation_and_nothing_else_stays_float32()
 
 def test_a_float32_node_keeps_finite_what_would_overflow() -> None:
     model = large_model()
-    graph, inputs = segment_graph(model), random_inputs(model, 2)
+    graph = segment_graph(model)
+    inputs = random_inputs(model, 2)
     truth = ReferenceEvaluator(graph).run(["logits_BTV"], inputs)[0]
     with np.errstate(over="ignore"):
         spoilt = ReferenceEvaluator(half_graph(graph, ())).run(["logits_BTV"], inputs)[0]
-    kept = ReferenceEvaluator(half_graph(graph, float32_nodes(graph, ranges_of(model)))).run(["logits_BTV"], inputs)[0]
+    kept = ReferenceEvaluator(half_graph(graph, float32_nodes(graph, ranges_of(model)))).run(
+        ["logits_BTV"], inputs
+    )[0]
     assert np.abs(spoilt - truth).max() > 5 * LOGIT_TOLERANCE
-    assert np.abs(kept - truth).max() <= 2 * LOGIT_TOLERANCE  # sums in the hundreds are rounded in half beside it
+    assert (
+        np.abs(kept - truth).max() <= 2 * LOGIT_TOLERANCE
+    )  # sums in the hundreds are rounded in half beside it
 
 
 def test_a_quantised_graph_becomes_half_around_its_integers() -> None:
@@ -111,7 +120,10 @@ def test_a_scale_too_small_for_half_stays_float() -> None:
     graph = segment_graph(small_model())
     sites = [site.name for site in call_sites(graph)]
     signed = quantise(graph, {**dict.fromkeys(sites, 0.05), sites[0]: 1e-6})
-    assert float32_nodes(signed, {}) - norms_of(signed) == {f"{sites[0]}/quantize", f"{sites[0]}/dequantize"}
+    assert float32_nodes(signed, {}) - norms_of(signed) == {
+        f"{sites[0]}/quantize",
+        f"{sites[0]}/dequantize",
+    }
 
 
 def test_a_float32_node_that_does_not_exist_is_refused() -> None:

@@ -27,10 +27,12 @@ from hrm_edge_runtime.engines.unrolled import UnrolledEngine
 from hrm_edge_runtime.parity.cli import main as parity_main
 from hrm_edge_runtime.parity.report import breaks
 from hrm_export.contents import Contents, served_graph
+from hrm_export.finished import FinishedForms
 from hrm_export.forms import Form
-from hrm_export.options import Options
-from hrm_export.plan import plan_for
-from hrm_export.recipe import ParityError, write_bundle
+from hrm_export.judge import ParityError
+from hrm_export.options import Options, parse_loop
+from hrm_export.precisions import judge_precisions
+from hrm_export.recipe import write_bundle
 from hrm_host.progress import Stages
 from hrm_puzzles import registry
 
@@ -39,22 +41,40 @@ OPTIONS = Options(golden=4)
 
 def small_contents(**changes: Any) -> Contents:
     model = small_model(max_segments=6, **changes)
-    served = served_graph(model, registry.get("sudoku-4x4"), HaltingPolicy(kind="learned", max_segments=6))
+    served = served_graph(
+        model, registry.get("sudoku-4x4"), HaltingPolicy(kind="learned", max_segments=6)
+    )
     return Contents(
         name="small",
         model=model,
         served=served,
-        plan=plan_for(served, replace(OPTIONS, fp16=True, int8=True)),
         calibration=random_questions(model, 32, seed=1),
         held_out=random_questions(model, 24),
         identifiers=["<blank>", "one", "two"],
         tasks={},
-        meta={"step": 7, "puzzle": "sudoku-4x4", "best_loss": float("inf"), "final": True, "nested": {}},
+        meta={
+            "step": 7,
+            "puzzle": "sudoku-4x4",
+            "best_loss": float("inf"),
+            "final": True,
+            "nested": {},
+        },
     )
 
 
 def written(path: Path, contents: Contents | None = None, **changes: Any) -> list[Form]:
-    return write_bundle(path, contents or small_contents(), replace(OPTIONS, **changes), Stages())
+    contents = contents or small_contents()
+    options = replace(OPTIONS, **changes)
+    stages = Stages()
+    finished = FinishedForms(path, contents, options, stages)
+    judged = judge_precisions(contents, options, finished, stages)
+    write_bundle(path, contents, judged, parse_loop(options.loop))
+    return judged.forms
+
+
+def bundles_in(path: Path) -> list[Path]:
+    """Bundles and half-written ones; precisions kept for a second call are neither."""
+    return [found for found in path.iterdir() if found.suffix != ".forms"]
 
 
 def test_what_is_written_opens_and_replays(tmp_path: Path) -> None:
@@ -64,7 +84,9 @@ def test_what_is_written_opens_and_replays(tmp_path: Path) -> None:
     assert not breaks(result.parity["step.fp32.onnx"])
     assert not breaks(replayed(bundle))
     assert np.array_equal(bundle.puzzle_table, contents.model.puzzle_table.numpy())
-    assert bundle.manifest.halting_policy() == HaltingPolicy(kind="learned", threshold=0.25, max_segments=6)
+    assert bundle.manifest.halting_policy() == HaltingPolicy(
+        kind="learned", threshold=0.25, max_segments=6
+    )
     assert set(bundle.manifest.files) == {
         *("step.fp32.onnx", "golden.npz", "identifiers.json", "parity.json", "puzzle_table.npy")
     }
@@ -89,19 +111,24 @@ def test_every_precision_stands_in_the_manifest_in_every_form(whole: Bundle) -> 
 
 def test_each_precision_says_nearly_what_pytorch_says(whole: Bundle) -> None:
     reports = {precision: replayed(whole, precision) for precision in whole.manifest.precisions}
-    gaps = {precision: report.columns["logit_gap"].worst_S[0] for precision, report in reports.items()}
+    gaps = {
+        precision: report.columns["logit_gap"].worst_S[0] for precision, report in reports.items()
+    }
     assert gaps["fp32"] <= 1e-4
     assert gaps["fp16"] <= 0.05
     assert gaps["int8"] <= 0.5
 
 
 def test_the_two_forms_of_int8_are_one_function(whole: Bundle) -> None:
-    """But for what the portable one rounds to float16 in between, where a value may fall on the next INT8 step.
+    """Except for float16 rounding in the portable one, which may move a value by one INT8 step.
 
     ONNX Runtime 1.23 rounds every value so, newer ones few.
     """
     pages = json.loads((whole.path / "parity.json").read_text())["int8"]["golden"]
-    gaps = [pages[name]["segments"]["logit_gap"]["worst"][0] for name in ("step.int8.onnx", "step.int8.cpu.onnx")]
+    gaps = [
+        pages[name]["segments"]["logit_gap"]["worst"][0]
+        for name in ("step.int8.onnx", "step.int8.cpu.onnx")
+    ]
     assert gaps[0] == pytest.approx(gaps[1], abs=0.1)
 
 
@@ -123,10 +150,19 @@ def test_the_unrolled_graph_halts_at_the_threshold_of_its_precision(whole: Bundl
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
-def test_parity_compares_the_unrolled_graph_with_the_loop_over_its_step_graph(whole: Bundle, precision: str) -> None:
-    ended = CliRunner().invoke(parity_main, [str(whole.path), "--engine", f"unrolled:{precision}", "--json"])
+def test_parity_compares_the_unrolled_graph_with_the_loop_over_its_step_graph(
+    whole: Bundle, precision: str
+) -> None:
+    ended = CliRunner().invoke(
+        parity_main, [str(whole.path), "--engine", f"unrolled:{precision}", "--json"]
+    )
     found = json.loads(ended.output)
-    assert (ended.exit_code, found["passed"], found["different_answers"], found["different_segments"]) == (
+    assert (
+        ended.exit_code,
+        found["passed"],
+        found["different_answers"],
+        found["different_segments"],
+    ) == (
         0,
         True,
         0,
@@ -136,12 +172,17 @@ def test_parity_compares_the_unrolled_graph_with_the_loop_over_its_step_graph(wh
     assert found["margin_gap"] < 1e-5
 
 
-def test_a_server_over_the_unrolled_graph_answers_after_as_many_segments_as_the_loop(whole: Bundle) -> None:
+def test_a_server_over_the_unrolled_graph_answers_after_as_many_segments_as_the_loop(
+    whole: Bundle,
+) -> None:
     said = []
     for engine in ("unrolled", "cpu"):
         opened = engine_for(whole, engine=engine, num_slots=3, num_threads=1)
-        lane, golden = Lane(opened, whole.puzzle, queue_limit=9), whole.golden()
-        policy = HaltingPolicy(kind="learned", threshold=whole.manifest.halting_policy().threshold, max_segments=3)
+        lane = Lane(opened, whole.puzzle, queue_limit=9)
+        golden = whole.golden()
+        policy = HaltingPolicy(
+            kind="learned", threshold=whole.manifest.halting_policy().threshold, max_segments=3
+        )
         attempts = [
             Attempt(
                 attempt_id=row,
@@ -153,16 +194,22 @@ def test_a_server_over_the_unrolled_graph_answers_after_as_many_segments_as_the_
             for row in range(len(golden.tokens_BT))
         ]
         ended = sorted(run_all(lane, attempts), key=lambda one: one.attempt_id)
-        said.append([(one.segments, one.halted_by, np.asarray(one.answer_T).tobytes()) for one in ended])
+        said.append(
+            [(one.segments, one.halted_by, np.asarray(one.answer_T).tobytes()) for one in ended]
+        )
         opened.close()
     assert said[0] == said[1]
 
 
 def test_a_step_graph_in_the_place_of_an_unrolled_one_is_refused(whole: Bundle) -> None:
     swapped = whole.manifest.model_copy(update={"unrolled": {"fp32": "step.fp32.onnx"}})
-    with pytest.raises(BundleError, match=r"is no unrolled graph: export the bundle again with --loop unrolled"):
+    with pytest.raises(
+        BundleError, match=r"is no unrolled graph: export the bundle again with --loop unrolled"
+    ):
         UnrolledEngine(replace(whole, manifest=swapped), precision="fp32", num_slots=1)
-    with pytest.raises(BundleError, match=r"holds no unrolled 'int8' graph but those of \['fp32'\]"):
+    with pytest.raises(
+        BundleError, match=r"holds no unrolled 'int8' graph but those of \['fp32'\]"
+    ):
         replace(whole, manifest=swapped).unrolled_path("int8")
 
 
@@ -173,16 +220,22 @@ def test_a_threshold_that_is_not_given_is_chosen_from_the_curve(tmp_path: Path) 
     assert given.curves["fp32"].threshold == given.halting.threshold == 0.5
     curve = chosen.curves["fp32"]
     assert chosen.halting.threshold == curve.threshold
-    last = max(curve.points, key=lambda point: point.threshold)  # nobody stops before the last segment
+    last = max(
+        curve.points, key=lambda point: point.threshold
+    )  # nobody stops before the last segment
     point = next(point for point in curve.points if point.threshold == curve.threshold)
     assert point.exact >= last.exact - 0.005
     assert point.mean_segments <= last.mean_segments == 6
 
 
-def test_a_precision_that_loses_too_much_is_refused_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    with pytest.raises(ParityError, match=r"fp16 loses .* points of exact solves .* --max-loss allows -1"):
+def test_a_precision_that_loses_too_much_is_refused_and_nothing_is_left_behind(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(
+        ParityError, match=r"fp16 loses .* points of exact solves .* --max-loss allows -1"
+    ):
         written(tmp_path / "small.bundle", fp16=True, max_loss=-1.0)
-    assert not list(tmp_path.iterdir())
+    assert not bundles_in(tmp_path)
 
 
 def test_the_same_checkpoint_gives_the_same_files(tmp_path: Path) -> None:
@@ -195,19 +248,26 @@ def test_the_same_checkpoint_gives_the_same_files(tmp_path: Path) -> None:
 def test_provenance_holds_what_the_manifest_can_say() -> None:
     said = replace(small_contents(), model=small_model()).provenance()
     assert said["step"] == 7
-    assert said["num_parameters"] == sum(tensor.numel() for tensor in small_model().parameters()) + 2 * 32
+    assert (
+        said["num_parameters"]
+        == sum(tensor.numel() for tensor in small_model().parameters()) + 2 * 32
+    )
     assert {"exported_with_torch", "exported_with_onnxruntime"} <= set(said)
     assert not {"best_loss", "final", "nested"} & set(said)
 
 
-@pytest.mark.parametrize("name", ["lm_head.weight", "q_head.weight", "low_level.layers.1.self_attn.qkv_proj.weight"])
+@pytest.mark.parametrize(
+    "name", ["lm_head.weight", "q_head.weight", "low_level.layers.1.self_attn.qkv_proj.weight"]
+)
 def test_a_corrupted_graph_is_refused_and_nothing_is_left_behind(tmp_path: Path, name: str) -> None:
     contents = small_contents()
-    tensor = next(tensor for tensor in contents.served.graph.graph.initializer if tensor.name == name)
+    tensor = next(
+        tensor for tensor in contents.served.graph.graph.initializer if tensor.name == name
+    )
     tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(1.01), name))
     with pytest.raises(ParityError, match="differs from PyTorch"):
         written(tmp_path / "small.bundle", contents)
-    assert not list(tmp_path.iterdir())
+    assert not bundles_in(tmp_path)
 
 
 def test_a_graph_for_another_model_is_refused_and_nothing_is_left_behind(tmp_path: Path) -> None:
@@ -215,7 +275,7 @@ def test_a_graph_for_another_model_is_refused_and_nothing_is_left_behind(tmp_pat
     contents = replace(contents, served=replace(contents.served, graph=onnx.ModelProto()))
     with pytest.raises(ValueError, match="does not load"):
         written(tmp_path / "small.bundle", contents)
-    assert not list(tmp_path.iterdir())
+    assert not bundles_in(tmp_path)
 
 
 def test_a_bundle_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
@@ -244,7 +304,7 @@ def test_a_kill_during_writing_leaves_no_half_bundle(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         assert process.stdout.readline().strip().isdigit()
-        while not list(tmp_path.glob(".*")):  # the next one is under way
+        while not list(tmp_path.glob(".*.forms")):  # the next one is under way
             assert process.poll() is None
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)

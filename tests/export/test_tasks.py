@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from hrm_export.contents import identifiers_of, tasks_of
+from hrm_export.inputs import identifiers_of, tasks_of
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc

@@ -30,10 +30,11 @@ from hrm_edge_runtime.contract.halting import HaltingPolicy, stops_B
 from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_export.forms import half_graph, unrolled_graph
+from hrm_export.half import half_graph
 from hrm_export.onnx_graph import check_graph, stored_sizes
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import record
+from hrm_export.unrolled import unrolled_graph
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import UNKNOWN
 
@@ -45,7 +46,7 @@ def inputs_of(questions: Questions, table: np.ndarray) -> Outputs:
 
 
 def looped(engine: Engine, inputs: Outputs, policy: HaltingPolicy) -> Outputs:
-    """The runtime's loop over all rows, each keeping what it said when the rule of `halting.py` stopped it."""
+    """The runtime's loop over all rows, each with its output of the segment that halted it."""
     count = len(inputs["tokens_BT"])
     for slot in range(count):
         engine.load(slot, inputs["tokens_BT"][slot], inputs["puzzle_vector_BE"][slot])
@@ -58,7 +59,9 @@ def looped(engine: Engine, inputs: Outputs, policy: HaltingPolicy) -> Outputs:
         new_B = segments_B == 0
         stopping_B = new_B & stops_B(output.halt_margin_B, segment, unproven_B, policy)
         for name in names:
-            said.setdefault(name, getattr(output, name).copy())[new_B] = getattr(output, name)[new_B]
+            said.setdefault(name, getattr(output, name).copy())[new_B] = getattr(output, name)[
+                new_B
+            ]
         segments_B[stopping_B] = segment
     return {**said, "segments_B": segments_B}
 
@@ -72,14 +75,20 @@ def assert_same(ours: Outputs, theirs: Outputs) -> None:
 
 
 def threshold_that_parts(margin_SB: np.ndarray) -> float:
-    """The one of the margins seen at which rows halt after the most different numbers of segments."""
+    """The margin at which rows halt after the most different numbers of segments."""
     margins = np.unique(margin_SB).tolist()
-    return max(margins, key=lambda threshold: len(set((margin_SB > threshold).argmax(axis=0).tolist())))
+    return max(
+        margins, key=lambda threshold: len(set((margin_SB > threshold).argmax(axis=0).tolist()))
+    )
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"positions": "rope"}, {"positions": "learned", "puzzle_vector_size": 0}, {"high_cycles": 1, "low_cycles": 3}],
+    [
+        {"positions": "rope"},
+        {"positions": "learned", "puzzle_vector_size": 0},
+        {"high_cycles": 1, "low_cycles": 3},
+    ],
     ids=["rotary", "no-prefix", "cycles"],
 )
 def test_rows_halt_where_the_loop_halts_them(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -89,10 +98,14 @@ def test_rows_halt_where_the_loop_halts_them(changes: dict[str, Any], tmp_path: 
     policy = HaltingPolicy(kind="learned", threshold=threshold, max_segments=6)
     graph = segment_graph(model)
     theirs = looped(
-        engine_of(graph, model, questions, tmp_path), inputs_of(questions, model.puzzle_table.numpy()), policy
+        engine_of(graph, model, questions, tmp_path),
+        inputs_of(questions, model.puzzle_table.numpy()),
+        policy,
     )
     assert len(set(theirs["segments_B"].tolist())) > 2
-    ours = run_once(unrolled_graph(graph, policy, 6), inputs_of(questions, model.puzzle_table.numpy()))
+    ours = run_once(
+        unrolled_graph(graph, policy, 6), inputs_of(questions, model.puzzle_table.numpy())
+    )
     assert_same(ours, theirs)
 
 
@@ -115,13 +128,16 @@ def as_int8(graph: onnx.ModelProto) -> onnx.ModelProto:
     return quantise(graph, {site.name: 0.05 for site in call_sites(graph)})
 
 
-@pytest.mark.parametrize("changes", [{}, relational_sizes("sudoku-4x4"), relational_sizes("maze-8x8")])
+@pytest.mark.parametrize(
+    "changes", [{}, relational_sizes("sudoku-4x4"), relational_sizes("maze-8x8")]
+)
 @pytest.mark.parametrize("form", [as_half, as_int8])
 def test_other_precisions_unroll_as_well(
     form: Callable[[onnx.ModelProto], onnx.ModelProto], changes: dict[str, Any], tmp_path: Path
 ) -> None:
     model = small_model(max_segments=4, **changes)
-    questions, graph = random_questions(model, 6), segment_graph(model)
+    questions = random_questions(model, 6)
+    graph = segment_graph(model)
     policy = HaltingPolicy(kind="fixed", max_segments=2)
     inputs = inputs_of(questions, model.puzzle_table.numpy())
     theirs = looped(engine_of(form(graph), model, questions, tmp_path), inputs, policy)
@@ -133,7 +149,8 @@ def test_other_precisions_unroll_as_well(
 
 
 def test_more_segments_add_nodes_but_no_weights() -> None:
-    graph, policy = segment_graph(small_model()), HaltingPolicy()
+    graph = segment_graph(small_model())
+    policy = HaltingPolicy()
     few, many = (unrolled_graph(graph, policy, count) for count in (2, 16))
     check_graph(many, stored_sizes(graph))
     assert stored_sizes(many) == stored_sizes(few) == stored_sizes(graph)
@@ -141,19 +158,29 @@ def test_more_segments_add_nodes_but_no_weights() -> None:
 
 def test_what_no_carry_reaches_is_computed_once() -> None:
     whole = unrolled_graph(segment_graph(small_model()), HaltingPolicy(), 4)
-    assert [node.name for node in whole.graph.node if "embed/" in node.name and "segment_" in node.name] == []
+    assert [
+        node.name for node in whole.graph.node if "embed/" in node.name and "segment_" in node.name
+    ] == []
     assert sum(node.name == "embed/scaled" for node in whole.graph.node) == 1
 
 
 def test_it_takes_no_carry_and_says_how_long_it_may_run() -> None:
     whole = unrolled_graph(segment_graph(small_model()), HaltingPolicy(threshold=0.5), 4)
     assert [value.name for value in whole.graph.input] == ["tokens_BT", "puzzle_vector_BE"]
-    assert [value.name for value in whole.graph.output] == ["answer_BT", "segments_B", "halt_margin_B", "q_halt_B"]
-    assert {entry.key: entry.value for entry in whole.metadata_props} == {"num_segments": "4", "threshold": "0.5"}
+    assert [value.name for value in whole.graph.output] == [
+        "answer_BT",
+        "segments_B",
+        "halt_margin_B",
+        "q_halt_B",
+    ]
+    assert {entry.key: entry.value for entry in whole.metadata_props} == {
+        "num_segments": "4",
+        "threshold": "0.5",
+    }
 
 
 def test_a_margin_equal_to_the_threshold_goes_on_as_in_the_loop() -> None:
-    """0.1 is no float32: the margin nearest to it lies above, and the loop, which compares in float64, halts there."""
+    """The float32 nearest to 0.1 is larger, and the loop compares in float64, so it halts there."""
     model = small_model(halt_rule="q_halt")
     graph = segment_graph(model)
     for name, values in (("q_head.weight", np.zeros((32, 2))), ("q_head.bias", np.full(2, 0.1))):
@@ -165,7 +192,7 @@ def test_a_margin_equal_to_the_threshold_goes_on_as_in_the_loop() -> None:
 
 
 def test_no_segment_is_refused() -> None:
-    with pytest.raises(ValueError, match="give 1 or more"):
+    with pytest.raises(ValueError, match="needs 1 or more segments, not 0"):
         unrolled_graph(segment_graph(small_model()), HaltingPolicy(), 0)
 
 

@@ -32,8 +32,9 @@ from hrm_calibration.rollouts import ServedGraph
 from hrm_edge_runtime.contract.arrays import Shape
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.trt.api import BuildSettings, plan_from_onnx
-from hrm_export.forms import float32_nodes, half_graph, record_ranges, unrolled_graph
+from hrm_export.half import float32_nodes, half_graph, record_ranges
 from hrm_export.segment import segment_graph
+from hrm_export.unrolled import unrolled_graph
 from hrm_host.progress import Stages
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM

@@ -193,7 +193,9 @@ def _validation(row: Mapping[str, Any] | None) -> str:
 
 
 def draw(run: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, and every resume would wait for it
+    from matplotlib.backends.backend_agg import (
+        FigureCanvasAgg,  # slow to import, and every resume would wait for it
+    )
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5))

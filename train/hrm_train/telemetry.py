@@ -47,7 +47,9 @@ class MetricsRow(meter.Reading):
 
 class TensorBoard:
     def __init__(self, run: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # slow to import, and every resume would wait for it
+        from torch.utils.tensorboard import (
+            SummaryWriter,  # slow to import, and every resume would wait for it
+        )
 
         self._board = SummaryWriter(str(run / "board"))
 

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from hrm_edge_runtime.batching.hypotheses import is_due, segments_to_next
 from hrm_edge_runtime.batching.scheduler import Plan, Scheduler
-from hrm_edge_runtime.batching.stats import HALTED, MEMORY, NUM_TELLING, LaneCounters, LaneSnapshot, Outcome, SlotView
+from hrm_edge_runtime.batching.stats import (
+    HALTED,
+    MEMORY,
+    NUM_TELLING,
+    LaneCounters,
+    LaneSnapshot,
+    Outcome,
+    SlotView,
+)
 from hrm_edge_runtime.batching.task import Attempt
 from hrm_edge_runtime.contract.arrays import Int32
 from hrm_edge_runtime.contract.halting import decide

@@ -18,7 +18,13 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_edge_runtime.contract.manifest import BundleError, FileEntry, Manifest, read_manifest, sha256_of
+from hrm_edge_runtime.contract.manifest import (
+    BundleError,
+    FileEntry,
+    Manifest,
+    read_manifest,
+    sha256_of,
+)
 from hrm_host.reading import json_from, text_of
 from hrm_host.text import is_printable, printable
 from hrm_puzzles import registry

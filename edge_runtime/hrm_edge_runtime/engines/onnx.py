@@ -19,7 +19,12 @@ from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError
 from hrm_edge_runtime.engines import engine as contract
-from hrm_edge_runtime.engines.engine import Engine, EngineLostError, EngineUnavailableError, StepOutput
+from hrm_edge_runtime.engines.engine import (
+    Engine,
+    EngineLostError,
+    EngineUnavailableError,
+    StepOutput,
+)
 from hrm_host.board import num_cores
 
 INSTALL_GPU = "install hrm-edge[serve-gpu] in place of hrm-edge[serve] (onnxruntime-gpu), or choose --engine cpu"

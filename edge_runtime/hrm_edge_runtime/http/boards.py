@@ -5,7 +5,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from hrm_edge_runtime.api.errors import bad_puzzle, invalid
-from hrm_edge_runtime.api.schema import FreshPuzzle, FreshRequest, KindView, LabelAnswer, LabelRequest
+from hrm_edge_runtime.api.schema import (
+    FreshPuzzle,
+    FreshRequest,
+    KindView,
+    LabelAnswer,
+    LabelRequest,
+)
 from hrm_edge_runtime.api.served_model import board_size
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import PuzzleError

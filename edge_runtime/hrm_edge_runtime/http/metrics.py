@@ -5,7 +5,13 @@ import itertools
 import time
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily as _Counter
 from prometheus_client.core import GaugeMetricFamily as _Gauge
 from prometheus_client.core import HistogramMetricFamily, Metric

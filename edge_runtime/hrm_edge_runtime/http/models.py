@@ -11,7 +11,13 @@ from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hrm_edge_runtime.api.errors import ServiceError, invalid, needing_a_thread, no_answer, without_folders
+from hrm_edge_runtime.api.errors import (
+    ServiceError,
+    invalid,
+    needing_a_thread,
+    no_answer,
+    without_folders,
+)
 from hrm_edge_runtime.api.schema import ChangeAnswer
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.contract.bundle import Bundle

@@ -1,7 +1,7 @@
 """One comparison from its engines to its verdict, the reason for a break, and the verdicts a bundle keeps.
 
-PyTorch and the bisection of graphs need packages that no edge machine has: plug-ins of the entry-point group
-`hrm_edge.parity`. Shapes: T tokens, V vocabulary, E puzzle-vector size, P puzzle-table rows.
+PyTorch runs only on a desktop, as the plug-in `checkpoint` of the entry-point group `hrm_edge.parity`.
+Shapes: T tokens, V vocabulary, E puzzle-vector size, P puzzle-table rows.
 """
 
 import json
@@ -49,13 +49,12 @@ MOST_ROWS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The report with what broke, what was found out about it, and the node that a bisection names."""
+    """The report, what broke in it, and the reasons found for the first break."""
 
     report: ParityReport
     gates: Gates
     breaks: list[Break]
     reasons: list[str]
-    bisection: str | None
 
     @property
     def verdict(self) -> str:
@@ -69,7 +68,6 @@ class Comparison:
             "not_judged": not_judged(self.report, self.gates),
             "breaks": [str(one) for one in self.breaks],
             "reasons": self.reasons,
-            "bisection": self.bisection,
             "gates": self.gates.model_dump(exclude_none=True),
             **self.report.as_json(),
         }
@@ -103,8 +101,7 @@ def compare_engines(bundle: Bundle, options: ParityOptions, stages: progress.Sta
             report = report if bundle.puzzle.proof_exists else replace(report, proven=None)
             broken = breaks(report, gates)
             reasons = reasons_of(broken[0], reference, candidate, questions, bundle) if broken else []
-    bisection = _bisected(bundle, source, choice, reference, questions, broken) if options.bisect else None
-    return Comparison(report=report, gates=gates, breaks=broken, reasons=reasons, bisection=bisection)
+    return Comparison(report=report, gates=gates, breaks=broken, reasons=reasons)
 
 
 def questions_for(bundle: Bundle, options: ParityOptions, stages: progress.Stages) -> Questions:
@@ -137,26 +134,22 @@ def _side(bundle: Bundle, source: Choice | Path | None, num_slots: int, num_thre
     if source is None:
         return golden_side(bundle.golden(), num_slots, policy)
     if isinstance(source, Path):
-        engine, table = _plugin("checkpoint")(source, bundle.manifest, num_slots)
+        engine, table = _open_checkpoint()(source, bundle.manifest, num_slots)
         return Side(name=f"PyTorch ({source.name})", engine=engine, puzzle_table=table, policy=policy)
     engine = engine_for(bundle, engine=str(source), num_slots=num_slots, num_threads=num_threads, want_logits=True)
     policy = bundle.manifest.halting_policy(source.precision)
     return Side(name=str(source), engine=engine, puzzle_table=bundle.puzzle_table, policy=policy)
 
 
-def _plugin(name: str) -> Any:
-    """A part that only a desktop has; refuses one that is not installed (ValueError).
-
-    `checkpoint` opens one for so many slots: its model as an engine, and its own puzzle table [P, E]. `bisect` compares
-    two step graphs in one segment and says in a sentence which node diverges first, if any.
-    """
+def _open_checkpoint() -> Any:
+    """The plug-in that opens a checkpoint as an engine with its puzzle table [P, E]; ValueError if not installed."""
     remedy = "pip install 'hrm-edge[export]'"
-    for entry in entry_points(group="hrm_edge.parity", name=name):
+    for entry in entry_points(group="hrm_edge.parity", name="checkpoint"):
         try:
             return entry.load()
         except ImportError as error:
-            raise ValueError(f"--{name} needs {error.name}, which is not installed: {remedy}.") from error
-    raise ValueError(f"--{name} is not part of this installation: {remedy}.")
+            raise ValueError(f"--checkpoint needs {error.name}, which is not installed: {remedy}.") from error
+    raise ValueError(f"--checkpoint is not part of this installation: {remedy}.")
 
 
 def reasons_of(first: Break, reference: Side, candidate: Side, questions: Questions, bundle: Bundle) -> list[str]:
@@ -200,35 +193,6 @@ def _trace(side: Side, asked: HeldOutPuzzle, row: int, num_segments: int = 1) ->
     return [logits_BTV[0].copy() for logits_BTV in steps if logits_BTV is not None]
 
 
-def _bisected(
-    bundle: Bundle,
-    source: Choice | Path | None,
-    candidate: Choice,
-    reference: Side,
-    questions: Questions,
-    broken: list[Break],
-) -> str:
-    """What the two graphs say on ONNX Runtime's CPU kernels, where the first gate broke or in the first segment."""
-    if source is None:
-        raise ValueError("golden traces know no nodes; for --bisect give --checkpoint, or --against another precision.")
-    puzzle, segment = (broken[0].puzzle, broken[0].segment) if broken else (None, None)
-    asked, segment = questions[puzzle or 0], segment or 1
-    theirs_path, ours_path = (
-        one
-        if isinstance(one, Path)
-        else bundle.graph_path(one.precision, device="cpu" if one.engine == "cpu" else "any")
-        for one in (source, candidate)
-    )
-    bisection = _plugin("bisect")(
-        reference=theirs_path,
-        candidate=ours_path,
-        tokens_T=asked.tokens_T,
-        puzzle_vector_E=reference.puzzle_table[asked.puzzle_id],
-        segment=segment,
-    )
-    return f"in segment {segment} of puzzle {asked.index} {bisection}"
-
-
 def show(bundle: Bundle, comparison: Comparison) -> None:
     console, report = Console(), comparison.report
     title = f"{bundle.manifest.name}: {report.candidate} against {report.reference}"
@@ -247,8 +211,6 @@ def show(bundle: Bundle, comparison: Comparison) -> None:
         say(f"and {len(comparison.breaks) - 1} more")
     for reason in comparison.reasons:
         say(reason)
-    if comparison.bisection:
-        say(f"bisection: {comparison.bisection}")
 
 
 def write_comparison(bundle: Bundle, comparison: Comparison) -> None:

@@ -51,7 +51,6 @@ def page_of(name: str, comparison: Comparison) -> str:
 def _verdict(comparison: Comparison) -> str:
     kind = "broken" if comparison.breaks else "passed"
     lines = [*map(str, comparison.breaks), *comparison.reasons]
-    lines += [f"Bisection: {comparison.bisection}."] if comparison.bisection else []
     details = "".join(f"<p>{escape(line)}</p>" for line in lines)
     return f"<div class='verdict {kind}'>{escape(comparison.verdict.capitalize())}{details}</div>"
 

@@ -14,7 +14,15 @@ import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from hrm_edge_runtime.contract.arrays import Int32
-from hrm_edge_runtime.parity.measures import MEASURES, Column, Float64, How, Int64, Measure, SolveCounts
+from hrm_edge_runtime.parity.measures import (
+    MEASURES,
+    Column,
+    Float64,
+    How,
+    Int64,
+    Measure,
+    SolveCounts,
+)
 from hrm_edge_runtime.parity.options import DEFAULT_FILE
 
 MOST_SHOWN = 6

@@ -49,7 +49,7 @@ def compare_loop(bundle: Bundle, options: ParityOptions, stages: Stages) -> Unro
     from hrm_edge_runtime.engines.onnx import OnnxEngine  # a Jetson has no ONNX Runtime
     from hrm_edge_runtime.engines.unrolled import UnrolledEngine
 
-    if options.against is not None or options.checkpoint is not None or options.bisect:
+    if options.against is not None or options.checkpoint is not None:
         raise ValueError("an unrolled graph is compared with the loop over its own step graph; leave the others out.")
     precision, questions = choose(bundle, options.engine).precision, questions_for(bundle, options, stages)
     settings: dict[str, Any] = {"num_slots": min(options.slots, len(questions)), "num_threads": options.threads}

@@ -15,7 +15,14 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from hrm_edge_runtime.api.schema import ErrorAnswer, ErrorDetail, ModelsAnswer, ModelView, SolveAnswer, SolveRequest
+from hrm_edge_runtime.api.schema import (
+    ErrorAnswer,
+    ErrorDetail,
+    ModelsAnswer,
+    ModelView,
+    SolveAnswer,
+    SolveRequest,
+)
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 PIECE = 100  # puzzles sent at a time: httpx sends a whole body before it reads, and their answers fit the buffers

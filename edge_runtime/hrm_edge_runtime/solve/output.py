@@ -20,7 +20,15 @@ from rich.text import Text
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer
 from hrm_edge_runtime.batching.stats import Status
 from hrm_edge_runtime.solve import solvers
-from hrm_edge_runtime.solve.solvers import Entry, Options, OutOfReachError, Reply, Solver, SolvingError, solve_in_order
+from hrm_edge_runtime.solve.solvers import (
+    Entry,
+    Options,
+    OutOfReachError,
+    Reply,
+    Solver,
+    SolvingError,
+    solve_in_order,
+)
 from hrm_host import system
 from hrm_host.progress import stages_on
 from hrm_host.text import printable, printable_lines

@@ -10,8 +10,20 @@ from pathlib import Path
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import Choice, engine_for
-from hrm_edge_runtime.worker.step_times import StepTimes, StepTimesFile, measure, sizing_from, warm_up
-from hrm_host.memory import MIB, available_bytes, give_back_freed_memory, read_memory, resident_bytes
+from hrm_edge_runtime.worker.step_times import (
+    StepTimes,
+    StepTimesFile,
+    measure,
+    sizing_from,
+    warm_up,
+)
+from hrm_host.memory import (
+    MIB,
+    available_bytes,
+    give_back_freed_memory,
+    read_memory,
+    resident_bytes,
+)
 
 HEADROOM_SHARE = 0.05  # of the machine's memory, left free where no budget is given
 HEADROOM_BYTES = 256 * MIB  # and never less than this

@@ -14,7 +14,16 @@ import numpy as np
 from hrm_puzzles.arc import canvas as arc_canvas
 from hrm_puzzles.arc import notation as arc_notation
 from hrm_puzzles.grid.board import BoolArray, Int32Array, UInt64Array
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, UNKNOWN, Ballot, Geometry, Grid, IntArray, Parsed, PuzzleError
+from hrm_puzzles.puzzle import (
+    BLANK_IDENTIFIER,
+    UNKNOWN,
+    Ballot,
+    Geometry,
+    Grid,
+    IntArray,
+    Parsed,
+    PuzzleError,
+)
 
 TRIALS = (1, 2, 10, 100, 1000)  # the published values of k; ARC itself allows two attempts
 

@@ -21,7 +21,16 @@ from hrm_host.atomic import publish, require_free
 from hrm_host.progress import OnProgress, unheard
 from hrm_host.workers import results_of
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.arc.canvas import END, FIRST_COLOUR, NUM_TURNS, TRANSPOSING, Pair, Variant, turned, variants_of
+from hrm_puzzles.arc.canvas import (
+    END,
+    FIRST_COLOUR,
+    NUM_TURNS,
+    TRANSPOSING,
+    Pair,
+    Variant,
+    turned,
+    variants_of,
+)
 from hrm_puzzles.arc.notation import ArcTask, chosen, read_tasks
 from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Grid

@@ -14,7 +14,17 @@ import numpy as np
 
 from hrm_puzzles.grid import board as grid_board
 from hrm_puzzles.grid import notation as grid_notation
-from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Geometry, Grid, IntArray, Notation, Parsed, PuzzleError
+from hrm_puzzles.puzzle import (
+    RIGHT,
+    WRONG,
+    Example,
+    Geometry,
+    Grid,
+    IntArray,
+    Notation,
+    Parsed,
+    PuzzleError,
+)
 
 BROKEN = "✗ "
 

@@ -13,7 +13,16 @@ import numpy as np
 
 from hrm_puzzles.grid.board import GridSymmetry, Int32Array, UInt64Array, mixed
 from hrm_puzzles.grid.puzzle import revealed_BT
-from hrm_puzzles.puzzle import RIGHT, WRONG, Example, Geometry, Grid, IntArray, Parsed, require_difficulty
+from hrm_puzzles.puzzle import (
+    RIGHT,
+    WRONG,
+    Example,
+    Geometry,
+    Grid,
+    IntArray,
+    Parsed,
+    require_difficulty,
+)
 from hrm_puzzles.sudoku import board as sudoku_board
 from hrm_puzzles.sudoku import solver
 

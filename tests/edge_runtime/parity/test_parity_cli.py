@@ -92,7 +92,6 @@ def test_a_data_set_of_another_puzzle_is_refused(tiny_bundle: Path, tmp_path: Pa
         (["--puzzles", "4"], "compared with itself"),
         (["--against", "cpu:fp32", "--checkpoint", "x"], "one reference"),
         (["--engine", "cpu:int8"], "holds no 'int8' graph"),
-        (["--bisect"], "golden traces know no nodes"),
         (["--gates", "nowhere.json"], "start from"),
     ],
 )

@@ -24,7 +24,12 @@ import numpy as np
 from hrm_edge_runtime.contract.arrays import Float32, Int32
 from hrm_edge_runtime.contract.manifest import Manifest
 from hrm_edge_runtime.engines import engine as contract
-from hrm_edge_runtime.engines.engine import Engine, EngineLostError, EngineUnavailableError, StepOutput
+from hrm_edge_runtime.engines.engine import (
+    Engine,
+    EngineLostError,
+    EngineUnavailableError,
+    StepOutput,
+)
 from hrm_edge_runtime.engines.trt import api
 from hrm_edge_runtime.engines.trt.cuda import CaptureError, Gpu
 

@@ -1,0 +1,41 @@
+"""The options of hrm-eval."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SOURCE_HELP = "Checkpoint, run, a run's latest or best, bundle, or a shipped bundle's name."
+DATA_HELP = "Data set (test split), CSV file, or the puzzle's name to generate puzzles."
+PUZZLES_HELP = "Choose this many puzzles at random. Default: all, or 1000 generated ones."
+BOARD_HELP = "Evaluate relational weights on a puzzle of another size."
+ENGINE_HELP = "cpu or cuda for a checkpoint, ENGINE[:PRECISION] for a bundle."
+SEGMENTS_HELP = "Most segments per puzzle. Default: the model's."
+MAX_LOSS_HELP = "Points of exact solves that halting early may lose."
+PICTURE_HELP = "Draw the policies to this .png or .svg file."
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    source: Annotated[str, typer.Argument(help=SOURCE_HELP)]
+    data: Annotated[str, typer.Option(help=DATA_HELP)]
+    puzzles: Annotated[int | None, typer.Option(min=1, help=PUZZLES_HELP)] = None
+    board: Annotated[str | None, typer.Option(help=BOARD_HELP)] = None
+    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "auto"
+    max_segments: Annotated[int | None, typer.Option(min=1, help=SEGMENTS_HELP)] = None
+    max_loss: Annotated[float, typer.Option(min=0, max=100, help=MAX_LOSS_HELP)] = 0.5
+    slots: Annotated[int, typer.Option(min=1, max=4096, help="Puzzles at a time.")] = 64
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads of the engine. Default: all cores."),
+    ] = None
+    picture: Annotated[Path | None, typer.Option(help=PICTURE_HELP)] = None
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one JSON object with the whole curve."),
+    ] = False
+    as_markdown: Annotated[
+        bool,
+        typer.Option("--markdown", help="Print a Markdown table."),
+    ] = False

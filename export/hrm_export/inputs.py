@@ -1,0 +1,175 @@
+"""Find what an export reads: checkpoint, puzzle, data set, names of tasks, puzzles to measure on.
+
+Shapes: N puzzles, T tokens.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hrm_export.options import Options
+from hrm_host import board, progress
+from hrm_model.config import HRMConfig
+from hrm_puzzles import registry
+from hrm_puzzles.data.datasets import BLANK_IDENTIFIER, Split, open_split
+from hrm_puzzles.data.sources import Questions, find_questions
+from hrm_puzzles.puzzle import NamedVariants, Puzzle
+
+RUNS = Path("runs")
+BEST = "best"
+NUM_CALIBRATION = 8192
+"""Most puzzles reserved for calibration."""
+PER_HELD_OUT = 4
+"""Puzzles reserved for calibration for each held-out puzzle, at most."""
+
+Tasks = dict[str, dict[str, list[Any]]]
+"""Pairs of input and output grids by task, then by split."""
+
+
+def find_checkpoint(source: Path | None, calib: str | None) -> Path:
+    """The named checkpoint, or the best one of the run with the name of the calibration puzzle."""
+    if source is not None:
+        if (source / BEST).exists() and not (source / "config.json").exists():
+            raise ValueError(f"{source} is a run; give its best checkpoint {source / BEST}")
+        return source
+    if calib is None:
+        remedy = "give CHECKPOINT, or --calib NAME to export runs/NAME/best"
+        raise ValueError(f"no checkpoint is named; {remedy}")
+    source = RUNS / Path(calib).name / BEST
+    if not source.exists():
+        remedy = "give CHECKPOINT"
+        if calib in registry.names():
+            remedy = f"train first: hrm-train --puzzle {calib}"
+        raise ValueError(f"--calib {calib} selects {source}, which does not exist; {remedy}")
+    return source
+
+
+def bundle_name(source: Path) -> str:
+    """The run's name if the checkpoint belongs to a run, else the directory's name."""
+    in_run = source.is_file() or source.name.startswith("step_")
+    if in_run:
+        return source.resolve().parent.name
+    return source.name
+
+
+def puzzle_of(config: HRMConfig, name: object, source: Path) -> Puzzle:
+    """The puzzle of the training; ValueError if its sizes are not the model's."""
+    if not isinstance(name, str):
+        remedy = "write the checkpoint again with hrm-train or hrm-import"
+        raise ValueError(f"{source} does not name its puzzle ({name!r}); {remedy}")
+    puzzle = registry.get(name)
+    if (config.seq_len, config.vocab_size) != (puzzle.seq_len, puzzle.vocab_size):
+        found = f"{config.seq_len} positions of {config.vocab_size} tokens"
+        expected = f"{puzzle.seq_len} of {puzzle.vocab_size}"
+        remedy = "export it with the version of the puzzle that trained it"
+        raise ValueError(f"{source} has {found} but {name} has {expected}; {remedy}")
+    return puzzle
+
+
+def other_board(board_name: str, trained: Puzzle, config: HRMConfig, source: Path) -> Puzzle:
+    """The puzzle of a size or name; ValueError if the weights know one size only."""
+    if config.blocks != "relational":
+        problem = f"--board {board_name} needs relational weights, which {source} lacks"
+        raise ValueError(f"{problem}; omit --board")
+    if board_name[:1].isdigit():
+        kind = trained.name.partition("-")[0]
+        board_name = f"{kind}-{board_name}"
+    return registry.get(board_name)
+
+
+def data_of(given: Path | None, source: Path, config: HRMConfig, puzzle: Puzzle) -> Path | None:
+    """The given data set, or that of the run if the model has learned tasks by name."""
+    if given is not None or config.num_puzzle_ids == 1:
+        return given
+    run = source.parent / "run.json"
+    if run.is_file():
+        recorded = json.loads(run.read_text(encoding="utf-8")).get("data")
+        if isinstance(recorded, str) and Path(recorded).is_dir():
+            return Path(recorded)
+    build = f"hrm-data build {puzzle.name} --out data/{puzzle.name}"
+    raise ValueError(
+        f"the puzzle table has {config.num_puzzle_ids} rows, and only the training's data set "
+        f"names them; give it with --data (made by {build}, or by the published builder)"
+    )
+
+
+def identifiers_of(data: Path | None, num_puzzle_ids: int) -> list[str]:
+    """Names of the rows of the puzzle table."""
+    names = [BLANK_IDENTIFIER]
+    if data is not None:
+        names = json.loads((data / "identifiers.json").read_text(encoding="utf-8"))
+    if len(names) != num_puzzle_ids:
+        problem = f"{data} names {len(names)} puzzles but the table has {num_puzzle_ids} rows"
+        raise ValueError(f"{problem}; give the data set of the training")
+    return names
+
+
+def tasks_of(data: Path, puzzle: Puzzle, identifiers: Sequence[str]) -> Tasks:
+    """The original pairs of each task, without its variants, by split."""
+    if not isinstance(puzzle, NamedVariants):
+        return {}
+    named: dict[int, str] = {}
+    for row, name in enumerate(identifiers):
+        if row and puzzle.variant_of(name)[0] == name:
+            named[row] = name
+    tasks: Tasks = {name: {"train": [], "test": []} for name in named.values()}
+    for split_name in ("train", "test"):
+        split = open_split(data, split_name)
+        for name, pair in pairs_of(split, puzzle, named):
+            tasks[name][split_name].append(pair)
+    return tasks
+
+
+def pairs_of(
+    split: Split,
+    puzzle: Puzzle,
+    named: Mapping[int, str],
+) -> list[tuple[str, dict[str, Any]]]:
+    """The pairs of a split that belong to the tasks `named` by their row, in the split's order."""
+    rows = np.flatnonzero(np.isin(split.puzzle_ids_N, list(named)))
+    inputs_NT = split.inputs(rows)
+    labels_NT = split.labels(rows)
+    pairs: list[tuple[str, dict[str, Any]]] = []
+    for index, row in enumerate(rows.tolist()):
+        name = named[int(split.puzzle_ids_N[row])]
+        question = puzzle.decode(inputs_NT[index]).tolist()
+        answer = puzzle.decode(labels_NT[index]).tolist()
+        pairs.append((name, {"input": question, "output": answer}))
+    return pairs
+
+
+def find_puzzles(
+    options: Options,
+    config: HRMConfig,
+    puzzle: Puzzle,
+    data: Path | None,
+    stages: progress.Stages,
+) -> tuple[Questions, Questions]:
+    """Puzzles to calibrate with and others to measure on, generated if no source is named.
+
+    A small source gives a quarter of its puzzles to calibration.
+    """
+    reserved = 0
+    if options.lower_precisions:
+        reserved = min(NUM_CALIBRATION, PER_HELD_OUT * options.held_out)
+    default = str(data) if data else puzzle.name
+    questions = find_questions(
+        options.calib or default,
+        puzzle,
+        count=options.held_out + reserved,
+        data=data,
+        num_workers=board.num_cores(),
+        progress=partial(stages.show, "making puzzles"),
+    )
+    questions.require_ids(config.num_puzzle_ids)
+    num_found = len(questions)
+    order_N = np.random.default_rng(0).permutation(num_found)
+    spare = max(num_found - options.held_out, num_found // 4)
+    num_calibration = min(reserved, spare)
+    calibration = questions.at(order_N[:num_calibration])
+    held_out = questions.at(order_N[num_calibration:])
+    return calibration, held_out

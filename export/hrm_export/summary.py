@@ -1,0 +1,135 @@
+"""What `hrm-export` prints about a finished bundle: a table, or one JSON object."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_export.contents import Contents
+from hrm_export.cost import segment_ms
+from hrm_export.forms import Form
+
+MEASURED_BATCHES = (1, 8)
+NOTHING = "–"
+
+Row = Mapping[str, Any]
+
+
+def print_json(out: Path, contents: Contents, forms: Sequence[Form]) -> None:
+    policy = forms[0].policy
+    page = {
+        "bundle": str(out),
+        "name": contents.name,
+        "puzzle": contents.served.puzzle.name,
+        "num_parameters": contents.num_parameters,
+        "halting": {"policy": policy.kind, "max_segments": policy.max_segments},
+        "num_held_out": len(contents.held_out),
+        "precisions": rows_of(out, contents, forms),
+    }
+    print(json.dumps(page))
+
+
+def print_table(out: Path, contents: Contents, forms: Sequence[Form]) -> None:
+    rows = rows_of(out, contents, forms)
+    puzzle = contents.served.puzzle.name
+    title = f"{out} ({puzzle}, {contents.num_parameters:,} parameters)"
+    precisions = [row["precision"] for row in rows]
+    table = Table("", *precisions, title=title, title_justify="left")
+    columns = [cells(row) for row in rows]
+    names: dict[str, None] = {}
+    for column in columns:
+        names.update(dict.fromkeys(column))
+    for name in names:
+        table.add_row(name, *(column.get(name, NOTHING) for column in columns))
+    console = Console()
+    console.print(table)
+    console.print(footnote(contents, forms[0]), highlight=False, soft_wrap=True)
+
+
+def footnote(contents: Contents, fp32: Form) -> str:
+    policy = fp32.policy
+    report = fp32.parity_on_cpu
+    device = contents.served.provider.device or "all cores"
+    num_candidates = fp32.origin["num_candidates"]
+    return (
+        f"Halting {policy.kind}, at most {policy.max_segments} segments; "
+        f"{len(contents.held_out)} held-out puzzles. "
+        f"fp32 and PyTorch: same answers, same halting over {report.num_segments} segments of "
+        f"{report.num_puzzles} of {num_candidates} puzzles (others may amplify rounding). "
+        f"Times on this machine ({device})."
+    )
+
+
+def rows_of(out: Path, contents: Contents, forms: Sequence[Form]) -> list[Row]:
+    """One row for each precision."""
+    files = Bundle.open(out).manifest.files
+    size_of = {name: entry.size_bytes for name, entry in files.items()}
+    fp32_bytes = size_of[forms[0].graphs.file_name]
+    rows: list[Row] = []
+    for form in forms:
+        row = figures(contents, form, size_of)
+        row["ratio"] = row["size_bytes"] / fp32_bytes
+        rows.append(row)
+    return rows
+
+
+def figures(contents: Contents, form: Form, size_of: Mapping[str, int]) -> dict[str, Any]:
+    """Figures of one precision, measured with the graph that a CPU runs."""
+    graphs = form.graphs
+    score = form.measured.score
+    cpu_size_bytes = None
+    if graphs.cpu is not None:
+        cpu_size_bytes = size_of[list(graphs.files())[-1]]
+    lost = None
+    if form.lost is not None:
+        lost = asdict(form.lost["exact"])
+    times_ms: dict[int, float] = {}
+    for batch in MEASURED_BATCHES:
+        times_ms[batch] = segment_ms(contents.served, graphs, batch)
+    return {
+        "precision": form.precision,
+        "size_bytes": size_of[graphs.file_name],
+        "cpu_size_bytes": cpu_size_bytes,
+        "logit_gap": form.parity_on_cpu.max_logit_gap,
+        "exact": score.exact,
+        "proven": score.proven,
+        "mean_segments": score.mean_segments,
+        "threshold": form.policy.threshold,
+        "lost": lost,
+        "segment_ms": times_ms,
+    }
+
+
+def cells(row: Row) -> dict[str, str]:
+    """The column of one precision by the name of its row."""
+    column = {
+        "file": f"{row['size_bytes']:,} bytes",
+        "of fp32": f"{row['ratio']:.3f}",
+    }
+    if row["cpu_size_bytes"] is not None:
+        column["form for CPUs"] = f"{row['cpu_size_bytes']:,} bytes"
+    column |= {
+        "logit gap to PyTorch": f"{row['logit_gap']:.1e}",
+        "exact solves": f"{100 * row['exact']:.1f} %",
+        "points lost (95 %)": loss_cell(row["lost"]),
+        "verified solves": f"{100 * row['proven']:.1f} %",
+        "mean segments": f"{row['mean_segments']:.2f}",
+        "halting threshold": f"{row['threshold']:.3g}",
+    }
+    for batch, time_ms in row["segment_ms"].items():
+        column[f"segment, batch {batch}"] = f"{time_ms:.2f} ms"
+    return column
+
+
+def loss_cell(lost: Mapping[str, float] | None) -> str:
+    if lost is None:
+        return NOTHING
+    points = 100 * lost["loss"]
+    low = 100 * lost["low"]
+    high = 100 * lost["high"]
+    return f"{points:.2f} ({low:.2f} to {high:.2f})"
