@@ -10,7 +10,13 @@ from hrm_puzzles import registry
 
 PUZZLE = registry.get("sudoku-4x4")
 SIZES = HRMConfig(
-    vocab_size=6, seq_len=16, hidden_size=48, num_heads=4, puzzle_vector_size=48, positions="learned", low_layers=1
+    vocab_size=6,
+    seq_len=16,
+    hidden_size=48,
+    num_heads=4,
+    puzzle_vector_size=48,
+    positions="learned",
+    low_layers=1,
 )
 
 TRM = {"arch": "trm", "puzzle_positions": 16, "halt_rule": "q_halt", "high_layers": 1}
@@ -49,12 +55,18 @@ def test_gradients_pass_the_last_call_of_each_level_and_no_carry() -> None:
     output.logits_BTV.square().sum().backward()
     assert carry.z_high_BND.grad is None
     assert not output.carry.z_low_BND.requires_grad
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for n, p in model.named_parameters() if "level" in n)
+    assert all(
+        p.grad is not None and p.grad.abs().sum() > 0
+        for n, p in model.named_parameters()
+        if "level" in n
+    )
 
 
 @pytest.mark.parametrize("more", [{"positions": "rope"}, {"blocks": "mixer", "positions": "none"}])
 def test_gradients_of_a_trm_pass_the_whole_last_cycle_and_no_other(more: dict[str, object]) -> None:
-    model, last_cycle = (fresh_model(**TRM, **more, high_cycles=cycles, low_cycles=3) for cycles in (3, 1))
+    model, last_cycle = (
+        fresh_model(**TRM, **more, high_cycles=cycles, low_cycles=3) for cycles in (3, 1)
+    )
     last_cycle.load_state_dict(model.state_dict())
     carry, vector_BE = model.start(2), torch.zeros(2, 48)
     model.think(carry, tokens(2), vector_BE).logits_BTV.square().sum().backward()
@@ -70,7 +82,10 @@ def test_gradients_of_a_trm_pass_the_whole_last_cycle_and_no_other(more: dict[st
     ("change", "sentence"),
     [
         ({"high_layers": 3}, "set them alike"),
-        ({"puzzle_vector_size": 800}, "a puzzle vector of 800 values does not go with puzzle_positions 16 of 48"),
+        (
+            {"puzzle_vector_size": 800},
+            "a puzzle vector of 800 values does not fit puzzle_positions 16 of 48",
+        ),
         ({"puzzle_vector_size": 0}, "set puzzle_positions=0"),
     ],
 )
@@ -92,7 +107,10 @@ def test_the_transformer_has_the_parameters_of_the_hrm() -> None:
 def test_the_transformer_answers_alike_whatever_its_carry_and_hands_it_on() -> None:
     model, ids_B = transformer(), torch.zeros(2, dtype=torch.int64)
     carry = Carry(*(torch.full((2, 17, 48), float("nan")) for _ in range(2)))
-    output, from_start = model.segment(carry, tokens(2), ids_B), model.segment(model.start(2), tokens(2), ids_B)
+    output, from_start = (
+        model.segment(carry, tokens(2), ids_B),
+        model.segment(model.start(2), tokens(2), ids_B),
+    )
     assert torch.equal(output.logits_BTV, from_start.logits_BTV)
     assert torch.equal(output.q_halt_B, from_start.q_halt_B)
     assert torch.equal(from_start.carry.z_high_BND, model.start(2).z_high_BND)
@@ -100,14 +118,23 @@ def test_the_transformer_answers_alike_whatever_its_carry_and_hands_it_on() -> N
 
 def test_every_block_of_the_transformer_learns() -> None:
     model = transformer(high_layers=2, low_layers=3)
-    model.segment(model.start(2), tokens(2), torch.zeros(2, dtype=torch.int64)).logits_BTV.square().sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for n, p in model.named_parameters() if "q_head" not in n)
+    model.segment(
+        model.start(2), tokens(2), torch.zeros(2, dtype=torch.int64)
+    ).logits_BTV.square().sum().backward()
+    assert all(
+        p.grad is not None and p.grad.abs().sum() > 0
+        for n, p in model.named_parameters()
+        if "q_head" not in n
+    )
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"), [({"max_segments": 16}, "set max_segments=1"), ({"arch": "mlp"}, "choose 'hrm'")]
+    ("change", "sentence"),
+    [({"max_segments": 16}, "set max_segments=1"), ({"arch": "mlp"}, "choose 'hrm'")],
 )
-def test_an_architecture_that_cannot_be_is_refused(change: dict[str, object], sentence: str) -> None:
+def test_an_architecture_that_cannot_be_is_refused(
+    change: dict[str, object], sentence: str
+) -> None:
     with pytest.raises(ValueError, match=sentence):
         transformer(**change)
 

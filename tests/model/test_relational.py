@@ -41,7 +41,9 @@ def thought(model: HRM, tokens_BT: torch.Tensor) -> SegmentOutput:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["sudoku-4x4", "sudoku-6x6", "sudoku"])
-def test_digits_lines_bands_and_transposition_change_nothing_but_places(name: str, seed: int) -> None:
+def test_digits_lines_bands_and_transposition_change_nothing_but_places(
+    name: str, seed: int
+) -> None:
     rng, puzzle = np.random.default_rng(seed), registry.get(name)
     model, symmetry = fresh_model(name), puzzle.symmetry(rng)
     assert isinstance(symmetry, GridSymmetry)
@@ -66,7 +68,9 @@ def test_weights_of_a_grid_do_not_know_its_size() -> None:
     assert not torch.allclose(wide[:, 7, 7], narrow[:, 7, 7], atol=0.01)
 
 
-def test_a_wider_model_of_a_grid_begins_with_the_same_answers_and_every_new_channel_learns() -> None:
+def test_a_wider_model_of_a_grid_begins_with_the_same_answers_and_every_new_channel_learns() -> (
+    None
+):
     narrow, wide = fresh_model("maze-8x8"), fresh_model("maze-8x8", hidden_size=48)
     wide.load_state_dict(widened(narrow, wide))
     tokens_BT = torch.randint(1, 6, (2, 64), generator=torch.Generator().manual_seed(0))
@@ -74,13 +78,17 @@ def test_a_wider_model_of_a_grid_begins_with_the_same_answers_and_every_new_chan
     gap, spread = (found.logits_BTV - expected.logits_BTV).std(), expected.logits_BTV.std()
     assert 0 < gap < 0.05 * spread
     assert torch.allclose(found.q_halt_B, expected.q_halt_B, atol=0.2)
-    wide.segment(wide.start(2), tokens_BT, torch.zeros(2, dtype=torch.int64)).logits_BTV.square().sum().backward()
+    wide.segment(
+        wide.start(2), tokens_BT, torch.zeros(2, dtype=torch.int64)
+    ).logits_BTV.square().sum().backward()
     for weights in (block.out_proj.weight.grad for block in wide.high_level.layers):
         assert weights is not None
         assert (weights.abs().sum(1) > 0).all()
 
 
-@pytest.mark.parametrize(("puzzle", "sizes"), [("maze-8x8", {"hidden_size": 8}), ("sudoku-4x4", {"hidden_size": 96})])
+@pytest.mark.parametrize(
+    ("puzzle", "sizes"), [("maze-8x8", {"hidden_size": 8}), ("sudoku-4x4", {"hidden_size": 96})]
+)
 def test_weights_that_cannot_be_widened_are_refused(puzzle: str, sizes: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="only those of a grid can, to more"):
         widened(fresh_model(puzzle), fresh_model(puzzle, **sizes))
@@ -113,8 +121,12 @@ def test_a_block_of_a_grid_weighs_each_cell_and_its_eight_neighbours() -> None:
     block = fresh_model("maze-8x8").high_level.layers[0]
     w, h_RCD = as_float64(block), np.random.default_rng(0).standard_normal((8, 8, 16))
     padded = np.pad(h_RCD, ((1, 1), (1, 1), (0, 0)))
-    around = np.stack([padded[row : row + 3, col : col + 3].ravel() for row, col in np.ndindex(8, 8)])
-    change = np.maximum(around @ w["near_proj.weight"].T + w["near_bias"], 0) @ w["out_proj.weight"].T
+    around = np.stack(
+        [padded[row : row + 3, col : col + 3].ravel() for row, col in np.ndindex(8, 8)]
+    )
+    change = (
+        np.maximum(around @ w["near_proj.weight"].T + w["near_bias"], 0) @ w["out_proj.weight"].T
+    )
     wide = h_RCD.reshape(64, 16) + change
     expected = wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5)
     computed = block(torch.from_numpy(h_RCD.reshape(1, 64, 16)).float())
@@ -128,7 +140,10 @@ def test_a_block_of_colours_hears_neighbours_the_cells_it_looks_at_and_the_board
     w, h_RCSD = as_float64(block), np.random.default_rng(0).standard_normal((7, 7, 12, 16))
     m_RCSD = np.maximum(h_RCSD @ w["message_proj.weight"].T + w["message_bias"], 0)
     heard = np.zeros((7, 7, 12, 32))
-    for values, matrix in ((h_RCSD, "near_proj.weight"), (m_RCSD.sum(2, keepdims=True), "cell_proj.weight")):
+    for values, matrix in (
+        (h_RCSD, "near_proj.weight"),
+        (m_RCSD.sum(2, keepdims=True), "cell_proj.weight"),
+    ):
         padded = np.pad(values, ((1, 1), (1, 1), (0, 0), (0, 0)))
         for place, (down, right) in enumerate(np.ndindex(3, 3)):
             weight = w[matrix][:, 16 * place : 16 * place + 16]
@@ -136,7 +151,10 @@ def test_a_block_of_colours_hears_neighbours_the_cells_it_looks_at_and_the_board
     looks_NHD = (m_RCSD.sum(2) @ w["look_proj.weight"].T).reshape(49, 4, 16)
     frequencies = 30.0 ** -(np.arange(4) / 4)
     angles_ND = np.stack(
-        [np.tile(np.concatenate([row * frequencies, col * frequencies]), 2) for row, col in np.ndindex(7, 7)]
+        [
+            np.tile(np.concatenate([row * frequencies, col * frequencies]), 2)
+            for row, col in np.ndindex(7, 7)
+        ]
     )
     turned_NHD = np.concatenate([-looks_NHD[..., 8:], looks_NHD[..., :8]], axis=-1)
     looks_NHD = looks_NHD * np.cos(angles_ND)[:, None] + turned_NHD * np.sin(angles_ND)[:, None]
@@ -145,12 +163,19 @@ def test_a_block_of_colours_hears_neighbours_the_cells_it_looks_at_and_the_board
         shares_NN = np.exp(looks_NHD[:, head] @ looks_NHD[:, 2 + head].T / 4)
         shares_NN /= shares_NN.sum(1, keepdims=True)
         part = slice(8 * head, 8 * head + 8)
-        seen_NSD[..., part] = np.einsum("nm,msd->nsd", shares_NN, m_RCSD.reshape(49, 12, 16)[..., part])
+        seen_NSD[..., part] = np.einsum(
+            "nm,msd->nsd", shares_NN, m_RCSD.reshape(49, 12, 16)[..., part]
+        )
     heard += w["near_bias"] + seen_NSD.reshape(7, 7, 12, 16) @ w["seen_proj.weight"].T
-    heard += m_RCSD.mean((0, 1)) @ w["board_proj.weight"].T + m_RCSD.mean((0, 1, 2)) @ w["all_proj.weight"].T
+    heard += (
+        m_RCSD.mean((0, 1)) @ w["board_proj.weight"].T
+        + m_RCSD.mean((0, 1, 2)) @ w["all_proj.weight"].T
+    )
     wide = h_RCSD + np.maximum(heard, 0) @ w["out_proj.weight"].T
     expected = (wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5)).reshape(1, 49, 192)
-    computed = block(torch.from_numpy(h_RCSD.reshape(1, 49, 192)).float(), rotary_table(model.config))
+    computed = block(
+        torch.from_numpy(h_RCSD.reshape(1, 49, 192)).float(), rotary_table(model.config)
+    )
     assert computed.detach().numpy() == pytest.approx(expected, abs=EXACT)
 
 
@@ -165,7 +190,10 @@ def test_a_task_in_other_colours_is_the_same_task(seed: int) -> None:
     moved_SE[order_V] = vector_SE
     model.puzzle_table.copy_(torch.from_numpy(np.stack([vector_SE.ravel(), moved_SE.ravel()])))
     tokens_BT = rng.integers(0, 12, (1, 49))
-    both_BT, ids_B = torch.from_numpy(np.concatenate([tokens_BT, order_V[tokens_BT]])), torch.arange(2)
+    both_BT, ids_B = (
+        torch.from_numpy(np.concatenate([tokens_BT, order_V[tokens_BT]])),
+        torch.arange(2),
+    )
     with torch.no_grad():
         plain_TV, moved_TV = model.segment(model.start(2), both_BT, ids_B).logits_BTV
     assert torch.allclose(moved_TV[:, order_V], plain_TV, atol=EXACT)
@@ -191,7 +219,9 @@ def test_gradients_pass_every_cycle() -> None:
     model = fresh_model("maze-8x8", high_cycles=3)
     carry = model.start(1)
     carry = carry._replace(z_low_BND=carry.z_low_BND.clone().requires_grad_())
-    model.think(carry, torch.ones((1, 64), dtype=torch.int64), torch.zeros(1, 0)).logits_BTV.square().sum().backward()
+    model.think(
+        carry, torch.ones((1, 64), dtype=torch.int64), torch.zeros(1, 0)
+    ).logits_BTV.square().sum().backward()
     assert carry.z_low_BND.grad is not None
     assert carry.z_low_BND.grad.abs().sum() > 0
 
@@ -199,9 +229,9 @@ def test_gradients_pass_every_cycle() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"board": (3, 3)}, "take the puzzle's own geometry"),
-        ({"hidden_size": 90}, "does not share out among 4 symbols"),
-        ({"positions": "learned"}, "leave arch and positions as they are"),
+        ({"board": (3, 3)}, "use the puzzle's own geometry"),
+        ({"hidden_size": 90}, "does not divide among 4 symbols"),
+        ({"positions": "learned"}, "keep the defaults of arch and positions"),
         ({"puzzle_vector_size": 16}, "set puzzle_vector_size=0"),
         ({"num_fixed": 4}, "4 of them fixed"),
         ({"board": (4, 4)}, "choose 1 symbol or all"),
