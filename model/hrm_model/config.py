@@ -284,7 +284,8 @@ class HRMConfig:
             f"the model configuration has unknown keys {unknown}; known keys are {sorted(known)}",
         )
         board = tuple(values.get("board", ()))  # JSON has lists, not tuples
-        return cls(**{**values, "board": board})
+        read: dict[str, Any] = {**values, "board": board}
+        return cls(**read)
 
 
 def _require(condition: bool, message: str) -> None:

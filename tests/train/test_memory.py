@@ -19,8 +19,9 @@ from hrm_train import memory
 from hrm_train.hardware import PRESETS
 from hrm_train.memory import estimate
 from hrm_train.options import PlanOptions
-from hrm_train.plan import open_plan, trainer_from
+from hrm_train.plan import open_plan
 from hrm_train.recipe import Recipe
+from hrm_train.start import trainer_from
 from hrm_train.window import Slots, recompute_blocks, window_loss
 
 ONE_BLOCK = {"high_layers": 1, "low_layers": 1, "high_cycles": 1, "low_cycles": 1}

@@ -16,6 +16,7 @@ from hrm_model.hrm import HRM
 from hrm_train.recipe import Recipe
 from hrm_train.window import Slots, window_loss
 
+FILLED = 0.9  # share of a device that a micro-batch may fill; the rest is for fragments and other programs
 PROBE_LEN = 16
 _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 

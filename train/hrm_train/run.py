@@ -21,7 +21,7 @@ from hrm_train.evaluate import Evaluation, HeldOut, Kind, evaluate, held_out
 from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
 from hrm_train.options import Intervals
-from hrm_train.plan import RunPlan
+from hrm_train.run_plan import RunPlan
 
 
 class Stopped(Exception):  # noqa: N818  # a request, not an error
