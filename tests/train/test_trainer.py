@@ -77,7 +77,7 @@ def test_resuming_under_another_recipe_is_refused(data: Path, tmp_path: Path) ->
     [
         (["--set", "learning=1"], "unknown setting 'learning'"),
         (["--set", "lr"], "write --set key=value"),
-        (["--set", "lr=fast"], "is no float"),
+        (["--set", "lr=fast"], "is not of type float"),
         (["--hw", "abacus"], "--hw 'abacus' is unknown"),
         (["--preset", "huge"], "--preset 'huge' is unknown"),
         (["--puzzle", "chess"], "chess"),

@@ -132,4 +132,4 @@ class PlainTrainer:
             self.halted_B = (last_B | (output.q_halt_B > output.q_continue_B)) & (self.steps_B >= minimum_B)
             after = model.think(self.carry, inputs_BT, puzzle_vector_BE)
             best_B = torch.where(last_B, after.q_halt_B, torch.maximum(after.q_halt_B, after.q_continue_B))
-        return window.segment_loss(output, labels_BT, torch.sigmoid(best_B), self.recipe)[0]
+        return window.segment_loss(output, labels_BT, torch.sigmoid(best_B), self.recipe).loss
