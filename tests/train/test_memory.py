@@ -148,7 +148,7 @@ def test_a_gpu_out_of_memory_goes_on_with_smaller_micro_batches(data: Path) -> N
         assert float(cramped.step().loss) == pytest.approx(expected, rel=1e-3)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert any("out of memory at step 1: going on with" in sentence for sentence in said)
+    assert any("out of memory at step 1: continuing with" in sentence for sentence in said)
 
 
 def test_weights_moments_and_average_are_counted() -> None:

@@ -65,7 +65,7 @@ def test_out_of_memory_halves_the_micro_batch_and_changes_no_loss(
     trainer = rank_program.trainer_on(data, model_type=rank_program.Cramped)
     assert rank_program.losses(trainer, rank_program.STEPS) == pytest.approx(expected["losses"], abs=ROUNDING)
     assert trainer.micro_batch == 2
-    assert "going on with 4 micro-batches of 2 rows instead of 4" in capsys.readouterr().out
+    assert "continuing with 4 micro-batches of 2 rows instead of 4" in capsys.readouterr().out
 
 
 def test_a_gradient_that_is_not_finite_changes_no_weight_and_is_counted(data: Path) -> None:

@@ -42,7 +42,9 @@ def train(options: TrainOptions) -> None:
 def status(
     run: Annotated[Path, typer.Argument(help="Directory of the run.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds until the run ends.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again every two seconds until the run ends.")
+    ] = False,
 ) -> None:
     """Show how a run stands: speed, validations, checkpoints, where time goes, and whether a process writes it."""
     from hrm_train import status as run_status

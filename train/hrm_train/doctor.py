@@ -31,7 +31,12 @@ class TrainingSoftware:
 def findings() -> list[Finding]:
     """The findings on this machine, or only that it is not used for training."""
     if importlib.util.find_spec("torch") is None:
-        return [ok("training", "not looked at, since PyTorch is not installed: pip install 'hrm-edge[train]'")]
+        return [
+            ok(
+                "training",
+                "not looked at, since PyTorch is not installed: pip install 'hrm-edge[train]'",
+            )
+        ]
     machine, software = Host(), look()
     found = [*software_findings(machine, software), *training.findings(machine, Path.cwd())]
     return [*found, *(attention() if software.torch else ())]
@@ -65,7 +70,9 @@ def attention() -> Iterator[Finding]:
     try:
         for _ in range(3):
             begin = time.perf_counter()
-            query, key, value = torch.randn(3, 1, 8, 900, 64, device=device, dtype=dtype, requires_grad=True)
+            query, key, value = torch.randn(
+                3, 1, 8, 900, 64, device=device, dtype=dtype, requires_grad=True
+            )
             torch.nn.functional.scaled_dot_product_attention(query, key, value).sum().backward()
             if device == "cuda":
                 torch.cuda.synchronize()
@@ -73,15 +80,22 @@ def attention() -> Iterator[Finding]:
     except RuntimeError as error:
         yield fail("attention", f"fails on {device}: {str(error).splitlines()[0]}", CUDA_BUILD)
         return
-    yield ok("attention", f"{1000 * seconds:.1f} ms for 900 tokens, forward and backward, {dtype} on {device}")
+    yield ok(
+        "attention",
+        f"{1000 * seconds:.1f} ms for 900 tokens, forward and backward, {dtype} on {device}",
+    )
 
 
 def software_findings(machine: Host, software: TrainingSoftware) -> Iterator[Finding]:
     """`nvidia-smi` without options prints the newest CUDA version that the driver supports."""
     driver_cuda = re.search(r"CUDA Version:\s*(\d+)\.(\d+)", machine.ask(("nvidia-smi",)) or "")
-    capability = (machine.ask(("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")) or "").split()
+    capability = (
+        machine.ask(("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")) or ""
+    ).split()
     yield python_finding(software.python)
-    yield torch_finding(software, (int(driver_cuda[1]), int(driver_cuda[2])) if driver_cuda else None)
+    yield torch_finding(
+        software, (int(driver_cuda[1]), int(driver_cuda[2])) if driver_cuda else None
+    )
     if software.sees_gpu and capability:
         yield architecture(software, capability[0])
     if software.torch is None:
@@ -90,7 +104,9 @@ def software_findings(machine: Host, software: TrainingSoftware) -> Iterator[Fin
     if driver_cuda and not software.has_triton:
         needs["triton"] = "pip install triton (Windows: triton-windows)"
     if software.compiler is None:
-        needs["compiler"] = "sudo apt install build-essential (Windows: the Visual Studio build tools)"
+        needs["compiler"] = (
+            "sudo apt install build-essential (Windows: the Visual Studio build tools)"
+        )
     if needs:
         text = f"{' and '.join(needs)} missing: training runs, but uncompiled and slower"
         yield warn("torch.compile", text, "; ".join(needs.values()))
@@ -107,7 +123,11 @@ def torch_finding(software: TrainingSoftware, driver_cuda: tuple[int, int] | Non
     if software.torch_cuda is None:
         return fail("PyTorch", f"{said}, but there is a GPU", CUDA_BUILD)
     is_newer = tuple(map(int, software.torch_cuda.split(".")[:2])) > driver_cuda
-    remedy = "update the NVIDIA driver" if is_newer else "check CUDA_VISIBLE_DEVICES and the container's --gpus"
+    remedy = (
+        "update the NVIDIA driver"
+        if is_newer
+        else "check CUDA_VISIBLE_DEVICES and the container's --gpus"
+    )
     said = f"{said}, the driver supports CUDA {driver_cuda[0]}.{driver_cuda[1]}, and PyTorch sees no GPU"
     return fail("PyTorch", said, remedy)
 

@@ -45,8 +45,15 @@ def _holds(row: Row, **kinds: type | UnionType) -> bool:
 
 
 def _is_validation(row: Row) -> bool:
-    has_figures = _holds(row, step=int, samples=int, num_puzzles=int, proof_exists=bool, score=NUMBER, loss=NUMBER)
-    has_curves = _holds(row, exact=list, proven=list, cells=list) and row["exact"] and row["proven"] and row["cells"]
+    has_figures = _holds(
+        row, step=int, samples=int, num_puzzles=int, proof_exists=bool, score=NUMBER, loss=NUMBER
+    )
+    has_curves = (
+        _holds(row, exact=list, proven=list, cells=list)
+        and row["exact"]
+        and row["proven"]
+        and row["cells"]
+    )
     return bool(row.get("kind") in get_args(evaluate.Kind) and has_figures and has_curves)
 
 
@@ -67,20 +74,41 @@ class History:
     def __init__(self, run: Path) -> None:
         self._file = run / VALIDATIONS
 
-    def add(self, kind: evaluate.Kind, step: int, samples: int, evaluation: evaluate.Evaluation, **more: float) -> None:
-        curves = {name: [round(value, 5) for value in getattr(evaluation, name)] for name in evaluate.CURVES}
+    def add(
+        self,
+        kind: evaluate.Kind,
+        step: int,
+        samples: int,
+        evaluation: evaluate.Evaluation,
+        **more: float,
+    ) -> None:
+        curves = {
+            name: [round(value, 5) for value in getattr(evaluation, name)]
+            for name in evaluate.CURVES
+        }
         figures = {name: getattr(evaluation, name) for name in evaluate.FIGURES}
         more |= {f"pass_at_{k}": round(share, 5) for k, share in evaluation.pass_at.items()}
         where = {"time": time.time(), "kind": kind, "step": step, "samples": samples}
         append_line(self._file, {**where, **more, **figures, **curves})
 
-    def rows(self, kind: evaluate.Kind | None = None, until_step: float = float("inf")) -> list[Row]:
+    def rows(
+        self, kind: evaluate.Kind | None = None, until_step: float = float("inf")
+    ) -> list[Row]:
         """In the order of their steps, the latest of each step and kind."""
-        found = {(row["step"], row["kind"]): row for row in read_lines(self._file) if _is_validation(row)}
-        return [row for (step, of), row in sorted(found.items()) if step <= until_step and (kind is None or of == kind)]
+        found = {
+            (row["step"], row["kind"]): row for row in read_lines(self._file) if _is_validation(row)
+        }
+        return [
+            row
+            for (step, of), row in sorted(found.items())
+            if step <= until_step and (kind is None or of == kind)
+        ]
 
     def best(
-        self, kind: evaluate.Kind, until_step: float, worth: Callable[[Row], float] = lambda row: row["score"]
+        self,
+        kind: evaluate.Kind,
+        until_step: float,
+        worth: Callable[[Row], float] = lambda row: row["score"],
     ) -> Row | None:
         return max(self.rows(kind, until_step), key=worth, default=None)
 
@@ -91,10 +119,16 @@ def read_status(run: Path) -> Row:
         recipe = json_from(text_of(run / SETTINGS))["recipe"]
         puzzle, total_samples = str(recipe["puzzle"]), max(1, int(recipe["total_samples"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{run} holds no run ({error}); give the directory that hrm-train --run has made") from error
+        raise ValueError(
+            f"{run} holds no run ({error}); give the directory that hrm-train --run has made"
+        ) from error
     rows = [row for row in read_lines(run / METRICS, TAIL_BYTES) if _is_moment(row)]
     history = History(run)
-    row, validations, best = rows[-1] if rows else {}, history.rows(), history.best("whole", float("inf"))
+    row, validations, best = (
+        rows[-1] if rows else {},
+        history.rows(),
+        history.best("whole", float("inf")),
+    )
     speed, samples, step_ms = row.get("samples_per_s"), row.get("samples", 0), row.get("step_ms")
     shares = {phase: ms / step_ms for phase, ms in row["phase_ms"].items()} if step_ms else {}
     if step_ms:
@@ -145,7 +179,9 @@ def watch(run: Path, console: Console) -> None:
 
 
 def table_of(status: Mapping[str, Any]) -> Table:
-    samples, total, process, train = (status[name] for name in ("samples", "total_samples", "process", "train"))
+    samples, total, process, train = (
+        status[name] for name in ("samples", "total_samples", "process", "train")
+    )
     writing = f"process {process} writes it" if process else "no process writes it"
     rows = {
         "state": "finished" if samples >= total and not process else writing,
@@ -155,18 +191,29 @@ def table_of(status: Mapping[str, Any]) -> Table:
     if status["samples_per_s"]:
         rows["speed"] = f"{status['samples_per_s']:.0f} samples/s, {duration(status['age_s'])} ago"
         if status["step_p99_ms"]:
-            rows["speed"] += f"; a step {status['step_p50_ms']:.1f} ms, one in a hundred {status['step_p99_ms']:.1f} ms"
-        rows["remaining"] = duration(status["eta_s"]) + (" from then" if process else " once it goes on")
+            rows["speed"] += (
+                f"; a step {status['step_p50_ms']:.1f} ms, one in a hundred {status['step_p99_ms']:.1f} ms"
+            )
+        rows["remaining"] = duration(status["eta_s"]) + (
+            " from then" if process else " once it goes on"
+        )
     rows |= {name: text.format(train[name]) for name, text in _SHOWN.items() if name in train}
     if status["phase_share"]:
-        rows["a step"] = ", ".join(f"{phase} {100 * share:.0f} %" for phase, share in status["phase_share"].items())
+        rows["a step"] = ", ".join(
+            f"{phase} {100 * share:.0f} %" for phase, share in status["phase_share"].items()
+        )
     system = {"cpu_cores": status["cpu_cores"], **status["system"]}
     if any(system.values()):
-        rows["machine"] = ", ".join(f"{name} {value:.4g}" for name, value in system.items() if value is not None)
+        rows["machine"] = ", ".join(
+            f"{name} {value:.4g}" for name, value in system.items() if value is not None
+        )
     rows["last validation"] = _validation(status["last_validation"])
     rows["best validation"] = _validation(status["best_validation"])
     pointers = ("latest", "best")
-    names = [name + "".join(f" ({p})" for p in pointers if status[p] == name) for name in status["checkpoints"]]
+    names = [
+        name + "".join(f" ({p})" for p in pointers if status[p] == name)
+        for name in status["checkpoints"]
+    ]
     rows["checkpoints"] = ", ".join(names) or "none yet"
     table = Table(title=f"{status['run']} ({status['puzzle']})", show_header=False)
     for name, text in rows.items():
@@ -193,13 +240,19 @@ def _validation(row: Mapping[str, Any] | None) -> str:
 
 
 def draw(run: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, and every resume would wait for it
+    from matplotlib.backends.backend_agg import (
+        FigureCanvasAgg,
+    )  # slow to import, and every resume would wait for it
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5))
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel="samples (one puzzle for one segment)", ylabel="share of held-out puzzles")
-    rows = list({row["step"]: row for row in History(run).rows()}.values())  # the whole set's where it was looked at
+    axes = figure.add_subplot(
+        xlabel="samples (one puzzle for one segment)", ylabel="share of held-out puzzles"
+    )
+    rows = list(
+        {row["step"]: row for row in History(run).rows()}.values()
+    )  # the whole set's where it was looked at
     drawn = {
         "exact after the last segment": ("exact", -1),
         "exact after 4 segments": ("exact", min(4, len(rows[0]["exact"])) - 1),
@@ -209,7 +262,12 @@ def draw(run: Path) -> None:
     for label, (name, index) in drawn.items():
         axes.plot([row["samples"] for row in rows], [row[name][index] for row in rows], label=label)
     whole = [row for row in rows if row["kind"] == "whole"]
-    axes.plot([row["samples"] for row in whole], [row["score"] for row in whole], "k.", label="score on the whole set")
+    axes.plot(
+        [row["samples"] for row in whole],
+        [row["score"] for row in whole],
+        "k.",
+        label="score on the whole set",
+    )
     axes.set_ylim(0, 1)
     axes.grid(alpha=0.3)
     axes.legend()
