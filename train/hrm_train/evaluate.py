@@ -41,11 +41,11 @@ class Evaluation:
     segments: float  # mean, if the model itself halts
     halted_exact: float  # share, if the model itself halts
     loss: float  # of the answers after the last segment
-    pass_at: Mapping[int, float]  # k: share of tasks with the answer among the k most voted grids
+    pass_at: Mapping[int, float]  # k: share of tasks right in k trials, by votes
 
     @property
     def score(self) -> float:
-        """Share of proven puzzles, or of exact ones without proofs. The best checkpoint has most."""
+        """Share of proven puzzles, or of exact ones if no proof exists."""
         if self.proof_exists:
             return self.proven[-1]
         return self.exact[-1]
