@@ -1,20 +1,21 @@
 """A checkpoint on disk: a directory with weights, configuration and provenance; never pickle.
 
-    model.safetensors   the weights to use (the moving average where the trainer keeps one)
-    config.json         HRMConfig, unknown keys refused
-    meta.json           puzzle, step, samples seen, best validation, config digest, data fingerprint, commit, time, and
-                        the hash of every other file
+    model.safetensors   the weights to use (the moving average, if the trainer keeps one)
+    config.json         HRMConfig; unknown keys are rejected
+    meta.json           puzzle, step, samples, best validation, config digest, data fingerprint,
+                        commit, time, and the hash of every other file
 
-A trainer adds its own files beside these (`trainer.safetensors`, `trainer.json`) in the same atomic write.
+A trainer adds its own files (`trainer.safetensors`, `trainer.json`) in the same atomic write.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import safetensors.torch
+from torch import Tensor
 
 from hrm_host import atomic
 from hrm_host.atomic import sha256_of
@@ -23,19 +24,29 @@ from hrm_host.text import printable
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
 
-WEIGHTS, CONFIG, META = "model.safetensors", "config.json", "meta.json"
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+META = "meta.json"
 STEP = re.compile(r"step_([0-9]{1,18})")  # the name of a run's checkpoint
 POINTERS = ("latest", "best")
 MAX_POINTER_BYTES = 100
+MOST_NAMED = 3  # tensors that do not fit, in one message
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used; the message says what is wrong and what to do."""
+    """A checkpoint that cannot be used; the message names the problem and a remedy."""
 
 
-def save(path: Path, model: HRM, meta: Mapping[str, Any], write_more: Callable[[Path], None] | None = None) -> None:
-    """Writes the directory `path` whole or not at all; an older one of that name is replaced."""
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+def save(
+    path: Path,
+    model: HRM,
+    meta: Mapping[str, Any],
+    write_more: Callable[[Path], None] | None = None,
+) -> None:
+    """Writes the directory `path` whole or not at all; replaces an older one of that name."""
+    state: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        state[name] = tensor.detach().cpu().contiguous()
     with atomic.new_directory(path, replace=True) as directory:
         safetensors.torch.save_file(state, directory / WEIGHTS)
         (directory / CONFIG).write_text(model.config.to_json())
@@ -47,26 +58,35 @@ def save(path: Path, model: HRM, meta: Mapping[str, Any], write_more: Callable[[
 
 
 def load(path: Path) -> tuple[HRM, dict[str, Any]]:
-    """The model (in evaluation mode, float32, on the CPU) and its meta data; refuses what does not fit together."""
+    """Returns the model (evaluation mode, float32, on the CPU) and its meta data.
+
+    Raises CheckpointError if a file is damaged or does not fit the others.
+    """
     try:
         config = load_config(path)
         damaged = _damaged(path)
     except CheckpointError as error:
         raise CheckpointError(f"{error}; {_advice(path)}") from error
     if damaged:
-        raise CheckpointError(f"{path / damaged} is not as it was written (its hash says so); {_advice(path)}")
+        raise CheckpointError(
+            f"{path / damaged} is not as it was written (its hash differs); {_advice(path)}"
+        )
     model = HRM(config)
     try:
         state = safetensors.torch.load_file(path / WEIGHTS)
     except (OSError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{path / WEIGHTS} cannot be read ({error}); copy or train it again") from error
+        raise CheckpointError(
+            f"{path / WEIGHTS} cannot be read ({error}); copy or train it again"
+        ) from error
     load_state(model, state, path / WEIGHTS)
     return model.eval(), read_json(path / META)
 
 
 def load_config(path: Path) -> HRMConfig:
     if not path.is_dir():
-        raise CheckpointError(f"{path} is not a checkpoint directory; give one that hrm-train or hrm-import wrote")
+        raise CheckpointError(
+            f"{path} is not a checkpoint directory; give one that hrm-train or hrm-import wrote"
+        )
     try:
         return HRMConfig.from_mapping(read_json(path / CONFIG))
     except (TypeError, ValueError) as error:
@@ -74,56 +94,90 @@ def load_config(path: Path) -> HRMConfig:
 
 
 def _damaged(path: Path) -> str:
-    """The first file that is missing or not as `meta.json` says it was written, or nothing."""
+    """The first file that is missing or differs from its hash in `meta.json`, or nothing."""
     hashes = read_json(path / META).get("sha256", {})  # older checkpoints have none
     if not isinstance(hashes, dict):
         return META
-    return next((n for n, digest in hashes.items() if not (path / n).is_file() or sha256_of(path / n) != digest), "")
+    for name, digest in cast("dict[str, str]", hashes).items():
+        file = path / name
+        if not file.is_file() or sha256_of(file) != digest:
+            return name
+    return ""
 
 
 def load_state(model: HRM, state: Mapping[str, Any], source: Path) -> None:
-    """Copies tensors in; a missing, surplus or misshapen one is refused by name."""
+    """Copies tensors in; raises CheckpointError with the names of those that do not fit."""
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if found != expected:
-        odd = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))[:3]
-        detail = "; ".join(f"{name}: expected {expected.get(name)}, found {found.get(name)}" for name in odd)
-        raise CheckpointError(f"{source} does not fit its configuration ({detail}); the files come from different runs")
+        names = sorted({*expected, *found})
+        odd = [name for name in names if expected.get(name) != found.get(name)]
+        problems: list[str] = []
+        for name in odd[:MOST_NAMED]:
+            problems.append(f"{name}: expected {expected.get(name)}, found {found.get(name)}")
+        raise CheckpointError(
+            f"{source} does not fit its configuration ({'; '.join(problems)}); "
+            "the files come from different runs"
+        )
     model.load_state_dict(dict(state))
 
 
 def read_json(file: Path) -> dict[str, Any]:
     try:
         values = json_from(text_of(file))
-        if not isinstance(values, dict):
-            raise ValueError("it holds no JSON object")
-        return values
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file} cannot be read ({error}); the checkpoint is incomplete, use another") from error
+        raise CheckpointError(_unreadable(file, error)) from error
+    if not isinstance(values, dict):
+        raise CheckpointError(_unreadable(file, "it does not hold a JSON object"))
+    return values
+
+
+def _unreadable(file: Path, reason: object) -> str:
+    return f"{file} cannot be read ({reason}); the checkpoint is incomplete, use another"
 
 
 def point(pointer: Path, target: Path) -> None:
-    """Makes `pointer` a file that names the checkpoint `target` (a plain file, so that it works on every system)."""
+    """Makes `pointer` a file that names the checkpoint `target`.
+
+    It is a plain file, so it works on every system.
+    """
     atomic.write_text(pointer, target.name + "\n")
 
 
 def resolve(path: Path) -> Path:
-    """A checkpoint from its directory, or from the pointer (`latest`, `best`) of a run, which names one of the run."""
+    """Returns the checkpoint that a pointer (`latest`, `best`) of a run names.
+
+    Any other path is returned as it is. Raises CheckpointError if the pointer leaves its run.
+    """
     if path.name not in POINTERS:
         return path
     run = path.parent
     try:
-        name = path.resolve().name if path.is_dir() else text_of(path, MAX_POINTER_BYTES).strip()
+        name = _named(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); {_advice(path)}") from error
-    is_of_run = STEP.fullmatch(name) and (run / name).resolve() == run.resolve() / name and (run / name).is_dir()
-    if not is_of_run or (path.is_dir() and path.resolve().parent != run.resolve()):
-        raise CheckpointError(f"{path} names no checkpoint of the run ({printable(name)!r}); {_advice(path)}")
-    return run / name
+    found = run / name
+    is_step = STEP.fullmatch(name) is not None and found.is_dir()
+    if is_step and found.resolve() == run.resolve() / name and _stays_in(run, path):
+        return found
+    raise CheckpointError(
+        f"{path} does not name a checkpoint of the run ({printable(name)!r}); {_advice(path)}"
+    )
+
+
+def _named(pointer: Path) -> str:
+    """The name in a pointer; older runs have links to directories."""
+    if pointer.is_dir():
+        return pointer.resolve().name
+    return text_of(pointer, MAX_POINTER_BYTES).strip()
+
+
+def _stays_in(run: Path, pointer: Path) -> bool:
+    return not pointer.is_dir() or pointer.resolve().parent == run.resolve()
 
 
 def steps_of(run: Path) -> list[Path]:
-    """The checkpoints of a run in the order of their steps; other files and links are passed over."""
+    """The checkpoints of a run in the order of their steps; skips other files and links."""
     found: dict[int, Path] = {}
     for path in run.glob("step_*"):
         named = STEP.fullmatch(path.name)
@@ -134,7 +188,10 @@ def steps_of(run: Path) -> list[Path]:
 
 def last_whole(run: Path) -> Path | None:
     """The last checkpoint of a run whose files are as they were written."""
-    return next(filter(_is_whole, reversed(steps_of(run))), None)
+    for path in reversed(steps_of(run)):
+        if _is_whole(path):
+            return path
+    return None
 
 
 def _is_whole(path: Path) -> bool:
@@ -146,9 +203,11 @@ def _is_whole(path: Path) -> bool:
 
 
 def _advice(path: Path) -> str:
-    """What to do without the checkpoint or the pointer at `path`."""
+    """The remedy for a damaged checkpoint or pointer at `path`."""
     whole = last_whole(path.parent)
     if whole is None:
         return "copy or train the checkpoint again"
-    pointer = path if path.name in POINTERS else path.parent / POINTERS[0]
+    pointer = path
+    if path.name not in POINTERS:
+        pointer = path.parent / POINTERS[0]
     return f"{whole.name} is whole: write {whole.name} into {pointer} to continue from it"

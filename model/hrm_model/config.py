@@ -1,4 +1,9 @@
-"""The sizes and rules of one Hierarchical Reasoning Model, as written into a checkpoint's `config.json`."""
+"""The sizes and rules of one Hierarchical Reasoning Model, as in a checkpoint's `config.json`.
+
+`HRMConfig` is the one record of all families, because it is the format of files on disk. Each
+group of fields says which family reads it, and `_check_FAMILY` rejects values that a family
+cannot use.
+"""
 
 import hashlib
 import json
@@ -10,34 +15,49 @@ from typing import Any, Literal, get_args
 Arch = Literal["hrm", "trm", "transformer"]
 Blocks = Literal["attention", "mixer", "relational"]
 Positions = Literal["rope", "learned", "none"]
-MOST, FEW, MOST_VALUES = 1 << 24, 1 << 10, 1 << 31  # 80 times the published model, whose ARC has half of 1 << 30
 HaltRule = Literal["difference", "q_halt"]
+
+MOST = 1 << 24  # of any width, length or number of puzzle ids
+FEW = 1 << 10  # of heads, symbols, cycles and layers
+MOST_VALUES = 1 << 31  # of all tensors; 80 times the published model, whose ARC has half of 1 << 30
+SWIGLU_MULTIPLE = 256  # the published SwiGLU width is a multiple of it
+
+WIDE = ("vocab_size", "seq_len", "num_puzzle_ids", "hidden_size", "max_segments")
+NARROW = ("num_heads", "num_symbols", "high_cycles", "low_cycles", "high_layers", "low_layers")
+POSITIVE = ("expansion", "rope_theta", "rms_norm_eps")
+CHOICES = {"arch": Arch, "blocks": Blocks, "positions": Positions, "halt_rule": HaltRule}
 
 
 @dataclass(frozen=True, kw_only=True)
 class HRMConfig:
     """Everything that determines the network; defaults are the published 27 M model (HRM, 2025).
 
-    `arch` "trm" is the Tiny Recursive Model (2025): the low level's blocks are the high level's too, and gradients pass
-    the whole last high cycle. "transformer" is the baseline of equal parameters: the same blocks one after another,
-    once, so its cycles do not matter, its carry passes through and it has a single segment.
-    `blocks` "mixer" have a SwiGLU over the positions in place of attention, "relational" are those of `relational.py`.
-    With `random_start` each of their vectors has a random start of its own: what the relations cannot tell apart can be
-    told apart, and a symmetric copy is another attempt.
+    `arch`: "trm" is the Tiny Recursive Model (2025). One level serves as low and high level, and
+    gradients pass the whole last high cycle. "transformer" is the baseline of equal parameters.
+    It runs the same blocks once, one after another, so it ignores cycles, passes its carry
+    through, and has a single segment.
+
+    `blocks`: "mixer" blocks have a SwiGLU over the positions instead of attention. "relational"
+    blocks are those of `relational.py`.
+
+    `random_start` gives each vector of a relational model a random start of its own. The model
+    can then tell apart what the relations cannot, and a symmetric copy is another attempt.
     """
 
     vocab_size: int
     seq_len: int
     arch: Arch = "hrm"
     blocks: Blocks = "attention"
-    board: tuple[int, ...] = ()  # of relational blocks: (rows, columns), or (bands, rows, stacks, columns)
-    num_symbols: int = 1  # a position holds a vector for each of so many last tokens
-    num_fixed: int = 0  # of them, the first, that are not exchanged with the others
+    # relational blocks
+    board: tuple[int, ...] = ()  # (rows, columns), or (bands, rows, stacks, columns)
+    num_symbols: int = 1  # the last tokens of the vocabulary; a position holds a vector for each
+    num_fixed: int = 0  # the first symbols, which are not exchanged with the others
     num_hints: int = 0  # kinds that the low level also learns in training
     random_start: bool = False
+    # all families
     num_puzzle_ids: int = 1
-    puzzle_vector_size: int = 512  # width of a puzzle-embedding row; 0 leaves the prefix out
-    puzzle_positions: int = 0  # that the row takes; 0: as many as it needs
+    puzzle_vector_size: int = 512  # width of a puzzle-embedding row; 0: none
+    puzzle_positions: int = 0  # of the prefix that holds the row; 0: as many as it needs
     hidden_size: int = 512
     num_heads: int = 8
     expansion: float = 4.0
@@ -45,93 +65,138 @@ class HRMConfig:
     low_cycles: int = 2
     high_layers: int = 4
     low_layers: int = 4
+    # attention blocks
     positions: Positions = "rope"
     rope_theta: float = 10000.0
+    # all families
     rms_norm_eps: float = 1e-5
     max_segments: int = 16
-    halt_rule: HaltRule = "difference"  # q_halt - q_continue is the margin, or q_halt where q_continue is not learnt
+    halt_rule: HaltRule = (
+        "difference"  # margin: q_halt - q_continue, or q_halt if q_continue is untrained
+    )
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "seq_len", "num_puzzle_ids", "hidden_size", "max_segments")
-        few = ("num_heads", "num_symbols", "high_cycles", "low_cycles", "high_layers", "low_layers")
-        for name, most in (*((name, MOST) for name in sizes), *((name, FEW) for name in few)):
+        self._check_bounds()
+        self._check_choices()
+        if self.arch == "transformer":
+            self._check_transformer()
+        if self.arch == "trm":
+            self._check_trm()
+        if self.blocks == "relational":
+            self._check_relational()
+        self._check_puzzle_vector()
+        self._check_total()
+
+    def _check_bounds(self) -> None:
+        limits = {**dict.fromkeys(WIDE, MOST), **dict.fromkeys(NARROW, FEW)}
+        for name, most in limits.items():
             value = getattr(self, name)
             is_size = isinstance(value, int) and 1 <= value <= most
             _require(is_size, f"{name} is {value!r}, but must be a whole number from 1 to {most}")
-        for name in ("expansion", "rope_theta", "rms_norm_eps"):
+        for name in POSITIVE:
             value = getattr(self, name)
-            _require(isinstance(value, int | float) and 0 < value < MOST, f"{name} is {value!r}, but must be positive")
-        for name, kind in (("arch", Arch), ("blocks", Blocks), ("positions", Positions), ("halt_rule", HaltRule)):
-            value, choices = getattr(self, name), get_args(kind)
-            _require(value in choices, f"{name} is {value!r}; choose {' or '.join(map(repr, choices))}")
+            is_positive = isinstance(value, int | float) and 0 < value < MOST
+            _require(is_positive, f"{name} is {value!r}, but must be positive")
+
+    def _check_choices(self) -> None:
+        for name, kind in CHOICES.items():
+            value = getattr(self, name)
+            choices = get_args(kind)
+            listed = " or ".join(map(repr, choices))
+            _require(value in choices, f"{name} is {value!r}; choose {listed}")
         _require(
             self.hidden_size % (2 * self.num_heads) == 0,
-            f"hidden_size {self.hidden_size} must be a multiple of twice num_heads {self.num_heads}, "
-            "since rotary positions pair the halves of each head",
-        )
-        _require(
-            self.arch != "transformer" or self.max_segments == 1,
-            f"max_segments is {self.max_segments}, but a transformer answers in a single segment; set max_segments=1",
-        )
-        if self.blocks == "relational":
-            self._check_relations()
-        _require(
-            self.arch != "trm" or self.high_layers == self.low_layers,
-            f"high_layers is {self.high_layers} and low_layers {self.low_layers}, but a TRM has one level for both; "
-            "set them alike",
-        )
-        size, room = self.puzzle_vector_size, self.puzzle_positions * self.hidden_size
-        _require(size >= 0, f"puzzle_vector_size is {size}, but must not be negative")
-        _require(
-            self._num_values <= MOST_VALUES,
-            f"hidden_size {self.hidden_size} and the other sizes make {self._num_values:.1e} values, but at most "
-            f"{MOST_VALUES:.1e} are allocated; take smaller ones",
-        )
-        _require(
-            self.puzzle_positions == 0 or 0 < size <= room,
-            f"a puzzle vector of {size} values does not go with puzzle_positions {self.puzzle_positions} of "
-            f"{self.hidden_size}; set puzzle_positions=0 for as many as it needs",
+            f"hidden_size {self.hidden_size} must be a multiple of twice num_heads "
+            f"{self.num_heads}, because rotary positions pair the halves of each head",
         )
 
-    def _check_relations(self) -> None:
-        board, symbols = self.board, self.num_symbols
+    def _check_transformer(self) -> None:
+        _require(
+            self.max_segments == 1,
+            f"max_segments is {self.max_segments}, but a transformer answers in a single segment; "
+            "set max_segments=1",
+        )
+
+    def _check_trm(self) -> None:
+        _require(
+            self.high_layers == self.low_layers,
+            f"high_layers is {self.high_layers} and low_layers is {self.low_layers}, but a TRM has "
+            "one level for both; set them alike",
+        )
+
+    def _check_relational(self) -> None:
+        board = self.board
+        symbols = self.num_symbols
         _require(
             len(board) in (2, 4) and math.prod(board) == self.seq_len,
-            f"board {board} does not give {self.seq_len} positions as rows and columns, or as bands, rows, stacks and "
-            "columns; take the puzzle's own geometry",
+            f"board {board} does not give {self.seq_len} positions as rows and columns, or as "
+            "bands, rows, stacks and columns; use the puzzle's own geometry",
         )
+        has_equal_parts = self.hidden_size % symbols == 0 and symbols <= self.vocab_size
         _require(
-            self.hidden_size % symbols == 0 and symbols <= self.vocab_size and 0 <= self.num_fixed < symbols,
-            f"hidden_size {self.hidden_size} does not share out among {symbols} symbols, {self.num_fixed} of them "
-            "fixed; choose a multiple",
+            has_equal_parts and 0 <= self.num_fixed < symbols,
+            f"hidden_size {self.hidden_size} does not divide among {symbols} symbols, "
+            f"{self.num_fixed} of them fixed; choose a multiple",
         )
-        _require(
-            not self.has_colours or (symbols == self.vocab_size and self.num_channels % (4 * self.num_heads) == 0),
-            f"{symbols} of {self.vocab_size} tokens, {self.num_channels} channels and {self.num_heads} heads do "
-            "not go with a plain board; choose 1 symbol or all, and channels a multiple of four times num_heads",
-        )
+        if self.has_colours:
+            self._check_colours()
         _require(
             self.arch == "hrm" and self.positions == "rope" and self.puzzle_positions == 0,
-            "relational blocks know no prefix, learned positions, TRM or transformer; leave arch and positions as they "
-            "are and set puzzle_positions=0",
+            "relational blocks do not support a prefix, learned positions, TRM or transformer; "
+            "keep the defaults of arch and positions and set puzzle_positions=0",
         )
         size = self.puzzle_vector_size
         _require(
             size == 0 or (self.has_colours and size % symbols == 0),
-            f"a puzzle vector of {size} values does not share out among {symbols} symbols of a board {board}; set "
-            "puzzle_vector_size=0, or a multiple where the cells of a plain board hold symbols",
+            f"a puzzle vector of {size} values does not divide among {symbols} symbols of a board "
+            f"{board}; set puzzle_vector_size=0, or a multiple if the cells of a plain "
+            "board hold symbols",
+        )
+
+    def _check_colours(self) -> None:
+        symbols = self.num_symbols
+        has_whole_heads = self.num_channels % (4 * self.num_heads) == 0
+        _require(
+            symbols == self.vocab_size and has_whole_heads,
+            f"{symbols} of {self.vocab_size} tokens, {self.num_channels} channels and "
+            f"{self.num_heads} heads do not fit a plain board; choose 1 symbol or all, and "
+            "channels a multiple of four times num_heads",
+        )
+
+    def _check_puzzle_vector(self) -> None:
+        size = self.puzzle_vector_size
+        room = self.puzzle_positions * self.hidden_size
+        _require(size >= 0, f"puzzle_vector_size is {size}, but must not be negative")
+        _require(
+            self.puzzle_positions == 0 or 0 < size <= room,
+            f"a puzzle vector of {size} values does not fit puzzle_positions "
+            f"{self.puzzle_positions} of {self.hidden_size}; set puzzle_positions=0 for as many as "
+            "it needs",
+        )
+
+    def _check_total(self) -> None:
+        _require(
+            self._num_values <= MOST_VALUES,
+            f"hidden_size {self.hidden_size} and the other sizes make {self._num_values:.1e} "
+            f"values, but at most {MOST_VALUES:.1e} are allocated; choose smaller ones",
         )
 
     @property
     def _num_values(self) -> float:
-        """What the network allocates, roughly and rather too much."""
-        of_layers = (self.high_layers + self.low_layers) * (4 + 3 * self.expansion) * self.hidden_size**2
+        """An upper bound of what the network allocates."""
+        num_layers = self.high_layers + self.low_layers
+        of_layers = num_layers * (4 + 3 * self.expansion) * self.hidden_size**2
         of_positions = (self.vocab_size + 2 * self.num_positions) * self.hidden_size
         return of_layers + of_positions + self.num_puzzle_ids * self.puzzle_vector_size
 
     @property
+    def has_units(self) -> bool:
+        """Whether the board has rows, columns and boxes (Sudoku)."""
+        return len(self.board) == 4
+
+    @property
     def has_colours(self) -> bool:
-        """Whether cells of a plain board hold symbols (ARC)."""
+        """Whether the cells of a plain board hold symbols (ARC)."""
         return self.blocks == "relational" and len(self.board) == 2 and self.num_symbols > 1
 
     @property
@@ -140,8 +205,22 @@ class HRMConfig:
 
     @property
     def num_channels(self) -> int:
-        """Width of one vector: of a candidate where symbols can be exchanged, else of a position."""
+        """Width of one vector: a candidate's if symbols can be exchanged, else a position's."""
         return self.hidden_size // self.num_symbols
+
+    @property
+    def num_token_vectors(self) -> int:
+        """Rows of the token embedding: tokens, or states of a symbol and fixed symbols."""
+        if self.num_symbols > 1:
+            return 3 + self.num_fixed
+        return self.vocab_size
+
+    @property
+    def num_answer_vectors(self) -> int:
+        """Rows of the answer head: each token, or one that all symbols share."""
+        if self.num_symbols > 1:
+            return 1
+        return self.vocab_size
 
     @property
     def inner_size(self) -> int:
@@ -150,9 +229,9 @@ class HRMConfig:
 
     @property
     def prefix_len(self) -> int:
-        """Positions in front of the puzzle's tokens that carry its embedding row (zero-padded to whole positions).
+        """Positions in front of the tokens that hold the puzzle's vector, zero-padded.
 
-        None of relational blocks, which add it to every position.
+        Relational blocks have none: they add the vector to every position.
         """
         if self.blocks == "relational":
             return 0
@@ -168,13 +247,15 @@ class HRMConfig:
 
     @property
     def num_learnt_steps(self) -> int:
-        """How many low calls of a segment, its last, keep a gradient: as published, one of HRM, a cycle's of TRM.
+        """Low steps at the end of a segment that keep a gradient: 1 of HRM, a cycle of TRM.
 
-        All of relational blocks, where a cycle is a single step.
+        Relational blocks keep all, because one of their cycles is a single step.
         """
         if self.blocks == "relational":
             return self.high_cycles * self.low_cycles
-        return self.low_cycles if self.arch == "trm" else 1
+        if self.arch == "trm":
+            return self.low_cycles
+        return 1
 
     @property
     def intermediate_size(self) -> int:
@@ -182,8 +263,9 @@ class HRMConfig:
         return self.intermediate_of(self.hidden_size)
 
     def intermediate_of(self, width: int) -> int:
-        """Two thirds of `expansion`, rounded up to a multiple of 256 as published."""
-        return -(-round(self.expansion * width * 2 / 3) // 256) * 256
+        """Two thirds of `expansion`, rounded up to a multiple of SWIGLU_MULTIPLE as published."""
+        wanted = round(self.expansion * width * 2 / 3)
+        return -(-wanted // SWIGLU_MULTIPLE) * SWIGLU_MULTIPLE
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
@@ -194,11 +276,15 @@ class HRMConfig:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "HRMConfig":
-        """Refuses unknown keys, so that a misspelt setting never passes for a default."""
+        """Rejects unknown keys, so a misspelled setting never becomes a default."""
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(values) - known)
-        _require(not unknown, f"the model configuration has unknown keys {unknown}; known keys are {sorted(known)}")
-        read: dict[str, Any] = {**values, "board": tuple(values.get("board", ()))}  # a list in JSON
+        _require(
+            not unknown,
+            f"the model configuration has unknown keys {unknown}; known keys are {sorted(known)}",
+        )
+        board = tuple(values.get("board", ()))  # JSON has lists, not tuples
+        read: dict[str, Any] = {**values, "board": board}
         return cls(**read)
 
 

@@ -1,21 +1,30 @@
-"""A relational model on another board or with more channels.
+"""A relational model on another board, or with more channels.
 
-Its weights know the puzzle's relations and not how large a board is.
+Its weights know the puzzle's relations and do not depend on the board's size.
 """
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
-from hrm_puzzles.puzzle import Puzzle
+from hrm_puzzles.puzzle import Hinted, Puzzle
+
+NOISE = 0.01  # share of a fresh weight in a new channel: from zero it would learn nothing
+NEIGHBORHOOD = 9  # a cell and its eight neighbors
+NEAR = "near_proj.weight"
+READING = (NEAR, "head.weight")  # matrices that read the state
+WRITING = ("out_proj.weight", "_init")  # tensors that write the state
+STARTS = ("high_init", "low_init")
 
 
 def config_on(config: HRMConfig, puzzle: Puzzle) -> HRMConfig:
-    """The sizes of a relational model on the board of that puzzle: its weights do not know one."""
+    """The sizes of a relational model on the puzzle's board."""
     geometry = puzzle.geometry
     return replace(
         config,
@@ -28,10 +37,28 @@ def config_on(config: HRMConfig, puzzle: Puzzle) -> HRMConfig:
     )
 
 
-def on_board(model: HRM, puzzle: Puzzle) -> HRM:
-    """The model, or where its blocks are relational one of the same weights for the board of that puzzle.
+def config_from(path: Path, puzzle: Puzzle) -> HRMConfig:
+    """The sizes of the checkpoint at `path` if it trains on with this puzzle."""
+    config = checkpoint.load_config(checkpoint.resolve(path))
+    if config.blocks == "relational":
+        config = config_on(config, puzzle)
+    if not config.num_hints:
+        return config
+    return replace(config, num_hints=num_hints_of(puzzle))
 
-    Random starts belong to a board: those of another are drawn anew, always the same.
+
+def num_hints_of(puzzle: Puzzle) -> int:
+    """How many kinds of hints the puzzle gives in training."""
+    if isinstance(puzzle, Hinted):
+        return puzzle.num_hints
+    return 0
+
+
+def on_board(model: HRM, puzzle: Puzzle) -> HRM:
+    """Returns a relational model with the same weights for the puzzle's board.
+
+    Other models are returned as they are. Random starts belong to a board, so another board gets
+    new ones, always the same. Raises ValueError if the weights do not fit the puzzle.
     """
     config = model.config
     if config.blocks != "relational":
@@ -41,36 +68,47 @@ def on_board(model: HRM, puzzle: Puzzle) -> HRM:
         other = HRM(config_on(config, puzzle))
     weights = model.state_dict()
     if config.random_start and other.config.board != config.board:
-        weights |= {name: other.get_buffer(name) for name in ("high_init", "low_init")}
+        for name in STARTS:
+            weights[name] = other.get_buffer(name)
     for name, own in other.state_dict().items():
         if own.shape != weights[name].shape:
-            raise ValueError(f"weights of a board {config.board} have no {name} for {puzzle.name}; choose its own kind")
+            raise ValueError(
+                f"weights of a board {config.board} lack {name} for {puzzle.name}; "
+                "choose a checkpoint of the same kind of puzzle"
+            )
     other.load_state_dict(weights)
     return other.train(model.training)
 
 
-NOISE = 0.01  # share of a fresh weight that a new channel begins with: none would learn from zero
-
-
 def widened(model: HRM, wide: HRM) -> dict[str, Tensor]:
-    """The state of `wide`, fresh and of more channels a cell, that makes it compute what `model` does, but for noise.
+    """Returns a state of `wide`, a fresh model with more channels, that computes what `model` does.
 
-    Normalisation divides by the root of the mean over all channels, so the old ones are written larger and read
-    smaller. After Net2WiderNet (arXiv:1511.05641). Refuses fewer channels, and vectors of symbols.
+    The results differ only by noise. Normalization divides by the root of the mean over all
+    channels, so the old channels are written larger and read smaller. After Net2WiderNet
+    (arXiv:1511.05641). Raises ValueError for fewer channels, and for vectors of symbols.
     """
-    before, after = model.config.hidden_size, wide.config.hidden_size
-    if model.config.blocks != "relational" or model.config.num_symbols > 1 or after < before:
+    before = model.config.hidden_size
+    after = wide.config.hidden_size
+    is_grid = model.config.blocks == "relational" and model.config.num_symbols == 1
+    if not is_grid or after < before:
         raise ValueError(
-            f"weights of {before} channels cannot be widened to {after}; only those of a grid can, to more"
+            f"weights of {before} channels cannot be widened to {after}; "
+            "only weights of a grid can, and only to more channels"
         )
-    scale, state = math.sqrt(after / before), wide.state_dict()
+    scale = math.sqrt(after / before)
+    state = wide.state_dict()
     for name, old in model.state_dict().items():
         new = state[name]
-        if name.endswith("near_proj.weight"):  # [F, 9 D]; what it reads of new channels is small already
-            old, new = old.unflatten(1, (9, -1)), new.unflatten(1, (9, -1))
+        if name.endswith(NEAR):
+            # [F, 9 D]: each neighbor has its channels. What reads new channels is small already.
+            old = old.unflatten(1, (NEIGHBORHOOD, -1))
+            new = new.unflatten(1, (NEIGHBORHOOD, -1))
         elif old.shape != new.shape:
             new *= NOISE
-        is_read = name.endswith(("near_proj.weight", "head.weight"))
-        is_written = name.endswith(("out_proj.weight", "_init"))
-        new[tuple(map(slice, old.shape))] = old / scale if is_read else old * scale if is_written else old
+        if name.endswith(READING):
+            old = old / scale
+        elif name.endswith(WRITING):
+            old = old * scale
+        corner = tuple(slice(size) for size in old.shape)
+        new[corner] = old
     return state

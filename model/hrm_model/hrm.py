@@ -1,10 +1,12 @@
 """The Hierarchical Reasoning Model: one segment, from carry to carry. Read `HRM.think` first.
 
-The same class is the Tiny Recursive Model and the plain transformer of equal parameters (`arch` in `config.py`).
+The same class is the Tiny Recursive Model and the plain transformer of equal parameters (`arch`
+in `config.py`). `relational.py` holds what relational models embed and halt by, and their
+blocks.
 
-Shapes: B batch, T tokens, P prefix, N = P + T positions, D hidden, E puzzle-vector width, V vocabulary.
-Source: the published models (sapientinc/HRM and SamsungSAILMontreal/TinyRecursiveModels, 2025); float32 results equal
-theirs for equal weights.
+Shapes: B batch, T tokens, P prefix, N = P + T positions, D hidden, E puzzle-vector width, V
+vocabulary. Source: the published models (sapientinc/HRM and
+SamsungSAILMontreal/TinyRecursiveModels, 2025). With equal weights, float32 results equal theirs.
 """
 
 import math
@@ -14,9 +16,20 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from hrm_model import relational
 from hrm_model.config import HRMConfig
-from hrm_model.layers import Level, Linear, Rotation, rotary_table, truncated_normal_
-from hrm_model.relational import block_of, matrix_of_symbols, table_of_symbols
+from hrm_model.layers import (
+    Block,
+    Level,
+    Linear,
+    MixerBlock,
+    Rotation,
+    q_values,
+    rotary_table,
+    truncated_normal_,
+)
+
+INITIAL_Q = -5.0  # bias of both Q values, as published: an untrained model never wants to halt
 
 
 class Carry(NamedTuple):
@@ -29,8 +42,14 @@ class Carry(NamedTuple):
         return Carry(self.z_high_BND.detach(), self.z_low_BND.detach())
 
     def where(self, fresh_B: Tensor, start: "Carry") -> "Carry":
-        """Rows that begin a new puzzle take `start`; a select, so that garbage (NaN) in a stale row cannot leak."""
-        return Carry(*(torch.where(fresh_B[:, None, None], new, old) for new, old in zip(start, self, strict=True)))
+        """Replaces the rows that begin a new puzzle by `start`.
+
+        It selects instead of multiplying, so NaN in a stale row cannot leak.
+        """
+        fresh_B11 = fresh_B[:, None, None]
+        z_high_BND = torch.where(fresh_B11, start.z_high_BND, self.z_high_BND)
+        z_low_BND = torch.where(fresh_B11, start.z_low_BND, self.z_low_BND)
+        return Carry(z_high_BND, z_low_BND)
 
 
 class SegmentOutput(NamedTuple):
@@ -41,7 +60,7 @@ class SegmentOutput(NamedTuple):
 
 
 class HRM(nn.Module):
-    """The network. Its puzzle-embedding table is a buffer: rows are trained by their own sparse optimiser."""
+    """The network. Its puzzle table is a buffer because a sparse optimizer trains its rows."""
 
     high_init: Tensor
     low_init: Tensor
@@ -52,52 +71,63 @@ class HRM(nn.Module):
     def __init__(self, config: HRMConfig) -> None:
         super().__init__()
         self.config = config
-        width, has_symbols = config.num_channels, config.num_symbols > 1
-        num_parts = 3 + config.num_fixed if has_symbols else config.vocab_size
-        self.embed_tokens = nn.Parameter(truncated_normal_(torch.empty(num_parts, width), 1 / math.sqrt(width)))
+        width = config.num_channels
+        self.embed_tokens = _vectors(config.num_token_vectors, width)
         if config.blocks == "relational" and config.puzzle_vector_size:
             self.vector_proj = Linear(config.puzzle_vector_size // config.num_symbols, width)
         if config.positions == "learned":
-            self.embed_positions = nn.Parameter(
-                truncated_normal_(torch.empty(config.num_positions, width), 1 / math.sqrt(width))
-            )
+            self.embed_positions = _vectors(config.num_positions, width)
+        block = _block_of(config)
         if config.arch != "trm":
-            self.high_level = Level(config, config.high_layers, block_of(config))
-        self.low_level = Level(config, config.low_layers, block_of(config))
-        self.lm_head = Linear(width, 1 if has_symbols else config.vocab_size)
-        self.hint_head = Linear(config.hidden_size, config.num_hints) if config.num_hints else None
+            self.high_level = Level(config, config.high_layers, block)
+        self.low_level = Level(config, config.low_layers, block)
+        self.lm_head = Linear(width, config.num_answer_vectors)
+        self.hint_head = None
+        if config.num_hints:
+            self.hint_head = Linear(config.hidden_size, config.num_hints)
         self.q_head = nn.Linear(width, 2)
         nn.init.zeros_(self.q_head.weight)
-        nn.init.constant_(self.q_head.bias, -5.0)
-        start = (config.num_positions, config.hidden_size) if config.random_start else (width,)
+        nn.init.constant_(self.q_head.bias, INITIAL_Q)
+        self._add_buffers()
+
+    def _add_buffers(self) -> None:
+        config = self.config
+        start: tuple[int, ...] = (config.num_channels,)
+        if config.random_start:
+            start = (config.num_positions, config.hidden_size)
+        table_size = (config.num_puzzle_ids, config.puzzle_vector_size)
         self.register_buffer("high_init", truncated_normal_(torch.empty(start), 1.0))
         self.register_buffer("low_init", truncated_normal_(torch.empty(start), 1.0))
-        self.register_buffer("puzzle_table", torch.zeros(config.num_puzzle_ids, config.puzzle_vector_size))
+        self.register_buffer("puzzle_table", torch.zeros(table_size))
         cos, sin = rotary_table(config)
         self.register_buffer("_cos", cos, persistent=False)
         self.register_buffer("_sin", sin, persistent=False)
 
     @property
     def levels(self) -> list[Level]:
-        """High and low, or the one that is both."""
-        return [self.low_level] if self.config.arch == "trm" else [self.high_level, self.low_level]
+        """The high and the low level; a TRM has one level for both."""
+        if self.config.arch == "trm":
+            return [self.low_level]
+        return [self.high_level, self.low_level]
 
     def start(self, num_rows: int) -> Carry:
-        """The state every puzzle begins with, as broadcast views [B, N, D]."""
+        """The state in which every puzzle begins, as broadcast views [B, N, D]."""
         shape = (num_rows, self.config.num_positions, self.config.hidden_size)
-        copies = shape[-1] // self.high_init.shape[-1]
-        return Carry(*(init.tile(copies).expand(shape) for init in (self.high_init, self.low_init)))
+        copies = self.config.hidden_size // self.high_init.shape[-1]
+        z_high_BND = self.high_init.tile(copies).expand(shape)
+        z_low_BND = self.low_init.tile(copies).expand(shape)
+        return Carry(z_high_BND, z_low_BND)
 
     def segment(self, carry: Carry, tokens_BT: Tensor, puzzle_ids_B: Tensor) -> SegmentOutput:
-        """One ACT segment. tokens_BT int [B, T], puzzle_ids_B int [B]; the new carry is detached."""
+        """Runs one ACT segment of int tokens and puzzle ids; detaches the new carry."""
         output = self.think(carry, tokens_BT, self.puzzle_table[puzzle_ids_B])
         return output._replace(carry=output.carry.detach())
 
     def think(self, carry: Carry, tokens_BT: Tensor, puzzle_vector_BE: Tensor) -> SegmentOutput:
-        """One segment from gathered puzzle rows; only the last calls keep a gradient (`num_learnt_steps`).
+        """Runs one segment from gathered puzzle rows. Only the last steps keep a gradient.
 
-        The carry's type is the type of all activations, as published (weights stay in theirs and are cast where used).
-        The new carry is still attached, so that a trainer may let gradients pass from one segment to the one before.
+        All activations take the carry's type, as published. Weights are cast at each use.
+        The new carry is still attached, so gradients may pass to the previous segment.
         """
         x_BND = self.embed(tokens_BT, puzzle_vector_BE).to(carry.z_high_BND.dtype)
         if self.config.arch == "transformer":
@@ -105,31 +135,70 @@ class HRM(nn.Module):
         else:
             carry = self._recur(carry, x_BND)
             state_BND = carry.z_high_BND
-        logits_BTV = F.linear(state_BND, self.answer_matrix().to(state_BND.dtype))[:, self.config.prefix_len :]
-        return SegmentOutput(carry, logits_BTV, *self._halting(state_BND))
+        answer_matrix_VD = self.answer_matrix().to(state_BND.dtype)
+        logits_BNV = F.linear(state_BND, answer_matrix_VD)
+        logits_BTV = logits_BNV[:, self.config.prefix_len :]
+        q_halt_B, q_continue_B = self._halting(state_BND)
+        return SegmentOutput(carry, logits_BTV, q_halt_B, q_continue_B)
 
     @torch.no_grad()
-    def halting(self, carry: Carry, tokens_BT: Tensor, puzzle_vector_BE: Tensor) -> tuple[Tensor, Tensor]:
-        """q_halt_B and q_continue_B of one more segment, as `think` would give them, without its other outputs."""
+    def halting(
+        self, carry: Carry, tokens_BT: Tensor, puzzle_vector_BE: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Returns q_halt_B and q_continue_B of one more segment, as `think` computes them."""
         x_BND = self.embed(tokens_BT, puzzle_vector_BE).to(carry.z_high_BND.dtype)
         if self.config.arch == "transformer":
             return self._halting(self._one_pass(x_BND, num_read=1))
-        num_read = None if self.config.blocks == "relational" else 1
-        return self._halting(self._recur(carry, x_BND, num_read).z_high_BND)
+        carry = self._recur(carry, x_BND, num_read=1)
+        return self._halting(carry.z_high_BND)
 
     def _recur(self, carry: Carry, x_BND: Tensor, num_read: int | None = None) -> Carry:
-        """All cycles; of the last high call only the first `num_read` positions where given."""
-        config, rotation, high_level = self.config, self._rotation(), self.levels[0]
-        num_steps = config.high_cycles * config.low_cycles
-        first = num_steps - config.num_learnt_steps
+        """Runs all cycles. The last high step computes the first `num_read` positions, or all."""
+        if self.config.blocks == "relational":
+            return self._relational_cycles(carry, x_BND)
+        if self.config.arch == "trm":
+            return self._trm_cycles(carry, x_BND, num_read)
+        return self._hrm_cycles(carry, x_BND, num_read)
+
+    def _hrm_cycles(self, carry: Carry, x_BND: Tensor, num_read: int | None) -> Carry:
+        """HRM: H cycles of L low steps and a high step; gradients pass each level's last step."""
+        config = self.config
+        rotation = self._rotation()
         z_high, z_low = carry
-        for steps, is_learnt in ((range(first), False), (range(first, num_steps), True)):
-            with torch.set_grad_enabled(torch.is_grad_enabled() and is_learnt):
-                for step in steps:
+        with torch.no_grad():
+            for _ in range(config.high_cycles - 1):
+                for _ in range(config.low_cycles):
                     z_low = self.low_level(z_low + (z_high + x_BND), rotation)
-                    if (step + 1) % config.low_cycles == 0:
-                        read = num_read if step + 1 == num_steps else None
-                        z_high = high_level(z_high + z_low, rotation, read)
+                z_high = self.high_level(z_high + z_low, rotation)
+            for _ in range(config.low_cycles - 1):
+                z_low = self.low_level(z_low + (z_high + x_BND), rotation)
+        z_low = self.low_level(z_low + (z_high + x_BND), rotation)
+        z_high = self.high_level(z_high + z_low, rotation, num_read)
+        return Carry(z_high, z_low)
+
+    def _trm_cycles(self, carry: Carry, x_BND: Tensor, num_read: int | None) -> Carry:
+        """TRM: the same loops with one level for both; gradients pass the whole last cycle."""
+        config = self.config
+        rotation = self._rotation()
+        z_high, z_low = carry
+        with torch.no_grad():
+            for _ in range(config.high_cycles - 1):
+                for _ in range(config.low_cycles):
+                    z_low = self.low_level(z_low + (z_high + x_BND), rotation)
+                z_high = self.low_level(z_high + z_low, rotation)
+        for _ in range(config.low_cycles):
+            z_low = self.low_level(z_low + (z_high + x_BND), rotation)
+        z_high = self.low_level(z_high + z_low, rotation, num_read)
+        return Carry(z_high, z_low)
+
+    def _relational_cycles(self, carry: Carry, x_BND: Tensor) -> Carry:
+        """The loops of HRM; gradients pass every step."""
+        rotation = self._rotation()
+        z_high, z_low = carry
+        for _ in range(self.config.high_cycles):
+            for _ in range(self.config.low_cycles):
+                z_low = self.low_level(z_low + (z_high + x_BND), rotation)
+            z_high = self.high_level(z_high + z_low, rotation)
         return Carry(z_high, z_low)
 
     def _one_pass(self, x_BND: Tensor, num_read: int | None = None) -> Tensor:
@@ -138,43 +207,68 @@ class HRM(nn.Module):
         return self.high_level(self.low_level(x_BND, rotation), rotation, num_read)
 
     def _halting(self, state_BND: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the first position; where every position (and symbol) is like any other, the least of all."""
-        is_relational = self.config.blocks == "relational"
-        read = state_BND.reshape(len(state_BND), -1, self.config.num_channels) if is_relational else state_BND[:, 0]
-        q = F.linear(read.float(), self.q_head.weight.float(), self.q_head.bias.float())
-        q_B2 = q.amin(1) if is_relational else q
+        """Q values of the first position; for relational blocks, the minimum over all vectors."""
+        if self.config.blocks == "relational":
+            q_B2 = relational.halting(state_BND, self.q_head, self.config)
+        else:
+            q_B2 = q_values(state_BND[:, 0], self.q_head)
         return q_B2[:, 0], q_B2[:, 1]
 
     def margin(self, output: SegmentOutput) -> Tensor:
         """Halting margin [B]: positive means that the model would stop."""
-        return output.q_halt_B if self.config.halt_rule == "q_halt" else output.q_halt_B - output.q_continue_B
+        if self.config.halt_rule == "q_halt":
+            return output.q_halt_B
+        return output.q_halt_B - output.q_continue_B
 
     def embed(self, tokens_BT: Tensor, puzzle_vector_BE: Tensor) -> Tensor:
-        """Puzzle prefix, then tokens, plus learned positions where configured; scaled by sqrt(D) last.
-
-        In place of a prefix each symbol of every cell of relational blocks is told its part of the puzzle's vector.
-        """
+        """Embeds tokens and the puzzle's vector as x_BND, scaled by the root of the width."""
         config = self.config
         x_BND = F.embedding(tokens_BT, self.token_table())
-        if config.prefix_len:
-            padding = config.prefix_len * config.hidden_size - config.puzzle_vector_size
-            prefix = F.pad(puzzle_vector_BE, (0, padding)).view(-1, config.prefix_len, config.hidden_size)
-            x_BND = torch.cat((prefix.to(x_BND.dtype), x_BND), dim=1)
-        elif config.puzzle_vector_size:
-            parts_BSE = puzzle_vector_BE.unflatten(1, (config.num_symbols, -1))
-            x_BND = x_BND + self.vector_proj(parts_BSE).flatten(1)[:, None]
+        if config.blocks == "relational":
+            if config.puzzle_vector_size:
+                x_BND = relational.add_puzzle_vector(
+                    x_BND, puzzle_vector_BE, self.vector_proj, config
+                )
+        elif config.prefix_len:
+            x_BND = self._with_prefix(x_BND, puzzle_vector_BE)
         if config.positions == "learned":
             x_BND = math.sqrt(0.5) * (x_BND + self.embed_positions)
         return math.sqrt(config.num_channels) * x_BND
 
+    def _with_prefix(self, x_BTD: Tensor, puzzle_vector_BE: Tensor) -> Tensor:
+        """Puts the puzzle's vector in front of the tokens, zero-padded to whole positions."""
+        config = self.config
+        padding = config.prefix_len * config.hidden_size - config.puzzle_vector_size
+        padded = F.pad(puzzle_vector_BE, (0, padding))
+        prefix_BPD = padded.view(-1, config.prefix_len, config.hidden_size)
+        return torch.cat((prefix_BPD.to(x_BTD.dtype), x_BTD), dim=1)
+
     def token_table(self) -> Tensor:
-        """What each token is embedded as [V, D]."""
-        return table_of_symbols(self.embed_tokens, self.config) if self.config.num_symbols > 1 else self.embed_tokens
+        """The embedding of each token [V, D]."""
+        if self.config.num_symbols > 1:
+            return relational.table_of_symbols(self.embed_tokens, self.config)
+        return self.embed_tokens
 
     def answer_matrix(self) -> Tensor:
-        """From a position's state to its logits [V, D]."""
-        weight = self.lm_head.weight
-        return matrix_of_symbols(weight, self.config) if self.config.num_symbols > 1 else weight
+        """The matrix [V, D] from a position's state to its logits."""
+        if self.config.num_symbols > 1:
+            return relational.matrix_of_symbols(self.lm_head.weight, self.config)
+        return self.lm_head.weight
 
     def _rotation(self) -> Rotation | None:
-        return (self._cos, self._sin) if self.config.is_rotary else None
+        if self.config.is_rotary:
+            return self._cos, self._sin
+        return None
+
+
+def _vectors(count: int, width: int) -> nn.Parameter:
+    """Fresh embedding vectors [count, width] of unit norm on average."""
+    return nn.Parameter(truncated_normal_(torch.empty(count, width), 1 / math.sqrt(width)))
+
+
+def _block_of(config: HRMConfig) -> type[nn.Module]:
+    if config.blocks == "relational":
+        return relational.block_of(config)
+    if config.blocks == "mixer":
+        return MixerBlock
+    return Block

@@ -1,7 +1,7 @@
 """The building blocks of the published HRM and TRM, in plain PyTorch with SDPA attention.
 
 Shapes: B batch, N positions (prefix + tokens), D hidden, K head width, F SwiGLU width.
-Matrices are stored [out, in] as in published checkpoints and have no biases.
+Matrices are [out, in], as in published checkpoints, and have no biases.
 """
 
 import math
@@ -14,14 +14,17 @@ from torch import Tensor, nn
 from hrm_model.config import HRMConfig
 from hrm_model.ops import fake_int8, fake_int8_weight, gated, residual_norm
 
-_TRUNCATED_STD = 0.8796256610342398  # of a unit normal cut at two sigma: dividing by it restores the spread
+# Standard deviation of a unit normal that is cut at two sigma. Dividing by it restores the spread.
+_TRUNCATED_STD = 0.8796256610342398
+# Base of the rotary frequencies of a board: no board has more rows or columns.
+BOARD_THETA = 30.0
 
-BOARD_THETA = 30.0  # no board is longer
 Rotation = tuple[Tensor, Tensor]
+"""Cosines and sines of rotary positions."""
 
 
 def truncated_normal_(weights: Tensor, std: float) -> Tensor:
-    """Fills with a normal cut at two sigma whose standard deviation *after* the cut is `std` (0 gives zeros)."""
+    """Fills with a normal cut at two sigma. `std` is its deviation *after* the cut (0: zeros)."""
     if std == 0:
         return weights.zero_()
     sigma = std / _TRUNCATED_STD
@@ -31,50 +34,71 @@ def truncated_normal_(weights: Tensor, std: float) -> Tensor:
 class Linear(nn.Module):
     """y = x W^T without bias; W [out, in] starts as a truncated normal of spread 1/sqrt(in).
 
-    Where `as_int8` is set both are rounded first, as an INT8 engine would.
+    With `as_int8`, x and W are rounded first, as in an INT8 engine.
     """
 
     as_int8 = False
 
     def __init__(self, num_in: int, num_out: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(truncated_normal_(torch.empty(num_out, num_in), 1 / math.sqrt(num_in)))
+        weight = torch.empty(num_out, num_in)
+        self.weight = nn.Parameter(truncated_normal_(weight, 1 / math.sqrt(num_in)))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(*self.operands(x))
 
     def operands(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x and W in x's type, as they are multiplied."""
+        """Returns the two factors of the product, x and W, in x's type."""
         if not self.as_int8:
             return x, self.weight.to(x.dtype)
         return fake_int8(x), fake_int8_weight(self.weight).to(x.dtype)
 
 
+def q_values(state: Tensor, head: nn.Linear) -> Tensor:
+    """q_halt and q_continue [..., 2] of vectors [..., C], in float32."""
+    return F.linear(state.float(), head.weight.float(), head.bias.float())
+
+
 def rotary_table(config: HRMConfig) -> Rotation:
     """Cosines and sines [positions, K] of the rotate-half form; the prefix counts as positions.
 
-    Where cells hold colours a place is its row and its column, which share out the width.
+    On a board of colours, a cell's row takes half of the width and its column the other half.
     """
-    axes, width, theta = [torch.arange(config.num_positions)], config.head_size, config.rope_theta
     if config.has_colours:
-        axes = torch.meshgrid(*map(torch.arange, config.board), indexing="ij")
-        width, theta = config.num_channels // 2, BOARD_THETA
-    frequencies = theta ** -(torch.arange(0, width, 2, dtype=torch.float32) / width)
-    angles = torch.cat([torch.outer(axis.flatten().float(), frequencies) for axis in axes], dim=-1)
+        rows, columns = torch.meshgrid(*map(torch.arange, config.board), indexing="ij")
+        width = config.num_channels // 2
+        row_angles = _angles(rows.flatten(), width, BOARD_THETA)
+        column_angles = _angles(columns.flatten(), width, BOARD_THETA)
+        angles = torch.cat([row_angles, column_angles], dim=-1)
+    else:
+        positions = torch.arange(config.num_positions)
+        angles = _angles(positions, config.head_size, config.rope_theta)
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos(), angles.sin()
 
 
+def _angles(places_N: Tensor, width: int, theta: float) -> Tensor:
+    """Rotary angles [N, width / 2] of places on one axis."""
+    exponents = torch.arange(0, width, 2, dtype=torch.float32) / width
+    return torch.outer(places_N.float(), theta**-exponents)
+
+
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Applies rotary positions to x [B, heads, positions, K], the first ones of the table, in float32."""
-    cos, sin = (table[: x.shape[-2]] for table in rotation)
+    """Applies the first rows of the rotary table to x [B, heads, positions, K], in float32."""
+    cos, sin = rotation
+    num_positions = x.shape[-2]
     wide = x.float()
     first, second = wide.chunk(2, dim=-1)
-    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+    turned = torch.cat((-second, first), dim=-1)
+    rotated = wide * cos[:num_positions] + turned * sin[:num_positions]
+    return rotated.to(x.dtype)
 
 
 class Attention(nn.Module):
-    """Full self-attention without a mask; the fused projection holds all queries, then all keys, then all values."""
+    """Full self-attention without a mask.
+
+    The fused projection holds all queries, then all keys, then all values.
+    """
 
     def __init__(self, config: HRMConfig) -> None:
         super().__init__()
@@ -82,19 +106,27 @@ class Attention(nn.Module):
         self.qkv_proj = Linear(config.hidden_size, 3 * config.hidden_size)
         self.o_proj = Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, x_BND: Tensor, rotation: Rotation | None, num_queries: int | None = None) -> Tensor:
-        """[B, num_queries, D]: every position answers unless only the first `num_queries` are asked for."""
+    def forward(
+        self, x_BND: Tensor, rotation: Rotation | None, num_queries: int | None = None
+    ) -> Tensor:
+        """Attends from the first `num_queries` positions, or from all, to all positions."""
         if num_queries is None:
             q, k, v = self._heads(self.qkv_proj(x_BND)).chunk(3, dim=1)
         else:
-            operand_BND, weight = self.qkv_proj.operands(x_BND)
-            width = x_BND.shape[-1]
-            q = self._heads(F.linear(operand_BND[:, :num_queries], weight[:width]))
-            k, v = self._heads(F.linear(operand_BND, weight[width:])).chunk(2, dim=1)
+            q, k, v = self._few_queries(x_BND, num_queries)
         if rotation is not None:
-            q, k = rotate(q, rotation), rotate(k, rotation)
+            q = rotate(q, rotation)
+            k = rotate(k, rotation)
         mixed = F.scaled_dot_product_attention(q, k, v)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+    def _few_queries(self, x_BND: Tensor, num_queries: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of the first positions; keys and values of all."""
+        operand_BND, weight = self.qkv_proj.operands(x_BND)
+        width = x_BND.shape[-1]
+        q = self._heads(F.linear(operand_BND[:, :num_queries], weight[:width]))
+        k, v = self._heads(F.linear(operand_BND, weight[width:])).chunk(2, dim=1)
+        return q, k, v
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
@@ -121,36 +153,43 @@ class Block(nn.Module):
         self.self_attn = Attention(config)
         self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
 
-    def forward(self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None) -> Tensor:
-        """All positions, or the first `num_read` where the others are not read."""
-        x_BND = residual_norm(x_BND[:, :num_read], self.self_attn(x_BND, rotation, num_read), self.eps)
+    def forward(
+        self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None
+    ) -> Tensor:
+        """Returns the first `num_read` positions, or all."""
+        attended_BND = self.self_attn(x_BND, rotation, num_read)
+        x_BND = residual_norm(x_BND[:, :num_read], attended_BND, self.eps)
         return residual_norm(x_BND, self.mlp(x_BND), self.eps)
 
 
 class MixerBlock(nn.Module):
-    """TRM's block without attention: a SwiGLU over the positions of each channel, normalised over the positions."""
+    """TRM's block without attention: a SwiGLU over each channel's positions, with their norm."""
 
     def __init__(self, config: HRMConfig) -> None:
         super().__init__()
         self.eps = config.rms_norm_eps
-        self.mlp_t = SwiGLU(config.num_positions, config.intermediate_of(config.num_positions))
+        num_positions = config.num_positions
+        self.mlp_t = SwiGLU(num_positions, config.intermediate_of(num_positions))
         self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
 
     def forward(self, x_BND: Tensor, _: Rotation | None, num_read: int | None = None) -> Tensor:
-        turned_BDN = x_BND.transpose(1, 2)
-        x_BND = residual_norm(turned_BDN, self.mlp_t(turned_BDN), self.eps).transpose(1, 2)[:, :num_read]
+        x_BDN = x_BND.transpose(1, 2)
+        mixed_BDN = residual_norm(x_BDN, self.mlp_t(x_BDN), self.eps)
+        x_BND = mixed_BDN.transpose(1, 2)[:, :num_read]
         return residual_norm(x_BND, self.mlp(x_BND), self.eps)
 
 
 class Level(nn.Module):
-    """One of HRM's two recurrent levels: blocks in a row, on a state to which the caller has added the injection."""
+    """One of HRM's two recurrent levels: a stack of blocks. The caller adds the injection first."""
 
-    def __init__(self, config: HRMConfig, num_layers: int, block: Callable[[HRMConfig], nn.Module] = Block) -> None:
+    def __init__(
+        self, config: HRMConfig, num_layers: int, block: Callable[[HRMConfig], nn.Module] = Block
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(block(config) for _ in range(num_layers))
 
     def compute_as_int8(self) -> None:
-        """From now on every product is that of an INT8 engine, but for the order of summation."""
+        """Rounds every later product as an INT8 engine does, up to the order of sums."""
         for module in self.modules():
             if isinstance(module, Linear):
                 module.as_int8 = True
@@ -159,8 +198,13 @@ class Level(nn.Module):
     def blocks(self) -> list[Block]:
         return [layer for layer in self.layers if isinstance(layer, Block)]
 
-    def forward(self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None) -> Tensor:
-        """All positions, or the first `num_read`: attention needs every position of all blocks but the last."""
+    def forward(
+        self, x_BND: Tensor, rotation: Rotation | None, num_read: int | None = None
+    ) -> Tensor:
+        """Returns the first `num_read` positions, or all.
+
+        Attention needs every position in all blocks but the last.
+        """
         *before, last = self.layers
         for layer in before:
             x_BND = layer(x_BND, rotation)

@@ -1,12 +1,14 @@
-"""The elementwise steps of a block with their derivatives written out, and products rounded as INT8 will round them.
+"""The elementwise steps of a block with explicit derivatives, and products rounded as in INT8.
 
-Fused steps are for a CPU: they take fewer passes over memory than autograd. Under torch.compile the plain formulas
-replace them, since its own fusion is better still; both give the same numbers but for float rounding.
+Fused steps are for a CPU: they take fewer passes over memory than autograd. Under torch.compile
+the plain formulas replace them, because its own fusion is faster. Both give the same numbers, up
+to float rounding.
 
-Fake INT8 lets training see the rounding (quantisation-aware training). Weights are rounded per output channel and
-activations per tensor, symmetrically, as `hrm_calibration.quantise` does. Gradients pass the rounding unchanged and
-stop where a value was clipped (Bengio et al. 2013; Jacob et al. 2018). The scale of an activation is read from the
-tensor at hand, so there is no state to save or resume.
+Fake INT8 lets training see the rounding (quantization-aware training). Weights are rounded per
+output channel and activations per tensor, symmetrically, as `hrm_calibration.quantise` does.
+Gradients pass the rounding unchanged and stop at clipped values (Bengio et al. 2013; Jacob et
+al. 2018). The scale of an activation is read from the tensor itself, so there is no state to
+save.
 """
 
 from typing import Any
@@ -15,22 +17,25 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-WEIGHT_LIMIT = 64  # as the exporter stores matrices: seven bits, since some processors saturate on eight
+# The exporter stores matrices in seven bits, because some processors saturate on eight.
+WEIGHT_LIMIT = 64
 ACTIVATION_LIMIT = 127
-CLIPPED_SHARE = 1e-4  # of an activation's magnitudes lie beyond the clip, as with percentile-99.99
-SAMPLED = 1 << 16  # about so many values of a tensor are looked at to find its clip
+CLIPPED_SHARE = 1e-4  # of an activation's magnitudes; the same as percentile-99.99
+SAMPLED = 1 << 16  # values of a tensor that are read to find its clip, approximately
+LEAST_SCALE = 1e-12  # keeps the scale of zeros positive
 
 
 def residual_norm(x: Tensor, change: Tensor, eps: float) -> Tensor:
-    """(x + change) / rms(x + change) over the last axis, normalised in float32; the published norm has no gain."""
+    """(x + change) / rms(x + change) over the last axis, in float32. As published, without gain."""
     if torch.compiler.is_compiling():
         wide = (x + change).float()
-        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+        mean_square = wide.square().mean(-1, keepdim=True)
+        return (wide * torch.rsqrt(mean_square + eps)).to(x.dtype)
     return _ResidualNorm.apply(x, change, eps)
 
 
 def gated(gate_up: Tensor) -> Tensor:
-    """silu(gate) * up, where gate and up are the two halves of the last axis."""
+    """silu(gate) * up; gate and up are the two halves of the last axis."""
     if torch.compiler.is_compiling():
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate) * up
@@ -84,15 +89,22 @@ class _Gated(torch.autograd.Function):
 def fake_int8(x: Tensor) -> Tensor:
     """Activations of any shape, rounded to 255 steps of one scale."""
     flat = x.detach().flatten()
-    sample = flat[:: max(1, flat.numel() // SAMPLED)].float().abs()
-    clip = sample.topk(1 + int(CLIPPED_SHARE * sample.numel()), sorted=True).values[-1]
-    scale = (clip / ACTIVATION_LIMIT).clamp(min=1e-12)
+    stride = max(1, flat.numel() // SAMPLED)
+    sample = flat[::stride].float().abs()
+    num_clipped = int(CLIPPED_SHARE * sample.numel())
+    clip = sample.topk(1 + num_clipped, sorted=True).values[-1]
+    scale = (clip / ACTIVATION_LIMIT).clamp(min=LEAST_SCALE)
     zero = torch.zeros((), dtype=torch.int32, device=x.device)
-    return torch.fake_quantize_per_tensor_affine(x, scale, zero, -ACTIVATION_LIMIT, ACTIVATION_LIMIT)
+    return torch.fake_quantize_per_tensor_affine(
+        x, scale, zero, -ACTIVATION_LIMIT, ACTIVATION_LIMIT
+    )
 
 
 def fake_int8_weight(weight: Tensor) -> Tensor:
     """A matrix [out, in], rounded to 129 steps of a scale for each output."""
-    scale = (weight.detach().float().abs().amax(dim=1) / WEIGHT_LIMIT).clamp(min=1e-12)
+    largest = weight.detach().float().abs().amax(dim=1)
+    scale = (largest / WEIGHT_LIMIT).clamp(min=LEAST_SCALE)
     zero = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
-    return torch.fake_quantize_per_channel_affine(weight, scale, zero, 0, -WEIGHT_LIMIT, WEIGHT_LIMIT)
+    return torch.fake_quantize_per_channel_affine(
+        weight, scale, zero, 0, -WEIGHT_LIMIT, WEIGHT_LIMIT
+    )

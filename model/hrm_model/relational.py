@@ -1,13 +1,17 @@
-"""Blocks made of a puzzle's own relations: `blocks: relational`. Read `UnitBlock.forward` and `GridBlock.forward`.
+"""Blocks made of a puzzle's own relations: `blocks: relational`. Read `UnitBlock.forward` first.
 
-Every weight is shared by all places that the puzzle cannot tell apart, so no symmetry has to be learnt. A board of
-units (Sudoku) has one vector for each candidate, a symbol in a cell: relabelling, exchanging rows, columns, bands or
-stacks, and transposition move the state and change nothing else. A plain grid has one vector for each cell, and weights
-for its eight neighbours that do not know the board's size; where cells hold colours that can be exchanged (ARC), one
-for each colour and cell. What tells colours apart there is the task's vector, a part of it for each.
+Places that the puzzle cannot tell apart share every weight, so the model need not learn symmetries.
 
-Shapes: B batch, N positions (cells), S symbols, C channels of a vector, D = S * C hidden, F inner width, V vocabulary;
-a board of units is bands b, rows of a band r, stacks s, columns of a stack c.
+- A board of units (Sudoku) has one vector per candidate, a symbol in a cell. Relabeling, exchanging
+  rows, columns, bands or stacks, and transposing move the state and change nothing else.
+- A plain grid has one vector per cell, and weights for its eight neighbors. They do not depend
+  on the board's size.
+- If the cells of a grid hold colours that can be exchanged (ARC), it has one vector per colour and
+  cell. The task's vector tells colours apart: each colour takes its part of it.
+
+Shapes: B batch, T = N positions (cells), S symbols, C channels of a vector, D = S * C hidden, F
+inner width, V vocabulary, E puzzle-vector width. A board of units has bands b, rows of a band r,
+stacks s and columns of a stack c.
 """
 
 import torch
@@ -15,20 +19,32 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from hrm_model.config import HRMConfig
-from hrm_model.layers import Block, Linear, MixerBlock, Rotation, rotate
+from hrm_model.layers import Linear, Rotation, q_values, rotate
 from hrm_model.ops import residual_norm
 
-BAND, ROW, STACK, COLUMN, SYMBOL = 1, 2, 3, 4, 5
-"""Axes of a state seen as candidates [B, b, r, s, c, S, C]."""
+# Axes of a state as candidates [B, b, r, s, c, S, C].
+BAND = 1
+ROW = 2
+STACK = 3
+COLUMN = 4
+SYMBOL = 5
+
+# Rows of the token embedding: what a candidate can be.
+OPEN = 0
+GIVEN = 1
+RULED_OUT = 2
+NUM_STATES = 3  # fixed symbols have a vector of their own after these
 
 
 class UnitBlock(nn.Module):
-    """h = rms(h + out(relu(what a candidate knows and what the units around it say)))."""
+    """h = rms(h + out(relu(a candidate's own state + messages of the units that hold it)))."""
 
     def __init__(self, config: HRMConfig) -> None:
         super().__init__()
-        channels, width = config.num_channels, config.inner_size
-        self.eps, self.shape = config.rms_norm_eps, (*config.board, config.num_symbols, channels)
+        channels = config.num_channels
+        width = config.inner_size
+        self.eps = config.rms_norm_eps
+        self.shape = (*config.board, config.num_symbols, channels)
         self.message_proj = Linear(channels, channels)
         self.message_bias = nn.Parameter(torch.zeros(channels))
         self.state_proj = Linear(channels, width)
@@ -41,47 +57,60 @@ class UnitBlock(nn.Module):
         self.out_proj = Linear(width, channels)
 
     def forward(self, x_BND: Tensor, *_: Rotation | int | None) -> Tensor:
-        """Messages m of the candidates are summed over every unit that holds them: the symbols of a cell, and of one
-        symbol the row, the column, the box and the three cells that a line and a box share.
+        """Sums the candidates' messages over every unit that holds them.
+
+        The units are the symbols of a cell and, for one symbol, the row, the column, the box,
+        and the three cells (mini) that a line and a box share.
         """
         h = x_BND.view(-1, *self.shape)
-        m = _biased(self.message_proj, h, self.message_bias).relu()
-        across, down = m.sum(COLUMN, keepdim=True), m.sum(ROW, keepdim=True)
-        rows = self.mini_proj(across) + self.line_proj(across.sum(STACK, keepdim=True))
-        rows += self.box_proj(across.sum(ROW, keepdim=True))
-        columns = self.mini_proj(down) + self.line_proj(down.sum(BAND, keepdim=True))
-        heard = _biased(self.state_proj, h, self.state_bias) + self.own_proj(m)
-        for part in (self.cell_proj(m.sum(SYMBOL, keepdim=True)), rows, columns):
-            heard += part
-        return residual_norm(h, self.out_proj(heard.relu_()), self.eps).view_as(x_BND)
+        messages = _biased(self.message_proj, h, self.message_bias).relu()
+        row_minis = messages.sum(COLUMN, keepdim=True)
+        column_minis = messages.sum(ROW, keepdim=True)
+        rows = self.mini_proj(row_minis) + self.line_proj(row_minis.sum(STACK, keepdim=True))
+        rows += self.box_proj(row_minis.sum(ROW, keepdim=True))
+        columns = self.mini_proj(column_minis)
+        columns = columns + self.line_proj(column_minis.sum(BAND, keepdim=True))
+        inner = _biased(self.state_proj, h, self.state_bias) + self.own_proj(messages)
+        inner += self.cell_proj(messages.sum(SYMBOL, keepdim=True))
+        inner += rows
+        inner += columns
+        change = self.out_proj(inner.relu_())
+        return residual_norm(h, change, self.eps).view_as(x_BND)
 
 
 class GridBlock(nn.Module):
-    """h = rms(h + out(relu(weights for a cell and its eight neighbours)))."""
+    """h = rms(h + out(relu(weights of a cell and its eight neighbors)))."""
 
     def __init__(self, config: HRMConfig) -> None:
         super().__init__()
-        self.eps, self.board = config.rms_norm_eps, config.board
+        self.eps = config.rms_norm_eps
+        self.board = config.board
         self.near_proj = Linear(9 * config.hidden_size, config.inner_size)
         self.near_bias = nn.Parameter(torch.zeros(config.inner_size))
         self.out_proj = Linear(config.inner_size, config.hidden_size)
 
     def forward(self, x_BND: Tensor, *_: Rotation | int | None) -> Tensor:
-        near_BrcF = _near(self.near_proj, x_BND.unflatten(1, self.board), self.near_bias)
-        return residual_norm(x_BND, self.out_proj(near_BrcF.flatten(1, 2).relu()), self.eps)
+        cells_BrcD = x_BND.unflatten(1, self.board)
+        near_BrcF = _near(self.near_proj, cells_BrcD, self.near_bias)
+        near_BNF = near_BrcF.flatten(1, 2)
+        return residual_norm(x_BND, self.out_proj(near_BNF.relu()), self.eps)
 
 
 class ColourBlock(nn.Module):
-    """h = rms(h + out(relu(what a colour of a cell and its neighbours know, and what the others say))).
+    """h = rms(h + out(relu(a colour's neighborhood + messages of all colours))).
 
-    Messages m of all colours are summed over each of the nine cells, and averaged over the board. Those of one colour
-    are averaged over the board, and by attention over the cells that this one looks at (what they hold, how far off).
+    Messages of all colours are summed over each of the nine cells, and averaged over the board.
+    Messages of one colour are averaged over the board, and by attention over the cells: what a cell
+    holds and how far away it is decides how much it counts.
     """
 
     def __init__(self, config: HRMConfig) -> None:
         super().__init__()
-        channels, width = config.num_channels, config.inner_size
-        self.eps, self.num_heads = config.rms_norm_eps, config.num_heads
+        channels = config.num_channels
+        width = config.inner_size
+        self.eps = config.rms_norm_eps
+        self.num_heads = config.num_heads
+        self.num_symbols = config.num_symbols
         self.shape = (*config.board, config.num_symbols, channels)
         self.message_proj = Linear(channels, channels)
         self.message_bias = nn.Parameter(torch.zeros(channels))
@@ -96,26 +125,42 @@ class ColourBlock(nn.Module):
 
     def forward(self, x_BND: Tensor, rotation: Rotation, *_: int | None) -> Tensor:
         h = x_BND.view(-1, *self.shape)
-        m = _biased(self.message_proj, h, self.message_bias).relu()
-        by_colour = h.movedim(3, 1).flatten(0, 1)
-        near = _near(self.near_proj, by_colour, self.near_bias).unflatten(0, (-1, self.shape[2])).movedim(1, 3)
-        cell, of_board = m.sum(3), m.mean((1, 2), keepdim=True)
-        said = self.board_proj(of_board) + self.all_proj(of_board.mean(3, keepdim=True))
-        looks = self.look_proj(cell.flatten(1, 2)).unflatten(2, (2 * self.num_heads, -1)).transpose(1, 2)
-        q, k = rotate(looks, rotation).chunk(2, dim=1)
-        values = m.flatten(1, 2).unflatten(3, (self.num_heads, -1)).movedim(3, 1)  # [B, H, N, S, C / H]
-        seen = F.scaled_dot_product_attention(q, k, values.flatten(3)).unflatten(3, values.shape[3:])
-        seen = self.seen_proj(seen.movedim(1, 3).flatten(3)).view(*h.shape[:4], -1)
-        said = _near(self.cell_proj, cell)[:, :, :, None] + seen + said
-        return residual_norm(h, self.out_proj((near + said).relu()), self.eps).view_as(x_BND)
+        messages = _biased(self.message_proj, h, self.message_bias).relu()
+        near = self._neighborhood(h)
+        cells = messages.sum(3)
+        of_board = messages.mean((1, 2), keepdim=True)
+        board = self.board_proj(of_board) + self.all_proj(of_board.mean(3, keepdim=True))
+        seen = self.seen_proj(self._attended(messages, cells, rotation))
+        seen = seen.view(*h.shape[:4], -1)
+        around = _near(self.cell_proj, cells)[:, :, :, None] + seen + board
+        change = self.out_proj((near + around).relu())
+        return residual_norm(h, change, self.eps).view_as(x_BND)
+
+    def _neighborhood(self, h: Tensor) -> Tensor:
+        """Weights of each colour's nine cells [B, r, c, S, F]; every colour is an image."""
+        images_ArcC = h.movedim(3, 1).flatten(0, 1)
+        near_ArcF = _near(self.near_proj, images_ArcC, self.near_bias)
+        return near_ArcF.unflatten(0, (-1, self.num_symbols)).movedim(1, 3)
+
+    def _attended(self, messages: Tensor, cells: Tensor, rotation: Rotation) -> Tensor:
+        """Messages of each colour, gathered by attention between cells [B, N, S, C]."""
+        looks = self.look_proj(cells.flatten(1, 2))
+        heads = looks.unflatten(2, (2 * self.num_heads, -1)).transpose(1, 2)
+        q, k = rotate(heads, rotation).chunk(2, dim=1)
+        parts = messages.flatten(1, 2).unflatten(3, (self.num_heads, -1))
+        values = parts.movedim(3, 1)  # [B, heads, N, S, C / heads]
+        seen = F.scaled_dot_product_attention(q, k, values.flatten(3))
+        return seen.unflatten(3, values.shape[3:]).movedim(1, 3).flatten(3)
 
 
 def _near(linear: Linear, x_ArcC: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Of each cell and its eight neighbours [A, r, c, F]; cells beyond the edge are zeros."""
+    """Weights of each cell and its eight neighbors [A, r, c, F], with zeros beyond the edge."""
     x, weight = linear.operands(x_ArcC)
     weight_FCrc = weight.unflatten(1, (3, 3, -1)).permute(0, 3, 1, 2)
-    told = None if bias is None else bias.to(x.dtype)
-    return F.conv2d(x.permute(0, 3, 1, 2), weight_FCrc, told, padding=1).permute(0, 2, 3, 1)
+    if bias is not None:
+        bias = bias.to(x.dtype)
+    near_AFrc = F.conv2d(x.permute(0, 3, 1, 2), weight_FCrc, bias, padding=1)
+    return near_AFrc.permute(0, 2, 3, 1)
 
 
 def _biased(linear: Linear, x: Tensor, bias: Tensor) -> Tensor:
@@ -123,23 +168,47 @@ def _biased(linear: Linear, x: Tensor, bias: Tensor) -> Tensor:
 
 
 def block_of(config: HRMConfig) -> type[nn.Module]:
-    if config.blocks != "relational":
-        return Block if config.blocks == "attention" else MixerBlock
-    return ColourBlock if config.has_colours else UnitBlock if len(config.board) == 4 else GridBlock
+    if config.has_colours:
+        return ColourBlock
+    if config.has_units:
+        return UnitBlock
+    return GridBlock
 
 
-def table_of_symbols(parts_PC: Tensor, config: HRMConfig) -> Tensor:
-    """Token embeddings [V, D]: each candidate of an open cell is open, of a given one it is the given or ruled out.
+def add_puzzle_vector(
+    x_BTD: Tensor, puzzle_vector_BE: Tensor, projection: Linear, config: HRMConfig
+) -> Tensor:
+    """Adds each symbol's part of the puzzle's vector to that symbol in every cell."""
+    parts_BSE = puzzle_vector_BE.unflatten(1, (config.num_symbols, -1))
+    vector_BD = projection(parts_BSE).flatten(1)
+    return x_BTD + vector_BD[:, None]
 
-    Fixed symbols add a vector of their own (the fourth and on), so that they are no candidates like the others.
+
+def table_of_symbols(states_PC: Tensor, config: HRMConfig) -> Tensor:
+    """Token embeddings [V, D]. In an open cell every candidate is open.
+
+    In a given cell one candidate is given and the others are ruled out. Fixed symbols add a
+    vector of their own (rows NUM_STATES and on), so the model can tell them from other symbols.
     """
-    part_VS = torch.zeros(config.vocab_size, config.num_symbols, dtype=torch.int64, device=parts_PC.device)
-    part_VS[-config.num_symbols :] = 2 - torch.eye(config.num_symbols, dtype=torch.int64, device=parts_PC.device)
-    own_SC = F.pad(parts_PC[3:], (0, 0, 0, config.num_symbols - config.num_fixed))
-    return (F.one_hot(part_VS, 3).to(parts_PC.dtype) @ parts_PC[:3] + own_SC).flatten(1)
+    symbols = config.num_symbols
+    device = states_PC.device
+    state_VS = torch.full((config.vocab_size, symbols), OPEN, device=device)
+    is_given_SS = torch.eye(symbols, dtype=torch.int64, device=device)
+    state_VS[-symbols:] = RULED_OUT - is_given_SS * (RULED_OUT - GIVEN)
+    own_SC = F.pad(states_PC[NUM_STATES:], (0, 0, 0, symbols - config.num_fixed))
+    chosen_VSP = F.one_hot(state_VS, NUM_STATES).to(states_PC.dtype)
+    table_VSC = chosen_VSP @ states_PC[:NUM_STATES] + own_SC
+    return table_VSC.flatten(1)
 
 
 def matrix_of_symbols(weight_1C: Tensor, config: HRMConfig) -> Tensor:
-    """Answer matrix [V, D]: the logit of a symbol is read from its own candidate, that of any other token is 0."""
+    """Answer matrix [V, D]: a symbol's logit reads its candidate; other logits are 0."""
     eye_SS = torch.eye(config.num_symbols, dtype=weight_1C.dtype, device=weight_1C.device)
-    return F.pad(torch.kron(eye_SS, weight_1C), (0, 0, config.vocab_size - config.num_symbols, 0))
+    matrix_SD = torch.kron(eye_SS, weight_1C)
+    return F.pad(matrix_SD, (0, 0, config.vocab_size - config.num_symbols, 0))
+
+
+def halting(state_BND: Tensor, head: nn.Linear, config: HRMConfig) -> Tensor:
+    """Q values [B, 2]: the minimum over all vectors, since none of them is special."""
+    vectors_BMC = state_BND.reshape(len(state_BND), -1, config.num_channels)
+    return q_values(vectors_BMC, head).amin(1)

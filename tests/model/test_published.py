@@ -366,7 +366,7 @@ def test_a_file_that_carries_its_settings_needs_nothing_beside_it(tmp_path: Path
     [
         ("hidden 32", "{}", "has the model_config 'hidden 32'; only a dict"),
         ({}, "{}", "lacks or misstates 'num_heads'"),
-        ({"seq_len": 81}, "{}", "is of 81 tokens where the puzzle has 12"),
+        ({"seq_len": 81}, "{}", "is for 81 tokens, but the puzzle has 12"),
         ({"name": "gpt"}, "{}", "describes .*; only hrm_act_v1 and trm are imported"),
         ({}, "encoder.{}", "tensor 'encoder.H_init' is not of a published model"),
     ],

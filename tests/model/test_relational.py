@@ -41,14 +41,19 @@ def thought(model: HRM, tokens_BT: torch.Tensor) -> SegmentOutput:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["sudoku-4x4", "sudoku-6x6", "sudoku"])
-def test_digits_lines_bands_and_transposition_change_nothing_but_places(name: str, seed: int) -> None:
-    rng, puzzle = np.random.default_rng(seed), registry.get(name)
-    model, symmetry = fresh_model(name), puzzle.symmetry(rng)
+def test_digits_lines_bands_and_transposition_change_nothing_but_places(
+    name: str, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    puzzle = registry.get(name)
+    model = fresh_model(name)
+    symmetry = puzzle.symmetry(rng)
     assert isinstance(symmetry, GridSymmetry)
     tokens_BT = rng.integers(1, puzzle.vocab_size, (2, puzzle.seq_len))
     plain = thought(model, torch.from_numpy(tokens_BT))
     moved = thought(model, torch.from_numpy(symmetry.apply(tokens_BT)))
-    back_BTV = moved.logits_BTV[..., symmetry.relabel_V][:, np.argsort(symmetry.source_T)]
+    relabeled_BTV = moved.logits_BTV[..., symmetry.relabel_V]
+    back_BTV = relabeled_BTV[:, np.argsort(symmetry.source_T)]
     assert torch.allclose(back_BTV, plain.logits_BTV, atol=EXACT)
     assert torch.allclose(moved.q_halt_B, plain.q_halt_B, atol=EXACT)
     assert plain.logits_BTV.std() > 0.1
@@ -56,54 +61,72 @@ def test_digits_lines_bands_and_transposition_change_nothing_but_places(name: st
 
 def test_weights_of_a_grid_do_not_know_its_size() -> None:
     """Inside a larger board a cell that is out of the edge's reach answers as it did."""
-    small, large = fresh_model("maze-8x8"), fresh_model("maze-10x10")
+    small = fresh_model("maze-8x8")
+    large = fresh_model("maze-10x10")
     large.load_state_dict(small.state_dict())
-    tokens_BRC = torch.randint(1, 6, (2, 10, 10), generator=torch.Generator().manual_seed(0))
-    wide = thought(large, tokens_BRC.flatten(1)).logits_BTV.unflatten(1, (10, 10))
-    narrow = thought(small, tokens_BRC[:, :8, :8].flatten(1)).logits_BTV.unflatten(1, (8, 8))
-    inside = 8 - 2 * NUM_SEGMENTS
-    assert torch.allclose(wide[:, :inside, :inside], narrow[:, :inside, :inside], atol=EXACT)
+    tokens_BRC = random_tokens(10, 10)
+    on_large = thought(large, tokens_BRC.flatten(1)).logits_BTV
+    on_small = thought(small, tokens_BRC[:, :8, :8].flatten(1)).logits_BTV
+    wide = on_large.unflatten(1, (10, 10))
+    narrow = on_small.unflatten(1, (8, 8))
+    inside = slice(8 - 2 * NUM_SEGMENTS)
+    assert torch.allclose(wide[:, inside, inside], narrow[:, inside, inside], atol=EXACT)
     assert not torch.allclose(wide[:, 7, 7], narrow[:, 7, 7], atol=0.01)
 
 
-def test_a_wider_model_of_a_grid_begins_with_the_same_answers_and_every_new_channel_learns() -> None:
-    narrow, wide = fresh_model("maze-8x8"), fresh_model("maze-8x8", hidden_size=48)
+def random_tokens(*shape: int) -> torch.Tensor:
+    """Two rows of tokens of a maze."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(1, 6, (2, *shape), generator=generator)
+
+
+def test_a_wider_model_of_a_grid_answers_alike_and_every_new_channel_learns() -> None:
+    narrow = fresh_model("maze-8x8")
+    wide = fresh_model("maze-8x8", hidden_size=48)
     wide.load_state_dict(widened(narrow, wide))
-    tokens_BT = torch.randint(1, 6, (2, 64), generator=torch.Generator().manual_seed(0))
-    expected, found = (thought(model, tokens_BT) for model in (narrow, wide))
-    gap, spread = (found.logits_BTV - expected.logits_BTV).std(), expected.logits_BTV.std()
-    assert 0 < gap < 0.05 * spread
+    tokens_BT = random_tokens(64)
+    expected = thought(narrow, tokens_BT)
+    found = thought(wide, tokens_BT)
+    gap = (found.logits_BTV - expected.logits_BTV).std()
+    assert 0 < gap < 0.05 * expected.logits_BTV.std()
     assert torch.allclose(found.q_halt_B, expected.q_halt_B, atol=0.2)
-    wide.segment(wide.start(2), tokens_BT, torch.zeros(2, dtype=torch.int64)).logits_BTV.square().sum().backward()
-    for weights in (block.out_proj.weight.grad for block in wide.high_level.layers):
-        assert weights is not None
-        assert (weights.abs().sum(1) > 0).all()
+    output = wide.segment(wide.start(2), tokens_BT, torch.zeros(2, dtype=torch.int64))
+    output.logits_BTV.square().sum().backward()
+    for block in wide.high_level.layers:
+        gradient = block.out_proj.weight.grad
+        assert gradient is not None
+        assert (gradient.abs().sum(1) > 0).all()
 
 
-@pytest.mark.parametrize(("puzzle", "sizes"), [("maze-8x8", {"hidden_size": 8}), ("sudoku-4x4", {"hidden_size": 96})])
+@pytest.mark.parametrize(
+    ("puzzle", "sizes"), [("maze-8x8", {"hidden_size": 8}), ("sudoku-4x4", {"hidden_size": 96})]
+)
 def test_weights_that_cannot_be_widened_are_refused(puzzle: str, sizes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="only those of a grid can, to more"):
+    with pytest.raises(ValueError, match="only weights of a grid can"):
         widened(fresh_model(puzzle), fresh_model(puzzle, **sizes))
 
 
 def test_a_block_of_units_sums_what_the_candidates_of_each_unit_say() -> None:
     """Against the formula in float64, candidate by candidate, unit by unit."""
     puzzle = registry.get("sudoku-6x6")
-    model = fresh_model("sudoku-6x6")
-    block, w = model.high_level.layers[0], as_float64(model.high_level.layers[0])
+    block = fresh_model("sudoku-6x6").high_level.layers[0]
+    w = as_float64(block)
     h_NSC = np.random.default_rng(0).standard_normal((36, 6, 16))
     m_NSC = np.maximum(h_NSC @ w["message_proj.weight"].T + w["message_bias"], 0)
     row_N, column_N, box_N = puzzle.groups_GT
-    heard_NSF = h_NSC @ w["state_proj.weight"].T + w["state_bias"] + m_NSC @ w["own_proj.weight"].T
-    heard_NSF += m_NSC.sum(1, keepdims=True) @ w["cell_proj.weight"].T
+    inner_NSF = h_NSC @ w["state_proj.weight"].T + w["state_bias"]
+    inner_NSF += m_NSC @ w["own_proj.weight"].T
+    inner_NSF += m_NSC.sum(1, keepdims=True) @ w["cell_proj.weight"].T
     for cell in range(36):
-        row, column, box = row_N == row_N[cell], column_N == column_N[cell], box_N == box_N[cell]
+        row = row_N == row_N[cell]
+        column = column_N == column_N[cell]
+        box = box_N == box_N[cell]
         lines = m_NSC[row].sum(0) + m_NSC[column].sum(0)
         minis = m_NSC[row & box].sum(0) + m_NSC[column & box].sum(0)
-        for said, matrix in ((lines, "line"), (minis, "mini"), (m_NSC[box].sum(0), "box")):
-            heard_NSF[cell] += said @ w[f"{matrix}_proj.weight"].T
-    wide = h_NSC + np.maximum(heard_NSF, 0) @ w["out_proj.weight"].T
-    expected = wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + model.config.rms_norm_eps)
+        inner_NSF[cell] += lines @ w["line_proj.weight"].T
+        inner_NSF[cell] += minis @ w["mini_proj.weight"].T
+        inner_NSF[cell] += m_NSC[box].sum(0) @ w["box_proj.weight"].T
+    expected = normed(h_NSC + np.maximum(inner_NSF, 0) @ w["out_proj.weight"].T)
     computed = block(torch.from_numpy(h_NSC.reshape(1, 36, 96)).float())
     assert computed.detach().numpy() == pytest.approx(expected.reshape(1, 36, 96), abs=EXACT)
 
@@ -111,12 +134,15 @@ def test_a_block_of_units_sums_what_the_candidates_of_each_unit_say() -> None:
 def test_a_block_of_a_grid_weighs_each_cell_and_its_eight_neighbours() -> None:
     """Against the formula in float64; cells beyond the edge are zeros."""
     block = fresh_model("maze-8x8").high_level.layers[0]
-    w, h_RCD = as_float64(block), np.random.default_rng(0).standard_normal((8, 8, 16))
+    w = as_float64(block)
+    h_RCD = np.random.default_rng(0).standard_normal((8, 8, 16))
     padded = np.pad(h_RCD, ((1, 1), (1, 1), (0, 0)))
-    around = np.stack([padded[row : row + 3, col : col + 3].ravel() for row, col in np.ndindex(8, 8)])
-    change = np.maximum(around @ w["near_proj.weight"].T + w["near_bias"], 0) @ w["out_proj.weight"].T
-    wide = h_RCD.reshape(64, 16) + change
-    expected = wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5)
+    around: list[np.ndarray] = []
+    for row, col in np.ndindex(8, 8):
+        around.append(padded[row : row + 3, col : col + 3].ravel())
+    inner = np.stack(around) @ w["near_proj.weight"].T + w["near_bias"]
+    change = np.maximum(inner, 0) @ w["out_proj.weight"].T
+    expected = normed(h_RCD.reshape(64, 16) + change)
     computed = block(torch.from_numpy(h_RCD.reshape(1, 64, 16)).float())
     assert computed.detach().numpy()[0] == pytest.approx(expected, abs=EXACT)
 
@@ -125,49 +151,75 @@ def test_a_block_of_colours_hears_neighbours_the_cells_it_looks_at_and_the_board
     """Against the formula in float64; cells beyond the edge are zeros."""
     model = fresh_model("arc-7x7")
     block = model.high_level.layers[0]
-    w, h_RCSD = as_float64(block), np.random.default_rng(0).standard_normal((7, 7, 12, 16))
+    w = as_float64(block)
+    h_RCSD = np.random.default_rng(0).standard_normal((7, 7, 12, 16))
     m_RCSD = np.maximum(h_RCSD @ w["message_proj.weight"].T + w["message_bias"], 0)
-    heard = np.zeros((7, 7, 12, 32))
-    for values, matrix in ((h_RCSD, "near_proj.weight"), (m_RCSD.sum(2, keepdims=True), "cell_proj.weight")):
-        padded = np.pad(values, ((1, 1), (1, 1), (0, 0), (0, 0)))
-        for place, (down, right) in enumerate(np.ndindex(3, 3)):
-            weight = w[matrix][:, 16 * place : 16 * place + 16]
-            heard += padded[down : down + 7, right : right + 7] @ weight.T
-    looks_NHD = (m_RCSD.sum(2) @ w["look_proj.weight"].T).reshape(49, 4, 16)
+    cells_RCD = m_RCSD.sum(2)
+    inner = nine_cells(h_RCSD, w["near_proj.weight"]) + w["near_bias"]
+    inner = inner + nine_cells(cells_RCD[:, :, None], w["cell_proj.weight"])
+    looks_NHD = (cells_RCD @ w["look_proj.weight"].T).reshape(49, 4, 16)
+    seen_NSD = attended(rotated(looks_NHD), m_RCSD.reshape(49, 12, 16))
+    inner += seen_NSD.reshape(7, 7, 12, 16) @ w["seen_proj.weight"].T
+    inner += m_RCSD.mean((0, 1)) @ w["board_proj.weight"].T
+    inner += m_RCSD.mean((0, 1, 2)) @ w["all_proj.weight"].T
+    expected = normed(h_RCSD + np.maximum(inner, 0) @ w["out_proj.weight"].T)
+    h_BND = torch.from_numpy(h_RCSD.reshape(1, 49, 192)).float()
+    computed = block(h_BND, rotary_table(model.config))
+    assert computed.detach().numpy() == pytest.approx(expected.reshape(1, 49, 192), abs=EXACT)
+
+
+def nine_cells(values: np.ndarray, weight_FD: np.ndarray) -> np.ndarray:
+    """Weights of each cell of a 7x7 board and its eight neighbors."""
+    padded = np.pad(values, ((1, 1), (1, 1), (0, 0), (0, 0)))
+    total = 0
+    for place, (down, right) in enumerate(np.ndindex(3, 3)):
+        part = weight_FD[:, 16 * place : 16 * place + 16]
+        total = total + padded[down : down + 7, right : right + 7] @ part.T
+    return np.asarray(total)
+
+
+def rotated(looks_NHD: np.ndarray) -> np.ndarray:
+    """Rotary positions of a 7x7 board: half of the width for rows, half for columns."""
     frequencies = 30.0 ** -(np.arange(4) / 4)
-    angles_ND = np.stack(
-        [np.tile(np.concatenate([row * frequencies, col * frequencies]), 2) for row, col in np.ndindex(7, 7)]
-    )
+    angles: list[np.ndarray] = []
+    for row, col in np.ndindex(7, 7):
+        angles.append(np.tile(np.concatenate([row * frequencies, col * frequencies]), 2))
+    angles_N1D = np.stack(angles)[:, None]
     turned_NHD = np.concatenate([-looks_NHD[..., 8:], looks_NHD[..., :8]], axis=-1)
-    looks_NHD = looks_NHD * np.cos(angles_ND)[:, None] + turned_NHD * np.sin(angles_ND)[:, None]
-    seen_NSD = np.empty((49, 12, 16))
+    return looks_NHD * np.cos(angles_N1D) + turned_NHD * np.sin(angles_N1D)
+
+
+def attended(looks_NHD: np.ndarray, m_NSD: np.ndarray) -> np.ndarray:
+    """Attention of two heads between cells: queries, then keys; values are the messages."""
+    seen_NSD = np.empty_like(m_NSD)
     for head in range(2):
         shares_NN = np.exp(looks_NHD[:, head] @ looks_NHD[:, 2 + head].T / 4)
         shares_NN /= shares_NN.sum(1, keepdims=True)
         part = slice(8 * head, 8 * head + 8)
-        seen_NSD[..., part] = np.einsum("nm,msd->nsd", shares_NN, m_RCSD.reshape(49, 12, 16)[..., part])
-    heard += w["near_bias"] + seen_NSD.reshape(7, 7, 12, 16) @ w["seen_proj.weight"].T
-    heard += m_RCSD.mean((0, 1)) @ w["board_proj.weight"].T + m_RCSD.mean((0, 1, 2)) @ w["all_proj.weight"].T
-    wide = h_RCSD + np.maximum(heard, 0) @ w["out_proj.weight"].T
-    expected = (wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5)).reshape(1, 49, 192)
-    computed = block(torch.from_numpy(h_RCSD.reshape(1, 49, 192)).float(), rotary_table(model.config))
-    assert computed.detach().numpy() == pytest.approx(expected, abs=EXACT)
+        seen_NSD[..., part] = np.einsum("nm,msd->nsd", shares_NN, m_NSD[..., part])
+    return seen_NSD
+
+
+def normed(wide: np.ndarray) -> np.ndarray:
+    return wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_task_in_other_colours_is_the_same_task(seed: int) -> None:
-    """With its vector's parts exchanged alike; pad and end are no colours, and black is one of its own."""
+    """Its vector's parts are exchanged alike. Pad, end and black keep their places."""
     rng = np.random.default_rng(seed)
     model = fresh_model("arc-7x7", num_puzzle_ids=2)
     order_V = np.concatenate([[0, 1, 2], 3 + rng.permutation(9)])
     vector_SE = rng.standard_normal((12, 4)).astype(np.float32)
     moved_SE = np.empty_like(vector_SE)
     moved_SE[order_V] = vector_SE
-    model.puzzle_table.copy_(torch.from_numpy(np.stack([vector_SE.ravel(), moved_SE.ravel()])))
+    table_IE = np.stack([vector_SE.ravel(), moved_SE.ravel()])
+    model.puzzle_table.copy_(torch.from_numpy(table_IE))
     tokens_BT = rng.integers(0, 12, (1, 49))
-    both_BT, ids_B = torch.from_numpy(np.concatenate([tokens_BT, order_V[tokens_BT]])), torch.arange(2)
+    both_BT = np.concatenate([tokens_BT, order_V[tokens_BT]])
     with torch.no_grad():
-        plain_TV, moved_TV = model.segment(model.start(2), both_BT, ids_B).logits_BTV
+        output = model.segment(model.start(2), torch.from_numpy(both_BT), torch.arange(2))
+    plain_TV, moved_TV = output.logits_BTV
     assert torch.allclose(moved_TV[:, order_V], plain_TV, atol=EXACT)
     assert plain_TV.std(1).min() > 0.001
 
@@ -178,10 +230,12 @@ def as_float64(block: torch.nn.Module) -> dict[str, np.ndarray]:
 
 def test_with_a_random_start_a_symmetric_copy_is_another_attempt() -> None:
     """Also on another board, where the starts are drawn anew, always the same."""
-    model, puzzle = fresh_model("sudoku-4x4", random_start=True), registry.get("sudoku-6x6")
+    model = fresh_model("sudoku-4x4", random_start=True)
+    puzzle = registry.get("sudoku-6x6")
     tokens_BT = torch.ones((1, 16), dtype=torch.int64)
     assert thought(model, tokens_BT).logits_BTV[0, :, 2:].std(0).min() > 0.01
-    once, twice = on_board(model, puzzle), on_board(model, puzzle)
+    once = on_board(model, puzzle)
+    twice = on_board(model, puzzle)
     assert torch.equal(once.high_init, twice.high_init)
     assert once.start(2).z_low_BND.shape == (2, 36, 96)
     assert torch.equal(on_board(model, registry.get("sudoku-4x4")).low_init, model.low_init)
@@ -191,7 +245,9 @@ def test_gradients_pass_every_cycle() -> None:
     model = fresh_model("maze-8x8", high_cycles=3)
     carry = model.start(1)
     carry = carry._replace(z_low_BND=carry.z_low_BND.clone().requires_grad_())
-    model.think(carry, torch.ones((1, 64), dtype=torch.int64), torch.zeros(1, 0)).logits_BTV.square().sum().backward()
+    tokens_BT = torch.ones((1, 64), dtype=torch.int64)
+    output = model.think(carry, tokens_BT, torch.zeros(1, 0))
+    output.logits_BTV.square().sum().backward()
     assert carry.z_low_BND.grad is not None
     assert carry.z_low_BND.grad.abs().sum() > 0
 
@@ -199,9 +255,9 @@ def test_gradients_pass_every_cycle() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"board": (3, 3)}, "take the puzzle's own geometry"),
-        ({"hidden_size": 90}, "does not share out among 4 symbols"),
-        ({"positions": "learned"}, "leave arch and positions as they are"),
+        ({"board": (3, 3)}, "use the puzzle's own geometry"),
+        ({"hidden_size": 90}, "does not divide among 4 symbols"),
+        ({"positions": "learned"}, "keep the defaults of arch and positions"),
         ({"puzzle_vector_size": 16}, "set puzzle_vector_size=0"),
         ({"num_fixed": 4}, "4 of them fixed"),
         ({"board": (4, 4)}, "choose 1 symbol or all"),

@@ -70,7 +70,7 @@ def test_a_pointer_out_of_the_run_is_refused(content: str, whole: Path, tmp_path
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     shutil.copytree(whole, tmp_path / "other")
     (run / "latest").write_text(content.replace("/OTHER", str(tmp_path / "other")))
-    assert "names no checkpoint of the run" in refused(run)
+    assert "does not name a checkpoint of the run" in refused(run)
 
 
 @pytest.mark.parametrize("name", ["latest", "step_2"])
@@ -80,7 +80,7 @@ def test_a_link_out_of_the_run_is_refused(name: str, whole: Path, tmp_path: Path
     taken = run / name
     shutil.rmtree(taken) if taken.is_dir() else taken.unlink()
     taken.symlink_to(tmp_path / "other" / "step_2", target_is_directory=True)
-    assert "names no checkpoint of the run" in refused(run)
+    assert "does not name a checkpoint of the run" in refused(run)
 
 
 def test_a_link_within_the_run_is_followed(whole: Path, tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import one_hot
 
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM, SegmentOutput
 from hrm_puzzles import registry
 from hrm_puzzles.arc.canvas import Variant
 from hrm_puzzles.data.datasets import IGNORE
+from hrm_puzzles.puzzle import RIGHT
 from hrm_train.batches import Batch
 from hrm_train.evaluate import Evaluation, evaluate
 
@@ -28,20 +30,24 @@ SIZES = HRMConfig(
 
 
 class Scripted(HRM):
-    """Gives each row its label from segment `solves_at` on, something wrong before, and would halt from `halts_at`."""
+    """Answers each row right from segment `solves_at` on, and wants to halt from `halts_at` on."""
 
-    def __init__(self, labels_BT: np.ndarray, solves_at_B: list[int], halts_at_B: list[int]) -> None:
+    def __init__(
+        self, labels_BT: np.ndarray, solves_at_B: list[int], halts_at_B: list[int]
+    ) -> None:
         super().__init__(SIZES)
         self.labels_BT = torch.from_numpy(labels_BT).long()
-        self.solves_at_B, self.halts_at_B = torch.tensor(solves_at_B), torch.tensor(halts_at_B)
+        self.solves_at_B = torch.tensor(solves_at_B)
+        self.halts_at_B = torch.tensor(halts_at_B)
         self.segments_run = 0
 
     def segment(self, carry, tokens_BT, puzzle_ids_B) -> SegmentOutput:  # noqa: ARG002
         self.segments_run += 1
         wrong_BT = (self.labels_BT + 1 - 2) % 4 + 2
-        answers_BT = torch.where((self.segments_run >= self.solves_at_B)[:, None], self.labels_BT, wrong_BT)
+        is_solved_B = self.segments_run >= self.solves_at_B
+        answers_BT = torch.where(is_solved_B[:, None], self.labels_BT, wrong_BT)
         q_halt_B = torch.where(self.segments_run >= self.halts_at_B, 1.0, -1.0)
-        logits_BTV = torch.nn.functional.one_hot(answers_BT, SIZES.vocab_size).float()
+        logits_BTV = one_hot(answers_BT, SIZES.vocab_size).float()
         return SegmentOutput(carry, logits_BTV, q_halt_B, torch.zeros_like(q_halt_B))
 
 
@@ -89,8 +95,9 @@ def test_rows_without_an_answer_and_cells_without_a_label_do_not_count() -> None
 
 def test_a_set_without_any_answer_is_refused() -> None:
     held = rows(2)
+    nothing_BT = np.full_like(held.labels_BT, IGNORE)
     with pytest.raises(ValueError, match="no held-out puzzle has an answer"):
-        scripted(held._replace(labels_BT=np.full_like(held.labels_BT, IGNORE)), [1, 1], [1, 1])
+        scripted(held._replace(labels_BT=nothing_BT), [1, 1], [1, 1])
 
 
 @dataclass(frozen=True)
@@ -109,14 +116,19 @@ def test_where_no_proof_exists_exact_answers_are_the_score() -> None:
 
 def test_checking_only_new_answers_proves_what_checking_all_would() -> None:
     torch.manual_seed(1)
-    held, model = rows(20), HRM(replace(SIZES, max_segments=6))
+    held = rows(20)
+    model = HRM(replace(SIZES, max_segments=6))
     result = evaluate(model, PUZZLE, held, batch_size=7)
-    carry, tokens_BT, proven_B = model.start(20), torch.from_numpy(held.tokens_BT), np.zeros(20, dtype=bool)
+    carry = model.start(20)
+    tokens_BT = torch.from_numpy(held.tokens_BT)
+    ids_B = torch.zeros(20, dtype=torch.int32)
+    proven_B = np.zeros(20, dtype=bool)
     with torch.no_grad():
         for segment in range(6):
-            output = model.segment(carry, tokens_BT, torch.zeros(20, dtype=torch.int32))
+            output = model.segment(carry, tokens_BT, ids_B)
             carry = output.carry
-            proven_B |= PUZZLE.check_BT(held.tokens_BT, output.logits_BTV.argmax(-1).numpy().astype(np.int32)) == 1
+            answers_BT = output.logits_BTV.argmax(-1).numpy().astype(np.int32)
+            proven_B |= PUZZLE.check_BT(held.tokens_BT, answers_BT) == RIGHT
             assert result.proven[segment] == proven_B.mean()
 
 
@@ -135,9 +147,11 @@ def test_what_is_raised_between_batches_ends_the_evaluation() -> None:
 def test_variants_of_a_task_vote_where_their_names_are_known() -> None:
     arc = registry.get("arc-10x10")
     turned = Variant(turn=1)
-    grids = [np.array([[1, 2, 3]], dtype=np.int8), turned.apply(np.array([[1, 2, 3]], dtype=np.int8))] * 2
-    tokens_BT = np.stack([arc.encode(grid) for grid in grids])
-    held = Batch(tokens_BT, tokens_BT, np.array([1, 2, 3, 4], dtype=np.int32))
+    grid = np.array([[1, 2, 3]], dtype=np.int8)
+    grids = [grid, turned.apply(grid)] * 2
+    tokens_BT = np.stack([arc.encode(each) for each in grids])
+    ids_B = np.array([1, 2, 3, 4], dtype=np.int32)
+    held = Batch(tokens_BT, tokens_BT, ids_B)
     names = ("<blank>", "a", turned.name("a"), "b", turned.name("b"))
 
     class Echo(Scripted):
@@ -146,9 +160,8 @@ def test_variants_of_a_task_vote_where_their_names_are_known() -> None:
         def segment(self, carry, tokens_BT, puzzle_ids_B) -> SegmentOutput:
             answers_BT = torch.where((puzzle_ids_B < 4)[:, None], tokens_BT.long(), 1)
             q_halt_B = torch.where(puzzle_ids_B == 4, 1.0, -1.0)
-            return SegmentOutput(
-                carry, torch.nn.functional.one_hot(answers_BT, 12).float(), q_halt_B, torch.zeros_like(q_halt_B)
-            )
+            logits_BTV = one_hot(answers_BT, 12).float()
+            return SegmentOutput(carry, logits_BTV, q_halt_B, torch.zeros_like(q_halt_B))
 
     model = Echo(tokens_BT, [1] * 4, [1] * 4)
     result = evaluate(model, arc, held, identifiers=names)

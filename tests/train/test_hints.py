@@ -1,4 +1,4 @@
-"""Hints are learnt when their news can have come, and until then the model learns that it knows nothing."""
+"""A position learns a hint once its information can have arrived, and "unknown" until then."""
 
 import numpy as np
 import torch
@@ -18,20 +18,30 @@ LATER = 1 + RECIPE.window * CYCLES
 
 def learnt(labels_BT: torch.Tensor, hints: HintTensors) -> WindowLoss:
     torch.manual_seed(0)
-    sizes = relational_sizes(PUZZLE.name) | {"num_hints": PUZZLE.num_hints, "high_cycles": CYCLES}  # type: ignore[attr-defined]
+    sizes = dict(relational_sizes(PUZZLE.name))
+    sizes["num_hints"] = PUZZLE.num_hints  # type: ignore[attr-defined]
+    sizes["high_cycles"] = CYCLES
     model = HRM(HRMConfig(**sizes))
     slots = Slots.empty(model, len(labels_BT), torch.device("cpu"))
-    slots.tokens_BT, slots.labels_BT = TOKENS_BT, labels_BT
-    return window_loss(model, slots, torch.zeros(len(labels_BT), 0), RECIPE, 8, hints)
+    slots.tokens_BT = TOKENS_BT
+    slots.labels_BT = labels_BT
+    no_vector_BE = torch.zeros(len(labels_BT), 0)
+    return window_loss(model, slots, no_vector_BE, RECIPE, 8, hints)
 
 
 EXAMPLE = PUZZLE.generate(np.random.default_rng(0), "hard")
-TOKENS_BT, LABELS_BT = (torch.from_numpy(PUZZLE.encode(grid)[None]) for grid in (EXAMPLE.question, EXAMPLE.answer))
+TOKENS_BT = torch.from_numpy(PUZZLE.encode(EXAMPLE.question)[None])
+LABELS_BT = torch.from_numpy(PUZZLE.encode(EXAMPLE.answer)[None])
 KINDS_BT = torch.arange(PUZZLE.seq_len, dtype=torch.int32)[None] % PUZZLE.num_hints  # type: ignore[attr-defined]
 
 
 def at(cycles: int) -> torch.Tensor:
     return torch.full_like(KINDS_BT, cycles)
+
+
+def loss_after(cycles: int) -> torch.Tensor:
+    """The loss if every hint and every answer arrives after that many cycles."""
+    return learnt(LABELS_BT, HintTensors(KINDS_BT, at(cycles), at(cycles))).loss
 
 
 def test_what_cannot_be_known_yet_is_learnt_as_unknown_and_as_asked() -> None:
@@ -42,8 +52,9 @@ def test_what_cannot_be_known_yet_is_learnt_as_unknown_and_as_asked() -> None:
 
 
 def test_news_comes_by_one_position_in_a_cycle() -> None:
-    first, last = (learnt(LABELS_BT, HintTensors(KINDS_BT, at(cycles), at(cycles))).loss for cycles in (0, LATER))
-    losses = [learnt(LABELS_BT, HintTensors(KINDS_BT, at(cycles), at(cycles))).loss for cycles in range(1, LATER)]
+    first = loss_after(0)
+    last = loss_after(LATER)
+    losses = [loss_after(cycles) for cycles in range(1, LATER)]
     assert losses[:CYCLES] == [first] * CYCLES  # known in the first segment
     assert losses[CYCLES:] == [losses[-1]] * CYCLES  # and in the second alone
     assert len({loss.item() for loss in (first, losses[-1], last)}) == 3

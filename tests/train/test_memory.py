@@ -19,8 +19,9 @@ from hrm_train import memory
 from hrm_train.hardware import PRESETS
 from hrm_train.memory import estimate
 from hrm_train.options import PlanOptions
-from hrm_train.plan import open_plan, trainer_from
+from hrm_train.plan import open_plan
 from hrm_train.recipe import Recipe
+from hrm_train.start import trainer_from
 from hrm_train.window import Slots, recompute_blocks, window_loss
 
 ONE_BLOCK = {"high_layers": 1, "low_layers": 1, "high_cycles": 1, "low_cycles": 1}
@@ -147,7 +148,7 @@ def test_a_gpu_out_of_memory_goes_on_with_smaller_micro_batches(data: Path) -> N
         assert float(cramped.step().loss) == pytest.approx(expected, rel=1e-3)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert any("out of memory at step 1: going on with" in sentence for sentence in said)
+    assert any("out of memory at step 1: continuing with" in sentence for sentence in said)
 
 
 def test_weights_moments_and_average_are_counted() -> None:

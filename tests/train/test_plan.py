@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +17,16 @@ from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_train.cli import main as app
+from hrm_train.draft import draft
+from hrm_train.forecast import warnings
 from hrm_train.hardware import PRESETS, hardware_from_name, preset_for_gpu
 from hrm_train.memory import estimate
 from hrm_train.options import PlanOptions
-from hrm_train.plan import RunPlan, draft, fastest, open_plan, read_plan, trainer_from
+from hrm_train.plan import open_plan
 from hrm_train.recipe import NAMED, SIZES, Recipe, config_for, recipe_for
+from hrm_train.run_plan import RunPlan, read_plan
+from hrm_train.start import trainer_from
+from hrm_train.tuning import fastest, tuned
 
 TRAINING_GPUS = [preset for preset in PRESETS.values() if preset.gpu and not preset.refusal]
 ALL_ARC_TASKS = 876_000  # published puzzle ids: 960 tasks in 1,000 variants, less those that fall together
@@ -96,13 +102,15 @@ def test_the_learning_rate_grows_with_the_real_batch() -> None:
     assert dataclasses.replace(recipe, base_batch=0).scaled(recipe.lr) == 1e-4
 
 
-def plan_of(data: Path, run: Path, *settings: str, **options: Any) -> RunPlan:
+def plan_of(data: Path, run: Path, *settings: str, tune: int = 0) -> RunPlan:
     sizes = ("hidden_size=32", "puzzle_vector_size=32", "max_segments=4", "batch_size=8")
     settings = ("precision=fp32", "compile=false", *settings)  # --hw cpu chooses others where the processor has AMX
     chosen = PlanOptions(
         run=run, puzzle="sudoku-4x4", hw="cpu", preset="small", data=data, settings=[*sizes, *settings]
     )
-    return open_plan(chosen, lambda _: None, **options)
+    if not tune:
+        return open_plan(chosen, lambda _: None)
+    return open_plan(chosen, lambda _: None, partial(tuned, most=tune, say=lambda _: None))
 
 
 @pytest.mark.parametrize(
@@ -164,15 +172,15 @@ def test_a_dry_run_tells_steps_rate_and_hours() -> None:
 def test_a_warm_up_beyond_a_tenth_of_the_run_is_said(warmup: str, num_warnings: int) -> None:
     settings = ["total_samples=4800", f"warmup_samples={warmup}"]
     options = PlanOptions(puzzle="sudoku-4x4", settings=settings)
-    assert len(draft(options, PRESETS["cpu"]).warnings(options)) == num_warnings
+    assert len(warnings(draft(options, PRESETS["cpu"]), options)) == num_warnings
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_no_recipe_warns_of_what_it_means(name: str) -> None:
     options = PlanOptions(recipe=name)
-    assert draft(options, PRESETS["rtx4090"]).warnings(options) == []
+    assert warnings(draft(options, PRESETS["rtx4090"]), options) == []
     shorter = PlanOptions(recipe=name, settings=["total_samples=2000", "warmup_samples=300"])
-    assert len(draft(shorter, PRESETS["rtx4090"]).warnings(shorter)) == 1
+    assert len(warnings(draft(shorter, PRESETS["rtx4090"]), shorter)) == 1
 
 
 def test_lengths_may_be_given_in_passes_over_the_data_set(data: Path, tmp_path: Path) -> None:
@@ -237,7 +245,7 @@ def test_a_usual_data_set_is_built_where_it_is_absent(tmp_path: Path, monkeypatc
 
 def test_a_data_set_of_a_fifth_of_the_disk_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hrm_train.plan.shutil.disk_usage", lambda _: SimpleNamespace(free=10 * 2**30))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10 * 2**30))
     with pytest.raises(
         ValueError, match=r"^data/arc would take at most \d\.\d GiB; 10\.0 GiB are free there: add --yes"
     ):
@@ -304,7 +312,7 @@ def test_tuning_finds_a_micro_batch_and_keeps_the_batch(data: Path, tmp_path: Pa
 def test_tuning_may_let_the_batch_grow_and_the_rates_with_it(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hrm_train.plan.fastest", lambda trainer, *_: len(trainer.slots))
+    monkeypatch.setattr("hrm_train.tuning.fastest", lambda trainer, *_: len(trainer.slots))
     plan = plan_of(data, tmp_path, "base_batch=16", "lr=1e-3", tune=4)
     assert (plan.recipe.batch_size, plan.micro_batch) == (32, 32)
     assert plan.recipe.scaled(plan.recipe.lr) == pytest.approx(2e-3)
@@ -339,6 +347,6 @@ def test_a_checkpoint_with_other_hints_trains_on_and_its_run_does_not(
     assert torch.isfinite(trainer.step().loss)
     assert plan.config.num_hints == config_for("relational", maze, 1).num_hints
     with pytest.raises(
-        ValueError, match=r"learns 13 kinds of hints where maze-8x8 has 14; start another --run with --init"
+        ValueError, match=r"learns 13 kinds of hints, but maze-8x8 has 14; start another --run with --init"
     ):
         trainer_from(dataclasses.replace(plan, config=older))

@@ -1,4 +1,4 @@
-"""Several ranks, several micro-batches and too little memory: the samples, their order and the losses stay the same."""
+"""Ranks, micro-batches and too little memory change no sample, no order and no loss."""
 
 import json
 import os
@@ -27,7 +27,8 @@ ROUNDING = 1e-5  # float32 sums in another order
 def expected(data: Path) -> dict[str, Any]:
     """One rank that learns from its whole batch at once."""
     trainer = rank_program.trainer_on(data)
-    return {"losses": rank_program.losses(trainer, rank_program.STEPS), "table": trainer.model.puzzle_table.tolist()}
+    losses = rank_program.losses(trainer, rank_program.STEPS)
+    return {"losses": losses, "table": trainer.model.puzzle_table.tolist()}
 
 
 def on_two_ranks(*arguments: Path) -> str:
@@ -35,11 +36,13 @@ def on_two_ranks(*arguments: Path) -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     command = [sys.executable, str(PROGRAM), *map(str, arguments)]
-    environments = [{**shared, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    processes = [subprocess.Popen(command, env=variables, text=True, **pipes) for variables in environments]
+    processes: list[subprocess.Popen[str]] = []
+    for rank in "01":
+        variables = {**os.environ, **meeting, "RANK": rank, "LOCAL_RANK": rank}
+        processes.append(subprocess.Popen(command, env=variables, text=True, **pipes))
     outputs = [process.communicate(timeout=250) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     return outputs[0][0]
@@ -51,21 +54,24 @@ def test_two_ranks_with_micro_batches_equal_one_rank_with_the_whole_batch(
 ) -> None:
     found = json.loads(on_two_ranks(data, tmp_path / "step_18"))
     assert found["losses"] == pytest.approx(expected["losses"], abs=ROUNDING)
-    assert torch.tensor(found["table"]).count_nonzero() > 0
-    assert torch.allclose(torch.tensor(found["table"]), torch.tensor(expected["table"]), atol=ROUNDING)
+    table = torch.tensor(found["table"])
+    assert table.count_nonzero() > 0
+    assert torch.allclose(table, torch.tensor(expected["table"]), atol=ROUNDING)
     alone = rank_program.trainer_on(data)
     alone.restore(tmp_path / "step_18")
-    remaining = rank_program.STEPS - rank_program.SAVED_AT
-    assert rank_program.losses(alone, remaining) == pytest.approx(expected["losses"][-remaining:], abs=ROUNDING)
+    num_left = rank_program.STEPS - rank_program.SAVED_AT
+    last = pytest.approx(expected["losses"][-num_left:], abs=ROUNDING)
+    assert rank_program.losses(alone, num_left) == last
 
 
 def test_out_of_memory_halves_the_micro_batch_and_changes_no_loss(
     data: Path, expected: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     trainer = rank_program.trainer_on(data, model_type=rank_program.Cramped)
-    assert rank_program.losses(trainer, rank_program.STEPS) == pytest.approx(expected["losses"], abs=ROUNDING)
+    losses = rank_program.losses(trainer, rank_program.STEPS)
+    assert losses == pytest.approx(expected["losses"], abs=ROUNDING)
     assert trainer.micro_batch == 2
-    assert "going on with 4 micro-batches of 2 rows instead of 4" in capsys.readouterr().out
+    assert "continuing with 4 micro-batches of 2 rows instead of 4" in capsys.readouterr().out
 
 
 def test_a_gradient_that_is_not_finite_changes_no_weight_and_is_counted(data: Path) -> None:
@@ -77,12 +83,14 @@ def test_a_gradient_that_is_not_finite_changes_no_weight_and_is_counted(data: Pa
     slots.carry.z_high_BND.fill_(float("nan"))
     slots.halted_B.fill_(False)
     assert float(trainer.step().skipped) == 1
-    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.model.state_dict().items())
+    for name, tensor in trainer.model.state_dict().items():
+        assert torch.equal(tensor, before[name])
     assert all(map(torch.equal, trainer.optimiser.exp_avg_sq, moments))
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused() -> None:
-    with pytest.raises(ValueError, match="batch_size 8 cannot be shared by 3 ranks; set a multiple of 3"):
+    sentence = "batch_size 8 cannot be shared by 3 ranks; set a multiple of 3"
+    with pytest.raises(ValueError, match=sentence):
         Ranks(rank=0, world=3).slots(8)
     assert Ranks(rank=1, world=2).slots(8) == range(4, 8)
 
@@ -99,17 +107,26 @@ with joined() as ranks:
 
 @pytest.mark.process
 def test_ranks_that_are_started_again_meet_each_other_and_not_those_before() -> None:
-    """They meet in a store that torchrun keeps for all starts; the second rank comes a second later."""
+    """They meet in the store that torchrun keeps; the second rank is a second late."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    agent = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    shared = {**os.environ, **agent, "WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1"}
+    shared = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "WORLD_SIZE": "2",
+        "GROUP_WORLD_SIZE": "1",
+    }
     for restarts in "01":
         with ExitStack() as stack:
             ranks = []
             for rank in "01":
-                variables = {**shared, "RANK": rank, "LOCAL_RANK": rank, "TORCHELASTIC_RESTART_COUNT": restarts}
+                variables = {**shared, "RANK": rank, "LOCAL_RANK": rank}
+                variables["TORCHELASTIC_RESTART_COUNT"] = restarts
                 command = [sys.executable, "-c", JOINS, rank]
-                process = subprocess.Popen(command, env=variables, text=True, stderr=subprocess.PIPE)
+                process = subprocess.Popen(
+                    command, env=variables, text=True, stderr=subprocess.PIPE
+                )
                 ranks.append(stack.enter_context(process))
                 stack.callback(process.kill)
             said = [process.communicate(timeout=60)[1] for process in ranks]
@@ -117,14 +134,15 @@ def test_ranks_that_are_started_again_meet_each_other_and_not_those_before() -> 
 
 
 def torchrun(data: Path, run: Path) -> subprocess.Popen[str]:
-    sizes = ("hidden_size=32", "puzzle_vector_size=32", "max_segments=4", "batch_size=8", "total_samples=4800")
-    settings = ["--preset", "small", *(part for size in sizes for part in ("--set", size))]
-    options = ["--run", str(run), "--data", str(data), "--puzzle", "sudoku-4x4", "--hw", "cpu", *settings]
-    ranks = ["--nproc-per-node", "2", "--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    program = ["-m", "--", "hrm_train", *options, "--checkpoint-steps", "20"]
-    return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *ranks, *program], stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-m", "torch.distributed.run"]
+    command += ["--nproc-per-node", "2", "--max-restarts", "3"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    command += ["-m", "--", "hrm_train", "--run", str(run), "--data", str(data)]
+    command += ["--puzzle", "sudoku-4x4", "--hw", "cpu", "--preset", "small"]
+    command += ["--set", "hidden_size=32", "--set", "puzzle_vector_size=32"]
+    command += ["--set", "max_segments=4", "--set", "batch_size=8"]
+    command += ["--set", "total_samples=4800", "--checkpoint-steps", "20"]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.slow
@@ -137,10 +155,11 @@ def test_a_rank_that_is_killed_is_restarted_and_the_weights_are_those_of_a_quiet
     assert quiet.returncode == 0, said
     with ExitStack() as stack:
         disturbed = stack.enter_context(torchrun(data, tmp_path / "disturbed"))
-        stack.callback(disturbed.kill)  # where the test fails; its ranks end with it
+        stack.callback(disturbed.kill)  # if the test fails; its ranks end with it
         while not (tmp_path / "disturbed" / "latest").exists():
             time.sleep(0.05)
-        children = Path(f"/proc/{disturbed.pid}/task/{disturbed.pid}/children").read_text().split()
+        file = Path(f"/proc/{disturbed.pid}/task/{disturbed.pid}/children")
+        children = file.read_text().split()
         os.kill(int(children[-1]), signal.SIGKILL)
         _, said = disturbed.communicate(timeout=280)
     assert disturbed.returncode == 0, said

@@ -11,33 +11,49 @@ import torch
 from train_tools import PUZZLE, said, small_trainer, train
 
 from hrm_model.checkpoint import CheckpointError
+from hrm_puzzles.puzzle import RIGHT
 from hrm_train.batches import Feed, open_source
 from hrm_train.evaluate import evaluate, held_out
 from hrm_train.hardware import PRESETS
+from hrm_train.loop import Trainer
 from hrm_train.recipe import Recipe, config_for
 
 trainer_on = partial(small_trainer, curriculum=4)
 
 
-def test_resumed_training_has_the_losses_of_the_uninterrupted_one(data: Path, tmp_path: Path) -> None:
+def losses(trainer: Trainer, num_steps: int) -> list[float]:
+    return [float(trainer.step().loss) for _ in range(num_steps)]
+
+
+def feed_on(data: Path, *, seed: int = 0, augment: bool = True) -> Feed:
+    source = open_source(data, "train", PUZZLE)
+    return Feed(source, PUZZLE, seed=seed, augment=augment)
+
+
+def test_resumed_training_has_the_losses_of_the_uninterrupted_one(
+    data: Path, tmp_path: Path
+) -> None:
     whole = trainer_on(data, continue_loss=True, window=2)
-    expected = [float(whole.step().loss) for _ in range(30)]
+    expected = losses(whole, 30)
     first = trainer_on(data, continue_loss=True, window=2)
     for _ in range(13):
         first.step()
     first.save(tmp_path / "step_13", {})
     second = trainer_on(data, continue_loss=True, window=2)
     second.restore(tmp_path / "step_13")
-    assert [float(second.step().loss) for _ in range(17)] == expected[13:]
+    assert losses(second, 17) == expected[13:]
 
 
-def test_a_checkpoint_older_than_a_setting_resumes_with_what_held_then(data: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_older_than_a_setting_resumes_with_what_held_then(
+    data: Path, tmp_path: Path
+) -> None:
     trainer = trainer_on(data)
     trainer.step()
     trainer.save(tmp_path / "step_1", {})
-    values = json.loads((tmp_path / "step_1" / "trainer.json").read_text())
+    file = tmp_path / "step_1" / "trainer.json"
+    values = json.loads(file.read_text())
     del values["recipe"]["halt_weight"]
-    (tmp_path / "step_1" / "trainer.json").write_text(json.dumps(values))
+    file.write_text(json.dumps(values))
     (tmp_path / "step_1" / "meta.json").write_text("{}")  # it is older than hashes, too
     resumed = trainer_on(data)
     resumed.restore(tmp_path / "step_1")
@@ -50,17 +66,19 @@ def test_a_checkpoint_older_than_a_setting_resumes_with_what_held_then(data: Pat
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 def test_a_gpu_trains_as_the_cpu_does(data: Path) -> None:
     on_cpu = trainer_on(data, window=2)
-    on_gpu = trainer_on(data, dataclasses.replace(PRESETS["rtx4090"], precision="fp32", compile=False), window=2)
-    expected = [float(on_cpu.step().loss) for _ in range(5)]
-    assert [float(on_gpu.step().loss) for _ in range(5)] == pytest.approx(expected, rel=1e-3)
+    exact = dataclasses.replace(PRESETS["rtx4090"], precision="fp32", compile=False)
+    on_gpu = trainer_on(data, exact, window=2)
+    expected = losses(on_cpu, 5)
+    assert losses(on_gpu, 5) == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 def test_bfloat16_and_compiled_functions_lose_nearly_what_the_cpu_does(data: Path) -> None:
-    on_cpu, on_gpu = trainer_on(data, window=2), trainer_on(data, PRESETS["rtx4090"], window=2)
-    expected = [float(on_cpu.step().loss) for _ in range(5)]
-    assert [float(on_gpu.step().loss) for _ in range(5)] == pytest.approx(expected, rel=0.05)
+    on_cpu = trainer_on(data, window=2)
+    on_gpu = trainer_on(data, PRESETS["rtx4090"], window=2)
+    expected = losses(on_cpu, 5)
+    assert losses(on_gpu, 5) == pytest.approx(expected, rel=0.05)
 
 
 def test_resuming_under_another_recipe_is_refused(data: Path, tmp_path: Path) -> None:
@@ -77,7 +95,7 @@ def test_resuming_under_another_recipe_is_refused(data: Path, tmp_path: Path) ->
     [
         (["--set", "learning=1"], "unknown setting 'learning'"),
         (["--set", "lr"], "write --set key=value"),
-        (["--set", "lr=fast"], "is no float"),
+        (["--set", "lr=fast"], "is not of type float"),
         (["--hw", "abacus"], "--hw 'abacus' is unknown"),
         (["--preset", "huge"], "--preset 'huge' is unknown"),
         (["--puzzle", "chess"], "chess"),
@@ -108,33 +126,41 @@ def test_training_learns_to_solve(data: Path) -> None:
 
 
 def test_quantisation_aware_training_feels_the_rounding_and_saves_plain_weights(data: Path) -> None:
-    plain, aware = trainer_on(data), trainer_on(data, quantisation_aware=True)
-    carry, tokens_BT = aware.model.start(2), torch.ones((2, PUZZLE.seq_len), dtype=torch.int32)
-    models = (plain.model, aware.averaged_model(), aware.model)
-    before, saved, trained = (model.segment(carry, tokens_BT, tokens_BT[:, 0] * 0).logits_BTV for model in models)
+    plain = trainer_on(data)
+    aware = trainer_on(data, quantisation_aware=True)
+    carry = aware.model.start(2)
+    tokens_BT = torch.ones((2, PUZZLE.seq_len), dtype=torch.int32)
+    ids_B = torch.zeros(2, dtype=torch.int32)
+    before = plain.model.segment(carry, tokens_BT, ids_B).logits_BTV
+    saved = aware.averaged_model().segment(carry, tokens_BT, ids_B).logits_BTV
+    trained = aware.model.segment(carry, tokens_BT, ids_B).logits_BTV
     assert torch.equal(saved, before)
     assert not torch.equal(trained, before)
     assert float(aware.step().loss) != float(plain.step().loss)
 
 
 def test_what_a_slot_is_offered_depends_on_seed_step_and_slot_alone(data: Path) -> None:
-    feeds = [Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=4, augment=True) for _ in range(2)]
-    feeds[0].draw(1, range(40), 48, 3)
-    whole, part = feeds[0].draw(2, range(48), 48, 3), feeds[1].draw(2, range(24, 48), 48, 3)
-    assert all(np.array_equal(a[24:], b) for a, b in zip(whole, part, strict=True))
-    other = feeds[0].draw(3, range(48), 48, 3)
+    feed = feed_on(data, seed=4)
+    feed.draw(1, range(40), 48, 3)
+    whole = feed.draw(2, range(48), 48, 3)
+    part = feed_on(data, seed=4).draw(2, range(24, 48), 48, 3)
+    for all_rows, some_rows in zip(whole, part, strict=True):
+        assert np.array_equal(all_rows[24:], some_rows)
+    other = feed.draw(3, range(48), 48, 3)
     assert not np.array_equal(whole.labels_BT, other.labels_BT)
 
 
 def test_drawn_labels_solve_their_puzzles(data: Path) -> None:
-    offer = Feed(open_source(data, "train", PUZZLE), PUZZLE, seed=0, augment=True).draw(0, range(64), 64, 6)
-    assert (PUZZLE.check_BT(offer.tokens_BT.numpy(), offer.labels_BT.numpy()) == 1).all()
+    offer = feed_on(data).draw(0, range(64), 64, 6)
+    verdicts_B = PUZZLE.check_BT(offer.tokens_BT.numpy(), offer.labels_BT.numpy())
+    assert (verdicts_B == RIGHT).all()
 
 
 def test_an_epoch_visits_every_group_once(data: Path) -> None:
-    source = open_source(data, "train", PUZZLE)
-    feed = Feed(source, PUZZLE, seed=0, augment=False)
-    rows = [feed.draw(step, range(40), 40, 0).tokens_BT for step in range(2 * source.num_groups // 40)]
+    feed = feed_on(data, augment=False)
+    source = feed.source
+    num_steps = 2 * source.num_groups // 40
+    rows = [feed.draw(step, range(40), 40, 0).tokens_BT for step in range(num_steps)]
     every = source.rows(np.arange(len(source))).tokens_BT
     for epoch in np.split(np.concatenate(rows), 2):
         assert np.array_equal(np.unique(epoch, axis=0), np.unique(every, axis=0))
@@ -142,14 +168,15 @@ def test_an_epoch_visits_every_group_once(data: Path) -> None:
 
 def test_threads_that_draw_ahead_change_nothing(data: Path) -> None:
     ahead = dataclasses.replace(PRESETS["cpu"], workers=3, prefetch=5)
-    expected = [float(trainer.step().loss) for trainer in [trainer_on(data)] for _ in range(40)]
-    assert [float(trainer.step().loss) for trainer in [trainer_on(data, ahead)] for _ in range(40)] == expected
+    expected = losses(trainer_on(data), 40)
+    assert losses(trainer_on(data, ahead), 40) == expected
 
 
 def test_puzzles_may_run_longer_and_longer_until_the_deepening_ends() -> None:
     recipe = Recipe(window=4, deepening_samples=1000)
-    limits = [recipe.segments_at(samples, 10) for samples in (0, 499, 500, 999, 1000, 5000)]
-    assert limits == [4, 4, 8, 8, 10, 10]
+    expected = {0: 4, 499: 4, 500: 8, 999: 8, 1000: 10, 5000: 10}
+    for samples, limit in expected.items():
+        assert recipe.segments_at(samples, 10) == limit
     assert Recipe(window=4).segments_at(0, 10) == 10
 
 
@@ -160,19 +187,40 @@ def test_no_puzzle_outlives_the_present_limit(data: Path) -> None:
         assert trainer.slots.halted_B.all()
 
 
-def test_a_data_set_of_the_published_builder_trains_as_ours_does(data: Path, tmp_path: Path) -> None:
-    """Field by field as HRM writes it: int64 after augmentation, no total_puzzles, no file of ours beside it."""
+PUBLISHED_META = (
+    "pad_id",
+    "ignore_label_id",
+    "blank_identifier_id",
+    "vocab_size",
+    "seq_len",
+    "num_puzzle_identifiers",
+    "total_groups",
+    "mean_puzzle_examples",
+    "sets",
+)
+PUBLISHED_TYPES = {
+    "inputs": np.int64,
+    "labels": np.int64,
+    "puzzle_identifiers": np.int32,
+    "puzzle_indices": np.int32,
+    "group_indices": np.int32,
+}
+
+
+def test_a_data_set_of_the_published_builder_trains_as_ours_does(
+    data: Path, tmp_path: Path
+) -> None:
+    """As HRM writes it: int64 after augmentation, no total_puzzles, and no file of ours."""
     theirs = tmp_path / "theirs"
     for split in ("train", "test"):
-        (theirs / split).mkdir(parents=True)
-        meta = json.loads((data / split / "dataset.json").read_text())
-        published = "pad_id ignore_label_id blank_identifier_id vocab_size seq_len num_puzzle_identifiers total_groups"
-        named = [*published.split(), "mean_puzzle_examples", "sets"]
-        (theirs / split / "dataset.json").write_text(json.dumps({name: meta[name] for name in named}))
-        for kind in ("inputs", "labels"):
-            np.save(theirs / split / f"all__{kind}.npy", np.load(data / split / f"all__{kind}.npy").astype(np.int64))
-        for kind in ("puzzle_identifiers", "puzzle_indices", "group_indices"):
-            np.save(theirs / split / f"all__{kind}.npy", np.load(data / split / f"all__{kind}.npy").astype(np.int32))
+        ours = data / split
+        published = theirs / split
+        published.mkdir(parents=True)
+        meta = json.loads((ours / "dataset.json").read_text())
+        kept = {name: meta[name] for name in PUBLISHED_META}
+        (published / "dataset.json").write_text(json.dumps(kept))
+        for kind, dtype in PUBLISHED_TYPES.items():
+            array = np.load(ours / f"all__{kind}.npy")
+            np.save(published / f"all__{kind}.npy", array.astype(dtype))
     (theirs / "identifiers.json").write_text('["<blank>"]')
-    losses = [[float(trainer.step().loss) for _ in range(3)] for trainer in (trainer_on(data), trainer_on(theirs))]
-    assert losses[0] == losses[1]
+    assert losses(trainer_on(data), 3) == losses(trainer_on(theirs), 3)

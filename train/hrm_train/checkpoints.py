@@ -1,9 +1,10 @@
-"""The checkpoints of a run: `step_N` directories, `latest` and `best` that name one each, and the lock of its writer.
+"""The checkpoints of a run: `step_N` directories, the pointers `latest` and `best`, and the lock.
 
-Beside the model it holds what an exact continuation needs; no random states, since draws follow from seed and step.
+Beside the model, a checkpoint holds what an exact continuation needs. It needs no random states,
+since draws depend only on seed and step.
 
-    trainer.safetensors   raw weights (weights.*), optimiser moments (exp_avg.*, exp_avg_sq.*), slots (slots.*)
-    trainer.json          recipe, step, samples, curriculum
+    trainer.safetensors   raw weights (weights.*), optimiser moments (exp_avg.*, exp_avg_sq.*),
+    slots (slots.*) trainer.json          recipe, step, samples, curriculum
 """
 
 import json
@@ -24,46 +25,64 @@ from hrm_model import checkpoint
 from hrm_train.batches import Progress
 from hrm_train.recipe import Recipe
 
-TENSORS, VALUES = "trainer.safetensors", "trainer.json"
-SLOTS, LOCK = "slots.", "lock"
+TENSORS = "trainer.safetensors"
+VALUES = "trainer.json"
+LOCK = "lock"
+SLOTS = "slots."  # prefix of the slots' tensors
+UNREADABLE = "?"  # instead of a process id
 
 
 class SaveError(OSError):
-    """A checkpoint could not be written; the message says which is the last whole one and what to do."""
+    """A checkpoint could not be written; the message names the last whole one and a remedy."""
 
 
 class Checkpoints:
     """Writes, names and removes the checkpoints under `run`; keeps the last `keep` and the best."""
 
     def __init__(self, run: Path, keep: int) -> None:
-        self.run, self._keep = run, keep
+        self.run = run
+        self._keep = keep
 
     def sweep(self) -> None:
         """Removes what a killed process left half-written."""
         for leftover in self.run.glob(".*.tmp-*"):
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink()
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
-        """`write(step_N)`, then `latest` on it; a write that fails (a full disk) leaves the one before whole."""
+        """Calls write(step_N), then points `latest` to it.
+
+        Raises SaveError if the write fails (a full disk); the checkpoint before stays whole.
+        """
         path = self.run / f"step_{step}"
         try:
             write(path)
             checkpoint.point(self.run / "latest", path)
         except (OSError, safetensors.SafetensorError) as error:
             self.sweep()
-            latest, resume = self.named("latest"), f"continue with hrm-train --run {self.run} --resume"
-            keeps = f"{latest.name} before it is whole" if latest else "there is none before it"
-            then = f"{keeps}; make room there and {resume if latest else 'start again'}"
-            raise SaveError(f"{path} could not be written ({_reason(error)}), {then}") from error
+            problem = f"{path} could not be written ({_reason(error)})"
+            raise SaveError(f"{problem}, {self._remedy()}") from error
         self._prune()
+
+    def _remedy(self) -> str:
+        latest = self.named("latest")
+        if latest is None:
+            return "there is none before it; make room there and start again"
+        resume = f"hrm-train --run {self.run} --resume"
+        return f"{latest.name} before it is whole; make room there and continue with {resume}"
 
     def choose(self, step: int) -> None:
         checkpoint.point(self.run / "best", self.run / f"step_{step}")
         self._prune()
 
     def named(self, pointer: str) -> Path | None:
+        """The checkpoint that a pointer names; None without the pointer."""
         file = self.run / pointer
-        return checkpoint.resolve(file) if os.path.lexists(file) else None
+        if os.path.lexists(file):
+            return checkpoint.resolve(file)
+        return None
 
     def _prune(self) -> None:
         kept = {self.named("latest"), self.named("best")}
@@ -73,27 +92,35 @@ class Checkpoints:
 
 
 def start_of(run: Path) -> Path | None:
-    """The checkpoint to continue from; None for a run that has none.
+    """The checkpoint to continue from; None if the run has none.
 
-    A process that was killed between its first checkpoint and `latest` left a whole one that nothing names.
+    A process that was killed between its first checkpoint and `latest` left a whole one without a
+    pointer.
     """
     if os.path.lexists(run / "latest"):
         return checkpoint.resolve(run / "latest")
     whole = checkpoint.last_whole(run)
     if whole is None and checkpoint.steps_of(run):
-        raise checkpoint.CheckpointError(f"{run} has no latest and no whole checkpoint; start another --run")
+        raise checkpoint.CheckpointError(
+            f"{run} has no latest and no whole checkpoint; start another --run"
+        )
     return whole
 
 
 def _reason(error: Exception) -> str:
-    """In the system's words; safetensors hides the error's number in its message."""
+    """The system's words for an error; safetensors hides the error's number in its message."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     number = re.search(r"os error (\d+)", str(error))
-    return os.strerror(int(number[1])) if number else str(error)
+    if number:
+        return os.strerror(int(number[1]))
+    return str(error)
 
 
-def write_trainer(tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any], directory: Path) -> None:
+def write_trainer(
+    tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any], directory: Path
+) -> None:
+    """Writes the trainer's state into a checkpoint."""
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     safetensors.torch.save_file(flat, directory / TENSORS)
     (directory / VALUES).write_text(json.dumps(values, indent=2) + "\n")
@@ -103,41 +130,62 @@ def write_trainer(tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]
 def read_trainer(
     directory: Path, targets: Mapping[str, torch.Tensor], mine: Mapping[str, Any]
 ) -> tuple[dict[str, torch.Tensor], Progress]:
-    """Restores `targets` in place; returns the slots and the progress. Refuses another recipe than `mine`."""
-    values, file = checkpoint.read_json(directory / VALUES), directory / TENSORS
+    """Restores `targets` in place; returns the slots and the progress.
+
+    Raises CheckpointError if the state is damaged, or of another recipe than `mine`.
+    """
+    file = directory / TENSORS
+    values = checkpoint.read_json(directory / VALUES)
     try:
-        tensors, progress = safetensors.torch.load_file(file), Progress(**values["progress"])
-        saved = asdict(Recipe.from_mapping(values["recipe"]))  # a setting that it does not name had no effect then
+        tensors = safetensors.torch.load_file(file)
+        progress = Progress(**values["progress"])
+        saved = Recipe.from_mapping(values["recipe"])
     except (OSError, safetensors.SafetensorError, KeyError, TypeError) as error:
-        raise checkpoint.CheckpointError(f"the trainer's state in {directory} cannot be read ({error})") from error
-    different = sorted(key for key in mine if saved[key] != mine[key])
-    if different:
-        key = different[0]
         raise checkpoint.CheckpointError(
-            f"{directory} was trained with {key}={saved[key]!r}, not {mine[key]!r}; resume with the run's own "
-            "settings, or start a new run from its weights with --init"
-        )
+            f"the trainer's state in {directory} cannot be read ({error})"
+        ) from error
+    _require_same_recipe(directory, asdict(saved), mine)
     for name, target in targets.items():
         if name not in tensors or tensors[name].shape != target.shape:
-            raise checkpoint.CheckpointError(f"{file} does not fit the model at {name}; the files are of two runs")
+            raise checkpoint.CheckpointError(
+                f"{file} does not fit the model at {name}; the files are of two runs"
+            )
         target.copy_(tensors[name])
-    slots = {name[len(SLOTS) :]: tensor for name, tensor in tensors.items() if name.startswith(SLOTS)}
+    slots: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        if name.startswith(SLOTS):
+            slots[name.removeprefix(SLOTS)] = tensor
     return slots, progress
+
+
+def _require_same_recipe(
+    directory: Path, saved: Mapping[str, Any], mine: Mapping[str, Any]
+) -> None:
+    """Compares two recipes. A setting that a checkpoint lacks had no effect on it."""
+    for key in sorted(mine):
+        if saved[key] != mine[key]:
+            raise checkpoint.CheckpointError(
+                f"{directory} was trained with {key}={saved[key]!r}, not {mine[key]!r}; "
+                "resume with the run's own settings, or start a new run with --init"
+            )
 
 
 @contextmanager
 def sole_writer(run: Path) -> Generator[None]:
-    """Refuses a run that another process is writing; the lock's file names the holder's process id.
+    """Holds the lock of a run; its file holds the process id.
 
-    Take it before a checkpoint is read: a writer removes old ones.
+    Raises ValueError if another process holds it. Take it before reading a checkpoint, because a
+    writer removes old ones.
     """
     handle = os.open(run / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if not try_lock(handle):
             process = _read(run / LOCK)
+            writer = "another process"
+            if process:
+                writer = f"another process (process {process})"
             raise ValueError(
-                f"{run} is being written by another process{f' (process {process})' if process else ''}; "
-                "wait for it, stop it, or choose another --run"
+                f"{run} is being written by {writer}; wait for it, stop it, or choose another --run"
             )
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
@@ -147,13 +195,15 @@ def sole_writer(run: Path) -> Generator[None]:
 
 
 def writer_of(run: Path) -> str | None:
-    """The id of the process that writes the run now ('?' where unreadable); None where there is none."""
+    """The id of the process that writes the run now, or '?' if unreadable; None without one."""
     try:
         handle = os.open(run / LOCK, os.O_RDWR)
     except OSError:
         return None
     try:
-        return None if try_lock(handle) else _read(run / LOCK) or "?"
+        if try_lock(handle):
+            return None
+        return _read(run / LOCK) or UNREADABLE
     finally:
         os.close(handle)
 

@@ -1,4 +1,4 @@
-"""hrm-train: puzzles in, checkpoint out. What it imports at the top must not import PyTorch.
+"""hrm-train: puzzles in, checkpoint out. Its top-level imports must not import PyTorch.
 
 hrm-train --puzzle sudoku --data data/sudoku --hw cpu --run runs/sudoku
 hrm-train --run runs/sudoku --resume
@@ -42,15 +42,19 @@ def train(options: TrainOptions) -> None:
 def status(
     run: Annotated[Path, typer.Argument(help="Directory of the run.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds until the run ends.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Refresh every two seconds until the run ends.")
+    ] = False,
 ) -> None:
-    """Show how a run stands: speed, validations, checkpoints, where time goes, and whether a process writes it."""
+    """Show the state of a run: speed, validations, checkpoints, and where time goes."""
     from hrm_train import status as run_status
 
     if watch:
         with suppress(KeyboardInterrupt):
             run_status.watch(run, Console())
     elif as_json:
-        print(json.dumps(run_status.read_status(run), indent=2))
+        found = run_status.read_status(run)
+        print(json.dumps(found, indent=2))
     else:
-        Console().print(run_status.table_of(run_status.read_status(run)))
+        found = run_status.read_status(run)
+        Console().print(run_status.table_of(found))

@@ -1,8 +1,10 @@
-"""Several processes training one model: each holds a slice of the slots, and all hold the same weights.
+"""Several processes train one model: each holds a slice of the slots, and all hold the same
+weights.
 
-`torchrun --nproc-per-node 2 -m -- hrm_train --hw auto --run runs/arc`: the two dashes keep torchrun from taking `--run`
-for an option of its own. With `--max-restarts N` it starts all ranks again when one has died, and they go on from the
-latest checkpoint. Without torchrun none of this acts.
+`torchrun --nproc-per-node 2 -m -- hrm_train --hw auto --run runs/arc`: the two dashes keep
+torchrun from reading `--run` as its own option. With `--max-restarts N` it restarts all ranks
+when one has died, and they continue from the latest checkpoint. Without torchrun, none of this
+has an effect.
 """
 
 import os
@@ -28,13 +30,14 @@ class Ranks:
     def slots(self, batch_size: int) -> range:
         if batch_size % self.world:
             raise ValueError(
-                f"batch_size {batch_size} cannot be shared by {self.world} ranks; set a multiple of {self.world}"
+                f"batch_size {batch_size} cannot be shared by {self.world} ranks; "
+                f"set a multiple of {self.world}"
             )
         share = batch_size // self.world
         return range(self.rank * share, (self.rank + 1) * share)
 
     def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Sums over the ranks, in place; one call for all tensors, which share a type."""
+        """Sums tensors of one type over the ranks, in place and in one call."""
         if self.world == 1:
             return
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
@@ -44,7 +47,7 @@ class Ranks:
             tensor.copy_(part.view_as(tensor))
 
     def everyones(self, tensor_B: torch.Tensor) -> torch.Tensor:
-        """The rows of all ranks, in their order, on every rank."""
+        """Returns the rows of all ranks, in order, on every rank."""
         if self.world == 1:
             return tensor_B
         parts = [torch.empty_like(tensor_B) for _ in range(self.world)]
@@ -52,10 +55,12 @@ class Ranks:
         return torch.cat(parts)
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank: the same answer everywhere, so that all stop or save together."""
+        """Whether the flag is set on any rank. All get the same answer, so they act together."""
         if self.world == 1:
             return flag
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        device = "cpu"
+        if dist.get_backend() == "nccl":
+            device = "cuda"
         votes = torch.tensor(int(flag), device=device)
         dist.all_reduce(votes)
         return bool(votes)
@@ -66,7 +71,7 @@ class Ranks:
 
 
 def ranks() -> Ranks:
-    """This process among the ranks; the only one where no process group was joined."""
+    """This process among the ranks; the only one if no process group was joined."""
     if not (dist.is_available() and dist.is_initialized()):
         return Ranks()
     return Ranks(rank=dist.get_rank(), world=dist.get_world_size())
@@ -74,17 +79,21 @@ def ranks() -> Ranks:
 
 @contextmanager
 def joined() -> Generator[Ranks]:
-    """Joins the processes that torchrun started (it sets WORLD_SIZE and the rest), each on its own GPU."""
+    """Joins the processes that torchrun started, each on its own GPU. torchrun sets WORLD_SIZE."""
     if "WORLD_SIZE" not in os.environ:
         yield Ranks()
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    backend = "gloo"
+    if torch.cuda.is_available() and dist.is_nccl_available():
+        backend = "cpu:gloo,cuda:nccl"
     store, rank, world = next(iter(rendezvous("env://")))
-    if os.environ.get("GROUP_WORLD_SIZE") == "1":  # several machines do not count restarts alike
-        # torchrun keeps one store for all starts, and gloo would find the addresses of ranks that are gone
-        store = PrefixStore(f"start_{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    # torchrun keeps one store for all starts, and gloo would find addresses of ranks that are gone.
+    # A prefix works only on one machine: several machines do not count restarts alike.
+    if os.environ.get("GROUP_WORLD_SIZE") == "1":
+        num_restarts = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        store = PrefixStore(f"start_{num_restarts}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world)
     try:
         yield ranks()

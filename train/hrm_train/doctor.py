@@ -1,4 +1,4 @@
-"""The training part of `hrm-doctor` (entry point of `hrm_edge.doctor`): PyTorch, and the machine it runs on."""
+"""The training part of `hrm-doctor` (entry point of `hrm_edge.doctor`): PyTorch and its machine."""
 
 import importlib.util
 import math
@@ -8,11 +8,18 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hrm_host.board import Host
 from hrm_host.doctor import Finding, fail, ok, python_finding, training, warn
+
+TRIALS = 3  # the first one also warms up
+ATTENTION_SHAPE = (3, 1, 8, 900, 64)  # query, key and value; batch, heads, tokens, width
+NEWEST_CUDA = re.compile(r"CUDA Version:\s*(\d+)\.(\d+)")
+KERNEL_VERSION = re.compile(r"(\d+)(\d)")
+
+Version = tuple[int, int]
 
 CUDA_BUILD = "install a CUDA build of PyTorch (the selector on pytorch.org prints the command)"
 
@@ -31,97 +38,156 @@ class TrainingSoftware:
 def findings() -> list[Finding]:
     """The findings on this machine, or only that it is not used for training."""
     if importlib.util.find_spec("torch") is None:
-        return [ok("training", "not looked at, since PyTorch is not installed: pip install 'hrm-edge[train]'")]
-    machine, software = Host(), look()
+        text = "not checked, because PyTorch is missing: pip install 'hrm-edge[train]'"
+        return [ok("training", text)]
+    machine = Host()
+    software = look()
     found = [*software_findings(machine, software), *training.findings(machine, Path.cwd())]
-    return [*found, *(attention() if software.torch else ())]
+    if software.torch:
+        found += attention()
+    return found
 
 
 def look() -> TrainingSoftware:
-    """This process's own software; a PyTorch that cannot be imported counts as none."""
+    """This process's own software; a PyTorch that cannot be imported counts as missing."""
+    software = TrainingSoftware(
+        python=tuple(sys.version_info[:3]),
+        torch=None,
+        torch_cuda=None,
+        sees_gpu=False,
+        architectures=(),
+        has_triton=importlib.util.find_spec("triton") is not None,
+        compiler=_compiler(),
+    )
     try:
         import torch
     except (ImportError, OSError):
-        torch = None
-    compilers = ("cl",) if platform.system() == "Windows" else ("cc", "gcc", "clang")
-    return TrainingSoftware(
-        python=tuple(sys.version_info[:3]),
-        torch=torch.__version__ if torch else None,
-        torch_cuda=torch.version.cuda if torch else None,
-        sees_gpu=bool(torch and torch.cuda.is_available()),
-        architectures=tuple(torch.cuda.get_arch_list()) if torch else (),
-        has_triton=importlib.util.find_spec("triton") is not None,
-        compiler=next(filter(None, map(shutil.which, compilers)), None),
+        return software
+    return replace(
+        software,
+        torch=torch.__version__,
+        torch_cuda=torch.version.cuda,
+        sees_gpu=torch.cuda.is_available(),
+        architectures=tuple(torch.cuda.get_arch_list()),
     )
 
 
+def _compiler() -> str | None:
+    """The path of the first C compiler."""
+    names = ("cc", "gcc", "clang")
+    if platform.system() == "Windows":
+        names = ("cl",)
+    for name in names:
+        path = shutil.which(name)
+        if path:
+            return path
+    return None
+
+
 def attention() -> Iterator[Finding]:
-    """A trial of what every model is made of, forward and backward over 900 tokens; the first one warms up."""
+    """Tries what every model is made of, forward and backward over 900 tokens."""
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    device = "cpu"
+    dtype = torch.float32
+    if torch.cuda.is_available():
+        device = "cuda"
+        dtype = torch.bfloat16
     seconds = math.inf
     try:
-        for _ in range(3):
+        for _ in range(TRIALS):
             begin = time.perf_counter()
-            query, key, value = torch.randn(3, 1, 8, 900, 64, device=device, dtype=dtype, requires_grad=True)
-            torch.nn.functional.scaled_dot_product_attention(query, key, value).sum().backward()
+            values = torch.randn(ATTENTION_SHAPE, device=device, dtype=dtype, requires_grad=True)
+            query, key, value = values
+            attended = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+            attended.sum().backward()
             if device == "cuda":
                 torch.cuda.synchronize()
             seconds = min(seconds, time.perf_counter() - begin)
     except RuntimeError as error:
-        yield fail("attention", f"fails on {device}: {str(error).splitlines()[0]}", CUDA_BUILD)
+        reason = str(error).splitlines()[0]
+        yield fail("attention", f"fails on {device}: {reason}", CUDA_BUILD)
         return
-    yield ok("attention", f"{1000 * seconds:.1f} ms for 900 tokens, forward and backward, {dtype} on {device}")
+    speed = f"{1000 * seconds:.1f} ms for 900 tokens, forward and backward, {dtype} on {device}"
+    yield ok("attention", speed)
 
 
 def software_findings(machine: Host, software: TrainingSoftware) -> Iterator[Finding]:
-    """`nvidia-smi` without options prints the newest CUDA version that the driver supports."""
-    driver_cuda = re.search(r"CUDA Version:\s*(\d+)\.(\d+)", machine.ask(("nvidia-smi",)) or "")
-    capability = (machine.ask(("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")) or "").split()
+    """Python, PyTorch, its GPU kernels, and what torch.compile needs."""
+    driver_cuda = _driver_cuda(machine)
     yield python_finding(software.python)
-    yield torch_finding(software, (int(driver_cuda[1]), int(driver_cuda[2])) if driver_cuda else None)
-    if software.sees_gpu and capability:
-        yield architecture(software, capability[0])
-    if software.torch is None:
-        return
+    yield torch_finding(software, driver_cuda)
+    answer = machine.ask(("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"))
+    capabilities = (answer or "").split()
+    if software.sees_gpu and capabilities:
+        yield architecture(software, capabilities[0])
+    if software.torch is not None:
+        yield _compile_finding(software, has_gpu=driver_cuda is not None)
+
+
+def _driver_cuda(machine: Host) -> Version | None:
+    """The newest CUDA version that the driver supports; `nvidia-smi` prints it."""
+    found = NEWEST_CUDA.search(machine.ask(("nvidia-smi",)) or "")
+    if found is None:
+        return None
+    return int(found[1]), int(found[2])
+
+
+def _compile_finding(software: TrainingSoftware, *, has_gpu: bool) -> Finding:
     needs: dict[str, str] = {}
-    if driver_cuda and not software.has_triton:
+    if has_gpu and not software.has_triton:
         needs["triton"] = "pip install triton (Windows: triton-windows)"
     if software.compiler is None:
-        needs["compiler"] = "sudo apt install build-essential (Windows: the Visual Studio build tools)"
+        needs["compiler"] = (
+            "sudo apt install build-essential (Windows: the Visual Studio build tools)"
+        )
     if needs:
         text = f"{' and '.join(needs)} missing: training runs, but uncompiled and slower"
-        yield warn("torch.compile", text, "; ".join(needs.values()))
-    else:
-        yield ok("torch.compile", f"compiler{' and Triton' if software.has_triton else ''} found")
+        return warn("torch.compile", text, "; ".join(needs.values()))
+    if software.has_triton:
+        return ok("torch.compile", "compiler and Triton found")
+    return ok("torch.compile", "compiler found")
 
 
-def torch_finding(software: TrainingSoftware, driver_cuda: tuple[int, int] | None) -> Finding:
+def torch_finding(software: TrainingSoftware, driver_cuda: Version | None) -> Finding:
+    """Whether PyTorch is installed and uses the GPU."""
     if software.torch is None:
         return fail("PyTorch", "missing", "pip install 'hrm-edge[train]'")
-    said = f"{software.torch}, built for {'CUDA ' + software.torch_cuda if software.torch_cuda else 'the CPU'}"
+    target = "the CPU"
+    if software.torch_cuda:
+        target = f"CUDA {software.torch_cuda}"
+    build = f"{software.torch}, built for {target}"
     if driver_cuda is None or software.sees_gpu:
-        return ok("PyTorch", said)
+        return ok("PyTorch", build)
     if software.torch_cuda is None:
-        return fail("PyTorch", f"{said}, but there is a GPU", CUDA_BUILD)
-    is_newer = tuple(map(int, software.torch_cuda.split(".")[:2])) > driver_cuda
-    remedy = "update the NVIDIA driver" if is_newer else "check CUDA_VISIBLE_DEVICES and the container's --gpus"
-    said = f"{said}, the driver supports CUDA {driver_cuda[0]}.{driver_cuda[1]}, and PyTorch sees no GPU"
-    return fail("PyTorch", said, remedy)
+        return fail("PyTorch", f"{build}, but there is a GPU", CUDA_BUILD)
+    remedy = "check CUDA_VISIBLE_DEVICES and the container's --gpus"
+    major, minor = software.torch_cuda.split(".")[:2]
+    if (int(major), int(minor)) > driver_cuda:
+        remedy = "update the NVIDIA driver"
+    supported = f"{driver_cuda[0]}.{driver_cuda[1]}"
+    text = f"{build}, the driver supports CUDA {supported}, and PyTorch sees no GPU"
+    return fail("PyTorch", text, remedy)
 
 
 def architecture(software: TrainingSoftware, capability: str) -> Finding:
-    """Kernels run on cards of the same major version from their minor version on; PTX (compute_*) on any newer card."""
+    """Whether PyTorch has kernels for the card."""
     major, minor = map(int, capability.split("."))
     for kernel in software.architectures:
-        kind, _, digits = kernel.partition("_")
-        built = re.match(r"(\d+)(\d)", digits)
-        if built is None:
-            continue
-        of = int(built[1]), int(built[2])
-        if (of[0] == major and of[1] <= minor) or (kind == "compute" and of <= (major, minor)):
+        if _runs_on(kernel, (major, minor)):
             return ok("GPU kernels", f"{kernel} serves compute capability {capability}")
-    text = f"PyTorch has no kernels for compute capability {capability} (it has {', '.join(software.architectures)})"
+    names = ", ".join(software.architectures)
+    text = f"PyTorch has no kernels for compute capability {capability} (it has {names})"
     return fail("GPU kernels", text, f"{CUDA_BUILD}, for a newer CUDA version")
+
+
+def _runs_on(kernel: str, card: Version) -> bool:
+    """Kernels (sm_86) run on their major version from their minor on; PTX (compute_*) on newer."""
+    kind, _, digits = kernel.partition("_")
+    found = KERNEL_VERSION.match(digits)
+    if found is None:
+        return False
+    built = (int(found[1]), int(found[2]))
+    if kind == "compute" and built <= card:
+        return True
+    return built[0] == card[0] and built[1] <= card[1]

@@ -1,4 +1,4 @@
-"""How good a model is on held-out puzzles: after each number of segments, and under its own halting.
+"""How good a model is on held-out puzzles, by number of segments and with its own halting.
 
 Shapes: B batch, T tokens, S segments.
 """
@@ -19,45 +19,52 @@ from hrm_train import recipe, window
 from hrm_train.batches import Batch, SplitSource
 
 _Figures = dict[str, NDArray[Any]]
-SHOWN_TRIALS = 2  # ARC allows two attempts; scores with more, as published, are in the record only
+SHOWN_TRIALS = 2  # ARC allows two attempts; only the record has scores with more, as published
 Kind = Literal["fast", "whole"]
 FAST_SHARE = 10  # one puzzle in ten
-LEAST_FAST = 128  # fewer say too little; a test split smaller than this is evaluated whole each time
+LEAST_FAST = 128  # puzzles; fewer show too little, so a smaller split is evaluated whole
 CURVES = ("exact", "proven", "accuracy", "cells", "halting")
 FIGURES = ("segments", "halted_exact", "loss", "score", "num_puzzles", "proof_exists")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Shares of the puzzles by number of segments (index 0 is one segment), and single figures."""
+    """Shares of the puzzles by number of segments (index 0: one segment), and single figures."""
 
     num_puzzles: int
     proof_exists: bool
     exact: tuple[float, ...]  # every counted cell is right
-    proven: tuple[float, ...]  # the puzzle's own check proved an answer, at any segment so far; else zeros
+    proven: tuple[float, ...]  # the puzzle's check has proved an answer by then; else zeros
     accuracy: tuple[float, ...]  # right cells among those counted
     cells: tuple[float, ...]  # right cells among those that were open
     halting: tuple[float, ...]  # (q_halt >= 0) == exact, the published halting accuracy
-    segments: float  # mean, where the model itself halts
-    halted_exact: float  # share, where the model itself halts
+    segments: float  # mean, if the model itself halts
+    halted_exact: float  # share, if the model itself halts
     loss: float  # of the answers after the last segment
-    pass_at: Mapping[int, float]  # k: tasks whose answer is among the k grids most voted for, where variants vote
+    pass_at: Mapping[int, float]  # k: share of tasks right in k trials, by votes
 
     @property
     def score(self) -> float:
-        """What the best checkpoint has most of: proven puzzles, or exact ones where no proof exists."""
-        return self.proven[-1] if self.proof_exists else self.exact[-1]
+        """Share of proven puzzles, or of exact ones if no proof exists."""
+        if self.proof_exists:
+            return self.proven[-1]
+        return self.exact[-1]
 
     def summary(self) -> str:
-        counts = sorted({1, min(4, len(self.exact)), len(self.exact)})
+        num_segments = len(self.exact)
+        counts = sorted({1, min(4, num_segments), num_segments})
         exact = "/".join(f"{100 * self.exact[count - 1]:.1f}" for count in counts)
-        proven = f", proven {100 * self.proven[-1]:.1f} %" if self.proof_exists else ""
-        return (
-            f"exact {exact} % after {'/'.join(map(str, counts))} segments{proven}, open cells "
-            f"{100 * self.cells[-1]:.1f} %; halts by itself after {self.segments:.1f} segments with "
-            f"{100 * self.halted_exact:.1f} % exact ({self.num_puzzles} puzzles)"
-            + "".join(f"; pass@{k} {100 * share:.1f} %" for k, share in self.pass_at.items() if k <= SHOWN_TRIALS)
-        )
+        parts = [f"exact {exact} % after {'/'.join(map(str, counts))} segments"]
+        if self.proof_exists:
+            parts.append(f", proven {100 * self.proven[-1]:.1f} %")
+        parts.append(f", open cells {100 * self.cells[-1]:.1f} %")
+        parts.append(f"; halts by itself after {self.segments:.1f} segments")
+        parts.append(f" with {100 * self.halted_exact:.1f} % exact")
+        parts.append(f" ({self.num_puzzles} puzzles)")
+        for k, share in self.pass_at.items():
+            if k <= SHOWN_TRIALS:
+                parts.append(f"; pass@{k} {100 * share:.1f} %")
+        return "".join(parts)
 
 
 @torch.no_grad()
@@ -71,67 +78,88 @@ def evaluate(
     identifiers: Sequence[str] = (),
     between_batches: Callable[[], None] = lambda: None,
 ) -> Evaluation:
-    """Runs every row through all segments; rows without any counted cell are left out.
+    """Runs every row through all segments; skips rows without any counted cell.
 
-    `identifiers` name the puzzle ids, so that variants of one task can vote.
-    `between_batches` is called before each batch; what it raises ends the evaluation.
+    `identifiers` name the puzzle ids, so variants of a task can vote. `between_batches` is called
+    before each batch; if it raises, the evaluation ends.
     """
     has_label_B = (rows.labels_BT != IGNORE).any(1)
     if not has_label_B.any():
-        raise ValueError("no held-out puzzle has an answer to compare with; validate on a split that has labels")
-    rows = Batch(*(part[has_label_B] for part in rows))
+        raise ValueError(
+            "no held-out puzzle has an answer to compare with; validate on a split that has labels"
+        )
+    rows = rows.rows(has_label_B)
     parts: list[_Figures] = []
     for start in range(0, len(rows.tokens_BT), batch_size):
         between_batches()
-        parts.append(_rollout(model, puzzle, Batch(*(part[start : start + batch_size] for part in rows)), loss))
+        batch = rows.rows(slice(start, start + batch_size))
+        parts.append(_rollout(model, puzzle, batch, loss))
     found = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
-    pass_at: Mapping[int, float] = {}
-    if identifiers and isinstance(puzzle, Voting):
-        names = [identifiers[int(number)] for number in rows.puzzle_ids_B.tolist()]
-        pass_at = puzzle.pass_at(names, rows.tokens_BT, rows.labels_BT, found["answers"][-1], found["q_halt"][-1])
+    curves = {name: tuple(found[name].mean(1).tolist()) for name in CURVES}
     wants_SB = found["margin"] > 0
     wants_SB[-1] = True
     halted_at_B = wants_SB.argmax(0)
+    halted_exact_1B = np.take_along_axis(found["exact"], halted_at_B[None], axis=0)
     return Evaluation(
-        **{name: tuple(found[name].mean(1).tolist()) for name in CURVES},
+        **curves,
         num_puzzles=len(halted_at_B),
         proof_exists=puzzle.proof_exists,
         segments=float(halted_at_B.mean()) + 1,
-        halted_exact=float(np.take_along_axis(found["exact"], halted_at_B[None], axis=0).mean()),
+        halted_exact=float(halted_exact_1B.mean()),
         loss=float(found["loss"].mean()),
-        pass_at=pass_at,
+        pass_at=_pass_at(puzzle, rows, found, identifiers),
     )
 
 
+def _pass_at(
+    puzzle: Puzzle, rows: Batch, found: _Figures, identifiers: Sequence[str]
+) -> Mapping[int, float]:
+    if not identifiers or not isinstance(puzzle, Voting):
+        return {}
+    names = [identifiers[int(number)] for number in rows.puzzle_ids_B.tolist()]
+    answers_BT = found["answers"][-1]
+    return puzzle.pass_at(names, rows.tokens_BT, rows.labels_BT, answers_BT, found["q_halt"][-1])
+
+
 def _rollout(model: HRM, puzzle: Puzzle, rows: Batch, loss: recipe.LossKind) -> _Figures:
-    """What every row did: figures [S, B], and of the last segment alone the loss [1, B] and the answers [1, B, T]."""
+    """What every row did: figures [S, B]; loss [1, B] and answers [1, B, T] of the last segment."""
     device = model.high_init.device
-    tokens_BT, labels_BT, ids_B = (torch.from_numpy(part).to(device) for part in rows)
+    tokens_BT = torch.from_numpy(rows.tokens_BT).to(device)
+    labels_BT = torch.from_numpy(rows.labels_BT).to(device)
+    ids_B = torch.from_numpy(rows.puzzle_ids_B).to(device)
     carry = model.start(len(tokens_BT))
     proven_B = np.zeros(len(tokens_BT), dtype=np.bool_)
     answers_BT = np.full(rows.tokens_BT.shape, -1, dtype=np.int32)
     seen: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
     for _ in range(model.config.max_segments):
         output = model.segment(carry, tokens_BT, ids_B)
-        carry, last_BT = output.carry, answers_BT
+        carry = output.carry
+        last_BT = answers_BT
         answers_BT = output.logits_BTV.argmax(-1).cpu().numpy().astype(np.int32)
-        new_B = ~proven_B & (answers_BT != last_BT).any(1)  # a check can be costly: only an answer that is new
+        # A check can be costly, so only new answers are checked.
+        new_B = ~proven_B & (answers_BT != last_BT).any(1)
         if puzzle.proof_exists and new_B.any():
-            proven_B[new_B] = puzzle.check_BT(rows.tokens_BT[new_B], answers_BT[new_B]) == RIGHT
+            verdict_B = puzzle.check_BT(rows.tokens_BT[new_B], answers_BT[new_B])
+            proven_B[new_B] = verdict_B == RIGHT
         seen["answers"].append(answers_BT)
         seen["proven"].append(proven_B.copy())
-        figures = {"margin": model.margin(output), "q_halt": output.q_halt_B}
-        figures["loss"] = window.answer_loss_B(output.logits_BTV, labels_BT, loss)
+        figures = {
+            "margin": model.margin(output),
+            "q_halt": output.q_halt_B,
+            "loss": window.answer_loss_B(output.logits_BTV, labels_BT, loss),
+        }
         for name, values_B in figures.items():
             seen[name].append(values_B.double().cpu().numpy())
     found = {name: np.stack(values) for name, values in seen.items()}
-    counted_BT, right_SBT = rows.labels_BT != IGNORE, found["answers"] == rows.labels_BT
+    counted_BT = rows.labels_BT != IGNORE
+    open_BT = (rows.tokens_BT != rows.labels_BT) & counted_BT
+    right_SBT = found["answers"] == rows.labels_BT
     exact_SB = (right_SBT | ~counted_BT).all(-1)
     return {
         **found,
         "exact": exact_SB,
         "accuracy": _share(right_SBT, counted_BT),
-        "cells": _share(right_SBT, (rows.tokens_BT != rows.labels_BT) & counted_BT),
+        "cells": _share(right_SBT, open_BT),
         "halting": (found["q_halt"] >= 0) == exact_SB,
         "loss": found["loss"][-1:],
         "answers": found["answers"][-1:],
@@ -139,9 +167,10 @@ def _rollout(model: HRM, puzzle: Puzzle, rows: Batch, loss: recipe.LossKind) -> 
 
 
 def _share(right_SBT: NDArray[np.bool_], among_BT: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Right cells among some; 1 where there are none."""
+    """The share of right cells among some cells; 1 if there are none."""
     num_B = among_BT.sum(-1)
-    return np.where(num_B > 0, (right_SBT & among_BT).sum(-1) / np.maximum(1, num_B), 1.0)
+    num_right_SB = (right_SBT & among_BT).sum(-1)
+    return np.where(num_B > 0, num_right_SB / np.maximum(1, num_B), 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,15 +178,20 @@ class HeldOut:
     """The same seeded puzzles at every validation."""
 
     whole: Batch
-    fast: Batch | None  # where the whole set is not small
-    identifiers: tuple[str, ...] = ()  # of the puzzle ids, where variants of a task vote
+    fast: Batch | None  # None if the whole set is small
+    identifiers: tuple[str, ...] = ()  # of the puzzle ids, if variants of a task vote
 
 
 def held_out(source: SplitSource, most: int, seed: int) -> HeldOut:
-    """At most `most` puzzles of a test split as the whole set, and the tenth of them (never fewer than LEAST_FAST)."""
+    """Draws at most `most` puzzles as the whole set, and a tenth of them (at least LEAST_FAST)."""
     num_whole = min(most, len(source))
     num_fast = max(LEAST_FAST, num_whole // FAST_SHARE)
     order = np.random.default_rng((seed, 1)).permutation(len(source))
-    fast = source.rows(np.sort(order[:num_fast])) if num_fast < num_whole else None
-    identifiers = source.identifiers() if isinstance(source.puzzle, Voting) else ()
-    return HeldOut(whole=source.rows(np.sort(order[:num_whole])), fast=fast, identifiers=identifiers)
+    whole = source.rows(np.sort(order[:num_whole]))
+    fast = None
+    if num_fast < num_whole:
+        fast = source.rows(np.sort(order[:num_fast]))
+    identifiers: tuple[str, ...] = ()
+    if isinstance(source.puzzle, Voting):
+        identifiers = source.identifiers()
+    return HeldOut(whole=whole, fast=fast, identifiers=identifiers)

@@ -1,5 +1,6 @@
-"""What a run would need, on any machine and before it begins: memory by micro-batch, steps, rates and hours."""
+"""What a run would need on any machine: memory, disk, steps, learning rates and hours."""
 
+import shutil
 from dataclasses import replace
 
 import torch
@@ -12,48 +13,133 @@ from hrm_model.hrm import HRM
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc
 from hrm_train import batches
+from hrm_train.draft import draft
 from hrm_train.hardware import hardware_from_name
+from hrm_train.memory import FILLED
 from hrm_train.options import PlanOptions
-from hrm_train.plan import FILLED, RunPlan, draft
+from hrm_train.run_plan import RunPlan
 
-PUBLISHED_ARC_IDS = 876_000  # 960 tasks in 1,000 variants, less those that fall together
+PUBLISHED_ARC_IDS = 876_000  # 960 tasks in 1,000 variants, without duplicates
 SHARES = (1 / 4, 1 / 2, 1, 2, 4)  # of the planned micro-batch
-SPEEDS = (100.0, 300.0, 1000.0, 3000.0)  # samples/s whose hours are told where none is given
+SPEEDS = (100.0, 300.0, 1000.0, 3000.0)  # samples/s; the hours of each are shown by default
+CHECKPOINTS = 4  # on disk at once: the last two, the best, and the one being written
+LONGEST_WARMUP = 10  # warn if the warm-up takes more than one such part of the run
 
 
 def show_dry_run(options: PlanOptions, console: Console, samples_per_s: float | None) -> None:
     """Prints the plan of a new run; builds and writes nothing, and needs no device."""
     if options.resume:
-        raise ValueError("--dry-run plans a new run; leave --resume away")
-    plan = draft(options, hardware_from_name(options.hw or "auto", is_here=False))
-    kind, machine = registry.get(plan.recipe.puzzle), plan.hardware
-    published = PUBLISHED_ARC_IDS if isinstance(kind, Arc) else 1  # what building the data set gives
-    is_there = plan.data.exists()
-    plan = plan.with_puzzle_ids(batches.open_source(plan.data, "train", kind).num_puzzle_ids if is_there else published)
-    with torch.device("meta"):
-        num_parameters = sum(parameter.numel() for parameter in HRM(plan.config).parameters())
-    lines = [
-        f"{num_parameters:,} parameters, {plan.config.seq_len} tokens, {plan.config.num_puzzle_ids:,} puzzle ids; "
-        f"{machine.name}{f' ({machine.gpu}, {machine.memory_gb} GB)' if machine.gpu else ''}, {machine.precision}",
-        plan.schedule(),
-        plan.disk(),
-        *plan.warnings(options),
-    ]
+        raise ValueError("--dry-run plans a new run; omit --resume")
+    machine = hardware_from_name(options.hw or "auto", is_here=False)
+    plan = _with_expected_ids(draft(options, machine))
+    lines = [_model_line(plan), schedule(plan), disk(plan), *warnings(plan, options)]
     for line in lines:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print(_memory_table(plan))
-    for speed in SPEEDS if samples_per_s is None else (samples_per_s,):
-        console.print(f"at {speed:,g} samples/s: {duration(plan.recipe.total_samples / speed)}", highlight=False)
+    speeds = SPEEDS
+    if samples_per_s is not None:
+        speeds = (samples_per_s,)
+    for speed in speeds:
+        hours = duration(plan.recipe.total_samples / speed)
+        console.print(f"at {speed:,g} samples/s: {hours}", highlight=False)
+
+
+def _with_expected_ids(plan: RunPlan) -> RunPlan:
+    """The plan with the puzzle ids of its data set, or those that building it would give."""
+    puzzle = registry.get(plan.recipe.puzzle)
+    if plan.data.exists():
+        source = batches.open_source(plan.data, "train", puzzle)
+        return plan.with_puzzle_ids(source.num_puzzle_ids)
+    if isinstance(puzzle, Arc):
+        return plan.with_puzzle_ids(PUBLISHED_ARC_IDS)
+    return plan.with_puzzle_ids(1)
+
+
+def _model_line(plan: RunPlan) -> str:
+    config = plan.config
+    machine = plan.hardware
+    with torch.device("meta"):
+        model = HRM(config)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    device = machine.name
+    if machine.gpu:
+        device = f"{machine.name} ({machine.gpu}, {machine.memory_gb} GB)"
+    return (
+        f"{num_parameters:,} parameters, {config.seq_len} tokens, "
+        f"{config.num_puzzle_ids:,} puzzle ids; {device}, {machine.precision}"
+    )
+
+
+def schedule(plan: RunPlan) -> str:
+    """Steps, samples, learning rates and warm-up of the run."""
+    recipe = plan.recipe
+    num_steps = -(-recipe.total_samples // (recipe.batch_size * recipe.window))
+    lr = f"{recipe.scaled(recipe.lr):.3g}"
+    if recipe.base_batch:
+        lr = f"{lr} ({recipe.lr:.3g} at a batch of {recipe.base_batch})"
+    warmup_share = 100 * recipe.warmup_samples / recipe.total_samples
+    return (
+        f"{num_steps:,} steps of {recipe.batch_size} puzzles, {recipe.total_samples:,} samples; "
+        f"lr {lr}, of puzzle vectors {recipe.scaled(recipe.puzzle_lr):.3g}, after "
+        f"{recipe.warmup_samples:,} samples of warm-up ({warmup_share:.1f} %)"
+    )
+
+
+def disk(plan: RunPlan) -> str:
+    """The disk space of the run's checkpoints; a warning if the disk lacks it."""
+    folder = next(path for path in plan.run.absolute().parents if path.is_dir())
+    size = plan.memory().checkpoint
+    free = shutil.disk_usage(folder).free
+    text = (
+        f"a checkpoint takes {size / GIB:.2f} GiB, {CHECKPOINTS} at once at most; "
+        f"{free / GIB:.1f} GiB are free"
+    )
+    if CHECKPOINTS * size < free:
+        return text
+    return f"warning: {text}; give --run on a larger disk"
+
+
+def warnings(plan: RunPlan, options: PlanOptions) -> list[str]:
+    """Settings that are allowed but probably a mistake.
+
+    A named recipe that sets both its warm-up and its length means them.
+    """
+    recipe = plan.recipe
+    if recipe.warmup_samples <= recipe.total_samples // LONGEST_WARMUP:
+        return []
+    lengths = {"total_samples", "warmup_samples"}
+    changed = {text.partition("=")[0] for text in options.settings or []}
+    if lengths <= options.named_settings.keys() and not lengths & changed:
+        return []
+    return [
+        f"warning: the warm-up of {recipe.warmup_samples:,} samples takes more than a tenth of "
+        "the run; --set warmup_samples=10% would be a tenth"
+    ]
 
 
 def _memory_table(plan: RunPlan) -> Table:
-    """Estimates as `hrm_train.memory` makes them, without the savings of torch.compile."""
-    planned, machine, slots = plan.micro_batch, plan.hardware, plan.recipe.batch_size
+    """Estimates of `hrm_train.memory` by micro-batch, without the savings of torch.compile."""
+    planned = plan.micro_batch
+    num_slots = plan.recipe.batch_size
+    sizes = {min(num_slots, max(1, round(share * planned))) for share in SHARES}
     table = Table("micro-batch", "for each update", "memory", "of the device", title_justify="left")
-    for rows in sorted({min(slots, max(1, round(share * planned))) for share in SHARES}):
-        total = replace(plan, hardware=replace(machine, micro_batch=rows)).memory().total
-        share = total / (machine.memory_gb * 1e9) if machine.memory_gb else None
-        filled = "unknown" if share is None else f"{100 * share:.0f} %{', too much' if share > FILLED else ''}"
-        mark = " (planned)" if rows == planned else ""
-        table.add_row(f"{rows}{mark}", str(-(-slots // rows)), f"{total / GIB:.2f} GiB", filled)
+    for rows in sorted(sizes):
+        machine = replace(plan.hardware, micro_batch=rows)
+        total = replace(plan, hardware=machine).memory().total
+        name = str(rows)
+        if rows == planned:
+            name = f"{rows} (planned)"
+        num_parts = -(-num_slots // rows)
+        filled = _filled(total, machine.memory_gb)
+        table.add_row(name, str(num_parts), f"{total / GIB:.2f} GiB", filled)
     return table
+
+
+def _filled(total_bytes: int, memory_gb: int) -> str:
+    """The share of a device's memory, if the device is known."""
+    if not memory_gb:
+        return "unknown"
+    share = total_bytes / (memory_gb * 1e9)
+    if share > FILLED:
+        return f"{100 * share:.0f} %, too much"
+    return f"{100 * share:.0f} %"

@@ -1,4 +1,4 @@
-"""Which machine trains: a row of `machines` in recipes.yaml for each."""
+"""Which machine trains: a row of `machines` in recipes.yaml."""
 
 import importlib.util
 import os
@@ -17,6 +17,11 @@ from hrm_train.recipe import TABLES
 Precision = Literal["bf16", "fp32"]
 Say = Callable[[str], object]  # takes a sentence for the user
 
+SHORT = 81  # tokens of a Sudoku, for which the table has rows_81
+LONG = 900  # tokens of a maze or an ARC grid, for which it has rows_900
+COMPILERS = ("c++", "g++", "clang++", "cl")
+GIGABYTE = 1e9
+
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
@@ -32,62 +37,74 @@ class Hardware:
     rows_900: int = 1
     small_rows_81: int = 768  # of models below 8 M parameters
     small_rows_900: int = 1
-    target_batch: int = 768  # of one update, made up of micro-batches
+    target_batch: int = 768  # rows of one update, made up of micro-batches
     workers: int = 1  # threads that draw rows
-    prefetch: int = 2  # how many steps ahead they do
+    prefetch: int = 2  # steps that they draw ahead
     compile: bool = True
     recompute: bool = False  # keeps less for the backward pass and computes it again
     tf32: bool = False  # lets a GPU round the factors of float32 products to 10 bits
-    micro_batch: int = 0  # in place of the four figures; 0 leaves it to them
+    micro_batch: int = 0  # replaces the four figures; 0: they decide
     refusal: str = ""
 
     def __post_init__(self) -> None:
-        if self.precision not in get_args(Precision):
-            raise ValueError(f"precision is {self.precision!r}; choose {' or '.join(get_args(Precision))}")
+        choices = get_args(Precision)
+        if self.precision not in choices:
+            raise ValueError(f"precision is {self.precision!r}; choose {' or '.join(choices)}")
 
     @property
     def dtype(self) -> torch.dtype:
-        return torch.bfloat16 if self.precision == "bf16" else torch.float32
+        if self.precision == "bf16":
+            return torch.bfloat16
+        return torch.float32
 
     def rows(self, num_tokens: int, *, small: bool) -> int:
-        """Rows at once; between and beyond the two lengths of the table the number of tokens decides."""
+        """The micro-batch; beyond the table's two lengths it shrinks as the tokens grow."""
         if self.micro_batch:
             return self.micro_batch
-        short, long = (self.small_rows_81, self.small_rows_900) if small else (self.rows_81, self.rows_900)
-        if num_tokens <= 81:
-            return short
-        return max(1, short * 81 // num_tokens if num_tokens < 900 else long * 900 // num_tokens)
+        short_rows = self.rows_81
+        long_rows = self.rows_900
+        if small:
+            short_rows = self.small_rows_81
+            long_rows = self.small_rows_900
+        if num_tokens <= SHORT:
+            return short_rows
+        if num_tokens < LONG:
+            return max(1, short_rows * SHORT // num_tokens)
+        return max(1, long_rows * LONG // num_tokens)
 
     def compile_(self, model: HRM, say: Say) -> None:
-        """Compiles the functions of a step; where the machine lacks what that needs, says so and leaves them."""
+        """Compiles the functions of a step, or reports why this machine cannot."""
         if not self.compile:
             return
-        lacking = None
-        if self.device == "cuda" and not importlib.util.find_spec("triton"):
-            lacking = "Triton is not installed (Windows: pip install triton-windows)"
-        elif self.device != "cuda" and not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):
-            lacking = "no C++ compiler is found"
-        if lacking:
-            say(f"training without torch.compile, since {lacking}; --set compile=false says so from the start")
+        problem = self._compile_problem()
+        if problem:
+            say(f"training without torch.compile: {problem}; --set compile=false hides this line")
             return
-        # TensorFloat-32 is off by choice (`tf32`), and the compiler would advise it
+        # TensorFloat-32 is off by choice (`tf32`), but the compiler would recommend it.
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
-        model.think, model.halting = torch.compile(model.think), torch.compile(model.halting)
+        model.think = torch.compile(model.think)
+        model.halting = torch.compile(model.halting)
+
+    def _compile_problem(self) -> str | None:
+        if self.device == "cuda":
+            if not importlib.util.find_spec("triton"):
+                return "Triton is not installed (Windows: pip install triton-windows)"
+        elif not any(map(shutil.which, COMPILERS)):
+            return "no C++ compiler is found"
+        return None
 
 
 PRESETS = {name: Hardware(name=name, **row) for name, row in TABLES["machines"].items()}
 
 
 def hardware_from_name(name: str, *, is_here: bool = True) -> Hardware:
-    """A preset, or the machine's own for `auto`; refuses unknown names, what cannot train, and a missing GPU.
+    """Returns a preset, or this machine's own for `auto`.
 
-    A plan alone may be for a machine that is not here.
+    Raises ValueError for unknown names and machines that cannot train. A plan may be for another
+    machine (`is_here` false); otherwise a missing GPU raises too.
     """
     if name == "auto":
-        name = "cpu"
-        if torch.cuda.is_available():
-            found = torch.cuda.get_device_properties(torch.cuda.current_device())
-            name = preset_for_gpu(found.name, found.total_memory / 1e9)
+        name = _name_of_this()
     if name not in PRESETS:
         raise ValueError(f"--hw {name!r} is unknown; choose auto, {', '.join(PRESETS)}")
     hardware = PRESETS[name]
@@ -95,33 +112,51 @@ def hardware_from_name(name: str, *, is_here: bool = True) -> Hardware:
         raise ValueError(f"--hw {name}: {hardware.refusal}")
     if is_here:
         prepare(hardware)
-    # bfloat16 pays only where the CPU multiplies it in hardware (AMX); elsewhere it is ten times slower
+    # bfloat16 pays only if the CPU multiplies it in hardware (AMX); others are ten times slower.
     if name == "cpu" and torch.cpu._is_amx_tile_supported():  # pyright: ignore[reportPrivateUsage]
         return replace(hardware, precision="bf16", compile=True)
     return hardware
 
 
+def _name_of_this() -> str:
+    if not torch.cuda.is_available():
+        return "cpu"
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return preset_for_gpu(found.name, found.total_memory / GIGABYTE)
+
+
 def prepare(hardware: Hardware) -> None:
-    """Refuses a missing device; gives a CPU its threads, also at a resume, since their number decides the rounding."""
+    """Sets the threads of a CPU or the precision of a GPU; raises ValueError if the GPU is missing.
+
+    Every resume needs it, because the number of threads decides the rounding.
+    """
     if hardware.device == "cpu":
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", num_cores())))
-    if hardware.device == "cuda" and not torch.cuda.is_available():
+        num_threads = os.environ.get("OMP_NUM_THREADS", num_cores())
+        torch.set_num_threads(int(num_threads))
+    if hardware.device != "cuda":
+        return
+    if not torch.cuda.is_available():
         raise ValueError(
-            f"--hw {hardware.name} needs a CUDA device and this PyTorch sees none; use --hw cpu or install a CUDA build"
+            f"--hw {hardware.name} needs a CUDA device and this PyTorch sees none; "
+            "use --hw cpu or install a CUDA build"
         )
-    if hardware.device == "cuda":
-        torch.set_float32_matmul_precision("high" if hardware.tf32 else "highest")
+    if hardware.tf32:
+        torch.set_float32_matmul_precision("high")
+    else:
+        torch.set_float32_matmul_precision("highest")
 
 
 def preset_for_gpu(gpu: str, memory_gb: float) -> str:
-    """The row of that GPU (the longest name that its own contains), else the largest that its memory holds."""
+    """The row with the longest name that is part of the GPU's, else the largest row that fits."""
     gpus = [preset for preset in PRESETS.values() if preset.gpu]
     named = [preset for preset in gpus if preset.gpu in gpu]
     if named:
         return max(named, key=lambda preset: len(preset.gpu)).name
-    fitting = [preset for preset in gpus if not preset.refusal and preset.memory_gb <= 1.05 * memory_gb + 0.5]
+    room = 1.05 * memory_gb + 0.5
+    fitting = [preset for preset in gpus if not preset.refusal and preset.memory_gb <= room]
     if not fitting:
         raise ValueError(
-            f"{gpu} has {memory_gb:.0f} GB, less than any preset; use --hw rtx3070ti --set rows_81=64 --set rows_900=4"
+            f"{gpu} has {memory_gb:.0f} GB, less than any preset; "
+            "use --hw rtx3070ti --set rows_81=64 --set rows_900=4"
         )
     return max(fitting, key=lambda preset: preset.memory_gb).name

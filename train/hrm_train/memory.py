@@ -1,6 +1,7 @@
 """An estimate of the device memory that a run needs, and the peak that it really takes.
 
-Activations are probed: one and two rows of a short sequence run on the CPU, and what autograd keeps is scaled up.
+Activations are probed: one and two rows of a short sequence run on the CPU, and what autograd keeps
+is scaled up.
 """
 
 import sys
@@ -16,12 +17,20 @@ from hrm_model.hrm import HRM
 from hrm_train.recipe import Recipe
 from hrm_train.window import Slots, window_loss
 
-PROBE_LEN = 16
-_CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+# Share of a device that a micro-batch may fill. The rest is for fragments and other programs.
+FILLED = 0.9
+PROBE_LEN = 16  # tokens
+FLOAT_BYTES = 4
+SLOT_INTEGERS_BYTES = 8  # of each token: its question and its label
+MIB = 1 << 20
+
+_CLEAR = Path("/proc/self/clear_refs")
+_STATUS = Path("/proc/self/status")
+_RESET_PEAK = "5"  # resets the high-water mark of the resident set, proc(5)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """A device's own error, or the CPU allocator's, which has no type of its own."""
+    """Whether it is a device's own error or the CPU allocator's, which has no type of its own."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
@@ -42,12 +51,12 @@ class Estimate:
 
     @property
     def checkpoint(self) -> int:
-        """On disk: all of that but gradients and activations, and one of the two states of the slots."""
+        """Bytes on disk: no gradients or activations, and one of the two states of the slots."""
         return self.weights + self.optimiser + self.average + self.slots // 2
 
     def summary(self) -> str:
-        parts = ", ".join(f"{name} {size / 2**20:.0f}" for name, size in asdict(self).items())
-        return f"memory: about {self.total / 2**20:.0f} MiB ({parts})"
+        parts = ", ".join(f"{name} {size / MIB:.0f}" for name, size in asdict(self).items())
+        return f"memory: about {self.total / MIB:.0f} MiB ({parts})"
 
 
 def estimate(
@@ -60,46 +69,66 @@ def estimate(
     recompute: bool = False,
     world: int = 1,
 ) -> Estimate:
-    """For one of `world` ranks with `slots` slots, learnt from `micro_batch` at a time; without compiler's savings."""
+    """Estimates one of `world` ranks with `slots` slots that learns `micro_batch` rows at a time.
+
+    It ignores the savings of torch.compile.
+    """
     with torch.device("meta"):
         model = HRM(config)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    slot_bytes = 2 * config.num_positions * config.hidden_size * dtype.itemsize + 8 * config.seq_len
-    length = min(config.seq_len, PROBE_LEN) if config.blocks == "attention" else config.seq_len
-    short = replace(config, seq_len=length, num_puzzle_ids=1)
-    probed = Recipe(window=recipe.window, loss=recipe.loss, label_smoothing=recipe.label_smoothing)
-    one, two = (_kept_bytes(short, probed, dtype, count) for count in (1, 2))
-    positions, width = micro_batch * config.num_positions, config.hidden_size * dtype.itemsize
-    kept = (two - one) * positions // short.num_positions
-    constant = max(0, 2 * one - two)  # copies of the weights in another type
-    num_high = -(-config.num_learnt_steps // config.low_cycles)
-    num_blocks = (config.low_layers * config.num_learnt_steps + config.high_layers * num_high) * recipe.window
-    if recompute:
-        kept, constant = kept // num_blocks + positions * width * num_blocks, constant // num_blocks
-    working = 2 * config.intermediate_size * positions * dtype.itemsize  # the widest product, before anything is kept
+    gradients = weights
+    if world > 1:
+        gradients = 2 * weights  # the sum over ranks uses a flat copy
+    state_bytes = 2 * config.num_positions * config.hidden_size * dtype.itemsize
+    slot_bytes = state_bytes + SLOT_INTEGERS_BYTES * config.seq_len
     return Estimate(
-        weights=weights + model.puzzle_table.numel() * 4,
-        gradients=weights * (2 if world > 1 else 1),  # the sum over ranks is taken of a flat copy
+        weights=weights + model.puzzle_table.numel() * FLOAT_BYTES,
+        gradients=gradients,
         optimiser=2 * weights,
         average=weights,
-        slots=2 * slots * slot_bytes,  # of this step, and before it, should it have to be repeated
-        activations=kept + constant + working,
+        slots=2 * slots * slot_bytes,  # this step's, and those before it in case it is repeated
+        activations=_activation_bytes(config, recipe, dtype, micro_batch, recompute=recompute),
     )
+
+
+def _activation_bytes(
+    config: HRMConfig, recipe: Recipe, dtype: torch.dtype, micro_batch: int, *, recompute: bool
+) -> int:
+    """What autograd keeps of a window, and the widest product before anything is kept."""
+    length = config.seq_len
+    if config.blocks == "attention":
+        length = min(length, PROBE_LEN)
+    short = replace(config, seq_len=length, num_puzzle_ids=1)
+    probed = Recipe(window=recipe.window, loss=recipe.loss, label_smoothing=recipe.label_smoothing)
+    one = _kept_bytes(short, probed, dtype, 1)
+    two = _kept_bytes(short, probed, dtype, 2)
+    positions = micro_batch * config.num_positions
+    kept = (two - one) * positions // short.num_positions
+    constant = max(0, 2 * one - two)  # copies of the weights in another type
+    if recompute:
+        num_blocks = _num_learned_blocks(config) * recipe.window
+        input_bytes = positions * config.hidden_size * dtype.itemsize
+        kept = kept // num_blocks + input_bytes * num_blocks
+        constant = constant // num_blocks
+    widest = 2 * config.intermediate_size * positions * dtype.itemsize
+    return kept + constant + widest
+
+
+def _num_learned_blocks(config: HRMConfig) -> int:
+    """Blocks of a segment that keep a gradient."""
+    num_low = config.num_learnt_steps
+    num_high = -(-num_low // config.low_cycles)
+    return config.low_layers * num_low + config.high_layers * num_high
 
 
 @cache
 def _kept_bytes(config: HRMConfig, recipe: Recipe, dtype: torch.dtype, rows: int) -> int:
-    """What autograd keeps of one window, beside what exists anyway; distinct storages only."""
-    with torch.device("meta"):
-        low_cycles = min(config.low_cycles, config.num_learnt_steps)  # the other cycles keep nothing
-        model = HRM(replace(config, high_cycles=config.num_learnt_steps // low_cycles, low_cycles=low_cycles))
-    model = model.to_empty(device="cpu")
-    with torch.no_grad():
-        for tensor in (*model.parameters(), *model.buffers()):
-            tensor.zero_()
+    """What autograd keeps of one window, in storages that did not exist before."""
+    model = _zero_model(config)
     slots = Slots.empty(model, rows, torch.device("cpu"), dtype)
     puzzle_vector_BE = model.puzzle_table[slots.puzzle_ids_B].requires_grad_()
-    existing = {_storage(tensor) for tensor in (*model.parameters(), *model.buffers(), *slots.state().values())}
+    before = (*model.parameters(), *model.buffers(), *slots.state().values())
+    existing = {_storage(tensor) for tensor in before}
     kept: dict[int, torch.Tensor] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -108,7 +137,21 @@ def _kept_bytes(config: HRMConfig, recipe: Recipe, dtype: torch.dtype, rows: int
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         window_loss(model, slots, puzzle_vector_BE, recipe, model.config.max_segments)
-    return sum(tensor.untyped_storage().nbytes() for key, tensor in kept.items() if key not in existing)
+    new = [tensor for key, tensor in kept.items() if key not in existing]
+    return sum(tensor.untyped_storage().nbytes() for tensor in new)
+
+
+def _zero_model(config: HRMConfig) -> HRM:
+    """A model of zeros with only the cycles that keep a gradient."""
+    low_cycles = min(config.low_cycles, config.num_learnt_steps)
+    high_cycles = config.num_learnt_steps // low_cycles
+    with torch.device("meta"):
+        model = HRM(replace(config, high_cycles=high_cycles, low_cycles=low_cycles))
+    model = model.to_empty(device="cpu")
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.zero_()
+    return model
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -116,29 +159,33 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def limit_bytes(device: torch.device) -> int:
-    """All memory of a GPU; of a CPU what the machine has, or its control group may use where that is less."""
+    """All memory of a GPU; on a CPU the machine's, or its control group's limit if that is less."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     return memory.physical_bytes()
 
 
 def restart_peak(device: torch.device) -> None:
-    """`peak_bytes` counts from here on."""
+    """Makes `peak_bytes` count from here on."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     elif _CLEAR.exists():
         memory.give_back_freed_memory()
-        _CLEAR.write_text("5")  # resets the high-water mark of the resident set, proc(5)
+        _CLEAR.write_text(_RESET_PEAK)
 
 
 def peak_bytes(device: torch.device) -> int:
-    """The most that PyTorch has reserved of a GPU, or that this process has held of a CPU's memory, so far."""
+    """The most that PyTorch has reserved of a GPU so far, or this process of a CPU's memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
     if _STATUS.exists():
-        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+        lines = _STATUS.read_text().splitlines()
+        line = next(line for line in lines if line.startswith("VmHWM:"))
         return 1024 * int(line.split()[1])
-    import resource  # not on Windows, where `limit_bytes` has refused already
+    import resource  # missing on Windows, where `limit_bytes` fails first
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if sys.platform == "darwin":
+        return peak
+    return 1024 * peak

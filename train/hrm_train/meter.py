@@ -1,7 +1,8 @@
-"""What is measured of training: where a step's time goes, samples per second, a profile, what the GPU reports.
+"""Measures training: where a step's time goes, samples per second, a profile, the GPU's sensors.
 
-On CUDA a phase is the time between two events on the device's timeline, read once they have passed and never waited
-for; so "data" is the time in which the device waits for rows. On a CPU it is the wall clock.
+On CUDA a phase is the time between two events on the device's timeline. They are read after they
+have passed, and nothing waits for them. So "data" is the time in which the device waits for
+rows. On a CPU a phase is wall time.
 """
 
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -23,7 +24,10 @@ PHASE = "phase/"  # prefix of the phases' names in a torch.profiler trace
 
 
 class Mark(Protocol):
-    """One moment; torch.cuda.Event is one. `query`: has it passed? `elapsed_time`: milliseconds up to `end_event`."""
+    """One moment, such as a torch.cuda.Event.
+
+    `query` tells whether it has passed; `elapsed_time` returns the milliseconds up to `end_event`.
+    """
 
     def record(self) -> None: ...
     def query(self) -> bool: ...
@@ -48,28 +52,42 @@ class Reading:
     """Means over the steps since the last reading."""
 
     step_ms: float  # wall time, so phases need not add up to it
-    step_p50_ms: float = 0.0  # of the last MOST_PENDING steps, from the end of one to the end of the next
+    step_p50_ms: float = (
+        0.0  # of the last MOST_PENDING steps, from the end of one to the end of the next
+    )
     step_p99_ms: float = 0.0
     cpu_cores: float = 0.0  # that this process kept busy
     samples_per_s: float
     phase_ms: Mapping[str, float]
 
     def share(self, phase: str) -> float:
-        """The part of a step that a phase takes, 0 where nothing was measured."""
-        return self.phase_ms.get(phase, 0.0) / self.step_ms if self.step_ms else 0.0
+        """The part of a step that a phase takes; 0 if nothing was measured."""
+        if not self.step_ms:
+            return 0.0
+        return self.phase_ms.get(phase, 0.0) / self.step_ms
 
 
-_Span = tuple[str, Mark, Mark]  # a phase, its begin and its end
+class _Span(NamedTuple):
+    phase: str
+    begin: Mark
+    end: Mark
+
+
+def _cuda_mark() -> Mark:
+    return torch.cuda.Event(enable_timing=True)
 
 
 class PhaseTimer:
     """Call `phase` around the parts of a step, `count` at its end, and `drain` to read."""
 
-    MOST_PENDING = 1000  # steps kept where nothing is read
+    MOST_PENDING = 1000  # steps kept while nothing is read
 
     def __init__(self, device: torch.device, new_mark: Callable[[], Mark] | None = None) -> None:
-        on_cuda = device.type == "cuda"
-        self._new_mark = new_mark or ((lambda: torch.cuda.Event(enable_timing=True)) if on_cuda else HostMark)
+        if new_mark is None:
+            new_mark = HostMark
+            if device.type == "cuda":
+                new_mark = _cuda_mark
+        self._new_mark = new_mark
         self._open: list[_Span] = []
         self._pending: deque[list[_Span]] = deque(maxlen=self.MOST_PENDING)
         self._steps_ms: deque[float] = deque(maxlen=self.MOST_PENDING)
@@ -78,13 +96,17 @@ class PhaseTimer:
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:
-        """Times what runs inside; a phase entered several times in one step adds up. Phases do not nest."""
-        begin, end = self._new_mark(), self._new_mark()
+        """Times what runs inside. A phase entered several times in a step adds up.
+
+        Phases do not nest.
+        """
+        begin = self._new_mark()
+        end = self._new_mark()
         with profiler.record_function(PHASE + name):
             begin.record()
             yield
             end.record()
-        self._open.append((name, begin, end))
+        self._open.append(_Span(name, begin, end))
 
     def count(self, samples: int) -> None:
         self._steps += 1
@@ -94,124 +116,181 @@ class PhaseTimer:
 
     @contextmanager
     def aside(self) -> Generator[None]:
-        """What runs inside (a validation, a checkpoint) is no training time."""
-        begin, cpu_s = time.perf_counter(), time.process_time()
+        """Excludes what runs inside (a validation, a checkpoint) from the training time."""
+        begin_s = time.perf_counter()
+        cpu_begin_s = time.process_time()
         yield
-        self._since += time.perf_counter() - begin
-        self._cpu_since += time.process_time() - cpu_s
-        self._pending.append([])  # the step after it does not begin where the last one ended
+        self._since += time.perf_counter() - begin_s
+        self._cpu_since += time.process_time() - cpu_begin_s
+        self._pending.append([])  # the next step does not begin where the last one ended
 
     def drain(self) -> Reading:
-        """Reads the steps whose marks have all passed, without waiting for the others, and begins anew."""
-        wall_s, cpu_s = time.perf_counter() - self._since, time.process_time() - self._cpu_since
-        total_ms: defaultdict[str, float] = defaultdict(float)
-        passed = 0
-        while self._pending and all(end.query() for _, _, end in self._pending[0]):
-            spans = self._pending.popleft()
-            passed += bool(spans)
-            for phase, begin, end in spans:
-                total_ms[phase] += begin.elapsed_time(end)
-            end = spans[-1][2] if spans else None
-            if self._last_end and end:
-                self._steps_ms.append(self._last_end.elapsed_time(end))
-            self._last_end = end
-        p50_ms, p99_ms = np.percentile(self._steps_ms, (50, 99)).tolist() if self._steps_ms else (0.0, 0.0)
+        """Reads the steps whose marks have all passed, without waiting, and begins anew."""
+        wall_s = time.perf_counter() - self._since
+        cpu_s = time.process_time() - self._cpu_since
+        phase_ms = self._drain_phases()
+        p50_ms, p99_ms = self._percentiles()
         reading = Reading(
             step_ms=1000 * wall_s / max(1, self._steps),
             step_p50_ms=p50_ms,
             step_p99_ms=p99_ms,
-            cpu_cores=cpu_s / wall_s if wall_s > 0 else 0.0,
-            samples_per_s=self._samples / wall_s if wall_s > 0 else 0.0,
-            phase_ms={phase: ms / passed for phase, ms in total_ms.items()},
+            cpu_cores=_ratio(cpu_s, wall_s),
+            samples_per_s=_ratio(self._samples, wall_s),
+            phase_ms=phase_ms,
         )
         self._restart()
         return reading
 
+    def _drain_phases(self) -> dict[str, float]:
+        """The mean time of each phase, over the steps that have passed."""
+        total_ms: defaultdict[str, float] = defaultdict(float)
+        num_passed = 0
+        while self._pending and all(span.end.query() for span in self._pending[0]):
+            spans = self._pending.popleft()
+            for span in spans:
+                total_ms[span.phase] += span.begin.elapsed_time(span.end)
+            if not spans:  # an aside
+                self._last_end = None
+                continue
+            num_passed += 1
+            end = spans[-1].end
+            if self._last_end:
+                self._steps_ms.append(self._last_end.elapsed_time(end))
+            self._last_end = end
+        return {phase: ms / num_passed for phase, ms in total_ms.items()}
+
+    def _percentiles(self) -> tuple[float, float]:
+        """The 50th and the 99th percentile of the last steps; zeros without a step."""
+        if not self._steps_ms:
+            return 0.0, 0.0
+        p50_ms, p99_ms = np.percentile(self._steps_ms, (50, 99)).tolist()
+        return p50_ms, p99_ms
+
     def _restart(self) -> None:
-        self._since, self._cpu_since = time.perf_counter(), time.process_time()
-        self._steps = self._samples = 0
+        self._since = time.perf_counter()
+        self._cpu_since = time.process_time()
+        self._steps = 0
+        self._samples = 0
 
 
-WARM, ROWS, NAME_WIDTH = 2, 40, 40  # steps that warm the profiler up; rows of its table, and the width of their names
-TABLE, TRACE = "profile.txt", "trace.json.gz"
+def _ratio(amount: float, seconds: float) -> float:
+    if seconds > 0:
+        return amount / seconds
+    return 0.0
 
 
-def profile_steps(step: Callable[[], object], device: torch.device, run: Path, window: tuple[int, int]) -> str:
-    """Profiles `window[1]` steps after leaving out `window[0]`: the phases (phase/NAME) and the dearest operators.
+WARM = 2  # steps that warm the profiler up
+ROWS = 40  # of the profile's table
+NAME_WIDTH = 40  # of the operators' names
+TABLE = "profile.txt"
+TRACE = "trace.json.gz"
+
+
+def profile_steps(
+    step: Callable[[], object], device: torch.device, run: Path, window: tuple[int, int]
+) -> str:
+    """Skips `window[0]` steps and profiles `window[1]`: phases (phase/NAME) and slowest operators.
 
     Writes the table and the trace (for chrome://tracing or perfetto) into `run`.
     """
-    (skip, active), kinds = window, profiler.ProfilerActivity
-    activities = [kinds.CPU, kinds.CUDA] if device.type == "cuda" else [kinds.CPU]
+    skip, active = window
+    activities = [profiler.ProfilerActivity.CPU]
+    clock = "cpu_time_total"
+    if device.type == "cuda":
+        activities.append(profiler.ProfilerActivity.CUDA)
+        clock = "device_time_total"
     steps = profiler.schedule(wait=skip, warmup=WARM, active=active, repeat=1)
     with profiler.profile(activities=activities, schedule=steps, acc_events=True) as profiled:
         for _ in range(skip + WARM + active):
             step()
             profiled.step()
-    clock = "device_time_total" if device.type == "cuda" else "cpu_time_total"
-    table = profiled.key_averages().table(sort_by=clock, row_limit=ROWS, max_name_column_width=NAME_WIDTH)
+    averages = profiled.key_averages()
+    table = averages.table(sort_by=clock, row_limit=ROWS, max_name_column_width=NAME_WIDTH)
     run.mkdir(parents=True, exist_ok=True)
     profiled.export_chrome_trace(str(run / TRACE))
     (run / TABLE).write_text(table, encoding="utf-8")
     return table
 
 
-THROTTLE_BITS = {"power": 0x04, "hardware": 0x08, "thermal": 0x20 | 0x40, "brake": 0x80}
-"""Bits of nvmlClocksThrottleReasons: SwPowerCap, HwSlowdown, Sw and Hw ThermalSlowdown, HwPowerBrakeSlowdown."""
+UNSEEN = "GPU temperature, power and clocks are not shown"
+THROTTLE_BITS = {
+    "power": 0x04,  # SwPowerCap
+    "hardware": 0x08,  # HwSlowdown
+    "thermal": 0x20 | 0x40,  # SwThermalSlowdown and HwThermalSlowdown
+    "brake": 0x80,  # HwPowerBrakeSlowdown
+}
+"""Bits of nvmlClocksThrottleReasons."""
 
 
 class NvmlGpu:
-    """One card, as NVIDIA's management library reports it; `library` is the module pynvml, opened."""
+    """One card, read with NVIDIA's management library; `library` is the module pynvml."""
 
     def __init__(self, library: Any, handle: Any) -> None:
-        self._library, self._handle = library, handle
+        self._library = library
+        self._handle = handle
 
-    def sample(self) -> dict[str, float]:  # a laptop's or a virtual card lacks some
-        nvml, handle = self._library, self._handle
-        found = {
-            "gpu_utilisation_percent": self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-            "gpu_temperature_c": self._ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-            "gpu_power_w": self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
-            "gpu_sm_clock_mhz": self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            "gpu_memory_clock_mhz": self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+    def sample(self) -> dict[str, float]:
+        """The card's sensors; laptops and virtual cards lack some."""
+        nvml = self._library
+        handle = self._handle
+        sensors: dict[str, Callable[[], float]] = {
+            "gpu_utilisation_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+            "gpu_temperature_c": lambda: nvml.nvmlDeviceGetTemperature(
+                handle, nvml.NVML_TEMPERATURE_GPU
+            ),
+            "gpu_power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+            "gpu_sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            "gpu_memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(
+                handle, nvml.NVML_CLOCK_MEM
+            ),
         }
-        return {name: float(value) for name, value in found.items() if value is not None}
+        found: dict[str, float] = {}
+        for name, read in sensors.items():
+            value = self._read(read)
+            if value is not None:
+                found[name] = float(value)
+        return found
 
     def throttled(self) -> tuple[str, ...]:
         """Why the clock is held down, as keys of telemetry.THROTTLED."""
-        bits = self._ask(lambda: self._library.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle))
+        read = self._library.nvmlDeviceGetCurrentClocksThrottleReasons
+        bits = self._read(lambda: read(self._handle))
         return throttle_reasons(int(bits or 0))
 
-    def _ask(self, question: Callable[[], float]) -> float | None:
+    def _read(self, read: Callable[[], float]) -> float | None:
         try:
-            return question()
+            return read()
         except self._library.NVMLError:
             return None
 
 
 def throttle_reasons(bits: int) -> tuple[str, ...]:
-    """Names of the reasons that hold the clock down; idling and the user's own settings do not count."""
+    """Names of the reasons that hold the clock down, without idling and the user's settings."""
     found = tuple(name for name, mask in THROTTLE_BITS.items() if bits & mask)
     specific = {"thermal", "brake"} & set(found)
     return tuple(name for name in found if name != "hardware" or not specific)
 
 
 def open_gpu(device: torch.device, say: Say) -> NvmlGpu | None:
-    """The card that trains; None on a CPU, and with one sentence where the library or its driver is missing."""
+    """Opens the card that trains; None on a CPU.
+
+    If the library or its driver is missing, it reports that and returns None.
+    """
     if device.type != "cuda":
         return None
     try:
         import pynvml
     except ImportError:
-        say("GPU temperature, power and clocks are not shown; pip install nvidia-ml-py to see them")
+        say(f"{UNSEEN}; pip install nvidia-ml-py to see them")
         return None
     try:
         pynvml.nvmlInit()
         uuid = torch.cuda.get_device_properties(device).uuid
-        return NvmlGpu(pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
     except (pynvml.NVMLError, AttributeError) as error:
-        say(f"GPU temperature, power and clocks are not shown ({error}); check that 'nvidia-smi' works")
+        say(f"{UNSEEN} ({error}); check that 'nvidia-smi' works")
         return None
+    return NvmlGpu(pynvml, handle)
 
 
 def gpu_memory(device: torch.device) -> dict[str, float]:

@@ -1,8 +1,9 @@
-"""The published optimisers, in plain PyTorch: AdamATan2 for the network, sign descent for the puzzle table.
+"""The published optimisers, in plain PyTorch: AdamATan2 for the network, sign descent for the
+puzzle table.
 
 The torch._foreach calls, one for all parameters, are what PyTorch's own optimisers are made of.
-Sources: AdamATan2 (Everett et al., 2024; adam-atan2 0.0.3), the sparse embedding optimiser of the published HRM, and
-AdamW (Loshchilov and Hutter, 2019).
+Sources: AdamATan2 (Everett et al., 2024; adam-atan2 0.0.3), the sparse embedding optimiser of
+the published HRM, and AdamW (Loshchilov and Hutter, 2019).
 """
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 
 class AdamATan2:
-    """Adam whose quotient m / sqrt(v) passes through atan2, so that no epsilon is needed and steps are bounded.
+    """Adam whose quotient m / sqrt(v) passes through atan2: steps are bounded without an epsilon.
 
     w *= 1 - lr * wd;  w -= lr / (1 - b1^t) * atan2(m, sqrt(v) / sqrt(1 - b2^t)).
     """
@@ -27,35 +28,49 @@ class AdamATan2:
         weight_decay: float = 0.1,
     ) -> None:
         if lr < 0 or weight_decay < 0:
-            raise ValueError(f"lr {lr} and weight_decay {weight_decay} must not be negative; use 0 to switch one off")
-        self.lr, self.betas, self.weight_decay, self.num_steps = lr, betas, weight_decay, 0
+            raise ValueError(
+                f"lr {lr} and weight_decay {weight_decay} must not be negative; "
+                "use 0 to switch one off"
+            )
+        self.lr = lr
+        self.betas = betas
+        self.weight_decay = weight_decay
+        self.num_steps = 0
         self.params: list[Tensor] = list(params)
         self.exp_avg = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.exp_avg_sq = [torch.zeros_like(p, requires_grad=False) for p in self.params]
 
     @torch.no_grad()
     def step(self, rate: float = 1.0, keep: Tensor | None = None) -> None:
-        """One update of every parameter with `rate` times the learning rate, from finite gradients; frees those.
+        """Updates every parameter with `rate` times the learning rate, and frees the gradients.
 
-        `keep` 0 (a tensor on the device, which is not waited for) changes nothing; the gradients must then be zeros.
+        The gradients must be finite. If `keep` is 0, nothing changes, and the gradients must be
+        zeros; it is a tensor on the device, so nothing waits for it.
         """
-        keep = torch.ones((), device=self.params[0].device) if keep is None else keep
+        if keep is None:
+            keep = torch.ones((), device=self.params[0].device)
         self.num_steps += 1
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+        gradients: list[Tensor] = []
+        for parameter in self.params:
+            if parameter.grad is None:
+                gradients.append(torch.zeros_like(parameter))
+            else:
+                gradients.append(parameter.grad)
         self._move(gradients, self.lr * rate, keep)
         self.forget_gradients()
 
     def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
-        (beta1, beta2), params = self.betas, self.params
-        torch._foreach_mul_(params, 1 - lr * self.weight_decay * keep)
+        beta1, beta2 = self.betas
+        torch._foreach_mul_(self.params, 1 - lr * self.weight_decay * keep)
         torch._foreach_mul_(self.exp_avg, 1 - (1 - beta1) * keep)
         torch._foreach_add_(self.exp_avg, gradients, alpha=1 - beta1)
         torch._foreach_mul_(self.exp_avg_sq, 1 - (1 - beta2) * keep)
         torch._foreach_addcmul_(self.exp_avg_sq, gradients, gradients, value=1 - beta2)
         scale = -lr / (1 - beta1**self.num_steps) * keep
         root = math.sqrt(1 - beta2**self.num_steps)
-        for parameter, m, v in zip(params, self.exp_avg, self.exp_avg_sq, strict=True):
-            parameter.addcmul_(torch.atan2(m, v.sqrt().div_(root)), scale)
+        for parameter, m, v in zip(self.params, self.exp_avg, self.exp_avg_sq, strict=True):
+            direction = torch.atan2(m, v.sqrt().div_(root))
+            parameter.addcmul_(direction, scale)
 
     def forget_gradients(self) -> None:
         for parameter in self.params:
@@ -63,7 +78,7 @@ class AdamATan2:
 
 
 class AdamW(AdamATan2):
-    """PyTorch's fused kernel, which itself leaves out an update that is not kept."""
+    """PyTorch's fused kernel; the kernel itself skips an update that is not kept."""
 
     def _move(self, gradients: list[Tensor], lr: float, keep: Tensor) -> None:
         steps = [torch.full_like(keep, self.num_steps)] * len(self.params)
@@ -90,9 +105,9 @@ OPTIMISERS = {"adam_atan2": AdamATan2, "adamw": AdamW}
 
 @torch.no_grad()
 def clip_(params: Sequence[Tensor], most: float) -> tuple[Tensor, Tensor]:
-    """Scales gradients to a norm of at most `most` (0: any), and to zeros where it is not finite.
+    """Scales gradients to a norm of at most `most` (0: any); if it is not finite, to zeros.
 
-    Returns the norm before, and 1 where it is finite, else 0; the device is not waited for.
+    Returns the norm before, and 1 if it is finite, else 0. Nothing waits for the device.
     """
     norm = nn.utils.clip_grad_norm_(params, most or math.inf)
     finite = norm.isfinite()
@@ -106,20 +121,23 @@ def clip_(params: Sequence[Tensor], most: float) -> tuple[Tensor, Tensor]:
 def step_puzzle_table(
     table: Tensor, puzzle_ids_B: Tensor, gradient_BE: Tensor, lr: float | Tensor, decay: float
 ) -> None:
-    """Sign descent on the rows the batch touched, in place: w = w (1 - lr decay) - lr sign(sum of the row's gradients).
+    """Sign descent on the rows that the batch touched, in place.
 
-    Equal ids write equal values, so that no device is asked how many distinct ones there are.
+    w = w (1 - lr decay) - lr sign(sum of the row's gradients). Equal ids write equal values, so the
+    device need not report how many distinct ones there are.
     """
     ids_B, order_B = torch.sort(puzzle_ids_B.long(), stable=True)
     begins_B = torch.ones_like(ids_B)
     begins_B[1:] = (ids_B[1:] != ids_B[:-1]).long()
     place_B = begins_B.cumsum(0) - 1
-    sums_BE = torch.zeros_like(gradient_BE).index_add_(0, place_B, gradient_BE[order_B])
-    table[ids_B] = table[ids_B] * (1 - lr * decay) - lr * sums_BE[place_B].sign()
+    sums_BE = torch.zeros_like(gradient_BE)
+    sums_BE.index_add_(0, place_B, gradient_BE[order_B])
+    direction_BE = sums_BE[place_B].sign()
+    table[ids_B] = table[ids_B] * (1 - lr * decay) - lr * direction_BE
 
 
 class Average:
-    """Exponential moving average of a model's parameters; its puzzle table moves by a rule of its own."""
+    """Exponential moving average of a model's parameters, without its puzzle table."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -127,6 +145,11 @@ class Average:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """`step` from 1; early steps average over less, so that the random start is forgotten quickly."""
+        """Moves the average towards the model. `step` counts from 1.
+
+        Early steps average over fewer steps, which removes the random start quickly.
+        """
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.state.values()), [p.detach() for p in model.parameters()], weight)
+        averages = list(self.state.values())
+        current = [parameter.detach() for parameter in model.parameters()]
+        torch._foreach_lerp_(averages, current, weight)

@@ -1,4 +1,4 @@
-"""The options of hrm-train. Nothing here imports PyTorch, so that `--help` need not wait for it."""
+"""The options of hrm-train. Nothing here imports PyTorch, which `--help` would wait for."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,55 +6,116 @@ from typing import Annotated
 
 import typer
 
+from hrm_puzzles import registry
+from hrm_puzzles.puzzle import Puzzle
 from hrm_train.recipe import NAMED, SIZES, TABLES, Values, named
 
-PROFILED = (3, 10)  # steps: left out (compilation, caches), and profiled
+PROFILED = (3, 10)  # steps to skip (compilation, caches), and to profile
 
 
 @dataclass(frozen=True, kw_only=True)
 class Intervals:
-    """When to look and to save; the weights of a run do not depend on them."""
+    """When to validate and to save; the weights of a run do not depend on them."""
 
-    validate_steps: Annotated[int, typer.Option(min=1, help="Steps between validations on a tenth.")] = 1000
-    validate_whole_steps: Annotated[int, typer.Option(min=1, help="Steps between validations on all.")] = 10_000
-    validation_puzzles: Annotated[int, typer.Option(min=0, help="At most so many held-out puzzles; 0: all.")] = 4096
+    validate_steps: Annotated[
+        int, typer.Option(min=1, help="Steps between validations on a tenth of the puzzles.")
+    ] = 1000
+    validate_whole_steps: Annotated[
+        int, typer.Option(min=1, help="Steps between validations on all puzzles.")
+    ] = 10_000
+    validation_puzzles: Annotated[
+        int, typer.Option(min=0, help="Maximum number of held-out puzzles; 0: all.")
+    ] = 4096
     checkpoint_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 2000
-    checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Minutes between checkpoints.")] = 5.0
-    keep: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints stay, beside the best.")] = 2
+    checkpoint_minutes: Annotated[
+        float, typer.Option(min=0, help="Minutes between checkpoints.")
+    ] = 5.0
+    keep: Annotated[
+        int, typer.Option(min=1, help="Number of last checkpoints to keep, beside the best.")
+    ] = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What a run shall be; what is left out follows from the puzzle and the machine."""
+    """What a run is. The puzzle and the machine decide what is omitted."""
 
-    run: Annotated[Path | None, typer.Option(help="Directory of the run. [default: runs/PUZZLE or RECIPE]")] = None
+    run: Annotated[
+        Path | None, typer.Option(help="Directory of the run. [default: runs/PUZZLE or RECIPE]")
+    ] = None
     data: Annotated[
-        Path | None, typer.Option(help="Data set directory. [default: data/PUZZLE or RECIPE, built if absent]")
+        Path | None,
+        typer.Option(help="Data set directory. [default: data/PUZZLE or RECIPE, built if absent]"),
     ] = None
-    recipe: Annotated[str | None, typer.Option(help=f"Named settings; options change them: {', '.join(NAMED)}.")] = None
-    puzzle: Annotated[str | None, typer.Option(help="Which puzzle. [default: arc, or the recipe's]")] = None
-    hw: Annotated[str | None, typer.Option(help=f"Machine: auto (default) or {', '.join(TABLES['machines'])}.")] = None
+    recipe: Annotated[
+        str | None,
+        typer.Option(help=f"Named settings, which other options change: {', '.join(NAMED)}."),
+    ] = None
+    puzzle: Annotated[
+        str | None, typer.Option(help="Name of the puzzle. [default: arc, or the recipe's]")
+    ] = None
+    hw: Annotated[
+        str | None,
+        typer.Option(help=f"Machine: auto (default) or {', '.join(TABLES['machines'])}."),
+    ] = None
     preset: Annotated[
-        str | None, typer.Option(help=f"Model: {', '.join(SIZES)}. [default: published on a GPU, relational on a CPU]")
+        str | None,
+        typer.Option(
+            help=f"Model: {', '.join(SIZES)}. [default: published on a GPU, relational on a CPU]"
+        ),
     ] = None
-    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value of model, recipe or machine.")] = None
-    arch: Annotated[str | None, typer.Option(help="hrm, or transformer for the plain one. [default: hrm]")] = None
-    init: Annotated[Path | None, typer.Option(help="Checkpoint whose weights to start from.")] = None
-    yes: Annotated[bool, typer.Option("--yes", help="Build a data set of a fifth of the free disk or more.")] = False
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run exactly where it stopped.")] = False
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value of the model, recipe or machine.")
+    ] = None
+    arch: Annotated[
+        str | None, typer.Option(help="hrm, or transformer for the plain baseline. [default: hrm]")
+    ] = None
+    init: Annotated[Path | None, typer.Option(help="Checkpoint whose weights to start from.")] = (
+        None
+    )
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="Allow a data set to take a fifth of the free disk or more."),
+    ] = False
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run exactly from its last checkpoint.")
+    ] = False
 
     @property
     def named_settings(self) -> Values:
-        """What the recipe says; nothing without one."""
-        return named(NAMED, "recipe", self.recipe) if self.recipe else {}
+        """The settings of the named recipe; nothing without one."""
+        if not self.recipe:
+            return {}
+        return named(NAMED, "recipe", self.recipe)
+
+    @property
+    def kind(self) -> Puzzle:
+        return registry.get(self.puzzle_name)
 
     @property
     def puzzle_name(self) -> str:
+        """The puzzle that is named, or the recipe's, or ARC."""
         return self.puzzle or str(self.named_settings.get("puzzle", "arc"))
+
+    @property
+    def named_preset(self) -> str | None:
+        return self.preset or self.named_settings.get("preset")
+
+    @property
+    def examples(self) -> Values:
+        """What the recipe's data set is built from; nothing without a recipe."""
+        return self.named_settings.get("data", {})
 
     @property
     def run_path(self) -> Path:
         return self.run or Path("runs") / (self.recipe or self.puzzle_name)
+
+    @property
+    def data_path(self) -> Path:
+        if self.data:
+            return self.data
+        if self.recipe and self.examples:
+            return Path("data") / self.recipe
+        return Path("data") / self.kind.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +123,25 @@ class TrainOptions(Intervals, PlanOptions):
     """All of them, in the order of the help."""
 
     context: typer.Context
-    tune: Annotated[bool, typer.Option("--tune", help="Try which micro-batch is fastest here, then train.")] = False
-    tune_batch: Annotated[int, typer.Option(min=1, help="How many times --tune may grow the batch and rates.")] = 1
-    profile: Annotated[bool, typer.Option("--profile", help="Profile a few steps instead, and keep none.")] = False
-    profile_window: Annotated[tuple[int, int], typer.Option(help="Steps to leave out, and to profile.")] = PROFILED
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what a run would need, of any --hw, and end.")] = False
-    samples_per_s: Annotated[float | None, typer.Option(min=0.001, help="Speed whose hours --dry-run tells.")] = None
-    wandb: Annotated[bool, typer.Option("--wandb", help="Also write to W&B (offline by default).")] = False
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="Find the fastest micro-batch on this machine, then train."),
+    ] = False
+    tune_batch: Annotated[
+        int, typer.Option(min=1, help="Maximum factor by which --tune grows the batch and rates.")
+    ] = 1
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Profile a few steps instead of training.")
+    ] = False
+    profile_window: Annotated[
+        tuple[int, int], typer.Option(help="Steps to skip, and to profile.")
+    ] = PROFILED
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what a run would need on any --hw, and exit.")
+    ] = False
+    samples_per_s: Annotated[
+        float | None, typer.Option(min=0.001, help="Speed for which --dry-run prints the hours.")
+    ] = None
+    wandb: Annotated[
+        bool, typer.Option("--wandb", help="Also write to W&B (offline by default).")
+    ] = False

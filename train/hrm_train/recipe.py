@@ -1,4 +1,4 @@
-"""What a training run is: every setting that shapes its result, as one frozen record written beside the run."""
+"""What a training run is: every setting that shapes its result, as one frozen record of the run."""
 
 import hashlib
 import json
@@ -12,27 +12,31 @@ from typing import Any, Literal, get_args
 import yaml
 
 from hrm_model.config import HRMConfig
-from hrm_puzzles.puzzle import Hinted, Puzzle
+from hrm_model.geometry import num_hints_of
+from hrm_puzzles.puzzle import Puzzle
 
 LossKind = Literal["softmax", "stablemax"]
 Optimiser = Literal["adam_atan2", "adamw"]
 Values = dict[str, Any]
-# what a mistyped setting may not pass: puzzles of an update, segments, samples that a float counts exactly
-MOST = {"batch_size": 1 << 20, "window": 1 << 10, "total_samples": 1 << 53}
+
+LENGTHS = ("total_samples", "warmup_samples", "deepening_samples")
+LENGTH = re.compile(r"([\d.]+) *(%|pass|passes)")  # a length in passes over the data, or in percent
+GONE = "geometric_start"  # a setting of older runs, which acted only before the first step
+BOOLEANS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Settings of one run; sizes count samples (a sample is one puzzle for one segment), never iterations."""
+    """Settings of one run. Lengths count samples: one sample is one puzzle for one segment."""
 
     puzzle: str = "sudoku"
     seed: int = 0
     batch_size: int = 64
-    base_batch: int = 0  # `lr` and `puzzle_lr` are for it and grow linearly with the real batch; 0: they hold for any
+    base_batch: int = 0  # `lr` and `puzzle_lr` are for it and scale with the batch; 0: for any
     window: int = 1  # segments that gradients pass through before each update
     total_samples: int = 4_000_000
     lr: float = 1e-3
-    lr_min_ratio: float = 0.1  # where the cosine after the warm-up ends; 1 keeps the rate constant
+    lr_min_ratio: float = 0.1  # the end of the cosine after the warm-up; 1: a constant rate
     warmup_samples: int = 8_000
     weight_decay: float = 0.1
     puzzle_lr: float = 1e-3
@@ -40,53 +44,66 @@ class Recipe:
     optimiser: Optimiser = "adam_atan2"
     beta1: float = 0.9
     beta2: float = 0.95
-    clip_norm: float = 1.0  # 0 never clips
+    clip_norm: float = 1.0  # 0: never clips
     average_decay: float = 0.998
     loss: LossKind = "softmax"
     label_smoothing: float = 0.0
-    continue_loss: bool = False  # learns q_continue as published, for a second forward pass
+    continue_loss: bool = False  # learns q_continue as published, in a second forward pass
     halt_weight: float = 0.5
     explore: float = 0.1
     augment: bool = True
-    curriculum: int = 0  # so many cells of each puzzle are revealed at first, fewer while puzzles are being solved
+    curriculum: int = 0  # cells of each puzzle revealed at first; fewer while puzzles are solved
     curriculum_target: float = 0.5
-    deepening_samples: int = 0  # a puzzle's limit of segments grows from `window` to the model's until then
-    quantisation_aware: bool = False  # learns as INT8 will compute; what is validated and saved stays in float
+    deepening_samples: int = 0  # until then the segment limit grows from `window` to the model's
+    quantisation_aware: bool = False  # learns as INT8 computes; validates and saves floats
 
     def __post_init__(self) -> None:
-        for name, most in MOST.items():
-            if not 1 <= getattr(self, name) <= most:
-                raise ValueError(f"{name} is {getattr(self, name)}, but must be from 1 to {most}")
-        for name, zero in (("average_decay", "keeps no average"), ("label_smoothing", "is none")):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, but must lie in [0, 1); 0 {zero}")
-        for name, kinds in (("loss", LossKind), ("optimiser", Optimiser)):
-            if getattr(self, name) not in get_args(kinds):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(get_args(kinds))}")
+        for name in ("batch_size", "window", "total_samples"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name} is {value}, but must be at least 1")
+        self._check_share("average_decay", "keeps no average")
+        self._check_share("label_smoothing", "smooths nothing")
+        self._check_choice("loss", get_args(LossKind))
+        self._check_choice("optimiser", get_args(Optimiser))
+
+    def _check_share(self, name: str, effect_of_zero: str) -> None:
+        value = getattr(self, name)
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} is {value}, but must lie in [0, 1); 0 {effect_of_zero}")
+
+    def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
+        value = getattr(self, name)
+        if value not in choices:
+            raise ValueError(f"{name} is {value!r}; choose {' or '.join(choices)}")
 
     @staticmethod
     def from_mapping(values: Mapping[str, Any]) -> "Recipe":
-        """As a run has written it; `geometric_start` is gone, and acted before the first step alone."""
-        return Recipe(**{key: value for key, value in values.items() if key != "geometric_start"})
+        """Reads what a run has written."""
+        return Recipe(**{key: value for key, value in values.items() if key != GONE})
 
     def scaled(self, lr: float) -> float:
-        """A learning rate of this recipe at its real batch."""
-        return lr * self.batch_size / self.base_batch if self.base_batch else lr
+        """Scales a learning rate of this recipe to its real batch."""
+        if not self.base_batch:
+            return lr
+        return lr * self.batch_size / self.base_batch
 
     def rate_at(self, samples: int) -> float:
-        """Share of the base rate after so many samples: linear warm-up, then a cosine to `lr_min_ratio`."""
-        warmup, least = self.warmup_samples, self.lr_min_ratio
+        """Share of the base rate: a linear warm-up, then a cosine to `lr_min_ratio`."""
+        warmup = self.warmup_samples
         if samples < warmup:
             return samples / warmup
+        least = self.lr_min_ratio
         progress = min(1.0, (samples - warmup) / max(1, self.total_samples - warmup))
         return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * progress))
 
     def segments_at(self, samples: int, max_segments: int) -> int:
-        """How many segments a puzzle may run after so many samples: a window more after each of equal parts."""
+        """Segments that a puzzle may run: a window more after each of equal parts."""
         if samples >= self.deepening_samples:
             return max_segments
         num_windows = -(-max_segments // self.window)
-        return min(max_segments, self.window * (1 + (num_windows - 1) * samples // self.deepening_samples))
+        num_open = 1 + (num_windows - 1) * samples // self.deepening_samples
+        return min(max_segments, self.window * num_open)
 
     @property
     def digest(self) -> str:
@@ -94,67 +111,107 @@ class Recipe:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def in_samples(settings: Mapping[str, str], usual: Recipe, samples_a_pass: Callable[[], int]) -> dict[str, str]:
-    """The settings with lengths in samples, where they are given in passes over the data ("2 passes") or as "5%"."""
-    found, total = dict(settings), float(usual.total_samples)
-    for key in ("total_samples", "warmup_samples", "deepening_samples"):
-        given = re.fullmatch(r"([\d.]+) *(%|pass|passes)", settings.get(key, ""))
-        if given:
-            whole = samples_a_pass() if given[2] != "%" else total / 100
-            found[key] = str(round(float(given[1]) * whole))
+def in_samples(
+    settings: Mapping[str, str], usual: Recipe, samples_a_pass: Callable[[], int]
+) -> dict[str, str]:
+    """Converts lengths in passes over the data ("2 passes") or in percent ("5%") to samples."""
+    found = dict(settings)
+    total = float(usual.total_samples)
+    for key in LENGTHS:
+        length = LENGTH.fullmatch(settings.get(key, ""))
+        if length:
+            unit = total / 100
+            if length[2] != "%":
+                unit = samples_a_pass()
+            found[key] = str(round(float(length[1]) * unit))
         if key == "total_samples" and key in found:
             total = float(found[key])
     return found
 
 
 def with_settings(record: Any, settings: Mapping[str, str]) -> Any:
-    """A copy of a frozen record with textual settings (key=value of the command line) read in the fields' types."""
-    values: Values = {}
-    for key, text in settings.items():
-        default = getattr(record, key)
-        kind = type(default)
-        try:
-            if kind is bool:
-                values[key] = {"true": True, "false": False}[text.lower()]
-            else:
-                values[key] = kind(float(text)) if kind is int else kind(text)
-        except KeyError as error:
-            raise ValueError(f"{key}={text!r} is no truth value; write true or false") from error
-        except (ValueError, OverflowError) as error:
-            raise ValueError(f"{key}={text!r} is no {kind.__name__}; give a value such as {default!r}") from error
+    """Returns a copy of a frozen record, changed by texts that are read as the fields' types."""
+    values = {key: _read(key, text, getattr(record, key)) for key, text in settings.items()}
     return replace(record, **values)
 
 
-TABLES: Values = yaml.safe_load((Path(__file__).parent / "recipes.yaml").read_text(encoding="utf-8"))
+def _read(key: str, text: str, default: Any) -> Any:
+    kind = type(default)
+    if kind is bool:
+        if text.lower() not in BOOLEANS:
+            raise ValueError(f"{key}={text!r} is not a truth value; write true or false")
+        return BOOLEANS[text.lower()]
+    try:
+        if kind is int:
+            return int(float(text))
+        return kind(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{key}={text!r} is not of type {kind.__name__}; give a value such as {default!r}"
+        ) from error
+
+
+TABLES: Values = yaml.safe_load(
+    (Path(__file__).parent / "recipes.yaml").read_text(encoding="utf-8")
+)
 SIZES: dict[str, Values] = TABLES["sizes"]
 RECIPES: dict[str, Values] = TABLES["recipes"]
 NAMED: dict[str, Values] = TABLES["named"]
 
 
 def config_for(preset: str, puzzle: Puzzle, num_puzzle_ids: int) -> HRMConfig:
+    """The sizes of a preset, on the puzzle's board if its blocks are relational."""
     sizes: Values = dict(named(SIZES, "preset", preset))
     if preset == "relational":
-        geometry, hints = puzzle.geometry, puzzle.num_hints if isinstance(puzzle, Hinted) else 0
-        symbols = geometry.num_symbols
-        sizes |= {"board": geometry.board, "num_symbols": symbols, "num_fixed": geometry.num_fixed, "num_hints": hints}
-        kind = "candidates" if len(geometry.board) == 4 else "cells" if symbols == 1 else "colours"
-        of_kind = TABLES["vectors"][kind]
-        sizes |= {key: value * symbols if key.endswith("_size") else value for key, value in of_kind.items()}
-    return HRMConfig(vocab_size=puzzle.vocab_size, seq_len=puzzle.seq_len, num_puzzle_ids=num_puzzle_ids, **sizes)
+        sizes |= _relational_sizes(puzzle)
+    return HRMConfig(
+        vocab_size=puzzle.vocab_size,
+        seq_len=puzzle.seq_len,
+        num_puzzle_ids=num_puzzle_ids,
+        **sizes,
+    )
+
+
+def _relational_sizes(puzzle: Puzzle) -> Values:
+    """The board, and the sizes of `vectors` in recipes.yaml times the vectors of a cell."""
+    geometry = puzzle.geometry
+    sizes: Values = {}
+    for key, value in TABLES["vectors"][_kind_of_vector(puzzle)].items():
+        sizes[key] = value
+        if key.endswith("_size"):
+            sizes[key] = value * geometry.num_symbols
+    sizes["board"] = geometry.board
+    sizes["num_symbols"] = geometry.num_symbols
+    sizes["num_fixed"] = geometry.num_fixed
+    sizes["num_hints"] = num_hints_of(puzzle)
+    return sizes
+
+
+def _kind_of_vector(puzzle: Puzzle) -> str:
+    """What one vector of a relational state stands for."""
+    if len(puzzle.geometry.board) == 4:
+        return "candidates"
+    if puzzle.geometry.num_symbols == 1:
+        return "cells"
+    return "colours"
 
 
 def recipe_for(preset: str, puzzle: Puzzle, batch_size: int) -> Recipe:
     """The preset's recipe at that batch."""
     family = puzzle.name.partition("-")[0]
-    values: Values = {"puzzle": puzzle.name, "batch_size": batch_size, **named(RECIPES, "preset", preset)}
+    values: Values = {"puzzle": puzzle.name, "batch_size": batch_size}
+    values |= named(RECIPES, "preset", preset)
     if preset == "small":
         return Recipe(**values, **TABLES["starts"].get(family, {}))
     if preset == "relational":
         return Recipe(**values)
-    return Recipe(**values, **TABLES["published"]["arc" if family == "arc" else "others"])
+    if family == "arc":
+        return Recipe(**values, **TABLES["published"]["arc"])
+    return Recipe(**values, **TABLES["published"]["others"])
 
 
 def named(table: dict[str, Values], option: str, name: str) -> Values:
+    """A row of a table; rejects an unknown name of an option."""
     if name not in table:
         raise ValueError(f"--{option} {name!r} is unknown; choose {', '.join(table)}")
     return table[name]

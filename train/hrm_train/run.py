@@ -21,7 +21,10 @@ from hrm_train.evaluate import Evaluation, HeldOut, Kind, evaluate, held_out
 from hrm_train.hardware import Say
 from hrm_train.loop import Trainer
 from hrm_train.options import Intervals
-from hrm_train.plan import RunPlan
+from hrm_train.run_plan import RunPlan
+
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+GIT_TIMEOUT_S = 10
 
 
 class Stopped(Exception):  # noqa: N818  # a request, not an error
@@ -29,7 +32,10 @@ class Stopped(Exception):  # noqa: N818  # a request, not an error
 
 
 class TrainingRun:
-    """Drives a trainer to its last sample; a signal ends it with a whole checkpoint, a bad number without one."""
+    """Drives a trainer to its last sample.
+
+    A signal ends it with a whole checkpoint; a value that is not finite ends it without one.
+    """
 
     report_steps = 20
 
@@ -43,8 +49,12 @@ class TrainingRun:
         writers: Sequence[telemetry.Writer],
         say: Say,
     ) -> None:
-        self.path, self.trainer, self.held_out, self.intervals = path, trainer, held_out, intervals
-        self.meta, self.say = meta, say
+        self.path = path
+        self.trainer = trainer
+        self.held_out = held_out
+        self.intervals = intervals
+        self.meta = meta
+        self.say = say
         self.stopped_by: str | None = None
         self.checkpoints = checkpoints.Checkpoints(path, intervals.keep)
         self.history = status.History(path)
@@ -53,37 +63,67 @@ class TrainingRun:
         self._latest_figures = ""
 
     def finish(self, stages: Stages) -> Evaluation | None:
-        """Trains to `total_samples` and returns the last validation; None where a signal stopped it before.
+        """Trains to `total_samples` and returns the last validation, or None if a signal came.
 
-        The caller holds the run's lock (`sole_writer`), so that no other process's files are swept away.
+        The caller must hold the run's lock (`sole_writer`), since files of killed processes are
+        removed.
         """
-        trainer, intervals, stopping = self.trainer, self.intervals, False
+        is_stopping = False
         with self._until_signalled():
             evaluation = self._catch_up()
-            while not self._is_over() and not stopping:
-                self.telemetry.add(trainer.step())
-                if self._every(self.report_steps) and (row := self.telemetry.flush()):
-                    self._latest_figures = row.summary()
-                if self._latest_figures:
-                    progress, total = trainer.progress, trainer.recipe.total_samples
-                    stages.show("training", progress.samples, total, self._latest_figures)
-                if self._is_over() or self._every(intervals.validate_steps):
+            while not self._is_over() and not is_stopping:
+                self.telemetry.add(self.trainer.step())
+                self._report(stages)
+                if self._is_over() or self._every(self.intervals.validate_steps):
                     evaluation = self._validate()
-                stopping = self._agreed(self.stopped_by is not None)
-                is_late = time.monotonic() - self._saved_at >= 60 * intervals.checkpoint_minutes
-                is_due = self._every(intervals.checkpoint_steps) or self._agreed(is_late)
-                if self._is_over() or stopping or is_due:
+                is_stopping = self._agreed(self.stopped_by is not None)
+                if self._is_save_due() or self._is_over() or is_stopping:
                     self.save()
             self.telemetry.close()
-        return None if self.stopped_by else evaluation
+        if self.stopped_by:
+            return None
+        return evaluation
+
+    def _report(self, stages: Stages) -> None:
+        if self._every(self.report_steps):
+            row = self.telemetry.flush()
+            if row is not None:
+                self._latest_figures = row.summary()
+        if self._latest_figures:
+            samples = self.trainer.progress.samples
+            total = self.trainer.recipe.total_samples
+            stages.show("training", samples, total, self._latest_figures)
+
+    def _is_save_due(self) -> bool:
+        age_s = time.monotonic() - self._saved_at
+        is_late = age_s >= 60 * self.intervals.checkpoint_minutes
+        return self._every(self.intervals.checkpoint_steps) or self._agreed(is_late)
 
     def save(self) -> None:
-        """Writes `step_N` and points `latest` to it; raises FloatingPointError where a value was not finite."""
+        """Writes `step_N` and points `latest` to it.
+
+        Raises FloatingPointError if a value was not finite.
+        """
         self.telemetry.flush()
-        trainer, ranks, progress = self.trainer, self.trainer.ranks, self.trainer.progress
+        trainer = self.trainer
+        ranks = trainer.ranks
+        step = trainer.progress.step
+        write = partial(trainer.save, meta=self._meta_now())
+        with trainer.meter.aside():
+            # Never rewrite what a resume would read.
+            is_written = self.checkpoints.named("latest") == self.path / f"step_{step}"
+            if ranks.any(ranks.is_first and not is_written):
+                if ranks.is_first:
+                    self.checkpoints.save(step, write)
+                else:
+                    write(self.path)
+        self._saved_at = time.monotonic()
+
+    def _meta_now(self) -> dict[str, Any]:
+        progress = self.trainer.progress
         best = self.history.best("whole", progress.step)
         lowest = self.history.best("whole", progress.step, lambda row: -row["loss"])
-        meta = {
+        return {
             **self.meta,
             "step": progress.step,
             "samples": progress.samples,
@@ -91,15 +131,9 @@ class TrainingRun:
             "best_step": best and best["step"],
             "best_loss": lowest and lowest["loss"],
             "best_loss_step": lowest and lowest["step"],
-            "recipe_digest": trainer.recipe.digest,
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "recipe_digest": self.trainer.recipe.digest,
+            "time": time.strftime(TIME_FORMAT, time.gmtime()),
         }
-        with trainer.meter.aside():
-            written = self.checkpoints.named("latest")  # what a resume would read is never rewritten
-            if ranks.any(ranks.is_first and written != self.path / f"step_{progress.step}"):
-                write = partial(trainer.save, meta=meta)
-                self.checkpoints.save(progress.step, write) if ranks.is_first else write(self.path)
-        self._saved_at = time.monotonic()
 
     def _is_over(self) -> bool:
         return self.trainer.progress.samples >= self.trainer.recipe.total_samples
@@ -108,33 +142,46 @@ class TrainingRun:
         return self.trainer.progress.step % steps == 0
 
     def _agreed(self, here: bool) -> bool:
-        """Whether any rank wants it; ranks vote only at report steps, since that waits for the device."""
+        """Whether any rank wants it. Ranks vote only at report steps, since a vote waits."""
         ranks = self.trainer.ranks
-        return here if ranks.world == 1 else self._every(self.report_steps) and ranks.any(here)
+        if ranks.world == 1:
+            return here
+        return self._every(self.report_steps) and ranks.any(here)
 
     def _catch_up(self) -> Evaluation | None:
-        """After a kill: `best` may not name its checkpoint yet, and the validation due at this step may be missing."""
-        step, ranks = self.trainer.progress.step, self.trainer.ranks
-        owed = step > 0 and (self._is_over() or self._every(self.intervals.validate_steps))
+        """Does what a killed process left undone: points `best`, and validates if it is due."""
+        step = self.trainer.progress.step
+        ranks = self.trainer.ranks
+        is_due = step > 0 and (self._is_over() or self._every(self.intervals.validate_steps))
         if ranks.is_first:
             self.checkpoints.sweep()
             best = self.history.best("whole", step)
             if best is not None and (self.path / f"step_{best['step']}").exists():
                 self.checkpoints.choose(best["step"])
-            owed &= all(row["step"] != step for row in self.history.rows())
-        return self._validate() if ranks.any(ranks.is_first and owed) else None
+            is_due &= all(row["step"] != step for row in self.history.rows())
+        if ranks.any(ranks.is_first and is_due):
+            return self._validate()
+        return None
 
     def _validate(self) -> Evaluation | None:
-        """The first rank evaluates what is due; all save a whole set that went best. None where a signal came."""
-        ranks, step, fast = self.trainer.ranks, self.trainer.progress.step, self.held_out.fast
-        evaluation, is_best = None, False
+        """Evaluates on the first rank what is due; saves if the whole set went best.
+
+        Returns None if a signal came.
+        """
+        ranks = self.trainer.ranks
+        step = self.trainer.progress.step
+        fast = self.held_out.fast
+        evaluation = None
+        is_best = False
         with self.trainer.meter.aside(), suppress(Stopped):
             if ranks.is_first:
-                model, is_due = self.trainer.averaged_model(), True
+                model = self.trainer.averaged_model()
+                is_whole_due = True
                 if fast is not None:
-                    evaluation, improved = self._evaluated(model, "fast", fast)
-                    is_due = improved or self._is_over() or step % self.intervals.validate_whole_steps == 0
-                if is_due:
+                    evaluation, is_better = self._evaluated(model, "fast", fast)
+                    is_whole_step = self._every(self.intervals.validate_whole_steps)
+                    is_whole_due = is_better or is_whole_step or self._is_over()
+                if is_whole_due:
                     evaluation, is_best = self._evaluated(model, "whole", self.held_out.whole)
                 status.draw(self.path)
         if ranks.any(is_best):
@@ -144,34 +191,39 @@ class TrainingRun:
         return evaluation
 
     def _evaluated(self, model: HRM, kind: Kind, rows: batches.Batch) -> tuple[Evaluation, bool]:
-        progress, recipe = self.trainer.progress, self.trainer.recipe
+        """The evaluation, and whether it is better than all of its kind before."""
+        progress = self.trainer.progress
         before = self.history.best(kind, progress.step - 1)
-
-        def raise_if_signalled() -> None:
-            if self.stopped_by is not None:
-                raise Stopped
-
+        identifiers: Sequence[str] = ()
+        if kind == "whole":
+            identifiers = self.held_out.identifiers
         evaluation = evaluate(
             model,
             self.trainer.feed.puzzle,
             rows,
-            loss=recipe.loss,
-            identifiers=self.held_out.identifiers if kind == "whole" else (),
-            between_batches=raise_if_signalled,
+            loss=self.trainer.recipe.loss,
+            identifiers=identifiers,
+            between_batches=self._raise_if_signalled,
         )
         self.say(f"step {progress.step}: {evaluation.summary()}")
-        self.history.add(kind, progress.step, progress.samples, evaluation, revealed=progress.curriculum_level)
+        revealed = progress.curriculum_level
+        self.history.add(kind, progress.step, progress.samples, evaluation, revealed=revealed)
         self.telemetry.validated(kind, evaluation)
-        return evaluation, before is None or evaluation.score > before["score"]
+        is_better = before is None or evaluation.score > before["score"]
+        return evaluation, is_better
+
+    def _raise_if_signalled(self) -> None:
+        if self.stopped_by is not None:
+            raise Stopped
 
     @contextmanager
     def _until_signalled(self) -> Generator[None]:
-        """The first signal asks for a checkpoint and an end; a second one acts as it always does."""
+        """The first signal ends the run after this step; a second one acts as usual."""
 
         def stop(number: int, _frame: object) -> None:
             self.stopped_by = signal.Signals(number).name
             restore()
-            self.say(f"{self.stopped_by}: this step is finished and saved; once more ends at once")
+            self.say(f"{self.stopped_by}: finishing and saving this step; again ends at once")
 
         def restore() -> None:
             for number, handler in before.items():
@@ -184,25 +236,36 @@ class TrainingRun:
             restore()
 
 
-def run_of(plan: RunPlan, trainer: Trainer, intervals: Intervals, say: Say, *, wandb: bool) -> TrainingRun:
-    """The run of a plan; its checkpoints name the data, the machine and the commit."""
+def run_of(
+    plan: RunPlan, trainer: Trainer, intervals: Intervals, say: Say, *, wandb: bool
+) -> TrainingRun:
+    """Returns the run of a plan; its checkpoints name the data, the machine and the commit."""
     source = batches.open_source(plan.data, "test", trainer.feed.puzzle)
-    rows = held_out(source, intervals.validation_puzzles or len(source), trainer.recipe.seed)
-    try:
-        command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
-        commit = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        commit = "unknown"
+    num_puzzles = intervals.validation_puzzles or len(source)
+    rows = held_out(source, num_puzzles, trainer.recipe.seed)
     meta = {
         "puzzle": plan.recipe.puzzle,
         "data": plan.data.name,
         "data_fingerprint": datasets.fingerprint(plan.data),  # reads the whole data set once
         "hardware": plan.hardware.name,
-        "commit": commit,
+        "commit": _commit(),
     }
     writers: list[telemetry.Writer] = []
     if trainer.ranks.is_first:
         writers.append(telemetry.TensorBoard(plan.run))
         if wandb:
-            writers.append(telemetry.WeightsAndBiases(plan.run, json.loads(plan.to_json())))
+            settings = json.loads(plan.to_json())
+            writers.append(telemetry.WeightsAndBiases(plan.run, settings))
     return TrainingRun(plan.run, trainer, rows, intervals, meta, writers, say)
+
+
+def _commit() -> str:
+    """The commit of this source tree, if it has one."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=GIT_TIMEOUT_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return ended.stdout.strip()

@@ -1,51 +1,82 @@
-"""What `hrm-train` does with its options; what it says goes to standard error. Read `train`."""
+"""What `hrm-train` does with its options; it reports to standard error. Read `train`."""
 
 import shlex
 import threading
 from contextlib import nullcontext
+from functools import partial
 
 import typer
 from rich.console import Console
 
 from hrm_host import command, memory, progress
-from hrm_train import checkpoints, distributed, meter, telemetry
-from hrm_train.forecast import show_dry_run
+from hrm_train import checkpoints, distributed, forecast, meter, telemetry, tuning
 from hrm_train.options import TrainOptions
-from hrm_train.plan import open_plan, trainer_from
+from hrm_train.plan import open_plan
 from hrm_train.run import TrainingRun, run_of
+from hrm_train.run_plan import RunPlan
+from hrm_train.start import trainer_from
+
+FIRST_LINE_S = 0.0  # seconds until progress is shown
+LINE_EVERY_S = 60.0  # seconds between lines in a pipe
 
 console = Console(stderr=True)
 
 
 def train(options: TrainOptions) -> None:
-    """Plan or resume a run, say what it needs, and train or profile; a run that a signal stopped ends the command."""
-    console.quiet = not distributed.ranks().is_first
-    threading.excepthook = _pass_over_disk_errors
+    """Plans or resumes a run, reports what it needs, and trains or profiles it."""
+    ranks = distributed.ranks()
+    console.quiet = not ranks.is_first
+    threading.excepthook = _ignore_disk_errors
     if options.dry_run:
-        show_dry_run(options, Console(), options.samples_per_s)
+        forecast.show_dry_run(options, Console(), options.samples_per_s)
         return
     if options.wandb:
         telemetry.require_wandb()
-    plan = open_plan(options, _say, tune=options.tune_batch if options.tune else 0)
+    plan = _plan(options)
+    lock = nullcontext()
+    if ranks.is_first:
+        lock = checkpoints.sole_writer(plan.run)
+    with lock:
+        _train(plan, options)
+
+
+def _plan(options: TrainOptions) -> RunPlan:
+    adjust = None
+    if options.tune:
+        adjust = partial(tuning.tuned, most=options.tune_batch, say=_say)
+    plan = open_plan(options, _say, adjust)
     if not options.resume:
-        for line in (plan.memory().summary(), plan.schedule(), plan.disk(), *plan.warnings(options)):
-            _say(line)
+        _say(plan.memory().summary())
+        _say(forecast.schedule(plan))
+        _say(forecast.disk(plan))
+        for warning in forecast.warnings(plan, options):
+            _say(warning)
+    return plan
+
+
+def _train(plan: RunPlan, options: TrainOptions) -> None:
     path = plan.run
-    with checkpoints.sole_writer(path) if distributed.ranks().is_first else nullcontext():
-        if plan.hardware.device == "cpu":
-            memory.keep_freed_memory()
-        trainer = trainer_from(plan, _say)
-        start = checkpoints.start_of(path)
-        if start is not None:
-            trainer.restore(start)
-        if options.profile:
-            _say(meter.profile_steps(trainer.step, trainer.device, path, options.profile_window))
-            _say(f"written: {path / meter.TABLE}, {path / meter.TRACE}; train with hrm-train --run {path} --resume")
-        else:
-            _drive(run_of(plan, trainer, options, _say, wandb=options.wandb))
-            calib = plan.recipe.puzzle.partition("-")[0]
-            export = ["hrm-export", path / "best", "--fp16", "--int8", "--calib", calib, "--data", plan.data]
-            _say(f"next: {shlex.join(map(str, export))}")
+    if plan.hardware.device == "cpu":
+        memory.keep_freed_memory()
+    trainer = trainer_from(plan, _say)
+    start = checkpoints.start_of(path)
+    if start is not None:
+        trainer.restore(start)
+    if options.profile:
+        table = meter.profile_steps(trainer.step, trainer.device, path, options.profile_window)
+        _say(table)
+        written = f"{path / meter.TABLE}, {path / meter.TRACE}"
+        _say(f"written: {written}; train with hrm-train --run {path} --resume")
+    else:
+        _drive(run_of(plan, trainer, options, _say, wandb=options.wandb))
+        _say(f"next: {_export_command(plan)}")
+
+
+def _export_command(plan: RunPlan) -> str:
+    family = plan.recipe.puzzle.partition("-")[0]
+    command = ["hrm-export", plan.run / "best", "--fp16", "--int8", "--calib", family]
+    command += ["--data", plan.data]
+    return shlex.join(map(str, command))
 
 
 def _say(sentence: str) -> None:
@@ -53,18 +84,28 @@ def _say(sentence: str) -> None:
 
 
 def _drive(run: TrainingRun) -> None:
+    """Trains to the end; ends the command if a signal stopped the run."""
     trainer = run.trainer
-    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    _say(f"{parameters:,} parameters on {trainer.hardware.device}, {trainer.recipe.batch_size} slots, run {run.path}")
-    with progress.stages_on(console, first_line_s=0.0, line_every_s=60.0) as stages:
+    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    device = trainer.hardware.device
+    num_slots = trainer.recipe.batch_size
+    _say(f"{num_parameters:,} parameters on {device}, {num_slots} slots, run {run.path}")
+    stages_on = progress.stages_on(console, first_line_s=FIRST_LINE_S, line_every_s=LINE_EVERY_S)
+    with stages_on as stages:
         result = run.finish(stages)
     if run.stopped_by:
         stopped = f"stopped by {run.stopped_by} at step {trainer.progress.step}"
         _say(f"{stopped}; continue with hrm-train --run {run.path} --resume")
-        raise typer.Exit(command.INTERRUPTED if run.stopped_by == "SIGINT" else command.UNSOLVED)
-    _say(f"finished{f': {result.summary()}' if result else ''}; checkpoint {run.path / 'best'}")
+        if run.stopped_by == "SIGINT":
+            raise typer.Exit(command.INTERRUPTED)
+        raise typer.Exit(command.UNSOLVED)
+    finished = "finished"
+    if result:
+        finished = f"finished: {result.summary()}"
+    _say(f"{finished}; checkpoint {run.path / 'best'}")
 
 
-def _pass_over_disk_errors(failure: threading.ExceptHookArgs) -> None:
-    if not isinstance(failure.exc_value, OSError):  # what TensorBoard's thread raises comes again at our next call
+def _ignore_disk_errors(failure: threading.ExceptHookArgs) -> None:
+    """Ignores errors of TensorBoard's thread, since its next call raises them again."""
+    if not isinstance(failure.exc_value, OSError):
         threading.__excepthook__(failure)

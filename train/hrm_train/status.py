@@ -1,4 +1,4 @@
-"""The state of a run, from its files alone, also while another process writes it; a picture of its validations."""
+"""The state of a run, from its files alone, while another process may write it; its plot."""
 
 import json
 import time
@@ -17,15 +17,23 @@ from hrm_host.reading import json_from, text_of
 from hrm_model import checkpoint
 from hrm_train import checkpoints, evaluate
 
-SETTINGS, METRICS, VALIDATIONS = "run.json", "metrics.ndjson", "validation.ndjson"
+SETTINGS = "run.json"
+METRICS = "metrics.ndjson"
+VALIDATIONS = "validation.ndjson"
 PICTURE = "curve.png"
-TAIL_BYTES, WATCH_S = 1 << 16, 2.0
+TAIL_BYTES = 1 << 16  # of the metrics, which hold the last row
+WATCH_S = 2.0  # seconds between two looks
+PICTURE_INCHES = (8, 4.5)
+PICTURE_DPI = 120
 NUMBER = int | float
 Row = dict[str, Any]
 
 
 def read_lines(file: Path, last_bytes: int = 1 << 62) -> list[Row]:
-    """The JSON objects in the last bytes of a file, which may be growing or missing; other lines are passed over."""
+    """The JSON objects in the last bytes of a file; skips other lines.
+
+    The file may be growing or missing.
+    """
     if not file.exists():
         return []
     with file.open("rb") as stream:
@@ -45,61 +53,101 @@ def _holds(row: Row, **kinds: type | UnionType) -> bool:
 
 
 def _is_validation(row: Row) -> bool:
-    has_figures = _holds(row, step=int, samples=int, num_puzzles=int, proof_exists=bool, score=NUMBER, loss=NUMBER)
-    has_curves = _holds(row, exact=list, proven=list, cells=list) and row["exact"] and row["proven"] and row["cells"]
-    return bool(row.get("kind") in get_args(evaluate.Kind) and has_figures and has_curves)
+    if row.get("kind") not in get_args(evaluate.Kind):
+        return False
+    if not _holds(row, step=int, samples=int, num_puzzles=int, proof_exists=bool):
+        return False
+    if not _holds(row, score=NUMBER, loss=NUMBER, exact=list, proven=list, cells=list):
+        return False
+    return bool(row["exact"] and row["proven"] and row["cells"])
 
 
-def _is_moment(row: Row) -> bool:
+def _is_metrics(row: Row) -> bool:
     return _holds(row, time=NUMBER, step=int, samples=int, phase_ms=dict, train=dict, system=dict)
 
 
 def append_line(file: Path, row: Mapping[str, Any]) -> None:
-    """Add a line of JSON; a torn one before it, which a killed process left, keeps to itself."""
+    """Adds a line of JSON. A torn line, which a killed process left, is ended first."""
     with file.open("ab+") as stream:
         size = stream.seek(0, 2)
         stream.seek(max(0, size - 1))
-        end = b"\n" if stream.read() not in (b"", b"\n") else b""
-        stream.write(end + json.dumps(row).encode() + b"\n")
+        if stream.read() not in (b"", b"\n"):
+            stream.write(b"\n")
+        stream.write(json.dumps(row).encode() + b"\n")
+
+
+def _score(row: Row) -> float:
+    return row["score"]
 
 
 class History:
+    """The validations of a run."""
+
     def __init__(self, run: Path) -> None:
         self._file = run / VALIDATIONS
 
-    def add(self, kind: evaluate.Kind, step: int, samples: int, evaluation: evaluate.Evaluation, **more: float) -> None:
-        curves = {name: [round(value, 5) for value in getattr(evaluation, name)] for name in evaluate.CURVES}
-        figures = {name: getattr(evaluation, name) for name in evaluate.FIGURES}
-        more |= {f"pass_at_{k}": round(share, 5) for k, share in evaluation.pass_at.items()}
-        where = {"time": time.time(), "kind": kind, "step": step, "samples": samples}
-        append_line(self._file, {**where, **more, **figures, **curves})
+    def add(
+        self,
+        kind: evaluate.Kind,
+        step: int,
+        samples: int,
+        evaluation: evaluate.Evaluation,
+        **more: float,
+    ) -> None:
+        row: Row = {"time": time.time(), "kind": kind, "step": step, "samples": samples, **more}
+        for k, share in evaluation.pass_at.items():
+            row[f"pass_at_{k}"] = round(share, 5)
+        for name in evaluate.FIGURES:
+            row[name] = getattr(evaluation, name)
+        for name in evaluate.CURVES:
+            row[name] = [round(value, 5) for value in getattr(evaluation, name)]
+        append_line(self._file, row)
 
-    def rows(self, kind: evaluate.Kind | None = None, until_step: float = float("inf")) -> list[Row]:
-        """In the order of their steps, the latest of each step and kind."""
-        found = {(row["step"], row["kind"]): row for row in read_lines(self._file) if _is_validation(row)}
-        return [row for (step, of), row in sorted(found.items()) if step <= until_step and (kind is None or of == kind)]
+    def rows(
+        self, kind: evaluate.Kind | None = None, until_step: float = float("inf")
+    ) -> list[Row]:
+        """Validations in the order of their steps; the latest of each step and kind."""
+        latest: dict[tuple[int, str], Row] = {}
+        for row in read_lines(self._file):
+            if _is_validation(row):
+                latest[row["step"], row["kind"]] = row
+        found: list[Row] = []
+        for key in sorted(latest):
+            step, kind_of_row = key
+            if step <= until_step and kind in (None, kind_of_row):
+                found.append(latest[key])
+        return found
 
     def best(
-        self, kind: evaluate.Kind, until_step: float, worth: Callable[[Row], float] = lambda row: row["score"]
+        self, kind: evaluate.Kind, until_step: float, worth: Callable[[Row], float] = _score
     ) -> Row | None:
         return max(self.rows(kind, until_step), key=worth, default=None)
 
 
 def read_status(run: Path) -> Row:
-    """What `hrm-train status --json` prints; None where the run has not come so far. Refuses what holds no run."""
-    try:
-        recipe = json_from(text_of(run / SETTINGS))["recipe"]
-        puzzle, total_samples = str(recipe["puzzle"]), max(1, int(recipe["total_samples"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{run} holds no run ({error}); give the directory that hrm-train --run has made") from error
-    rows = [row for row in read_lines(run / METRICS, TAIL_BYTES) if _is_moment(row)]
+    """What `hrm-train status --json` prints; None for what the run has not reached.
+
+    Raises ValueError if the directory lacks a run.
+    """
+    puzzle, total_samples = _goal(run)
+    row: Row = {}
+    for line in read_lines(run / METRICS, TAIL_BYTES):
+        if _is_metrics(line):
+            row = line
     history = History(run)
-    row, validations, best = rows[-1] if rows else {}, history.rows(), history.best("whole", float("inf"))
-    speed, samples, step_ms = row.get("samples_per_s"), row.get("samples", 0), row.get("step_ms")
-    shares = {phase: ms / step_ms for phase, ms in row["phase_ms"].items()} if step_ms else {}
-    if step_ms:
-        shares["other"] = max(0.0, 1 - sum(shares.values()))  # what no phase covers
-    pointers = {name: run / name for name in ("latest", "best")}
+    validations = history.rows()
+    last = None
+    if validations:
+        last = validations[-1]
+    best = history.best("whole", float("inf"))
+    speed = row.get("samples_per_s")
+    samples = row.get("samples", 0)
+    eta_s = None
+    if speed:
+        eta_s = max(0, total_samples - samples) / speed
+    age_s = None
+    if row:
+        age_s = time.time() - row["time"]
     return {
         "run": str(run),
         "puzzle": puzzle,
@@ -108,17 +156,42 @@ def read_status(run: Path) -> Row:
         "samples": samples,
         "total_samples": total_samples,
         "samples_per_s": speed,
-        **{name: row.get(name) for name in ("step_ms", "step_p50_ms", "step_p99_ms", "cpu_cores")},
-        "eta_s": max(0, total_samples - samples) / speed if speed else None,
-        "age_s": time.time() - row["time"] if row else None,
+        "step_ms": row.get("step_ms"),
+        "step_p50_ms": row.get("step_p50_ms"),
+        "step_p99_ms": row.get("step_p99_ms"),
+        "cpu_cores": row.get("cpu_cores"),
+        "eta_s": eta_s,
+        "age_s": age_s,
         "train": row.get("train", {}),
         "system": row.get("system", {}),
-        "phase_share": shares,
-        "last_validation": _short(validations[-1]) if validations else None,
-        "best_validation": _short(best) if best else None,
+        "phase_share": _phase_shares(row),
+        "last_validation": _short(last),
+        "best_validation": _short(best),
         "checkpoints": [path.name for path in checkpoint.steps_of(run)],
-        **{name: _named(file) for name, file in pointers.items()},
+        "latest": _named(run / "latest"),
+        "best": _named(run / "best"),
     }
+
+
+def _goal(run: Path) -> tuple[str, int]:
+    """The puzzle and the samples of a run."""
+    try:
+        recipe = json_from(text_of(run / SETTINGS))["recipe"]
+        return str(recipe["puzzle"]), max(1, int(recipe["total_samples"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{run} holds no run ({error}); give the directory that hrm-train --run has made"
+        ) from error
+
+
+def _phase_shares(row: Row) -> dict[str, float]:
+    """Each phase's share of a step, and the rest."""
+    step_ms = row.get("step_ms")
+    if not step_ms:
+        return {}
+    shares = {phase: ms / step_ms for phase, ms in row["phase_ms"].items()}
+    shares["other"] = max(0.0, 1 - sum(shares.values()))
+    return shares
 
 
 def _named(pointer: Path) -> str | None:
@@ -128,13 +201,20 @@ def _named(pointer: Path) -> str | None:
         return None
 
 
-def _short(row: Mapping[str, Any]) -> Row:
-    """A validation without its curves: their last values."""
-    return {name: value[-1] if isinstance(value, list) else value for name, value in row.items()}
+def _short(row: Row | None) -> Row | None:
+    """A validation with the last value of each curve."""
+    if row is None:
+        return None
+    short: Row = {}
+    for name, value in row.items():
+        short[name] = value
+        if isinstance(value, list):
+            short[name] = cast("list[Any]", value)[-1]
+    return short
 
 
 def watch(run: Path, console: Console) -> None:
-    """Shows a run until it is finished, or no process writes it any more."""
+    """Shows a run until no process writes it."""
     with Live(console=console, auto_refresh=False) as live:
         while True:
             status = read_status(run)
@@ -145,35 +225,60 @@ def watch(run: Path, console: Console) -> None:
 
 
 def table_of(status: Mapping[str, Any]) -> Table:
-    samples, total, process, train = (status[name] for name in ("samples", "total_samples", "process", "train"))
-    writing = f"process {process} writes it" if process else "no process writes it"
-    rows = {
-        "state": "finished" if samples >= total and not process else writing,
-        "step": f"{status['step']:,}",
-        "samples": f"{samples:,} of {total:,} ({100 * samples / total:.1f} %)",
-    }
-    if status["samples_per_s"]:
-        rows["speed"] = f"{status['samples_per_s']:.0f} samples/s, {duration(status['age_s'])} ago"
-        if status["step_p99_ms"]:
-            rows["speed"] += f"; a step {status['step_p50_ms']:.1f} ms, one in a hundred {status['step_p99_ms']:.1f} ms"
-        rows["remaining"] = duration(status["eta_s"]) + (" from then" if process else " once it goes on")
-    rows |= {name: text.format(train[name]) for name, text in _SHOWN.items() if name in train}
-    if status["phase_share"]:
-        rows["a step"] = ", ".join(f"{phase} {100 * share:.0f} %" for phase, share in status["phase_share"].items())
-    system = {"cpu_cores": status["cpu_cores"], **status["system"]}
-    if any(system.values()):
-        rows["machine"] = ", ".join(f"{name} {value:.4g}" for name, value in system.items() if value is not None)
+    """The status as a table on a terminal."""
+    train = status["train"]
+    rows = _progress_rows(status)
+    for name, form in _SHOWN.items():
+        if name in train:
+            rows[name] = form.format(train[name])
+    shares = status["phase_share"]
+    if shares:
+        rows["a step"] = ", ".join(
+            f"{phase} {100 * share:.0f} %" for phase, share in shares.items()
+        )
+    machine = {"cpu_cores": status["cpu_cores"], **status["system"]}
+    known = {name: value for name, value in machine.items() if value is not None}
+    if any(known.values()):
+        rows["machine"] = ", ".join(f"{name} {value:.4g}" for name, value in known.items())
     rows["last validation"] = _validation(status["last_validation"])
     rows["best validation"] = _validation(status["best_validation"])
-    pointers = ("latest", "best")
-    names = [name + "".join(f" ({p})" for p in pointers if status[p] == name) for name in status["checkpoints"]]
-    rows["checkpoints"] = ", ".join(names) or "none yet"
+    rows["checkpoints"] = _checkpoints(status)
     table = Table(title=f"{status['run']} ({status['puzzle']})", show_header=False)
     for name, text in rows.items():
         table.add_row(name, text)
     return table
 
 
+def _progress_rows(status: Mapping[str, Any]) -> dict[str, str]:
+    samples = status["samples"]
+    total = status["total_samples"]
+    process = status["process"]
+    state = "no process writes it"
+    if process:
+        state = f"process {process} writes it"
+    elif samples >= total:
+        state = "finished"
+    rows = {
+        "state": state,
+        "step": f"{status['step']:,}",
+        "samples": f"{samples:,} of {total:,} ({100 * samples / total:.1f} %)",
+    }
+    if not status["samples_per_s"]:
+        return rows
+    rows["speed"] = f"{status['samples_per_s']:.0f} samples/s, {duration(status['age_s'])} ago"
+    if status["step_p99_ms"]:
+        p50 = f"a step {status['step_p50_ms']:.1f} ms"
+        p99 = f"one in a hundred {status['step_p99_ms']:.1f} ms"
+        rows["speed"] += f"; {p50}, {p99}"
+    remaining = duration(status["eta_s"])
+    if process:
+        rows["remaining"] = f"{remaining} from then"
+    else:
+        rows["remaining"] = f"{remaining} once it continues"
+    return rows
+
+
+# Figures of training, by the names that TensorBoard and W&B have too.
 _SHOWN = {
     "loss": "{:.4f}",
     "answer_loss": "{:.4f}",
@@ -182,37 +287,59 @@ _SHOWN = {
     "segments": "{:.2f}",
     "lr": "{:.3g}",
     "gradient_norm": "{:.3g}",
-}  # of training, by the names that TensorBoard and W&B have too
+}
+
+
+def _checkpoints(status: Mapping[str, Any]) -> str:
+    names: list[str] = []
+    for name in status["checkpoints"]:
+        shown = name
+        for pointer in ("latest", "best"):
+            if status[pointer] == name:
+                shown += f" ({pointer})"
+        names.append(shown)
+    return ", ".join(names) or "none yet"
 
 
 def _validation(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "none yet"
-    proven = f", {100 * row['proven']:.1f} % proven" if row["proof_exists"] else ""
-    return f"{100 * row['exact']:.1f} % exact{proven} of {row['num_puzzles']} puzzles at step {row['step']:,}"
+    proven = ""
+    if row["proof_exists"]:
+        proven = f", {100 * row['proven']:.1f} % proven"
+    puzzles = f"{row['num_puzzles']} puzzles at step {row['step']:,}"
+    return f"{100 * row['exact']:.1f} % exact{proven} of {puzzles}"
 
 
 def draw(run: Path) -> None:
-    from matplotlib.backends.backend_agg import (
-        FigureCanvasAgg,  # slow to import, and every resume would wait for it
-    )
+    """Draws the validations of a run into its `curve.png`."""
+    # Slow to import; every resume would wait for it.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5))
+    figure = Figure(figsize=PICTURE_INCHES)
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel="samples (one puzzle for one segment)", ylabel="share of held-out puzzles")
-    rows = list({row["step"]: row for row in History(run).rows()}.values())  # the whole set's where it was looked at
-    drawn = {
+    axes = figure.add_subplot(
+        xlabel="samples (one puzzle for one segment)", ylabel="share of held-out puzzles"
+    )
+    # The whole set's row comes after the fast one of the same step and replaces it.
+    rows = list({row["step"]: row for row in History(run).rows()}.values())
+    early = min(4, len(rows[0]["exact"])) - 1
+    curves = {
         "exact after the last segment": ("exact", -1),
-        "exact after 4 segments": ("exact", min(4, len(rows[0]["exact"])) - 1),
+        "exact after 4 segments": ("exact", early),
         "right among open cells": ("cells", -1),
-        **({"proven at any segment": ("proven", -1)} if rows[0]["proof_exists"] else {}),
     }
-    for label, (name, index) in drawn.items():
-        axes.plot([row["samples"] for row in rows], [row[name][index] for row in rows], label=label)
+    if rows[0]["proof_exists"]:
+        curves["proven at any segment"] = ("proven", -1)
+    samples = [row["samples"] for row in rows]
+    for label, (name, index) in curves.items():
+        axes.plot(samples, [row[name][index] for row in rows], label=label)
     whole = [row for row in rows if row["kind"] == "whole"]
-    axes.plot([row["samples"] for row in whole], [row["score"] for row in whole], "k.", label="score on the whole set")
+    whole_samples = [row["samples"] for row in whole]
+    scores = [row["score"] for row in whole]
+    axes.plot(whole_samples, scores, "k.", label="score on the whole set")
     axes.set_ylim(0, 1)
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(run / PICTURE, dpi=120)
+    figure.savefig(run / PICTURE, dpi=PICTURE_DPI)

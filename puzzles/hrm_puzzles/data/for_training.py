@@ -1,0 +1,87 @@
+"""The data set that a puzzle is trained on: builds the usual one if it is absent."""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from hrm_host.memory import GIB
+from hrm_puzzles.arc.arc import Arc
+from hrm_puzzles.arc.build import ArcRecipe, most_bytes
+from hrm_puzzles.cli import main as hrm_data
+from hrm_puzzles.data import datasets
+from hrm_puzzles.puzzle import Puzzle
+
+DISK_SHARE = 5  # ask before a data set takes one such part of the free disk
+
+
+def build_if_absent(
+    puzzle: Puzzle,
+    path: Path,
+    settings: Mapping[str, Any],
+    say: Callable[[str], object],
+    *,
+    may_fill_disk: bool,
+) -> None:
+    """Builds the data set at `path` with the defaults of `hrm-data build`, changed by `settings`.
+
+    Reports the command and the size. Raises ValueError if the data set would take a fifth of the
+    free disk or more, unless `may_fill_disk`.
+    """
+    if path.exists():
+        return
+    command = ["build", puzzle.name, "--out", str(path), *_options(settings)]
+    say(f"{path} is absent: building it as 'hrm-data {' '.join(command)}' does")
+    if isinstance(puzzle, Arc):
+        _check_disk(puzzle, path, settings, say, may_fill_disk=may_fill_disk)
+    num_workers = os.cpu_count() or 1
+    status = hrm_data([*command, "--workers", str(num_workers)], standalone_mode=False)
+    if status:
+        raise typer.Exit(status)
+
+
+def _options(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as options of `hrm-data build`: num_train=6000 becomes --train 6000."""
+    options: list[str] = []
+    for key, value in settings.items():
+        name = key.removeprefix("num_").replace("_", "-")
+        options.append(f"--{name}")
+        if value is not True:
+            options.append(str(value))
+    return options
+
+
+def _check_disk(
+    puzzle: Arc,
+    path: Path,
+    settings: Mapping[str, Any],
+    say: Callable[[str], object],
+    *,
+    may_fill_disk: bool,
+) -> None:
+    size = most_bytes(ArcRecipe(puzzle=puzzle.name, **settings), puzzle)
+    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+    free = shutil.disk_usage(folder).free
+    sizes = f"at most {size / GIB:.1f} GiB; {free / GIB:.1f} GiB are free there"
+    if DISK_SHARE * size >= free and not may_fill_disk:
+        raise ValueError(
+            f"{path} would take {sizes}: add --yes, or choose another --puzzle or --recipe"
+        )
+    say(sizes)
+
+
+def meta_for(puzzle: Puzzle, path: Path, split: str) -> datasets.DatasetMeta:
+    """Describes a split of the data set at `path`.
+
+    Raises DatasetError if its vocabulary or its board are not the puzzle's.
+    """
+    meta = datasets.read_meta(path / split)
+    if (meta.vocab_size, meta.seq_len) == (puzzle.vocab_size, puzzle.seq_len):
+        return meta
+    raise datasets.DatasetError(
+        f"{path} holds {meta.vocab_size} tokens at {meta.seq_len} positions, but {puzzle.name} "
+        f"has {puzzle.vocab_size} at {puzzle.seq_len}; choose another --data or --puzzle"
+    )

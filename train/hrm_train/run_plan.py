@@ -1,0 +1,110 @@
+"""The record of what a run will do, in `run.json` of its directory. A resume needs nothing else."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hrm_host import atomic
+from hrm_model import checkpoint
+from hrm_model.config import HRMConfig
+from hrm_model.hrm import HRM
+from hrm_train import distributed, memory, status
+from hrm_train.hardware import Hardware, hardware_from_name
+from hrm_train.recipe import Recipe
+
+SMALL = 8_000_000  # parameters; models below it use the machine's small_rows_*
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """Everything that determines a run, and the machine that it was planned for."""
+
+    run: Path
+    data: Path
+    hardware: Hardware
+    config: HRMConfig
+    recipe: Recipe
+    init: Path | None = None
+
+    @property
+    def micro_batch(self) -> int:
+        with torch.device("meta"):
+            return self.micro_batch_for(HRM(self.config))
+
+    def micro_batch_for(self, model: HRM) -> int:
+        """The micro-batch for a model that exists: the meta device takes two seconds to import."""
+        num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        # A TRM keeps 14 blocks of a segment if an HRM keeps 8, and its mixers are wide.
+        is_trm = self.config.arch == "trm"
+        is_small = num_parameters < SMALL and not is_trm
+        wanted = self.hardware.rows(self.config.seq_len, small=is_small)
+        if is_trm:
+            wanted = max(1, wanted // 2)
+        slots = distributed.ranks().slots(self.recipe.batch_size)
+        return min(wanted, len(slots))
+
+    def memory(self) -> memory.Estimate:
+        """What one rank needs of its device, from a probe that takes about a second."""
+        world = distributed.ranks().world
+        return memory.estimate(
+            self.config,
+            self.recipe,
+            dtype=self.hardware.dtype,
+            slots=self.recipe.batch_size // world,
+            micro_batch=self.micro_batch,
+            recompute=self.hardware.recompute,
+            world=world,
+        )
+
+    def with_puzzle_ids(self, count: int) -> "RunPlan":
+        return replace(self, config=replace(self.config, num_puzzle_ids=count))
+
+    def to_json(self) -> str:
+        values = {
+            "data": self.data.as_posix(),
+            "init": self.init and self.init.as_posix(),
+            "hardware": asdict(self.hardware),
+            "model": asdict(self.config),
+            "recipe": asdict(self.recipe),
+        }
+        return json.dumps(values, indent=2) + "\n"
+
+
+def write_plan(plan: RunPlan) -> None:
+    """Creates the run's directory with its plan."""
+    plan.run.mkdir(parents=True, exist_ok=True)
+    atomic.write_text(plan.run / status.SETTINGS, plan.to_json())
+
+
+def read_plan(run: Path, hw: str | None = None) -> RunPlan:
+    """Reads the plan of a run; `hw` replaces its machine by another one, which must be here.
+
+    Raises ValueError if the directory lacks a plan.
+    """
+    machine = None
+    if hw:
+        machine = hardware_from_name(hw)
+    file = run / status.SETTINGS
+    if not file.exists():
+        raise ValueError(f"{run} holds no run to resume; start it without --resume")
+    try:
+        return _plan_from(checkpoint.read_json(file), run, machine)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{file} is not as hrm-train writes it ({error}); start another --run"
+        ) from error
+
+
+def _plan_from(values: dict[str, Any], run: Path, machine: Hardware | None) -> RunPlan:
+    init = values["init"]
+    return RunPlan(
+        run=run,
+        data=Path(values["data"]),
+        hardware=machine or Hardware(**values["hardware"]),
+        recipe=Recipe.from_mapping(values["recipe"]),
+        config=HRMConfig.from_mapping(values["model"]),
+        init=init and Path(init),
+    )
