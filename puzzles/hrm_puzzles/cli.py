@@ -21,19 +21,31 @@ from hrm_puzzles.data.datasets import BuiltSet, DatasetError
 from hrm_puzzles.puzzle import Puzzle
 
 main = Command(
-    "hrm-data", help="Build, inspect and show puzzle data sets in the published HRM layout.", no_args_is_help=True
+    "hrm-data",
+    help="Build, inspect and show puzzle data sets in the published HRM layout.",
+    no_args_is_help=True,
 )
 
 Directory = Annotated[Path, typer.Argument(help="Directory of a data set.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-OptionalPuzzle = Annotated[str | None, typer.Option(help="Name of the puzzle; told from the data set if absent.")]
-PuzzleName = Annotated[str, typer.Argument(help=f"Name of the puzzle: {', '.join(registry.names())}.")]
+OptionalPuzzle = Annotated[
+    str | None, typer.Option(help="Name of the puzzle; told from the data set if absent.")
+]
+PuzzleName = Annotated[
+    str, typer.Argument(help=f"Name of the puzzle: {', '.join(registry.names())}.")
+]
 Out = Annotated[Path, typer.Option(help="Directory to make; it must not exist.")]
 
 MOST_SHOWN = 20  # faults of an import that are listed one by one
 MOST_MADE = 10**8  # puzzles, of which Sudokus take 16 GB
 MOST_WORKERS = 1024
-OF_ALL = ("puzzle", "out", "seed", "workers", "as_json")  # options that say something about any puzzle
+OF_ALL = (
+    "puzzle",
+    "out",
+    "seed",
+    "workers",
+    "as_json",
+)  # options that say something about any puzzle
 
 Recipe = TypeVar("Recipe", ArcRecipe, data_build.DataRecipe)
 
@@ -47,29 +59,56 @@ class BuildOptions:
     out: Out
     train: Annotated[
         int | None,
-        typer.Option(min=0, max=MOST_MADE, help="Generated training puzzles; 1000 if absent, logistics 960."),
+        typer.Option(
+            min=0, max=MOST_MADE, help="Generated training puzzles; 1000 if absent, logistics 960."
+        ),
     ] = None
     test: Annotated[
         int | None,
-        typer.Option(min=0, max=MOST_MADE, help="Generated test puzzles; 200 if absent, maze 1000, logistics 400."),
+        typer.Option(
+            min=0,
+            max=MOST_MADE,
+            help="Generated test puzzles; 200 if absent, maze 1000, logistics 400.",
+        ),
     ] = None
-    difficulty: Annotated[str, typer.Option(help="One, several with commas, or mixed (all but extreme).")] = (
-        sources.MIXED
-    )
+    difficulty: Annotated[
+        str, typer.Option(help="One, several with commas, or mixed (all but extreme).")
+    ] = sources.MIXED
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same data set.")] = 0
-    workers: Annotated[int, typer.Option(min=1, max=MOST_WORKERS, help="Processes that generate.")] = 1
-    source: Annotated[str | None, typer.Option(help="hub:ORG/NAME, as hub:sapientinc/sudoku-extreme.")] = None
-    csv_train: Annotated[Path | None, typer.Option(help="CSV (source,question,answer,rating) to train on.")] = None
+    workers: Annotated[
+        int, typer.Option(min=1, max=MOST_WORKERS, help="Processes that generate.")
+    ] = 1
+    source: Annotated[
+        str | None, typer.Option(help="hub:ORG/NAME, as hub:sapientinc/sudoku-extreme.")
+    ] = None
+    csv_train: Annotated[
+        Path | None, typer.Option(help="CSV (source,question,answer,rating) to train on.")
+    ] = None
     csv_test: Annotated[Path | None, typer.Option(help="The same for the test split.")] = None
-    csv_sample: Annotated[int | None, typer.Option(min=1, help="So many CSV rows to train on, at random.")] = None
-    dataset: Annotated[str, typer.Option(help="arcagi, arcagi2 or a folder of task files.")] = "arcagi"
-    tasks: Annotated[str | None, typer.Option(help="So many of each split, names, or a file of names.")] = None
-    augment: Annotated[int, typer.Option(min=0, help="Variants of each task besides itself.")] = 1000
+    csv_sample: Annotated[
+        int | None, typer.Option(min=1, help="So many CSV rows to train on, at random.")
+    ] = None
+    dataset: Annotated[str, typer.Option(help="arcagi, arcagi2 or a folder of task files.")] = (
+        "arcagi"
+    )
+    tasks: Annotated[
+        str | None, typer.Option(help="So many of each split, names, or a file of names.")
+    ] = None
+    augment: Annotated[int, typer.Option(min=0, help="Variants of each task besides itself.")] = (
+        1000
+    )
     hold_out_all: Annotated[
-        bool, typer.Option("--hold-out-all", help="Never train on test pairs, of training tasks neither.")
+        bool,
+        typer.Option(
+            "--hold-out-all", help="Never train on test pairs, of training tasks neither."
+        ),
     ] = False
     keep_colours: Annotated[
-        bool, typer.Option("--keep-colours", help="Variants only turn the grids: relational models exchange colours.")
+        bool,
+        typer.Option(
+            "--keep-colours",
+            help="Variants only turn the grids: relational models exchange colours.",
+        ),
     ] = False
     as_json: AsJson = False
 
@@ -84,7 +123,9 @@ class BuildOptions:
         for name in of_others if isinstance(puzzle, Arc) else of_arc:
             origin = self.context.get_parameter_source(name)
             if origin is not None and origin.name == "COMMANDLINE":
-                raise DatasetError(f"--{name.replace('_', '-')} says nothing about {puzzle.name}; leave it away.")
+                raise DatasetError(
+                    f"--{name.replace('_', '-')} says nothing about {puzzle.name}; leave it away."
+                )
 
 
 @main.command(
@@ -107,20 +148,35 @@ def build(options: BuildOptions) -> None:
     with stages_on() as stages:
         if isinstance(puzzle, Arc):
             progress = partial(stages.show, "tasks")
-            built = build_arc(options.recipe(ArcRecipe), puzzle, out, num_workers=options.workers, progress=progress)
+            built = build_arc(
+                options.recipe(ArcRecipe),
+                puzzle,
+                out,
+                num_workers=options.workers,
+                progress=progress,
+            )
         else:
             recipe, progress = _recipe_of(options, puzzle), partial(stages.show, "puzzles")
             built = data_build.build(recipe, out, num_workers=options.workers, progress=progress)
     seconds = round(time.perf_counter() - start, 2)
-    print(json.dumps({**asdict(built), "seconds": seconds}) if options.as_json else f"{out}: {_built_text(built)}")
+    print(
+        json.dumps({**asdict(built), "seconds": seconds})
+        if options.as_json
+        else f"{out}: {_built_text(built)}"
+    )
 
 
 @main.command(name="import")
 def import_(
-    file: Annotated[Path, typer.Argument(help='JSON: a list of {"puzzle": ..., "solution": ...}, or one a line.')],
+    file: Annotated[
+        Path,
+        typer.Argument(help='JSON: a list of {"puzzle": ..., "solution": ...}, or one a line.'),
+    ],
     puzzle: PuzzleName,
     out: Out,
-    split: Annotated[str | None, typer.Option(help="train or test, for all; else one class in four is test.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="train or test, for all; else one class in four is test.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a data set of exported puzzles; exit code 1 when some had to be left out.
@@ -190,7 +246,11 @@ def _built_text(built: BuiltSet) -> str:
     counts = f"{built.num_train} training and {built.num_test} test examples"
     lines = [f"{counts}, sha256 {built.fingerprint}"]
     if built.num_tasks is not None:
-        lines.append(f"{built.num_tasks} tasks in {built.num_puzzles} variants, {built.num_left_out} tasks too large.")
+        lines.append(
+            f"{built.num_tasks} tasks in {built.num_puzzles} variants, {built.num_left_out} tasks too large."
+        )
     elif built.num_left_out:
-        lines.append(f"{built.num_left_out} training questions left out: symmetric copies of test questions.")
+        lines.append(
+            f"{built.num_left_out} training questions left out: symmetric copies of test questions."
+        )
     return "\n".join(lines)

@@ -31,7 +31,12 @@ _BUILT_IN: dict[str, Puzzle] = {
 }
 
 _SIZED = re.compile(r"(maze|logistics)-([1-9]\d?)x([1-9]\d?)")
-_FULL_SIZES = {"sudoku-9x9": "sudoku", "maze-30x30": "maze", "logistics-10x10": "logistics", "arc-30x30": "arc"}
+_FULL_SIZES = {
+    "sudoku-9x9": "sudoku",
+    "maze-30x30": "maze",
+    "logistics-10x10": "logistics",
+    "arc-30x30": "arc",
+}
 
 
 def names() -> list[str]:
@@ -54,7 +59,11 @@ def get(name: str) -> Puzzle:
             return replace(kind, name=name, rows=rows, cols=cols)
     entry = _entry_points().get(name)
     if entry is None:
-        raise PuzzleError(f"there is no puzzle {name[:40]!r}", "unknown-puzzle", f"use one of {', '.join(names())}")
+        raise PuzzleError(
+            f"there is no puzzle {name[:40]!r}",
+            "unknown-puzzle",
+            f"use one of {', '.join(names())}",
+        )
     return _load(entry)
 
 

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from hrm_puzzles import registry
-from hrm_puzzles.data.datasets import DatasetError, Layout, fingerprint, open_split, write_identifiers, write_split
+from hrm_puzzles.data.datasets import (
+    DatasetError,
+    Layout,
+    fingerprint,
+    open_split,
+    write_identifiers,
+    write_split,
+)
 
 PUZZLE = registry.get("sudoku-4x4")
 LABELS_NT = np.array([[2, 3, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2]] * 4)

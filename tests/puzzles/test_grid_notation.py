@@ -90,7 +90,7 @@ def test_wrong_answer_of_an_object_names_the_marked_cells_all_the_same() -> None
 def test_boards_of_csv_files_keep_their_outer_spaces() -> None:
     text = " #  S  G    #  #    "
     assert MAZE.board_of(text).reshape(-1)[:5].tolist() == [0, 1, 0, 0, 2]
-    with pytest.raises(PuzzleError, match="the text has 16 characters where 20 are expected"):
+    with pytest.raises(PuzzleError, match="the text has 16 characters instead of 20"):
         MAZE.board_of(text.rstrip())
 
 
@@ -183,19 +183,20 @@ def test_refusals_name_the_rule_and_the_cell(
         (
             MAZE,
             "S..G\n....\n..x.\n....\n....",
-            "'x' stands at row 3, column 3; use # for a wall, . or a space for an open cell, S for the start and G for "
-            "the goal.",
+            "the cell at row 3, column 3 is 'x'; use # for a wall, . or a space for an open cell, "
+            "S for the start and G for the goal.",
         ),
         (
             MAZE,
             "S..G",
-            "the text has 4 characters where 20 are expected; send 5 lines of 4 characters, 20 characters at once, or "
-            "5 lists of 4.",
+            "the text has 4 characters instead of 20; send 5 lines of 4 characters, "
+            "20 characters at once, or 5 lists of 4.",
         ),
         (
             CITY,
             "D.....####.......C######C.....",
-            "no way leads from the depot to the customer at row 5, column 1; connect it by a road or leave it out.",
+            "the customer at row 5, column 1 is not connected to the depot; "
+            "add a road or remove the customer.",
         ),
     ],
 )

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from hrm_puzzles import registry
-from hrm_puzzles.logistics import Logistics, num_customers
+from hrm_puzzles.logistics import Logistics
+from hrm_puzzles.logistics_generator import num_customers
 from hrm_puzzles.puzzle import RIGHT, Grid
 
 CITIES = [registry.get("logistics-6x6"), Logistics(name="logistics-7x9", rows=7, cols=9), registry.get("logistics")]

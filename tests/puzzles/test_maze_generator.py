@@ -5,8 +5,9 @@ from collections import deque
 import numpy as np
 import pytest
 
-from hrm_puzzles.grid.board import GridShape, bit_at, bits_from, flags_from
-from hrm_puzzles.maze import Maze, cells_between, lengths
+from hrm_puzzles.grid.board import GridShape, bit_at, bits_from, cells_between, flags_from
+from hrm_puzzles.maze import Maze
+from hrm_puzzles.maze_generator import lengths
 from hrm_puzzles.puzzle import RIGHT, Example, Grid
 
 MAZES = [Maze(name=f"maze-{rows}x{cols}", rows=rows, cols=cols) for rows, cols in [(4, 4), (5, 9), (10, 10), (30, 30)]]

@@ -30,12 +30,12 @@ def test_rows_are_read_as_tokens_with_their_ratings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
-        ("made,1.3.,1234341221434321,0", "in the question there are 4 characters"),
-        ("made,1.3.34122143432.,123,0", "in the answer there are 3 characters"),
+        ("made,1.3.,1234341221434321,0", "in the question the text has 4 characters"),
+        ("made,1.3.34122143432.,123,0", "in the answer the text has 3 characters"),
         ("made,1.3.34122143432.,1234341221434321", "there are 3 columns"),
         ("made,1.3.34122143432.,1234341221434321,hard", "the rating is 'hard'"),
         ("made,1.3.34122143432.,1234341221434321,-1", "the rating is '-1'"),
-        ("made,1.x.34122143432.,1234341221434321,0", "in the question 'x' stands at row 1, column 3"),
+        ("made,1.x.34122143432.,1234341221434321,0", "in the question the cell at row 1, column 3 is 'x'"),
         ("made,1.3.34122143432.,12343412214343.1,0", "the answer does not solve the question"),
         ("made,1.3.34122143432.,1234341221434312,0", "the answer does not solve the question"),
         ("made,4.3.34122143432.,1234341221434321,0", "the answer does not solve the question"),

@@ -9,7 +9,8 @@ import pytest
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT, PuzzleError
 from hrm_puzzles.sudoku.board import SudokuBoard
-from hrm_puzzles.sudoku.solver import generate, rating, solve
+from hrm_puzzles.sudoku.generator import generate
+from hrm_puzzles.sudoku.solver import rating, solve
 from hrm_puzzles.sudoku.sudoku import Sudoku
 
 BOARD_9 = SudokuBoard(box_rows=3, box_cols=3)

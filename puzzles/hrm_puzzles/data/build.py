@@ -24,7 +24,10 @@ from hrm_puzzles.data import datasets, sources
 from hrm_puzzles.data.sources import Examples
 from hrm_puzzles.puzzle import WRONG, Puzzle, PuzzleError
 
-USUAL_COUNTS = {"maze": (1000, 1000), "logistics": (960, 400)}  # as the published Maze-Hard, and the city set
+USUAL_COUNTS = {
+    "maze": (1000, 1000),
+    "logistics": (960, 400),
+}  # as the published Maze-Hard, and the city set
 FORM = 'write {"puzzle": ..., "solution": ...}'
 
 
@@ -47,20 +50,35 @@ def usual_counts(puzzle: Puzzle) -> tuple[int, int]:
     return USUAL_COUNTS.get(puzzle.name.partition("-")[0], (1000, 200))
 
 
-def build(recipe: DataRecipe, out: Path, *, num_workers: int = 1, progress: OnProgress = unheard) -> datasets.BuiltSet:
+def build(
+    recipe: DataRecipe, out: Path, *, num_workers: int = 1, progress: OnProgress = unheard
+) -> datasets.BuiltSet:
     """Build a data set at `out`, which must not exist; a build that was stopped continues with the same recipe."""
     puzzle = registry.get(recipe.puzzle)
     sources.difficulties_of(puzzle, recipe.difficulty)  # refuse before any work
     require_free(out)
-    csv_train, csv_test = (_csv_rows(puzzle, recipe, is_test=is_test) for is_test in (False, True))  # before the work
-    make = partial(sources.generated, puzzle, difficulty=recipe.difficulty, seed=recipe.seed, num_workers=num_workers)
+    csv_train, csv_test = (
+        _csv_rows(puzzle, recipe, is_test=is_test) for is_test in (False, True)
+    )  # before the work
+    make = partial(
+        sources.generated,
+        puzzle,
+        difficulty=recipe.difficulty,
+        seed=recipe.seed,
+        num_workers=num_workers,
+    )
     digest = hashlib.sha256(json.dumps(asdict(recipe)).encode()).hexdigest()
     finished = out.with_name(f".{out.name}.chunks-{digest[:12]}")
     all_train, test = (
         np.concatenate([make(count, finished, is_test=is_test, progress=progress), csv_rows])
-        for count, is_test, csv_rows in ((recipe.num_train, False, csv_train), (recipe.num_test, True, csv_test))
+        for count, is_test, csv_rows in (
+            (recipe.num_train, False, csv_train),
+            (recipe.num_test, True, csv_test),
+        )
     )
-    of_train_N, of_test_N = (puzzle.equivalence_hash_B(rows["inputs"], rows["labels"]) for rows in (all_train, test))
+    of_train_N, of_test_N = (
+        puzzle.equivalence_hash_B(rows["inputs"], rows["labels"]) for rows in (all_train, test)
+    )
     train = all_train[~np.isin(of_train_N, of_test_N)]  # only CSV rows can be copies of test rows
     with new_directory(out) as directory:
         _write(puzzle, recipe, directory, train, test)
@@ -75,7 +93,9 @@ def build(recipe: DataRecipe, out: Path, *, num_workers: int = 1, progress: OnPr
 
 def _csv_rows(puzzle: Puzzle, recipe: DataRecipe, *, is_test: bool) -> Examples:
     """The rows of the CSV file of a split, none without one; refuses what would leave the split empty."""
-    source, count = (recipe.csv_test, recipe.num_test) if is_test else (recipe.csv_train, recipe.num_train)
+    source, count = (
+        (recipe.csv_test, recipe.num_test) if is_test else (recipe.csv_train, recipe.num_train)
+    )
     rows = np.zeros(0, dtype=sources.example_type(puzzle))
     if source is not None:
         rows = sources.read_csv(Path(source), puzzle)
@@ -84,20 +104,36 @@ def _csv_rows(puzzle: Puzzle, recipe: DataRecipe, *, is_test: bool) -> Examples:
             rows = rows[np.sort(rng.permutation(len(rows))[: recipe.csv_sample])]
     if not count and not len(rows):
         split = "test" if is_test else "train"
-        raise datasets.DatasetError(f"the {split} split would be empty; give --{split} or --csv-{split} with rows.")
+        raise datasets.DatasetError(
+            f"the {split} split would be empty; give --{split} or --csv-{split} with rows."
+        )
     return rows
 
 
-def _write(puzzle: Puzzle, recipe: DataRecipe, directory: Path, train: Examples, test: Examples) -> None:
+def _write(
+    puzzle: Puzzle, recipe: DataRecipe, directory: Path, train: Examples, test: Examples
+) -> None:
     for split, rows in (("train", train), ("test", test)):
-        datasets.write_split(directory, split, rows["inputs"], rows["labels"], puzzle=puzzle, ratings_N=rows["rating"])
+        datasets.write_split(
+            directory,
+            split,
+            rows["inputs"],
+            rows["labels"],
+            puzzle=puzzle,
+            ratings_N=rows["rating"],
+        )
     datasets.write_identifiers(directory)
-    files = {"csv_train": recipe.csv_train, "csv_test": recipe.csv_test}  # without the folders of one machine
+    files = {
+        "csv_train": recipe.csv_train,
+        "csv_test": recipe.csv_test,
+    }  # without the folders of one machine
     named = {key: file and Path(file).name for key, file in files.items()}
     datasets.write_recipe(directory, puzzle, {**asdict(recipe), **named})
 
 
-def import_file(path: Path, puzzle: Puzzle, out: Path, *, split: str | None = None) -> datasets.BuiltSet:
+def import_file(
+    path: Path, puzzle: Puzzle, out: Path, *, split: str | None = None
+) -> datasets.BuiltSet:
     """Make a data set of a file's good objects, in `split` or parted by `is_held_out_N`; refuses a file without one."""
     require_free(out)
     found: list[tuple[str, NDArray[np.uint8], NDArray[np.uint8]]] = []
@@ -108,13 +144,19 @@ def import_file(path: Path, puzzle: Puzzle, out: Path, *, split: str | None = No
         except PuzzleError as error:
             faults.append(f"{place}: {error}")
     if not found:
-        raise datasets.DatasetError(f"{path} holds no good puzzle ({'; '.join(faults[:1]) or 'it is empty'}); {FORM}.")
+        raise datasets.DatasetError(
+            f"{path} holds no good puzzle ({'; '.join(faults[:1]) or 'it is empty'}); {FORM}."
+        )
     names_N, inputs, labels = zip(*sorted(found, key=lambda one: one[0]), strict=True)
     inputs_NT, labels_NT = np.stack(inputs), np.stack(labels)
     identifiers = sorted({*names_N} - {""})
     number_of = {name: number for number, name in enumerate(["", *identifiers])}
     ids_N = np.array([number_of[name] for name in names_N], dtype=np.int32)
-    is_test_N = np.full(len(ids_N), split == "test") if split else sources.is_held_out_N(puzzle, inputs_NT, labels_NT)
+    is_test_N = (
+        np.full(len(ids_N), split == "test")
+        if split
+        else sources.is_held_out_N(puzzle, inputs_NT, labels_NT)
+    )
     with new_directory(out) as directory:
         for part, chosen_N in (("train", ~is_test_N), ("test", is_test_N)):
             if chosen_N.any():
@@ -137,12 +179,16 @@ def _objects(path: Path) -> Iterator[tuple[str, object]]:
     try:
         text = text_of(path)
     except ValueError as error:
-        raise datasets.DatasetError(f"{path} cannot be read ({error}); split it into several files.") from error
+        raise datasets.DatasetError(
+            f"{path} cannot be read ({error}); split it into several files."
+        ) from error
     if text.lstrip().startswith("["):
         try:
             values = cast("list[object]", json_from(text))
         except ValueError as error:
-            raise datasets.DatasetError(f"{path} is not JSON ({error}); {FORM} in a list, or one a line.") from error
+            raise datasets.DatasetError(
+                f"{path} is not JSON ({error}); {FORM} in a list, or one a line."
+            ) from error
         yield from ((f"object {number}", value) for number, value in enumerate(values, start=1))
         return
     for number, line in enumerate(text.splitlines(), start=1):
@@ -156,15 +202,21 @@ def _objects(path: Path) -> Iterator[tuple[str, object]]:
 
 def labelled(puzzle: Puzzle, value: object) -> tuple[str, NDArray[np.uint8], NDArray[np.uint8]]:
     """Identifier (may be empty), question, solution; refuses a disproven one. A solution need not repeat its task."""
-    if not isinstance(value, dict) or not {"puzzle", "solution"} <= set(cast("dict[str, object]", value)):
+    if not isinstance(value, dict) or not {"puzzle", "solution"} <= set(
+        cast("dict[str, object]", value)
+    ):
         raise PuzzleError("there is no object with puzzle and solution", "wrong-keys", FORM)
     values = cast("dict[str, object]", value)
     parsed, solution = puzzle.parse(values["puzzle"]), values["solution"]
     if parsed.identifier is not None and not isinstance(solution, dict):
         solution = {"task": parsed.identifier, "input": solution}
-    inputs_T, labels_T = (puzzle.encode(grid).astype(np.uint8) for grid in (parsed.grid, puzzle.parse(solution).grid))
+    inputs_T, labels_T = (
+        puzzle.encode(grid).astype(np.uint8) for grid in (parsed.grid, puzzle.parse(solution).grid)
+    )
     if puzzle.check_BT(inputs_T[None], labels_T[None])[0] == WRONG:
-        raise PuzzleError("the solution does not solve the puzzle", "wrong-solution", "correct or remove it")
+        raise PuzzleError(
+            "the solution does not solve the puzzle", "wrong-solution", "correct or remove it"
+        )
     return parsed.identifier or "", inputs_T, labels_T
 
 

@@ -113,7 +113,11 @@ class Layout:
     def of_originals(cls, num_examples: int) -> "Layout":
         """Each example a puzzle with the blank id and a group of its own."""
         offsets = np.arange(num_examples + 1)
-        return cls(puzzle_ids=np.zeros(num_examples, dtype=np.int32), puzzle_offsets=offsets, group_offsets=offsets)
+        return cls(
+            puzzle_ids=np.zeros(num_examples, dtype=np.int32),
+            puzzle_offsets=offsets,
+            group_offsets=offsets,
+        )
 
 
 def write_split(
@@ -155,17 +159,23 @@ def create_split(path: Path, split: str, *, puzzle: Puzzle, layout: Layout) -> N
     (directory / "dataset.json").write_bytes(json.dumps(asdict(meta), indent=2).encode())
     for name in ("inputs", "labels"):
         shape = (layout.num_examples, puzzle.seq_len)
-        np.lib.format.open_memmap(directory / f"all__{name}.npy", mode="w+", dtype=np.uint8, shape=shape)
+        np.lib.format.open_memmap(
+            directory / f"all__{name}.npy", mode="w+", dtype=np.uint8, shape=shape
+        )
     _save(directory, "puzzle_identifiers", layout.puzzle_ids.astype(np.int32))
     _save(directory, "puzzle_indices", layout.puzzle_offsets.astype(np.int32))
     _save(directory, "group_indices", layout.group_offsets.astype(np.int32))
 
 
-def write_rows(path: Path, split: str, start: int, inputs_BT: IntArray, labels_BT: IntArray) -> None:
+def write_rows(
+    path: Path, split: str, start: int, inputs_BT: IntArray, labels_BT: IntArray
+) -> None:
     """Write examples into a created split from row `start` on; several processes may write rows of their own."""
     for name, rows_BT in (("inputs", inputs_BT), ("labels", labels_BT)):
         file = path / split / f"all__{name}.npy"
-        header_bytes = cast("np.memmap[Any, Any]", np.load(file, mmap_mode="r", allow_pickle=False)).offset
+        header_bytes = cast(
+            "np.memmap[Any, Any]", np.load(file, mmap_mode="r", allow_pickle=False)
+        ).offset
         with file.open("r+b") as stream:  # written rather than mapped, so that memory stays flat
             stream.seek(header_bytes + start * rows_BT.shape[1])
             stream.write(np.ascontiguousarray(rows_BT, dtype=np.uint8).data)
@@ -184,7 +194,9 @@ def write_identifiers(path: Path, names: Iterable[str] = ()) -> None:
 def write_recipe(path: Path, puzzle: Puzzle, values: Mapping[str, object]) -> None:
     """How a data set was made, and of which puzzle: sizes alone do not identify every puzzle."""
     text = json.dumps({**values, "puzzle": puzzle.name}, indent=2)
-    (path / RECIPE).write_bytes(text.encode())  # the same bytes on Windows, where text has other ends of lines
+    (path / RECIPE).write_bytes(
+        text.encode()
+    )  # the same bytes on Windows, where text has other ends of lines
 
 
 def named_in_recipe(path: Path) -> str:
@@ -193,7 +205,9 @@ def named_in_recipe(path: Path) -> str:
         recipe: object = json_from(text_of(path / RECIPE))
     except (OSError, ValueError):
         return ""
-    return str(cast("dict[str, object]", recipe).get("puzzle", "")) if isinstance(recipe, dict) else ""
+    return (
+        str(cast("dict[str, object]", recipe).get("puzzle", "")) if isinstance(recipe, dict) else ""
+    )
 
 
 def _save(directory: Path, name: str, array: NDArray[Any]) -> None:
@@ -204,9 +218,15 @@ def open_split(path: Path, split: str) -> Split:
     """Open one split of a data set of ours, of HRM or of TRM; refuses missing files and sizes that disagree."""
     directory = path / split
     meta = read_meta(directory)
-    inputs_NT, labels_NT, ids, puzzles, groups = (_array(directory, meta.sets[0], name) for name in ARRAYS)
+    inputs_NT, labels_NT, ids, puzzles, groups = (
+        _array(directory, meta.sets[0], name) for name in ARRAYS
+    )
     num_examples = len(inputs_NT)
-    _require(inputs_NT.shape == (num_examples, meta.seq_len), directory, f"inputs have shape {inputs_NT.shape}")
+    _require(
+        inputs_NT.shape == (num_examples, meta.seq_len),
+        directory,
+        f"inputs have shape {inputs_NT.shape}",
+    )
     _require(labels_NT.shape == inputs_NT.shape, directory, f"labels have shape {labels_NT.shape}")
     _require_offsets(directory, "puzzle_indices", puzzles, num_examples)
     _require(len(ids) == len(puzzles) - 1, directory, f"puzzle_identifiers has {len(ids)} entries")
@@ -214,7 +234,9 @@ def open_split(path: Path, split: str) -> Split:
     ratings_N = None
     if (directory / f"{meta.sets[0]}__ratings.npy").exists():
         ratings_N = _array(directory, meta.sets[0], "ratings")
-        _require(ratings_N.shape == (num_examples,), directory, f"ratings have shape {ratings_N.shape}")
+        _require(
+            ratings_N.shape == (num_examples,), directory, f"ratings have shape {ratings_N.shape}"
+        )
     return Split(
         meta=meta,
         inputs_NT=inputs_NT,
@@ -231,13 +253,21 @@ def read_meta(directory: Path) -> DatasetMeta:
     path = directory / "dataset.json"
     try:
         values = json_from(text_of(path))
-        meta = DatasetMeta(**{one.name: values[one.name] for one in fields(DatasetMeta) if one.name in values})
-        if not (isinstance(values["num_puzzle_identifiers"], int) and isinstance(values["sets"], list)):
+        meta = DatasetMeta(
+            **{one.name: values[one.name] for one in fields(DatasetMeta) if one.name in values}
+        )
+        if not (
+            isinstance(values["num_puzzle_identifiers"], int) and isinstance(values["sets"], list)
+        ):
             raise ValueError("num_puzzle_identifiers is no number, or sets is no list")
     except (OSError, ValueError, TypeError) as error:
-        raise DatasetError(f"{path} is not a data set description ({error}); give the directory above it.") from error
+        raise DatasetError(
+            f"{path} is not a data set description ({error}); give the directory above it."
+        ) from error
     if len(meta.sets) != 1:
-        raise DatasetError(f"{path} lists the sets {meta.sets} where one is expected; split them into directories.")
+        raise DatasetError(
+            f"{path} lists the sets {meta.sets} where one is expected; split them into directories."
+        )
     return meta
 
 
@@ -247,18 +277,29 @@ def _array(directory: Path, subset: str, name: str) -> NDArray[Any]:
         array = cast("NDArray[Any]", np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError) as error:
         raise DatasetError(f"{path} cannot be read ({error}); build the data set again.") from error
-    _require(array.dtype.kind in "iu" and array.ndim > 0 and len(array) > 0, directory, f"{name} is {array.dtype}")
+    _require(
+        array.dtype.kind in "iu" and array.ndim > 0 and len(array) > 0,
+        directory,
+        f"{name} is {array.dtype}",
+    )
     return array
 
 
 def _require_offsets(directory: Path, name: str, offsets: IntArray, end: int) -> None:
-    is_rising = offsets.ndim == 1 and offsets[0] == 0 and offsets[-1] == end and bool((np.diff(offsets) >= 0).all())
+    is_rising = (
+        offsets.ndim == 1
+        and offsets[0] == 0
+        and offsets[-1] == end
+        and bool((np.diff(offsets) >= 0).all())
+    )
     _require(is_rising, directory, f"{name} does not rise from 0 to {end}")
 
 
 def _require(holds: bool, directory: Path, problem: str) -> None:
     if not holds:
-        raise DatasetError(f"{directory}: {problem}, which disagrees with the other files; build the data set again.")
+        raise DatasetError(
+            f"{directory}: {problem}, which disagrees with the other files; build the data set again."
+        )
 
 
 def fingerprint(path: Path) -> str:

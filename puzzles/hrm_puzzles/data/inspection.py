@@ -53,11 +53,17 @@ class DatasetReport:
                 first = f"the first at index {part.first_wrong}"
                 found.append(f"{part.num_wrong} labels of {part.split} are wrong, {first}.")
             if part.num_out_of_range:
-                found.append(f"{part.num_out_of_range} values of {part.split} are outside the vocabulary.")
+                found.append(
+                    f"{part.num_out_of_range} values of {part.split} are outside the vocabulary."
+                )
         if self.num_shared and not self.proof_exists:
-            found.append(f"{self.num_shared} test questions stand in train under the same puzzle id.")
+            found.append(
+                f"{self.num_shared} test questions stand in train under the same puzzle id."
+            )
         if self.num_equivalent and self.proof_exists:
-            found.append(f"{self.num_equivalent} test examples are training examples or symmetric copies of them.")
+            found.append(
+                f"{self.num_equivalent} test examples are training examples or symmetric copies of them."
+            )
         return found
 
 
@@ -65,14 +71,18 @@ def inspect(path: Path, puzzle_name: str | None = None) -> DatasetReport:
     """Look over every split of a data set; the puzzle is found as in `puzzle_at` unless it is named."""
     names = [name for name in ("train", "test") if (path / name).is_dir()]
     if not names:
-        raise DatasetError(f"{path} has no train or test directory; give the directory of a data set.")
+        raise DatasetError(
+            f"{path} has no train or test directory; give the directory of a data set."
+        )
     splits = {name: open_split(path, name) for name in names}
     puzzle = puzzle_at(path, next(iter(splits.values())).meta, puzzle_name)
     facts: dict[str, Facts] = {}
     for name, split in splits.items():
         starts = range(0, len(split), BLOCK)
         blocks = [_facts_of_block(puzzle, split, slice(start, start + BLOCK)) for start in starts]
-        facts[name] = {fact: np.concatenate([block[fact] for block in blocks]) for fact in blocks[0]}
+        facts[name] = {
+            fact: np.concatenate([block[fact] for block in blocks]) for fact in blocks[0]
+        }
     num_shared, num_equivalent = (
         int(np.isin(facts["test"][fact], facts["train"][fact]).sum()) if len(facts) == 2 else 0
         for fact in ("example", "equivalence")
@@ -90,16 +100,22 @@ def puzzle_at(path: Path, meta: DatasetMeta, name: str | None = None) -> Puzzle:
     """The puzzle of a data set: the named one, else that of its recipe, else the only registered one of its sizes."""
     sizes = f"vocabulary {meta.vocab_size} and length {meta.seq_len}"
     known = (registry.get(name) for name in ([name] if name else registry.names()))
-    fitting = {puzzle.name: puzzle for puzzle in known if (puzzle.vocab_size, puzzle.seq_len) == meta.sizes}
+    fitting = {
+        puzzle.name: puzzle for puzzle in known if (puzzle.vocab_size, puzzle.seq_len) == meta.sizes
+    }
     if not fitting:
-        problem = f"{path} has {sizes}, which {name} has not" if name else f"no known puzzle has {sizes}"
+        problem = (
+            f"{path} has {sizes}, which {name} has not" if name else f"no known puzzle has {sizes}"
+        )
         raise DatasetError(f"{problem}; name one of {', '.join(registry.names())} with --puzzle.")
     if len(fitting) == 1:
         return next(iter(fitting.values()))
     named = named_in_recipe(path)
     if named in fitting:
         return fitting[named]
-    raise DatasetError(f"{' and '.join(fitting)} have {sizes}; say which one {path} is with --puzzle.")
+    raise DatasetError(
+        f"{' and '.join(fitting)} have {sizes}; say which one {path} is with --puzzle."
+    )
 
 
 def _report(name: str, split: Split, facts: Facts) -> SplitReport:
@@ -128,7 +144,9 @@ def _report(name: str, split: Split, facts: Facts) -> SplitReport:
 
 def _facts_of_block(puzzle: Puzzle, split: Split, block: slice) -> Facts:
     """What is known of each example, [B] each; disproven labels are wrong, and those that are no answer at all."""
-    inputs_BT, labels_BT = (np.asarray(rows_NT[block]) for rows_NT in (split.inputs_NT, split.labels_NT))
+    inputs_BT, labels_BT = (
+        np.asarray(rows_NT[block]) for rows_NT in (split.inputs_NT, split.labels_NT)
+    )
     ids_B1 = split.puzzle_ids_N[block, None]
     verdict_B = puzzle.check_BT(inputs_BT, labels_BT)
     is_wrong_B = verdict_B == WRONG
@@ -136,7 +154,9 @@ def _facts_of_block(puzzle: Puzzle, split: Split, block: slice) -> Facts:
         is_wrong_B |= (verdict_B == UNKNOWN) & ~puzzle.is_well_formed_B(labels_BT)
     num_outside_B = np.zeros(len(inputs_BT), dtype=np.int32)
     for tokens_BT in (inputs_BT, labels_BT):
-        num_outside_B += ((tokens_BT < 0) | (tokens_BT >= puzzle.vocab_size)).sum(axis=1, dtype=np.int32)
+        num_outside_B += ((tokens_BT < 0) | (tokens_BT >= puzzle.vocab_size)).sum(
+            axis=1, dtype=np.int32
+        )
     return {
         "is_wrong": is_wrong_B,
         "givens": (inputs_BT == labels_BT).sum(axis=1, dtype=np.int32),
@@ -165,10 +185,16 @@ def report_text(report: DatasetReport) -> str:
     for part in report.splits:
         lines.append(f"{part.split}:")
         for name, fact in part.facts.items():
-            many = [f"{key}: {count}" for key, count in fact.items()] if isinstance(fact, dict) else [str(fact)]
+            many = (
+                [f"{key}: {count}" for key, count in fact.items()]
+                if isinstance(fact, dict)
+                else [str(fact)]
+            )
             shown = ", ".join(many[:MOST_SHOWN]) + (", ..." if len(many) > MOST_SHOWN else "")
             lines.append(f"  {name}: {shown}")
-    lines.append(f"test examples also in train: {report.num_shared}, in any symmetric copy: {report.num_equivalent}")
+    lines.append(
+        f"test examples also in train: {report.num_shared}, in any symmetric copy: {report.num_equivalent}"
+    )
     return "\n".join([*lines, *([f"FAULT: {fault}" for fault in report.faults] or ["no faults"])])
 
 
@@ -181,11 +207,15 @@ def _names_at(path: Path) -> list[object]:
     return cast("list[object]", names) if isinstance(names, list) else []
 
 
-def read_examples(path: Path, split: str, first: int, count: int, puzzle_name: str | None) -> list[str]:
+def read_examples(
+    path: Path, split: str, first: int, count: int, puzzle_name: str | None
+) -> list[str]:
     """Examples as text: that at `first`, then the first ones of later groups; refuses an index beyond the end."""
     examples = open_split(path, split)
     if first >= len(examples):
-        raise DatasetError(f"{split} has {len(examples)} examples, so there is no index {first}; give a smaller one.")
+        raise DatasetError(
+            f"{split} has {len(examples)} examples, so there is no index {first}; give a smaller one."
+        )
     puzzle = puzzle_at(path, examples.meta, puzzle_name)
     names = _names_at(path)
     starts = examples.puzzle_offsets[examples.group_offsets[:-1]]
@@ -194,9 +224,18 @@ def read_examples(path: Path, split: str, first: int, count: int, puzzle_name: s
         known = [f"{split} {index}"]
         number = int(examples.puzzle_ids_N[index])
         if number:
-            known.append(printable(str(names[number])) if number < len(names) else f"puzzle id {number}")
+            known.append(
+                printable(str(names[number])) if number < len(names) else f"puzzle id {number}"
+            )
         if examples.ratings_N is not None:
             known.append(f"rating {examples.ratings_N[index]}")
-        question, answer = (puzzle.decode(tokens_NT[index]) for tokens_NT in (examples.inputs_NT, examples.labels_NT))
-        found.append("\n\n".join((puzzle.render(question), puzzle.render(answer, question), ", ".join(known))))
+        question, answer = (
+            puzzle.decode(tokens_NT[index])
+            for tokens_NT in (examples.inputs_NT, examples.labels_NT)
+        )
+        found.append(
+            "\n\n".join(
+                (puzzle.render(question), puzzle.render(answer, question), ", ".join(known))
+            )
+        )
     return found

@@ -39,7 +39,13 @@ Examples = NDArray[np.void]  # rows of `example_type`
 
 def example_type(puzzle: Puzzle) -> np.dtype[np.void]:
     """The tokens of a question and its answer, [T] each, and the rating of the question."""
-    return np.dtype([("inputs", np.uint8, puzzle.seq_len), ("labels", np.uint8, puzzle.seq_len), ("rating", "<i4")])
+    return np.dtype(
+        [
+            ("inputs", np.uint8, puzzle.seq_len),
+            ("labels", np.uint8, puzzle.seq_len),
+            ("rating", "<i4"),
+        ]
+    )
 
 
 def generated(
@@ -56,7 +62,10 @@ def generated(
     """`count` puzzles; test splits take the held-out classes. Those whose file is in `directory` are not made again."""
     directory.mkdir(parents=True, exist_ok=True)
     chunks = {
-        directory / f"{'test' if is_test else 'train'}-{index:06d}.npy": (index, min(CHUNK, count - start))
+        directory / f"{'test' if is_test else 'train'}-{index:06d}.npy": (
+            index,
+            min(CHUNK, count - start),
+        )
         for index, start in enumerate(range(0, count, CHUNK))
     }
     missing = [(file, *chunk) for file, chunk in chunks.items() if not file.exists()]
@@ -77,7 +86,9 @@ def difficulties_of(puzzle: Puzzle, difficulty: str) -> list[str]:
     for name in chosen:
         if name not in puzzle.difficulties:
             remedy = f"use {MIXED}, or one or more of {', '.join(puzzle.difficulties)}"
-            raise PuzzleError(f"{puzzle.name} has no difficulty {name!r}", "unknown-difficulty", remedy)
+            raise PuzzleError(
+                f"{puzzle.name} has no difficulty {name!r}", "unknown-difficulty", remedy
+            )
     return chosen
 
 
@@ -90,12 +101,16 @@ def fresh(puzzle: Puzzle, rng: np.random.Generator, difficulty: str, *, is_test:
     """A puzzle of the classes that belong to test splits only, or of the others."""
     while True:
         example = puzzle.generate(rng, difficulty)
-        inputs_1T, labels_1T = (puzzle.encode(grid)[None] for grid in (example.question, example.answer))
+        inputs_1T, labels_1T = (
+            puzzle.encode(grid)[None] for grid in (example.question, example.answer)
+        )
         if is_held_out_N(puzzle, inputs_1T, labels_1T)[0] == is_test:
             return example
 
 
-def _make_chunk(name: str, difficulty: str, seed: int, is_test: bool, job: tuple[Path, int, int]) -> int:
+def _make_chunk(
+    name: str, difficulty: str, seed: int, is_test: bool, job: tuple[Path, int, int]
+) -> int:
     """Generate one chunk into its file, from a stream of its own; runs in a worker process."""
     file, index, size = job
     puzzle = registry.get(name)
@@ -104,7 +119,11 @@ def _make_chunk(name: str, difficulty: str, seed: int, is_test: bool, job: tuple
     rows = np.zeros(size, dtype=example_type(puzzle))
     for number in range(size):
         example = fresh(puzzle, rng, str(rng.choice(names)), is_test=is_test)
-        rows[number] = puzzle.encode(example.question), puzzle.encode(example.answer), example.rating
+        rows[number] = (
+            puzzle.encode(example.question),
+            puzzle.encode(example.answer),
+            example.rating,
+        )
     with atomic.new_file(file) as unfinished, unfinished.open("wb") as stream:
         np.save(stream, rows)
     return size
@@ -113,13 +132,20 @@ def _make_chunk(name: str, difficulty: str, seed: int, is_test: bool, job: tuple
 def read_csv(path: Path, puzzle: Puzzle) -> Examples:
     """Every answer is checked, refusals name the line. Ratings are the file's own (Sudoku-Extreme: tdoku's guesses)."""
     if not isinstance(puzzle, CsvForm):
-        raise DatasetError(f"{path}: {puzzle.name} has no CSV form; generate, build or import its data sets instead.")
+        raise DatasetError(
+            f"{path}: {puzzle.name} has no CSV form; generate, build or import its data sets instead."
+        )
     content, lines = bytearray(), array("q")
     with path.open(newline="", encoding="utf-8-sig") as stream:
         numbered = _rows_of(path, stream)
         _, header = next(numbered, (1, []))
         if header != COLUMNS:
-            raise _csv_error(path, 1, f"the columns are {header}"[:200], f"begin the file with {','.join(COLUMNS)}")
+            raise _csv_error(
+                path,
+                1,
+                f"the columns are {header}"[:200],
+                f"begin the file with {','.join(COLUMNS)}",
+            )
         for number, row in numbered:
             rating = _rating(path, number, row)
             for column, text in (("question", row[1]), ("answer", row[2])):
@@ -146,9 +172,13 @@ def _rows_of(path: Path, stream: TextIO) -> Iterator[tuple[int, list[str]]]:
             if row:
                 yield reader.line_num, row
     except csv.Error as error:
-        raise _csv_error(path, reader.line_num, str(error), "write one puzzle in each line") from error
+        raise _csv_error(
+            path, reader.line_num, str(error), "write one puzzle in each line"
+        ) from error
     except ValueError as error:  # before the reader has counted the line
-        raise _csv_error(path, reader.line_num + 1, str(error), "write one puzzle in each line, in UTF-8") from error
+        raise _csv_error(
+            path, reader.line_num + 1, str(error), "write one puzzle in each line, in UTF-8"
+        ) from error
 
 
 def _rating(path: Path, line: int, row: list[str]) -> int:
@@ -163,19 +193,30 @@ def _csv_error(path: Path, line: int, problem: str, remedy: str) -> DatasetError
     return DatasetError(f"{path}, line {line}: {problem}; {remedy}.")
 
 
-def downloaded(source: str, *files: str, repo_type: str = "dataset", by_hand: str = BY_HAND) -> list[Path]:
+def downloaded(
+    source: str, *files: str, repo_type: str = "dataset", by_hand: str = BY_HAND
+) -> list[Path]:
     """Files of `hub:ORG/NAME` (train.csv and test.csv), downloaded once; every failure is one sentence."""
     name = source.removeprefix(HUB)
     if not source.startswith(HUB) or name.count("/") != 1:
-        raise DatasetError(f"{source!r} is no source; write {HUB}ORG/NAME, as in {HUB}sapientinc/sudoku-extreme.")
+        raise DatasetError(
+            f"{source!r} is no source; write {HUB}ORG/NAME, as in {HUB}sapientinc/sudoku-extreme."
+        )
     try:
         from huggingface_hub import hf_hub_download  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         remedy = f"install it with pip install 'hrm-edge[hub]', or {by_hand}"
-        raise DatasetError(f"{source} needs the package huggingface_hub, which is missing; {remedy}.") from error
+        raise DatasetError(
+            f"{source} needs the package huggingface_hub, which is missing; {remedy}."
+        ) from error
     try:
-        return [Path(hf_hub_download(name, file, repo_type=repo_type)) for file in files or ("train.csv", "test.csv")]
-    except Exception as error:  # its HTTP library has errors of its own, as for redirects without end
+        return [
+            Path(hf_hub_download(name, file, repo_type=repo_type))
+            for file in files or ("train.csv", "test.csv")
+        ]
+    except (
+        Exception
+    ) as error:  # its HTTP library has errors of its own, as for redirects without end
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         remedy = f"check the name and the network, or {by_hand}"
         raise DatasetError(f"{source} cannot be fetched ({reason}); {remedy}.") from error
@@ -213,7 +254,11 @@ class Questions:
         return f"{len(self)} puzzles ({self.source})"
 
     def __getitem__(self, index: int) -> HeldOutPuzzle:
-        tokens_T, labels_T, puzzle_id = self.tokens_NT[index], self.labels_NT[index], int(self.puzzle_ids_N[index])
+        tokens_T, labels_T, puzzle_id = (
+            self.tokens_NT[index],
+            self.labels_NT[index],
+            int(self.puzzle_ids_N[index]),
+        )
         return HeldOutPuzzle(index=index, tokens_T=tokens_T, labels_T=labels_T, puzzle_id=puzzle_id)
 
     def __iter__(self) -> Iterator[HeldOutPuzzle]:
@@ -248,7 +293,13 @@ class Questions:
 
 
 def find_questions(
-    source: str, puzzle: Puzzle, *, count: int, data: Path | None = None, num_workers: int = 1, progress: OnProgress
+    source: str,
+    puzzle: Puzzle,
+    *,
+    count: int,
+    data: Path | None = None,
+    num_workers: int = 1,
+    progress: OnProgress,
 ) -> Questions:
     """At most `count` held-out puzzles of a name (fresh, or from `data`), or of the path of a data set or a CSV."""
     path = Path(source)
@@ -276,14 +327,20 @@ def questions_made(
 ) -> Questions:
     """Fresh puzzles, by default of all quick difficulties; refuses puzzles that are made by people."""
     if not puzzle.difficulties:
-        raise ValueError(f"{puzzle.name} puzzles are made by people; give the path of a data set (see hrm-data build).")
-    make = partial(generated, difficulty=difficulty, seed=seed, num_workers=num_workers, progress=progress)
+        raise ValueError(
+            f"{puzzle.name} puzzles are made by people; give the path of a data set (see hrm-data build)."
+        )
+    make = partial(
+        generated, difficulty=difficulty, seed=seed, num_workers=num_workers, progress=progress
+    )
     with TemporaryDirectory() as directory:
         made = make(puzzle, count, Path(directory), is_test=True)
     return _from_examples(made, f"fresh, {difficulty}, seed {seed}")
 
 
-def questions_from_data(path: Path, puzzle: Puzzle, count: int | None = None, seed: int = 0) -> Questions:
+def questions_from_data(
+    path: Path, puzzle: Puzzle, count: int | None = None, seed: int = 0
+) -> Questions:
     """The test split of a data set, or a seeded choice of it; refuses one of another puzzle or of another size."""
     stated = named_in_recipe(path)  # puzzles of one size can share a vocabulary
     if stated and stated != puzzle.name:
