@@ -309,7 +309,7 @@ class Voting(Protocol):
         answers_NT: IntArray,
         q_halt_N: NDArray[np.floating],
     ) -> dict[int, float]:
-        """For each k of `arc.TRIALS`, the share of solved tasks.
+        """For each k of `arc.arc.TRIALS`, the share of solved tasks.
 
         A task is solved if its answer is among the k grids with the most votes.
         """

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from hrm_puzzles import registry
 from hrm_puzzles.arc.arc import Arc, ArcSymmetry
-from hrm_puzzles.arc.canvas import Variant, canvas_T, grid_at, turned, variant_of, variants_of
+from hrm_puzzles.arc.canvas import canvas_T, grid_at
+from hrm_puzzles.arc.variants import Variant, turned, variant_of, variants_of
 from hrm_puzzles.puzzle import UNKNOWN, Grid, PuzzleError
 
 SIDE = 10

