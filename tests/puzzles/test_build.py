@@ -69,7 +69,7 @@ def test_training_rows_equivalent_to_test_rows_are_left_out(tmp_path: Path) -> N
 def test_recipes_that_cannot_be_followed_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="the test split would be empty"):
         build(DataRecipe(puzzle="sudoku-4x4", num_train=1, num_test=0), tmp_path / "data")
-    with pytest.raises(PuzzleError, match="no difficulty 'absurd'; use mixed, or one or more of easy"):
+    with pytest.raises(PuzzleError, match="not have the difficulty 'absurd'; use mixed, or one or more of easy"):
         build(DataRecipe(puzzle="sudoku-4x4", num_train=1, num_test=1, difficulty="easy,absurd"), tmp_path / "other")
     assert list(tmp_path.iterdir()) == []
 

@@ -136,7 +136,7 @@ def test_a_hub_that_cannot_be_had_is_one_sentence_with_the_remedy(monkeypatch: p
     with pytest.raises(DatasetError, match="write hub:ORG/NAME"):
         downloaded("hub:name")
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub_client(None))
-    with pytest.raises(DatasetError, match=r"cannot be fetched \(no route to host\); .* or download train.csv"):
+    with pytest.raises(DatasetError, match=r"cannot fetch hub:org/name \(no route to host\); .* or download train.csv"):
         downloaded("hub:org/name")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(DatasetError, match=r"pip install 'hrm-edge\[hub\]'"):
@@ -168,7 +168,7 @@ def test_a_hub_that_redirects_without_end_is_one_sentence(tmp_path: Path) -> Non
         done = subprocess.run(asked, capture_output=True, text=True, timeout=60, env={**os.environ, **places})
         hub.shutdown()
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "hub:org/name cannot be fetched (Exceeded" in done.stderr
+    assert "cannot fetch hub:org/name (Exceeded" in done.stderr
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -216,7 +216,7 @@ def test_names_of_a_data_set_command_no_terminal(tmp_path: Path, run: Run) -> No
     rows = [{"puzzle": {"task": name, "input": [[1]]}, "solution": [[2]]} for name in ("good", "\x1b[31m\u202e")]
     (tmp_path / "x.json").write_text(json.dumps(rows))
     told = run("import", tmp_path / "x.json", "arc-7x7", "--split", "train", "--out", tmp_path / "data", code=1)
-    assert r"'\x1b[31m\u202e' is no name of a task" in told.err
+    assert r"'\x1b[31m\u202e' is not the name of a task" in told.err
     (tmp_path / "data" / "identifiers.json").write_text(json.dumps(["<blank>", "\x1b[31m\u202e"]))
     assert r"\x1b[31m\u202e" in run("show", tmp_path / "data", "--split", "train").out
 
@@ -234,9 +234,9 @@ def test_files_with_a_byte_order_mark_are_read_without_it(tmp_path: Path, run: R
 @pytest.mark.parametrize(
     ("puzzle", "options", "said"),
     [
-        ("arc", ("--train", "4"), "--train says nothing about arc"),
-        ("sudoku-4x4", ("--augment", "4"), "--augment says nothing about sudoku-4x4"),
-        ("arc", ("--dataset", "/nowhere"), "there is no /nowhere"),
+        ("arc", ("--train", "4"), "--train does not apply to arc"),
+        ("sudoku-4x4", ("--augment", "4"), "--augment does not apply to sudoku-4x4"),
+        ("arc", ("--dataset", "/nowhere"), "/nowhere does not exist"),
         ("chess", (), "use one of sudoku"),
     ],
 )
@@ -270,7 +270,7 @@ def test_labels_that_are_no_grid_and_test_questions_in_train_are_faults_of_arc(t
     write_split(tmp_path, "train", rows[1:], broken[1:], puzzle=arc)
     assert inspect(tmp_path).faults == [
         "1 labels of train are wrong, the first at index 1.",
-        "2 test questions stand in train under the same puzzle id.",
+        "2 test questions are in train under the same puzzle id.",
     ]
 
 
@@ -284,7 +284,7 @@ def test_sizes_that_several_puzzles_share_ask_for_the_name(
     meta = open_split(tmp_path / "data", "train").meta
     assert puzzle_at(tmp_path / "data", meta).name == "twin"
     (tmp_path / "data" / "recipe.json").unlink()
-    with pytest.raises(DatasetError, match="sudoku-4x4 and twin have vocabulary 6 and length 16; say which one"):
+    with pytest.raises(DatasetError, match="sudoku-4x4 or twin, which all have vocabulary 6 and length 16; choose"):
         puzzle_at(tmp_path / "data", meta)
 
 
@@ -294,7 +294,7 @@ def test_import_tells_what_it_left_out_and_ends_with_1(tmp_path: Path, run: Run)
     asked = ("import", tmp_path / "x.ndjson", "sudoku-4x4", "--split", "train")
     said = run(*asked, "--out", tmp_path / "data", code=1)
     assert "1 training and 0 test examples" in said.out
-    assert "line 2: there is no object" in said.err
+    assert "line 2: the value is not an object" in said.err
     run(*asked[:-1], "half", "--out", tmp_path / "other", code=2)
 
 
@@ -309,7 +309,7 @@ def test_command_builds_inspects_and_shows(tmp_path: Path, run: Run) -> None:
     run("show", out, "--index", "4", code=2)
     for name in ("inspect", "show"):
         said = run(name, out, "--puzzle", "sudoku", code=2).err
-        assert "has vocabulary 6 and length 16, which sudoku has not" in said
+        assert "has vocabulary 6 and length 16, but sudoku has others" in said
 
 
 def test_inspect_command_ends_with_1_on_a_fault(tmp_path: Path, run: Run) -> None:

@@ -146,7 +146,7 @@ def test_missing_and_broken_files_are_refused(tmp_path: Path, name: str) -> None
 def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path)
     np.save(path / "train" / "all__inputs.npy", np.array([[{}] * 16] * 4), allow_pickle=True)
-    with pytest.raises(DatasetError, match="cannot be read"):
+    with pytest.raises(DatasetError, match="cannot read"):
         open_split(path, "train")
 
 

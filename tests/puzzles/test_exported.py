@@ -47,7 +47,7 @@ def test_bad_puzzles_are_named_and_left_out(tmp_path: Path) -> None:
     imported = import_file(tmp_path / "x.ndjson", SUDOKU, tmp_path / "data", split="train")
     assert (imported.num_train, imported.num_test) == (1, 0)
     assert [fault.partition(":")[0] for fault in imported.faults] == ["line 2", "line 3", "line 5", "line 6"]
-    assert "no object with puzzle and solution" in imported.faults[0]
+    assert "not an object with puzzle and solution" in imported.faults[0]
     assert "does not solve" in imported.faults[3]
     assert imported.fingerprint == fingerprint(tmp_path / "data")
 

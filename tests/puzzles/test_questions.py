@@ -70,7 +70,7 @@ def test_a_name_of_another_puzzle_is_refused(name: str) -> None:
 def test_a_data_set_of_another_puzzle_is_refused(tmp_path: Path) -> None:
     same_size = Sudoku(name="sudoku-x", box_rows=2, box_cols=2)
     data = write_data(tmp_path / "data", same_size, "sudoku-x")
-    with pytest.raises(ValueError, match="holds sudoku-x where the model is for sudoku-4x4"):
+    with pytest.raises(ValueError, match="holds sudoku-x, but the model is for sudoku-4x4"):
         found(data)
 
 

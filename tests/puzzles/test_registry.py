@@ -22,7 +22,7 @@ def test_mazes_and_cities_of_any_size_are_found() -> None:
     assert registry.get("logistics-7x9").seq_len == 63
     assert registry.get("maze-30x30") is registry.get("maze")
     for name in ("maze-3x8", "maze-31x31", "maze-012x8", "sudoku-8x8"):
-        with pytest.raises(PuzzleError, match=f"there is no puzzle '{name}'"):
+        with pytest.raises(PuzzleError, match=f"the puzzle '{name}' does not exist"):
             registry.get(name)
 
 

@@ -32,7 +32,7 @@ def test_rows_are_read_as_tokens_with_their_ratings(tmp_path: Path) -> None:
     [
         ("made,1.3.,1234341221434321,0", "in the question the text has 4 characters"),
         ("made,1.3.34122143432.,123,0", "in the answer the text has 3 characters"),
-        ("made,1.3.34122143432.,1234341221434321", "there are 3 columns"),
+        ("made,1.3.34122143432.,1234341221434321", "the row has 3 columns"),
         ("made,1.3.34122143432.,1234341221434321,hard", "the rating is 'hard'"),
         ("made,1.3.34122143432.,1234341221434321,-1", "the rating is '-1'"),
         ("made,1.x.34122143432.,1234341221434321,0", "in the question the cell at row 1, column 3 is 'x'"),
@@ -68,7 +68,7 @@ def test_mazes_are_read_in_the_same_form_with_the_spaces_at_their_ends(tmp_path:
 
 
 def test_puzzles_without_this_form_say_so(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="arc has no CSV form"):
+    with pytest.raises(DatasetError, match="arc does not have a CSV form"):
         read_csv(written(tmp_path, HEADER, GOOD[0]), registry.get("arc"))
 
 
