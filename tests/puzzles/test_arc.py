@@ -59,7 +59,9 @@ def test_a_grid_is_found_wherever_it_stands(grid: Grid, top: int, left: int) -> 
 
 
 @given(st.lists(st.integers(-3, 14), min_size=16, max_size=16))
-def test_garbage_decodes_to_the_largest_box_of_colours_as_the_published_scoring_finds_it(tokens: list[int]) -> None:
+def test_garbage_decodes_to_the_largest_box_of_colours_as_the_published_scoring_finds_it(
+    tokens: list[int],
+) -> None:
     tokens_T = np.array(tokens)
     canvas, best = tokens_T.reshape(4, 4), (0, 0)
     for height in range(1, 5):
@@ -85,7 +87,12 @@ def test_a_broken_canvas_is_no_grid() -> None:
     "asked",
     [
         {"task": "00d62c1b", "input": [[0, 1], [2, 3], [4, 5]]},
-        {"id": "00d62c1b", "train": [], "test": [{"input": [[9]]}, {"input": [[0, 1], [2, 3], [4, 5]]}], "index": 1},
+        {
+            "id": "00d62c1b",
+            "train": [],
+            "test": [{"input": [[9]]}, {"input": [[0, 1], [2, 3], [4, 5]]}],
+            "index": 1,
+        },
         {"name": "00d62c1b", "test": [{"input": [[0, 1], [2, 3], [4, 5]], "output": [[1]]}]},
         {"task": "00d62c1b", "input": ["01", "23", "45"]},
         {"task": "00d62c1b", "input": "0 1\n2 3\n4 5\n"},
@@ -100,10 +107,19 @@ def test_every_form_of_a_question_is_read(asked: dict[str, object]) -> None:
 
 def test_answers_are_written_as_the_question_was() -> None:
     answer = np.array([[1, 2], [3, 4]], dtype=np.int8)
-    forms: list[tuple[object, object]] = [([[0]], [[1, 2], [3, 4]]), (["0"], ["12", "34"]), ("0", "12\n34")]
+    forms: list[tuple[object, object]] = [
+        ([[0]], [[1, 2], [3, 4]]),
+        (["0"], ["12", "34"]),
+        ("0", "12\n34"),
+    ]
     for asked, expected in forms:
         assert SMALL.write(answer, SMALL.parse({"task": "x", "input": asked}).notation) == expected
-    assert SMALL.write(np.zeros((0, 0), dtype=np.int8), SMALL.parse({"task": "x", "input": [[0]]}).notation) == []
+    assert (
+        SMALL.write(
+            np.zeros((0, 0), dtype=np.int8), SMALL.parse({"task": "x", "input": [[0]]}).notation
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +173,9 @@ def test_a_variant_is_undone_exactly_and_told_by_its_name(grid: Grid, variant: V
 def test_names_of_both_builders_are_read() -> None:
     variant = Variant(turn=3, colours=(0, 2, 1, 3, 4, 5, 6, 7, 8, 9))
     assert variant.name("a_b") == "a_b_t3_0213456789"
-    assert variant_of("a_b_t3_0213456789") == variant_of("a_b|||t3|||0213456789") == ("a_b", variant)
+    assert (
+        variant_of("a_b_t3_0213456789") == variant_of("a_b|||t3|||0213456789") == ("a_b", variant)
+    )
     assert variant_of("a_b_t3_0013456789") == ("a_b_t3_0013456789", Variant())
 
 
@@ -178,7 +196,10 @@ def test_a_symmetry_is_undone_exactly_wherever_the_grids_stand(
 def test_variants_and_places_share_their_equivalence_number(
     asked: Grid, told: Grid, variant: Variant, seed: int
 ) -> None:
-    pair = [np.stack([SMALL.encode(change(grid)) for change in (np.copy, variant.apply)]) for grid in (asked, told)]
+    pair = [
+        np.stack([SMALL.encode(change(grid)) for change in (np.copy, variant.apply)])
+        for grid in (asked, told)
+    ]
     moved = SMALL.augment_BT(np.random.default_rng(seed), *pair)
     numbers = {int(number) for rows in (pair, moved) for number in SMALL.equivalence_hash_B(*rows)}
     assert len(numbers) == 1
@@ -186,17 +207,27 @@ def test_variants_and_places_share_their_equivalence_number(
 
 def test_different_pairs_have_different_equivalence_numbers() -> None:
     rng = np.random.default_rng(0)
-    rows = [SMALL.encode(rng.integers(10, size=rng.integers(1, 5, size=2)).astype(np.int8)) for _ in range(400)]
+    rows = [
+        SMALL.encode(rng.integers(10, size=rng.integers(1, 5, size=2)).astype(np.int8))
+        for _ in range(400)
+    ]
     inputs_BT, labels_BT = np.stack(rows[:200]), np.stack(rows[200:])
     distinct = len({(a.tobytes(), b.tobytes()) for a, b in zip(inputs_BT, labels_BT, strict=True)})
-    assert len(np.unique(SMALL.equivalence_hash_B(inputs_BT, labels_BT))) >= distinct - 5  # a few small pairs are alike
-    assert not (SMALL.equivalence_hash_B(inputs_BT, labels_BT) == SMALL.equivalence_hash_B(labels_BT, inputs_BT)).all()
+    assert (
+        len(np.unique(SMALL.equivalence_hash_B(inputs_BT, labels_BT))) >= distinct - 5
+    )  # a few small pairs are alike
+    assert not (
+        SMALL.equivalence_hash_B(inputs_BT, labels_BT)
+        == SMALL.equivalence_hash_B(labels_BT, inputs_BT)
+    ).all()
 
 
 @settings(max_examples=50, deadline=None)
 @given(grids(), grids(), st.integers(0, 9999))
 @example(np.zeros((9, 9), np.int8), np.zeros((9, 10), np.int8), 0)  # no pad beside the answer
-def test_training_moves_both_grids_to_one_place_where_they_fit(asked: Grid, told: Grid, seed: int) -> None:
+def test_training_moves_both_grids_to_one_place_where_they_fit(
+    asked: Grid, told: Grid, seed: int
+) -> None:
     inputs_BT, labels_BT = (np.stack([SMALL.encode(grid)] * 8) for grid in (asked, told))
     labels_BT[labels_BT == 0] = IGNORE
     moved, targets = SMALL.augment_BT(np.random.default_rng(seed), inputs_BT, labels_BT)
@@ -219,17 +250,23 @@ def test_a_task_has_no_more_variants_than_look_different() -> None:
     rng = np.random.default_rng(0)
     plain = np.zeros((2, 2), dtype=np.int8)
     assert variants_of([(plain, plain)], 50, rng) == [Variant()]
-    assert len(variants_of([(plain, np.ones((2, 2), dtype=np.int8))], 50, rng)) == 9  # one colour, nine names for it
+    assert (
+        len(variants_of([(plain, np.ones((2, 2), dtype=np.int8))], 50, rng)) == 9
+    )  # one colour, nine names for it
     crossed = np.array([[1, 0], [0, 0]], dtype=np.int8)
     assert len(variants_of([(crossed, plain)], 100, rng)) == 36  # four corners, nine colours
 
 
 def test_variants_of_a_task_are_distinct_whichever_pair_comes_first() -> None:
     rng = np.random.default_rng(1)
-    pairs = [(rng.integers(3, size=(3, 2)).astype(np.int8), rng.integers(3, size=(2, 2)).astype(np.int8)) for _ in "ab"]
+    pairs = [
+        (rng.integers(3, size=(3, 2)).astype(np.int8), rng.integers(3, size=(2, 2)).astype(np.int8))
+        for _ in "ab"
+    ]
     found = variants_of(pairs, 100, rng)
     images = {
-        tuple(sorted((variant.apply(q).tobytes(), variant.apply(a).tobytes()) for q, a in pairs)) for variant in found
+        tuple(sorted((variant.apply(q).tobytes(), variant.apply(a).tobytes()) for q, a in pairs))
+        for variant in found
     }
     assert len(images) == len(found) == 101
 
@@ -240,7 +277,9 @@ def test_nothing_is_proven_generated_or_revealed() -> None:
     assert not SMALL.proof_exists
     with pytest.raises(PuzzleError, match="hrm-data build arc-10x10"):
         SMALL.generate(np.random.default_rng(0), "easy")
-    assert (SMALL.reveal_BT(np.random.default_rng(0), tokens_BT, tokens_BT, np.array([3])) == tokens_BT).all()
+    assert (
+        SMALL.reveal_BT(np.random.default_rng(0), tokens_BT, tokens_BT, np.array([3])) == tokens_BT
+    ).all()
 
 
 def test_the_registered_canvases_have_the_published_sizes() -> None:

@@ -45,7 +45,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def recipe(folder: Path, augment: int = 20, **changes: object) -> ArcRecipe:
-    return ArcRecipe(**{"puzzle": "arc-10x10", "dataset": str(folder), "augment": augment, **changes})  # type: ignore[arg-type]
+    return ArcRecipe(
+        **{"puzzle": "arc-10x10", "dataset": str(folder), "augment": augment, **changes}
+    )  # type: ignore[arg-type]
 
 
 def names_of(path: Path, split: Split) -> list[str]:
@@ -68,8 +70,13 @@ def test_splits_follow_the_published_rules(folder: Path, tmp_path: Path) -> None
     assert of_test == {"ccc": 42}
     assert train.group_offsets.tolist() == [0, 21, 42, 63]
     assert test.group_offsets.tolist() == [0, 21]
-    assert set(test.puzzle_ids_N.tolist()) == set(range(43, 64))  # the ids their demonstrations are trained under
-    classes = [set(SMALL.equivalence_hash_B(split.inputs_NT, split.labels_NT).tolist()) for split in (train, test)]
+    assert set(test.puzzle_ids_N.tolist()) == set(
+        range(43, 64)
+    )  # the ids their demonstrations are trained under
+    classes = [
+        set(SMALL.equivalence_hash_B(split.inputs_NT, split.labels_NT).tolist())
+        for split in (train, test)
+    ]
     assert not classes[0] & classes[1]
 
 
@@ -113,14 +120,19 @@ def test_every_field_is_that_of_the_published_layout(folder: Path, tmp_path: Pat
     assert arrays["all__puzzle_indices"].tolist() == list(range(0, 43, 2))
 
 
-def test_each_row_is_its_variant_of_a_pair_and_stands_where_published(folder: Path, tmp_path: Path) -> None:
+def test_each_row_is_its_variant_of_a_pair_and_stands_where_published(
+    folder: Path, tmp_path: Path
+) -> None:
     build_arc(recipe(folder), SMALL, tmp_path / "data")
     sources = {task.name: task for task in read_tasks(str(folder))}
     for name, split in ((name, open_split(tmp_path / "data", name)) for name in ("train", "test")):
         starts = set()
         for row, puzzle in enumerate(names_of(tmp_path / "data", split)):
             source, variant = variant_of(puzzle)
-            found = tuple(variant.invert(SMALL.decode(rows[row])) for rows in (split.inputs_NT, split.labels_NT))
+            found = tuple(
+                variant.invert(SMALL.decode(rows[row]))
+                for rows in (split.inputs_NT, split.labels_NT)
+            )
             pairs = sources[source].tests if name == "test" else sources[source].pairs
             assert any(all(map(np.array_equal, found, pair)) for pair in pairs)
             starts.add(int(np.argmax(split.inputs_NT[row] >= 2)))
@@ -134,11 +146,15 @@ def test_each_row_is_its_variant_of_a_pair_and_stands_where_published(folder: Pa
 
 
 @pytest.mark.process
-def test_result_depends_on_the_seed_and_not_on_workers_or_other_tasks(folder: Path, tmp_path: Path) -> None:
+def test_result_depends_on_the_seed_and_not_on_workers_or_other_tasks(
+    folder: Path, tmp_path: Path
+) -> None:
     one = build_arc(recipe(folder), SMALL, tmp_path / "one", num_workers=1)
     two = build_arc(recipe(folder), SMALL, tmp_path / "two", num_workers=2)
     assert one == two
-    assert build_arc(recipe(folder, seed=1), SMALL, tmp_path / "seed").fingerprint != one.fingerprint
+    assert (
+        build_arc(recipe(folder, seed=1), SMALL, tmp_path / "seed").fingerprint != one.fingerprint
+    )
     build_arc(recipe(folder, tasks="ccc"), SMALL, tmp_path / "few")
     alone, among = (open_split(tmp_path / name, "test") for name in ("few", "one"))
     assert np.array_equal(alone.inputs_NT, among.inputs_NT)
@@ -183,7 +199,10 @@ def test_tasks_are_chosen_by_number_names_or_file(folder: Path, tmp_path: Path) 
         ("[]", "does not hold a JSON object"),
         ('{"train": []}', "not an ARC task"),
         ('{"train": [], "test": []}', "no demonstrations"),
-        ('{"train": [{"input": [[1]], "output": [[10]]}], "test": []}', "the cell at row 1, column 1 is 10"),
+        (
+            '{"train": [{"input": [[1]], "output": [[10]]}], "test": []}',
+            "the cell at row 1, column 1 is 10",
+        ),
     ],
 )
 def test_faulty_task_files_are_refused_by_name(tmp_path: Path, content: str, problem: str) -> None:
@@ -206,7 +225,9 @@ def test_sources_that_are_not_there_are_refused_with_the_remedy(
         read_tasks(str(folder))
 
 
-def test_a_set_without_held_out_answers_is_refused_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+def test_a_set_without_held_out_answers_is_refused_and_leaves_nothing(
+    folder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(DatasetError, match="the test split would be empty"):
         build_arc(recipe(folder, tasks="aaa,bbb"), SMALL, tmp_path / "data")
     with pytest.raises(DatasetError, match="fit tiny"):

@@ -27,24 +27,34 @@ def test_result_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None
 
 
 def test_another_seed_gives_other_puzzles(tmp_path: Path) -> None:
-    recipes = [DataRecipe(puzzle="sudoku-4x4", num_train=5, num_test=5, seed=seed) for seed in (1, 2)]
+    recipes = [
+        DataRecipe(puzzle="sudoku-4x4", num_train=5, num_test=5, seed=seed) for seed in (1, 2)
+    ]
     assert len({build(recipe, tmp_path / str(recipe.seed)).fingerprint for recipe in recipes}) == 2
 
 
 @pytest.mark.parametrize("puzzle", ["sudoku-4x4", "sudoku-6x6"])
-def test_test_split_shares_no_equivalence_class_with_any_training_split(tmp_path: Path, puzzle: str) -> None:
+def test_test_split_shares_no_equivalence_class_with_any_training_split(
+    tmp_path: Path, puzzle: str
+) -> None:
     kind = registry.get(puzzle)
     classes: dict[str, set[int]] = {"train": set(), "test": set()}
     for seed in (1, 2):
         build(DataRecipe(puzzle=puzzle, num_train=60, num_test=30, seed=seed), tmp_path / str(seed))
         for name, seen in classes.items():
             split = open_split(tmp_path / str(seed), name)
-            seen |= set(kind.equivalence_hash_B(split.inputs(slice(None)), split.labels(slice(None))).tolist())
+            seen |= set(
+                kind.equivalence_hash_B(
+                    split.inputs(slice(None)), split.labels(slice(None))
+                ).tolist()
+            )
     assert classes["train"] & classes["test"] == set()
 
 
 def test_stopped_build_continues_with_the_finished_chunks(tmp_path: Path) -> None:
-    make = partial(generated, registry.get("sudoku-4x4"), directory=tmp_path, is_test=False, difficulty="easy")
+    make = partial(
+        generated, registry.get("sudoku-4x4"), directory=tmp_path, is_test=False, difficulty="easy"
+    )
     first = make(sources.CHUNK)
     (file,) = tmp_path.iterdir()
     kept = file.stat().st_mtime_ns
@@ -57,20 +67,29 @@ def test_stopped_build_continues_with_the_finished_chunks(tmp_path: Path) -> Non
 
 def test_training_rows_equivalent_to_test_rows_are_left_out(tmp_path: Path) -> None:
     header, row = "source,question,answer,rating", "made,1.3.34122143432.,1234341221434321,0"
-    turned = row.replace("1", "x").replace("2", "1").replace("x", "2")  # the same puzzle with 1 and 2 exchanged
+    turned = (
+        row.replace("1", "x").replace("2", "1").replace("x", "2")
+    )  # the same puzzle with 1 and 2 exchanged
     other = "made,.234341221434321,1234341221434321,0"
     (tmp_path / "train.csv").write_text("\n".join((header, turned, other)) + "\n")
     (tmp_path / "test.csv").write_text("\n".join((header, row)) + "\n")
     files = {"csv_train": str(tmp_path / "train.csv"), "csv_test": str(tmp_path / "test.csv")}
-    built = build(DataRecipe(puzzle="sudoku-4x4", num_train=0, num_test=0, **files), tmp_path / "data")
+    built = build(
+        DataRecipe(puzzle="sudoku-4x4", num_train=0, num_test=0, **files), tmp_path / "data"
+    )
     assert (built.num_train, built.num_test, built.num_left_out) == (1, 1, 1)
 
 
 def test_recipes_that_cannot_be_followed_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="the test split would be empty"):
         build(DataRecipe(puzzle="sudoku-4x4", num_train=1, num_test=0), tmp_path / "data")
-    with pytest.raises(PuzzleError, match="not have the difficulty 'absurd'; use mixed, or one or more of easy"):
-        build(DataRecipe(puzzle="sudoku-4x4", num_train=1, num_test=1, difficulty="easy,absurd"), tmp_path / "other")
+    with pytest.raises(
+        PuzzleError, match="not have the difficulty 'absurd'; use mixed, or one or more of easy"
+    ):
+        build(
+            DataRecipe(puzzle="sudoku-4x4", num_train=1, num_test=1, difficulty="easy,absurd"),
+            tmp_path / "other",
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -84,5 +103,9 @@ def test_inspection_finds_wrong_labels_and_shared_questions(tmp_path: Path) -> N
     labels_NT[1] = labels_NT[1, ::-1] % 4 + 2
     write_split(tmp_path / "bad", "train", inputs_NT[:3], labels_NT[:3], puzzle=kind)
     report = inspect(tmp_path / "bad")
-    assert (report.num_shared, report.splits[0].num_wrong, report.splits[0].first_wrong) == (3, 1, 1)
+    assert (report.num_shared, report.splits[0].num_wrong, report.splits[0].first_wrong) == (
+        3,
+        1,
+        1,
+    )
     assert len(report.faults) == 2

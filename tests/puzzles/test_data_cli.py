@@ -100,7 +100,9 @@ def test_csv_rows_come_alone_unless_puzzles_are_asked_for(tmp_path: Path, run: R
 
 def test_a_sample_of_csv_rows_is_the_same_for_a_seed(tmp_path: Path, run: Run) -> None:
     train, test = csv_files(tmp_path)
-    train.write_text("\n".join([HEADER, *(ROWS[0].replace(",0", f",{rating}") for rating in range(20))]))
+    train.write_text(
+        "\n".join([HEADER, *(ROWS[0].replace(",0", f",{rating}") for rating in range(20))])
+    )
     for name in "ab":
         options = ("--csv-train", train, "--csv-test", test, "--csv-sample", 5)
         run("build", "sudoku-4x4", "--out", tmp_path / name, *options)
@@ -125,18 +127,25 @@ def hub_client(folder: Path | None) -> ModuleType:
     return client
 
 
-def test_published_sets_are_fetched_and_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+def test_published_sets_are_fetched_and_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
     csv_files(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub_client(tmp_path))
     run("build", "sudoku-4x4", "--out", tmp_path / "a", "--source", "hub:org/name")
     assert [len(open_split(tmp_path / "a", split)) for split in ("train", "test")] == [1, 1]
 
 
-def test_a_hub_that_cannot_be_had_is_one_sentence_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_cannot_be_had_is_one_sentence_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(DatasetError, match="write hub:ORG/NAME"):
         downloaded("hub:name")
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub_client(None))
-    with pytest.raises(DatasetError, match=r"cannot fetch hub:org/name \(no route to host\); .* or download train.csv"):
+    with pytest.raises(
+        DatasetError,
+        match=r"cannot fetch hub:org/name \(no route to host\); .* or download train.csv",
+    ):
         downloaded("hub:org/name")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(DatasetError, match=r"pip install 'hrm-edge\[hub\]'"):
@@ -163,9 +172,16 @@ def test_a_hub_that_redirects_without_end_is_one_sentence(tmp_path: Path) -> Non
     pytest.importorskip("huggingface_hub")
     with ThreadingHTTPServer(("127.0.0.1", 0), Loop) as hub:
         threading.Thread(target=hub.serve_forever, daemon=True).start()
-        places = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(tmp_path / "hub")}
-        asked = command("data", "build", "sudoku", "--out", tmp_path / "data", "--source", "hub:org/name")
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, env={**os.environ, **places})
+        places = {
+            "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}",
+            "HF_HOME": str(tmp_path / "hub"),
+        }
+        asked = command(
+            "data", "build", "sudoku", "--out", tmp_path / "data", "--source", "hub:org/name"
+        )
+        done = subprocess.run(
+            asked, capture_output=True, text=True, timeout=60, env={**os.environ, **places}
+        )
         hub.shutdown()
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "cannot fetch hub:org/name (Exceeded" in done.stderr
@@ -205,7 +221,11 @@ def test_a_data_set_with_a_file_of_nonsense_is_shown_or_refused_in_one_sentence(
 ) -> None:
     run("build", "sudoku-4x4", "--out", tmp_path / "data", "--train", 1, "--test", 1)
     meta = tmp_path / "data" / name
-    values = json.loads(meta.read_text()) if content.startswith("{") and name != "identifiers.json" else {}
+    values = (
+        json.loads(meta.read_text())
+        if content.startswith("{") and name != "identifiers.json"
+        else {}
+    )
     meta.write_text(json.dumps({**values, **json.loads(content)}) if values else content)
     is_needed = name == "train/dataset.json"
     said = run("show", tmp_path / "data", "--split", "train", code=2 if is_needed else 0).err
@@ -213,9 +233,21 @@ def test_a_data_set_with_a_file_of_nonsense_is_shown_or_refused_in_one_sentence(
 
 
 def test_names_of_a_data_set_command_no_terminal(tmp_path: Path, run: Run) -> None:
-    rows = [{"puzzle": {"task": name, "input": [[1]]}, "solution": [[2]]} for name in ("good", "\x1b[31m\u202e")]
+    rows = [
+        {"puzzle": {"task": name, "input": [[1]]}, "solution": [[2]]}
+        for name in ("good", "\x1b[31m\u202e")
+    ]
     (tmp_path / "x.json").write_text(json.dumps(rows))
-    told = run("import", tmp_path / "x.json", "arc-7x7", "--split", "train", "--out", tmp_path / "data", code=1)
+    told = run(
+        "import",
+        tmp_path / "x.json",
+        "arc-7x7",
+        "--split",
+        "train",
+        "--out",
+        tmp_path / "data",
+        code=1,
+    )
     assert r"'\x1b[31m\u202e' is not the name of a task" in told.err
     (tmp_path / "data" / "identifiers.json").write_text(json.dumps(["<blank>", "\x1b[31m\u202e"]))
     assert r"\x1b[31m\u202e" in run("show", tmp_path / "data", "--split", "train").out
@@ -224,7 +256,9 @@ def test_names_of_a_data_set_command_no_terminal(tmp_path: Path, run: Run) -> No
 def test_files_with_a_byte_order_mark_are_read_without_it(tmp_path: Path, run: Run) -> None:
     train, test = csv_files(tmp_path)
     question, answer = ROWS[0].split(",")[1:3]
-    (tmp_path / "x.ndjson").write_text(json.dumps({"puzzle": question, "solution": answer}), encoding="utf-8-sig")
+    (tmp_path / "x.ndjson").write_text(
+        json.dumps({"puzzle": question, "solution": answer}), encoding="utf-8-sig"
+    )
     for file in (train, test):
         file.write_text(file.read_text(), encoding="utf-8-sig")
     run("build", "sudoku-4x4", "--out", tmp_path / "a", "--csv-train", train, "--csv-test", test)
@@ -252,16 +286,25 @@ def test_arc_is_built_inspected_and_shown(tmp_path: Path, run: Run) -> None:
     other = {"input": [[3, 3]], "output": [[3], [3]]}
     for split, name in (("training", "aaa"), ("evaluation", "bbb")):
         (tmp_path / "tasks" / split).mkdir(parents=True)
-        pairs = [pair, other] if split == "training" else [{"input": [[5]], "output": [[6, 6]]}, other]
-        (tmp_path / "tasks" / split / f"{name}.json").write_text(json.dumps({"train": pairs[:1], "test": pairs[1:]}))
+        pairs = (
+            [pair, other] if split == "training" else [{"input": [[5]], "output": [[6, 6]]}, other]
+        )
+        (tmp_path / "tasks" / split / f"{name}.json").write_text(
+            json.dumps({"train": pairs[:1], "test": pairs[1:]})
+        )
     options = ("--dataset", tmp_path / "tasks", "--augment", 5)
-    assert "2 tasks in 12 variants" in run("build", "arc-10x10", "--out", tmp_path / "data", *options).out
+    assert (
+        "2 tasks in 12 variants"
+        in run("build", "arc-10x10", "--out", tmp_path / "data", *options).out
+    )
     report = json.loads(run("inspect", tmp_path / "data", "--json").out)
     assert (report["puzzle"], report["num_shared"], report["num_equivalent"]) == ("arc-10x10", 0, 6)
     assert "train 0, aaa" in run("show", tmp_path / "data", "--split", "train", "--count", 2).out
 
 
-def test_labels_that_are_no_grid_and_test_questions_in_train_are_faults_of_arc(tmp_path: Path) -> None:
+def test_labels_that_are_no_grid_and_test_questions_in_train_are_faults_of_arc(
+    tmp_path: Path,
+) -> None:
     arc = registry.get("arc-10x10")
     rows = np.stack([arc.encode(np.full((2, 3), value, dtype=np.int8)) for value in range(3)])
     write_split(tmp_path, "test", rows, rows, puzzle=arc)
@@ -284,13 +327,17 @@ def test_sizes_that_several_puzzles_share_ask_for_the_name(
     meta = open_split(tmp_path / "data", "train").meta
     assert puzzle_at(tmp_path / "data", meta).name == "twin"
     (tmp_path / "data" / "recipe.json").unlink()
-    with pytest.raises(DatasetError, match="sudoku-4x4 or twin, which all have vocabulary 6 and length 16; choose"):
+    with pytest.raises(
+        DatasetError, match="sudoku-4x4 or twin, which all have vocabulary 6 and length 16; choose"
+    ):
         puzzle_at(tmp_path / "data", meta)
 
 
 def test_import_tells_what_it_left_out_and_ends_with_1(tmp_path: Path, run: Run) -> None:
     question, answer = ROWS[0].split(",")[1:3]
-    (tmp_path / "x.ndjson").write_text(json.dumps({"puzzle": question, "solution": answer}) + "\nnonsense\n")
+    (tmp_path / "x.ndjson").write_text(
+        json.dumps({"puzzle": question, "solution": answer}) + "\nnonsense\n"
+    )
     asked = ("import", tmp_path / "x.ndjson", "sudoku-4x4", "--split", "train")
     said = run(*asked, "--out", tmp_path / "data", code=1)
     assert "1 training and 0 test examples" in said.out
@@ -315,4 +362,7 @@ def test_command_builds_inspects_and_shows(tmp_path: Path, run: Run) -> None:
 def test_inspect_command_ends_with_1_on_a_fault(tmp_path: Path, run: Run) -> None:
     tokens_NT = np.full((2, 16), 2)
     write_split(tmp_path, "train", tokens_NT, tokens_NT, puzzle=registry.get("sudoku-4x4"))
-    assert "FAULT: 2 labels of train are wrong, the first at index 0." in run("inspect", tmp_path, code=1).out
+    assert (
+        "FAULT: 2 labels of train are wrong, the first at index 0."
+        in run("inspect", tmp_path, code=1).out
+    )

@@ -25,7 +25,9 @@ INPUTS_NT = np.where(np.arange(16) % 4 == np.arange(4)[:, None], 1, LABELS_NT)
 def written(path: Path) -> Path:
     """Two groups of two variants each."""
     layout = replace(Layout.of_originals(4), group_offsets=np.arange(0, 5, 2))
-    write_split(path, "train", INPUTS_NT, LABELS_NT, puzzle=PUZZLE, ratings_N=np.arange(4), layout=layout)
+    write_split(
+        path, "train", INPUTS_NT, LABELS_NT, puzzle=PUZZLE, ratings_N=np.arange(4), layout=layout
+    )
     write_identifiers(path)
     return path
 
@@ -107,7 +109,9 @@ def test_ignored_labels_become_minus_100_and_only_when_there_is_such_an_id(tmp_p
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     ignoring = open_split(published(tmp_path / "a", dtype=np.uint8, with_total=False), "test")
-    plain = open_split(published(tmp_path / "b", dtype=np.uint8, with_total=False, ignore=None), "test")
+    plain = open_split(
+        published(tmp_path / "b", dtype=np.uint8, with_total=False, ignore=None), "test"
+    )
     assert (ignoring.labels(slice(None)) == np.where(INPUTS_NT[:3] == 1, LABELS_NT[:3], -100)).all()
     assert (plain.labels(slice(None)) == np.where(INPUTS_NT[:3] == 1, LABELS_NT[:3], 0)).all()
 

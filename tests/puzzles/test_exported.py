@@ -21,7 +21,11 @@ def exported(count: int) -> list[dict[str, object]]:
     rng = np.random.default_rng(0)
     examples = [SUDOKU.generate(rng, difficulties_of(SUDOKU, MIXED)[0]) for _ in range(count)]
     return [
-        {"puzzle": SUDOKU.write(example.question, ROWS), "solution": SUDOKU.write(example.answer, ROWS), "more": 1}
+        {
+            "puzzle": SUDOKU.write(example.question, ROWS),
+            "solution": SUDOKU.write(example.answer, ROWS),
+            "more": 1,
+        }
         for example in examples
     ]
 
@@ -30,7 +34,9 @@ def test_a_list_and_lines_make_the_same_data_set(tmp_path: Path) -> None:
     objects = exported(20)
     (tmp_path / "a.json").write_text(json.dumps(objects))
     (tmp_path / "b.ndjson").write_text("\n".join(map(json.dumps, objects)) + "\n\n")
-    made = [import_file(tmp_path / name, SUDOKU, tmp_path / name[0]) for name in ("a.json", "b.ndjson")]
+    made = [
+        import_file(tmp_path / name, SUDOKU, tmp_path / name[0]) for name in ("a.json", "b.ndjson")
+    ]
     assert made[0].num_train + made[0].num_test == 20
     assert min(made[0].num_train, made[0].num_test) > 0
     assert np.array_equal(*(open_split(tmp_path / name, "train").inputs_NT for name in "ab"))
@@ -41,12 +47,25 @@ def test_a_list_and_lines_make_the_same_data_set(tmp_path: Path) -> None:
 
 def test_bad_puzzles_are_named_and_left_out(tmp_path: Path) -> None:
     good, other, wrong = exported(3)
-    wrong["solution"] = other["solution"] if other["solution"] != wrong["solution"] else good["solution"]
-    lines = [json.dumps(good), "{", json.dumps({"puzzle": "1"}), "", json.dumps({"puzzle": "12", "solution": "1"})]
+    wrong["solution"] = (
+        other["solution"] if other["solution"] != wrong["solution"] else good["solution"]
+    )
+    lines = [
+        json.dumps(good),
+        "{",
+        json.dumps({"puzzle": "1"}),
+        "",
+        json.dumps({"puzzle": "12", "solution": "1"}),
+    ]
     (tmp_path / "x.ndjson").write_text("\n".join([*lines, json.dumps(wrong)]))
     imported = import_file(tmp_path / "x.ndjson", SUDOKU, tmp_path / "data", split="train")
     assert (imported.num_train, imported.num_test) == (1, 0)
-    assert [fault.partition(":")[0] for fault in imported.faults] == ["line 2", "line 3", "line 5", "line 6"]
+    assert [fault.partition(":")[0] for fault in imported.faults] == [
+        "line 2",
+        "line 3",
+        "line 5",
+        "line 6",
+    ]
     assert "not an object with puzzle and solution" in imported.faults[0]
     assert "does not solve" in imported.faults[3]
     assert imported.fingerprint == fingerprint(tmp_path / "data")
@@ -61,7 +80,10 @@ def test_a_file_without_a_good_puzzle_is_refused_and_leaves_nothing(tmp_path: Pa
 
 
 def test_puzzles_of_one_task_share_its_id(tmp_path: Path) -> None:
-    objects = [{"puzzle": {"task": name, "input": [[n]]}, "solution": [[n, n]]} for n, name in enumerate("baba")]
+    objects = [
+        {"puzzle": {"task": name, "input": [[n]]}, "solution": [[n, n]]}
+        for n, name in enumerate("baba")
+    ]
     (tmp_path / "x.json").write_text(json.dumps(objects))
     import_file(tmp_path / "x.json", registry.get("arc-10x10"), tmp_path / "data", split="test")
     split = open_split(tmp_path / "data", "test")
@@ -75,6 +97,9 @@ def test_puzzles_of_one_task_share_its_id(tmp_path: Path) -> None:
 def test_text_is_read_as_well_as_lists(tmp_path: Path) -> None:
     maze = registry.get("maze-10x10")
     example = maze.generate(np.random.default_rng(0), maze.difficulties[0])
-    question, answer = ("".join(" #SGo"[value] for value in grid.flat) for grid in (example.question, example.answer))
+    question, answer = (
+        "".join(" #SGo"[value] for value in grid.flat)
+        for grid in (example.question, example.answer)
+    )
     (tmp_path / "x.json").write_text(json.dumps({"puzzle": question, "solution": answer}))
     assert import_file(tmp_path / "x.json", maze, tmp_path / "data", split="train").faults == []

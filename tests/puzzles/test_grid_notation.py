@@ -27,10 +27,32 @@ MAZE_WALK = [[0, 0], [1, 0], [2, 0], [3, 0], [3, 1], [3, 2], [4, 2]]
 CITY = Logistics(name="logistics-5x6", rows=5, cols=6)
 CITY_LINES = ["D.2C#.", "..#.#.", "#.4..C", "#.....", "######"]
 CITY_ANSWER = ["DotC#.", "..#o#.", "#.4ooC", "#.....", "######"]
-CITY_NUMBERS = [[5, 1, 2, 6, 0, 1], [1, 1, 0, 1, 0, 1], [0, 1, 4, 1, 1, 6], [0, 1, 1, 1, 1, 1], [0] * 6]
-CITY_ANSWER_NUMBERS = [[5, 11, 12, 6, 0, 1], [1, 1, 0, 11, 0, 1], [0, 1, 4, 11, 11, 6], [0, 1, 1, 1, 1, 1], [0] * 6]
-CITY_COSTS = [[1, 1, 2, 1, 0, 1], [1, 1, 0, 1, 0, 1], [0, 1, 4, 1, 1, 1], [0, 1, 1, 1, 1, 1], [0] * 6]
-CITY_OBJECT: dict[str, object] = {"grid": CITY_COSTS, "depot": [0, 0], "customers": [[0, 3], [2, 5]]}
+CITY_NUMBERS = [
+    [5, 1, 2, 6, 0, 1],
+    [1, 1, 0, 1, 0, 1],
+    [0, 1, 4, 1, 1, 6],
+    [0, 1, 1, 1, 1, 1],
+    [0] * 6,
+]
+CITY_ANSWER_NUMBERS = [
+    [5, 11, 12, 6, 0, 1],
+    [1, 1, 0, 11, 0, 1],
+    [0, 1, 4, 11, 11, 6],
+    [0, 1, 1, 1, 1, 1],
+    [0] * 6,
+]
+CITY_COSTS = [
+    [1, 1, 2, 1, 0, 1],
+    [1, 1, 0, 1, 0, 1],
+    [0, 1, 4, 1, 1, 1],
+    [0, 1, 1, 1, 1, 1],
+    [0] * 6,
+]
+CITY_OBJECT: dict[str, object] = {
+    "grid": CITY_COSTS,
+    "depot": [0, 0],
+    "customers": [[0, 3], [2, 5]],
+}
 CITY_TOUR = [[0, 0], [0, 1], [0, 2], [0, 3], [1, 3], [2, 3], [2, 4], [2, 5]]
 
 MAZE_NOTATIONS: dict[str, tuple[object, object]] = {
@@ -45,7 +67,10 @@ MAZE_NOTATIONS: dict[str, tuple[object, object]] = {
     "list of lines": (MAZE_LINES, MAZE_ANSWER),
     "list of cut lines": ([line.rstrip() for line in MAZE_LINES], MAZE_ANSWER),
     "rows": ([list(line) for line in MAZE_LINES], [list(line) for line in MAZE_ANSWER]),
-    "rows of dots": ([list(line) for line in MAZE_DOTS], [list(line.replace(" ", ".")) for line in MAZE_ANSWER]),
+    "rows of dots": (
+        [list(line) for line in MAZE_DOTS],
+        [list(line.replace(" ", ".")) for line in MAZE_ANSWER],
+    ),
     "numbers": (MAZE_NUMBERS, MAZE_ANSWER_NUMBERS),
     "object": (MAZE_OBJECT, {**MAZE_OBJECT, "path": MAZE_WALK}),
 }
@@ -84,7 +109,10 @@ def test_wrong_answer_of_an_object_names_the_marked_cells_all_the_same() -> None
     notation = MAZE.parse(MAZE_OBJECT).notation
     stray = MAZE.board_of("".join(MAZE_LINES))
     stray[0, 1], stray[0, 2], stray[4, 3] = 4, 4, 4
-    assert MAZE.write(stray, notation) == {**MAZE_OBJECT, "path": [[0, 0], [0, 1], [0, 2], [4, 3], [4, 2]]}
+    assert MAZE.write(stray, notation) == {
+        **MAZE_OBJECT,
+        "path": [[0, 0], [0, 1], [0, 2], [4, 3], [4, 2]],
+    }
 
 
 def test_boards_of_csv_files_keep_their_outer_spaces() -> None:
@@ -109,7 +137,11 @@ MAZE_REFUSALS: dict[str, tuple[object, str, tuple[int, int] | None]] = {
     "short row": ([[2, 0, 0, 3], [0] * 4, [0] * 3, [0] * 4, [0] * 4], "wrong-size", (3, 1)),
     "row that is no list": ([[2, 0, 0, 3], [0] * 4, 5, [0] * 4, [0] * 4], "wrong-size", (3, 1)),
     "strange character": ("S..G\n....\n..x.\n....\n....", "bad-character", (3, 3)),
-    "strange number": ([[2, 0, 0, 3], [0, 9, 0, 0], [0] * 4, [0] * 4, [0] * 4], "bad-character", (2, 2)),
+    "strange number": (
+        [[2, 0, 0, 3], [0, 9, 0, 0], [0] * 4, [0] * 4, [0] * 4],
+        "bad-character",
+        (2, 2),
+    ),
     "truth": ([[2, 0, 0, 3], [0, True, 0, 0], [0] * 4, [0] * 4, [0] * 4], "bad-character", (2, 2)),
     "no start": ("...G" + "." * 16, "no-start", None),
     "no goal": ("S..." + "." * 16, "no-goal", None),
@@ -119,7 +151,11 @@ MAZE_REFUSALS: dict[str, tuple[object, str, tuple[int, int] | None]] = {
     "half a path": ("So.G" + "." * 16, "wrong-marks", None),
     "no goal key": ({"grid": MAZE_MATRIX, "start": [0, 0]}, "wrong-keys", None),
     "strange key": ({**MAZE_OBJECT, "end": [4, 2]}, "wrong-keys", None),
-    "matrix of letters": ({**MAZE_OBJECT, "grid": [list(line) for line in MAZE_LINES]}, "bad-character", (1, 1)),
+    "matrix of letters": (
+        {**MAZE_OBJECT, "grid": [list(line) for line in MAZE_LINES]},
+        "bad-character",
+        (1, 1),
+    ),
     "matrix of one row": ({**MAZE_OBJECT, "grid": MAZE_MATRIX[0]}, "wrong-size", None),
     "matrix that is none": ({**MAZE_OBJECT, "grid": "S"}, "wrong-size", None),
     "start outside": ({**MAZE_OBJECT, "start": [5, 0]}, "bad-cell", None),
@@ -141,11 +177,19 @@ CITY_REFUSALS: dict[str, tuple[object, str, tuple[int, int] | None]] = {
     "two depots": ("\n".join(CITY_LINES).replace("D.", "DD"), "many-depots", (1, 2)),
     "no customer": ("\n".join(CITY_LINES).replace("C", "."), "no-customers", None),
     "nine customers": ("DCCCCCCCCC" + "." * 20, "too-many-customers", (2, 4)),
-    "customer out of reach": ("D.....####.......C" + "######" + "C.....", "unreachable-customer", (5, 1)),
+    "customer out of reach": (
+        "D.....####.......C" + "######" + "C.....",
+        "unreachable-customer",
+        (5, 1),
+    ),
     "half a tour": ("\n".join(CITY_ANSWER).replace("t", "2"), "wrong-marks", None),
     "no customers key": ({"grid": CITY_COSTS, "depot": [0, 0]}, "wrong-keys", None),
     "strange key": ({**CITY_OBJECT, "trucks": 2}, "wrong-keys", None),
-    "cost of three": ({**CITY_OBJECT, "grid": [[1, 3, 1, 1, 1, 1], *CITY_COSTS[1:]]}, "bad-character", (1, 2)),
+    "cost of three": (
+        {**CITY_OBJECT, "grid": [[1, 3, 1, 1, 1, 1], *CITY_COSTS[1:]]},
+        "bad-character",
+        (1, 2),
+    ),
     "depot outside": ({**CITY_OBJECT, "depot": [0, 6]}, "bad-cell", None),
     "depot in a building": ({**CITY_OBJECT, "depot": [0, 4]}, "in-building", (1, 5)),
     "customer in a building": ({**CITY_OBJECT, "customers": [[1, 2]]}, "in-building", (2, 3)),
@@ -200,7 +244,9 @@ def test_refusals_name_the_rule_and_the_cell(
         ),
     ],
 )
-def test_message_says_value_expectation_and_remedy(puzzle: GridPuzzle, notation: str, message: str) -> None:
+def test_message_says_value_expectation_and_remedy(
+    puzzle: GridPuzzle, notation: str, message: str
+) -> None:
     assert str(refusal(notation, puzzle)) == message
 
 
@@ -209,11 +255,18 @@ def test_message_says_value_expectation_and_remedy(puzzle: GridPuzzle, notation:
 def test_generated_mazes_survive_every_notation(seed: int) -> None:
     example = MAZE.generate(np.random.default_rng(seed), "medium")
     lines = ["".join(" #SG"[value] for value in row) for row in example.question.tolist()]
-    for notation in ("\n".join(lines), lines, [list(line) for line in lines], example.question.tolist()):
+    for notation in (
+        "\n".join(lines),
+        lines,
+        [list(line) for line in lines],
+        example.question.tolist(),
+    ):
         parsed = MAZE.parse(notation)
         assert (parsed.grid == example.question).all()
         assert MAZE.write(parsed.grid, parsed.notation) == notation
-        assert (MAZE.parse(MAZE.write(example.answer, parsed.notation)).grid == example.answer).all()
+        assert (
+            MAZE.parse(MAZE.write(example.answer, parsed.notation)).grid == example.answer
+        ).all()
 
 
 @given(seed=st.integers(0, 2**32 - 1))
@@ -222,9 +275,19 @@ def test_generated_cities_survive_every_notation(seed: int) -> None:
     example = CITY.generate(np.random.default_rng(seed), "medium")
     lines = ["".join("#.2_4DC"[value] for value in row) for row in example.question.tolist()]
     costs = np.where(example.question > 4, 1, example.question).tolist()
-    depot, *customers = np.argwhere(example.question == 5).tolist() + np.argwhere(example.question == 6).tolist()
+    depot, *customers = (
+        np.argwhere(example.question == 5).tolist() + np.argwhere(example.question == 6).tolist()
+    )
     apart = {"grid": costs, "depot": depot, "customers": customers}
-    for notation in ("\n".join(lines), lines, [list(line) for line in lines], example.question.tolist(), apart):
+    for notation in (
+        "\n".join(lines),
+        lines,
+        [list(line) for line in lines],
+        example.question.tolist(),
+        apart,
+    ):
         parsed = CITY.parse(notation)
         assert (parsed.grid == example.question).all()
-        assert (CITY.parse(CITY.write(example.answer, parsed.notation)).grid == example.answer).all()
+        assert (
+            CITY.parse(CITY.write(example.answer, parsed.notation)).grid == example.answer
+        ).all()

@@ -21,7 +21,10 @@ Send any of them as `puzzle`: `curl localhost:8000/solve -d '{"puzzle": "..."}'`
 the web page. The boards below are small; those of a model are as large as `/models` says. Rows and columns of a JSON
 object count from 0; errors name cells from 1.
 """
-ARC = ({"task": "0520fde7", "input": [[0, 7, 7], [7, 7, 7]]}, np.array([[7, 0, 7], [0, 7, 0]], np.int8))
+ARC = (
+    {"task": "0520fde7", "input": [[0, 7, 7], [7, 7, 7]]},
+    np.array([[7, 0, 7], [0, 7, 0]], np.int8),
+)
 PUZZLES: dict[str, Puzzle] = {  # small boards, to be read by eye
     "Sudoku": registry.get("sudoku-4x4"),
     "Mazes": Maze(name="maze-5x5", rows=5, cols=5),
@@ -38,7 +41,9 @@ def page() -> str:
         asked, answer = example_of(puzzle)
         for form, question in puzzle.forms(asked).items():
             solution = puzzle.write(answer, puzzle.parse(question).notation)
-            parts.append(f"**{form.capitalize()}**\n\n{shown(question)}\nAnswer:\n\n{shown(solution)}")
+            parts.append(
+                f"**{form.capitalize()}**\n\n{shown(question)}\nAnswer:\n\n{shown(solution)}"
+            )
     return "\n".join(parts)
 
 
@@ -50,11 +55,15 @@ def example_of(puzzle: Puzzle) -> tuple[object, np.ndarray]:
 
 
 def shown(value: object) -> str:
-    return f"```\n{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}\n```\n"
+    return (
+        f"```\n{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}\n```\n"
+    )
 
 
 def test_the_page_is_the_codes_own() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), f"run python {Path(__file__).name} to write it again"
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        f"run python {Path(__file__).name} to write it again"
+    )
 
 
 def test_every_form_of_every_puzzle_is_read_as_the_same_question() -> None:
@@ -63,7 +72,10 @@ def test_every_form_of_every_puzzle_is_read_as_the_same_question() -> None:
         asked = puzzle.sample(["a task"])
         if isinstance(puzzle, Described):
             for form, question in puzzle.forms(asked).items():
-                assert puzzle.parse(question).grid.tolist() == puzzle.parse(asked).grid.tolist(), (name, form)
+                assert puzzle.parse(question).grid.tolist() == puzzle.parse(asked).grid.tolist(), (
+                    name,
+                    form,
+                )
 
 
 if __name__ == "__main__":

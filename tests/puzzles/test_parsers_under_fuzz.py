@@ -17,12 +17,32 @@ from hrm_puzzles.puzzle import Parsed, Puzzle, PuzzleError
 CHARACTERS = ".0123456789 #SGoDCtf\u2588|-+\n\t,x*_?\u2502\u00b2\u0661\U0001f600\x00"
 
 NUMBERS = st.integers(-3, 12) | st.integers() | st.floats()
-LEAVES = st.none() | st.booleans() | NUMBERS | st.text(alphabet=CHARACTERS, max_size=90) | st.text(max_size=20)
-KEYS = ["train", "test", "input", "task", "grid", "start", "goal", "path", "depot", "customers", "tour", "x"]
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | NUMBERS
+    | st.text(alphabet=CHARACTERS, max_size=90)
+    | st.text(max_size=20)
+)
+KEYS = [
+    "train",
+    "test",
+    "input",
+    "task",
+    "grid",
+    "start",
+    "goal",
+    "path",
+    "depot",
+    "customers",
+    "tour",
+    "x",
+]
 JSON = st.recursive(
     LEAVES,
     lambda inner: (
-        st.lists(inner, max_size=12) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=4), inner, max_size=6)
+        st.lists(inner, max_size=12)
+        | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=4), inner, max_size=6)
     ),
     max_leaves=40,
 )
@@ -102,7 +122,12 @@ def fuzz(kind: str, num_examples: int) -> None:
     puzzle = registry.get(kind)
 
     @given(JSON | BOARDS | ALMOST_TEXT | mutated(kind) | mutated(kind))
-    @settings(max_examples=num_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+    @settings(
+        max_examples=num_examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        database=None,
+    )
     def run(notation: object) -> None:
         check(puzzle, notation)
 

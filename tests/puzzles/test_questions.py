@@ -16,7 +16,9 @@ from hrm_puzzles.sudoku.sudoku import Sudoku
 SUDOKU = registry.get("sudoku-4x4")
 
 
-def found(source: object, puzzle: Puzzle = SUDOKU, count: int = 6, data: Path | None = None) -> Questions:
+def found(
+    source: object, puzzle: Puzzle = SUDOKU, count: int = 6, data: Path | None = None
+) -> Questions:
     return find_questions(str(source), puzzle, count=count, data=data, progress=unheard)
 
 
@@ -37,7 +39,9 @@ def test_a_name_makes_fresh_puzzles_of_the_models_own_size(name: str) -> None:
 
 def test_made_puzzles_are_of_classes_no_training_split_holds_and_the_same_each_time() -> None:
     one, other = (questions_made(SUDOKU, 12) for _ in range(2))
-    assert is_held_out_N(SUDOKU, one.tokens_NT.astype(np.uint8), one.labels_NT.astype(np.uint8)).all()
+    assert is_held_out_N(
+        SUDOKU, one.tokens_NT.astype(np.uint8), one.labels_NT.astype(np.uint8)
+    ).all()
     assert one.fingerprint() == other.fingerprint()
 
 

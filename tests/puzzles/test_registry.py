@@ -35,7 +35,9 @@ def test_entry_point_adds_a_puzzle_and_cannot_replace_a_built_in_one(tmp_path: P
     info = tmp_path / "giant-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: giant\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[hrm_edge.puzzles]\nsudoku-8x8 = giant:wide\nsudoku = giant:wide\n")
+    (info / "entry_points.txt").write_text(
+        "[hrm_edge.puzzles]\nsudoku-8x8 = giant:wide\nsudoku = giant:wide\n"
+    )
     code = (
         "import numpy as np; from hrm_puzzles import registry\n"
         "print(registry.names(), registry.get('sudoku').seq_len)\n"
@@ -44,7 +46,10 @@ def test_entry_point_adds_a_puzzle_and_cannot_replace_a_built_in_one(tmp_path: P
     )
     search_path = os.pathsep.join([str(tmp_path), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": search_path}, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": search_path},
+        capture_output=True,
+        text=True,
     )
     assert done.stderr == ""
     assert done.stdout.splitlines() == [f"{[*registry.names(), 'sudoku-8x8']} 81", "[1]"]

@@ -21,7 +21,9 @@ def written(tmp_path: Path, *lines: str) -> Path:
 
 
 def test_rows_are_read_as_tokens_with_their_ratings(tmp_path: Path) -> None:
-    rows = read_csv(written(tmp_path, HEADER, "made,1.3.34122143432.,1234341221434321,12", GOOD[1]), SMALL)
+    rows = read_csv(
+        written(tmp_path, HEADER, "made,1.3.34122143432.,1234341221434321,12", GOOD[1]), SMALL
+    )
     assert rows["inputs"][0, :6].tolist() == [2, 1, 4, 1, 4, 5]
     assert rows["labels"][0, :6].tolist() == [2, 3, 4, 5, 4, 5]
     assert rows["rating"].tolist() == [12, 7]
@@ -35,7 +37,10 @@ def test_rows_are_read_as_tokens_with_their_ratings(tmp_path: Path) -> None:
         ("made,1.3.34122143432.,1234341221434321", "the row has 3 columns"),
         ("made,1.3.34122143432.,1234341221434321,hard", "the rating is 'hard'"),
         ("made,1.3.34122143432.,1234341221434321,-1", "the rating is '-1'"),
-        ("made,1.x.34122143432.,1234341221434321,0", "in the question the cell at row 1, column 3 is 'x'"),
+        (
+            "made,1.x.34122143432.,1234341221434321,0",
+            "in the question the cell at row 1, column 3 is 'x'",
+        ),
         ("made,1.3.34122143432.,12343412214343.1,0", "the answer does not solve the question"),
         ("made,1.3.34122143432.,1234341221434312,0", "the answer does not solve the question"),
         ("made,4.3.34122143432.,1234341221434321,0", "the answer does not solve the question"),
