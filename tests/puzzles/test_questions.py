@@ -1,4 +1,4 @@
-"""Where the puzzles come from, and that those of another puzzle than the model's are refused with the way out."""
+"""Sources of questions, and errors for those of another puzzle than the model's."""
 
 import json
 from pathlib import Path

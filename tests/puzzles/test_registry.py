@@ -1,4 +1,4 @@
-"""A third party's puzzle is found by its entry point, in a fresh interpreter as a user would have it."""
+"""Entry points add puzzles of other packages, checked in a fresh interpreter."""
 
 import os
 import subprocess

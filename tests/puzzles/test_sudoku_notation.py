@@ -1,4 +1,4 @@
-"""Every notation is read and answered alike; everything else is refused in one sentence, and nothing crashes."""
+"""Every notation is read and answered alike. Everything else is refused in one sentence."""
 
 import json
 import math
@@ -17,7 +17,10 @@ from hrm_puzzles.sudoku.sudoku import Sudoku
 SUDOKU = registry.get("sudoku")
 QUESTION = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 ROWS = [QUESTION[start : start + 9] for start in range(0, 81, 9)]
-LISTS = [[0 if character == "." else int(character) for character in row] for row in ROWS]
+GRID = np.array([*map(int, QUESTION.replace(".", "0"))], dtype=np.int8).reshape(9, 9)
+LISTS: list[list[int]] = GRID.tolist()
+FLAT: list[int] = GRID.reshape(-1).tolist()
+FLAT_WITH_NULL = [digit or None for digit in FLAT]
 
 
 def framed(rows: list[str], *, between: str, frame: str) -> str:
@@ -51,9 +54,9 @@ NOTATIONS: dict[str, object] = {
     "list of lines": ROWS,
     "lists of characters": [list(row) for row in ROWS],
     "lists with 0": LISTS,
-    "lists with null": [[digit or None for digit in row] for row in LISTS],
-    "flat with 0": [digit for row in LISTS for digit in row],
-    "flat with null": [digit or None for row in LISTS for digit in row],
+    "lists with null": [FLAT_WITH_NULL[start : start + 9] for start in range(0, 81, 9)],
+    "flat with 0": FLAT,
+    "flat with null": FLAT_WITH_NULL,
 }
 
 
@@ -212,7 +215,7 @@ def test_question_too_hard_to_judge_is_let_through_in_bounded_time() -> None:
 )
 @settings(deadline=None, max_examples=60)
 def test_questions_slightly_spoilt_are_judged_by_rule(cells: list[int], digits: list[int]) -> None:
-    notation = [digit for row in LISTS for digit in row]
+    notation = list(FLAT)
     for cell, digit in zip(cells, digits, strict=False):
         notation[cell] = digit
     outcome = parsed_or_refused(SUDOKU, notation)
