@@ -134,7 +134,7 @@ class Logistics(GridPuzzle):
         return np.where(tokens > CUSTOMER_TOKEN, tokens - TOUR, tokens)
 
     def is_right_B(self, inputs_BT: IntArray, answers_BT: IntArray) -> BoolArray:
-        """Whether the marked roads hold a cheapest tour, none is spare, and nothing else changed."""
+        """Whether the marks hold a cheapest tour, none is spare, and nothing else changed."""
         is_right_B = np.zeros(len(inputs_BT), dtype=np.bool_)
         is_plausible_B = _is_plausible_B(self.shape, inputs_BT, answers_BT)
         plausible = np.flatnonzero(is_plausible_B)

@@ -130,7 +130,7 @@ def test_every_field_is_that_of_the_published_layout(folder: Path, tmp_path: Pat
 
 
 def check_rows(data: Path, split: Split, pairs: dict[str, tuple[Pair, ...]]) -> None:
-    """Each row is its variant of a pair of its task, and one example of each puzzle is in a corner."""
+    """Each row is a variant of a pair, and one example of each puzzle is in a corner."""
     for row, name in enumerate(names_of(data, split)):
         task, variant = variant_of(name)
         question = variant.invert(SMALL.decode(split.inputs_NT[row]))

@@ -14,16 +14,21 @@ from hrm_puzzles.maze import Maze
 from hrm_puzzles.puzzle import Described, Puzzle
 
 PAGE = Path(__file__).parents[2] / "docs" / "notations.md"
-HEAD = """# Notations
-
-Every form in which a puzzle may be sent, and the answer to each: an answer comes back in the notation of its question.
-The page is generated from the code (`python tests/puzzles/test_notations_page.py`), and a test compares the two. The
-same forms stand at `/docs` of a running server, for the models that it serves.
-
-Send any of them as `puzzle`: `curl localhost:8000/solve -d '{"puzzle": "..."}'`, `hrm-solve PUZZLE`, or paste it onto
-the web page. The boards below are small; those of a model are as large as `/models` says. Rows and columns of a JSON
-object count from 0; errors name cells from 1.
-"""
+HEAD = (
+    "# Notations\n"
+    "\n"
+    "Every form in which a puzzle may be sent, and the answer to each: an answer comes "
+    "back in the notation of its question.\n"
+    "The page is generated from the code (`python tests/puzzles/test_notations_page.py`), "
+    "and a test compares the two. The\n"
+    "same forms stand at `/docs` of a running server, for the models that it serves.\n"
+    "\n"
+    'Send any of them as `puzzle`: `curl localhost:8000/solve -d \'{"puzzle": "..."}\'`, '
+    "`hrm-solve PUZZLE`, or paste it onto\n"
+    "the web page. The boards below are small; those of a model are as large as `/models` "
+    "says. Rows and columns of a JSON\n"
+    "object count from 0; errors name cells from 1.\n"
+)
 ARC_QUESTION = {"task": "0520fde7", "input": [[0, 7, 7], [7, 7, 7]]}
 ARC_ANSWER = np.array([[7, 0, 7], [0, 7, 0]], np.int8)
 PUZZLES: dict[str, Puzzle] = {  # small boards, to be read by eye

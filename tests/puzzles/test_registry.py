@@ -38,12 +38,15 @@ def test_entry_point_adds_a_puzzle_and_cannot_replace_a_built_in_one(tmp_path: P
     (info / "entry_points.txt").write_text(
         "[hrm_edge.puzzles]\nsudoku-8x8 = giant:wide\nsudoku = giant:wide\n"
     )
-    code = (
-        "import numpy as np; from hrm_puzzles import registry\n"
-        "print(registry.names(), registry.get('sudoku').seq_len)\n"
-        "wide = registry.get('sudoku-8x8'); example = wide.generate(np.random.default_rng(0), 'medium')\n"
-        "print(wide.check_BT(wide.encode(example.question)[None], wide.encode(example.answer)[None]))\n"
-    )
+    code = """
+import numpy as np
+from hrm_puzzles import registry
+print(registry.names(), registry.get('sudoku').seq_len)
+wide = registry.get('sudoku-8x8')
+example = wide.generate(np.random.default_rng(0), 'medium')
+inputs_1T = wide.encode(example.question)[None]
+print(wide.check_BT(inputs_1T, wide.encode(example.answer)[None]))
+"""
     search_path = os.pathsep.join([str(tmp_path), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -57,7 +57,7 @@ def test_faulty_row_is_refused_with_its_line(tmp_path: Path, line: str, fault: s
 
 
 def maze_row(*, path: str = "o", rating: int = 4) -> str:
-    """A 10x10 maze whose way leads along the open first row; a row may begin and end with spaces."""
+    """A 10x10 maze with an open first row. Its rows may begin and end with spaces."""
     walls = "#" * 94
     return f"made, S  G{walls} , S{path * 2}G{walls} ,{rating}"
 

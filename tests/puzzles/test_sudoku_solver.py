@@ -24,7 +24,7 @@ for board_name in NAMES:
         if level != "extreme":  # takes far too long
             CASES.append((board_name, level))
 
-# Questions made for this project; their ratings were counted by another implementation of the same definition.
+# Questions of this project. Another implementation of the same definition counted their ratings.
 RATED = [
     (".....856.....9...43..4.5....76..4..91.9.7.3...........5..24..7...3..1....9...7..5", 0),
     ("..7928........74.....6......6..15..431.....2...8.....16.5.............95.94....17", 2),

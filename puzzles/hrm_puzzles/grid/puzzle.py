@@ -1,4 +1,4 @@
-"""What mazes and cities share: a rectangle of cells, tokens by table, notations, proofs, symmetries.
+"""What mazes and cities share: cells in a rectangle, tokens, notations, proofs and symmetries.
 
 Shapes: B batch, T cells, V vocabulary, K symmetries.
 """
